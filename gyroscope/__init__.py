@@ -1,0 +1,1 @@
+"""See, predict and steady how fast every neuron of a network turns."""

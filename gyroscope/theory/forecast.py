@@ -1,0 +1,172 @@
+"""Norm and rotation at every step of a run, under any schedule, for many layers at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.theory.mean_field import BLOCK, Array, Number, Step
+from gyroscope.theory.rule import UpdateRule, Weights, require
+from gyroscope.theory.schedules import Multiplier, multipliers
+from gyroscope.theory.validate import positive_array
+
+SETTLED = 0.1
+"""A norm within this fraction of its equilibrium has settled."""
+LARGEST = 200_000_000
+"""Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB."""
+
+
+@final
+@dataclass(frozen=True)
+class Forecast:
+    """A run foretold. Arrays are (steps,), or (steps, layers) where layers were given; per-layer answers follow suit.
+
+    `angular_update[t]` is the angle of step t in radians, `norm[t]` the RMS norm after it; `equilibrium_norm[t]` and
+    `equilibrium_angular_update[t]` are where they would settle at the learning rate of that moment. `total_decay` is
+    X = Σ a_t, how often the run forgets its direction: below 0.3 it never settles, above 3 it does.
+    """
+
+    rule: UpdateRule
+    lr: Array
+    initial_norm: Number
+    norm: Array
+    angular_update: Array
+    equilibrium_norm: Array
+    equilibrium_angular_update: Array
+    total_decay: Number
+
+    @property
+    def settled_at(self) -> Any:
+        """First step after which the norm is within 10 % of its equilibrium; None if there is none."""
+        return _first(np.abs(self.norm / self.equilibrium_norm - 1) <= SETTLED)
+
+    @property
+    def falls_out_at(self) -> Any:
+        """First step, once settled, with a norm above 1.3 times its equilibrium (SGD: 1.2); None if there is none.
+
+        At the end of a schedule the equilibrium norm falls faster than the decay of that moment can follow.
+        """
+        settled = np.maximum.accumulate(np.abs(self.norm / self.equilibrium_norm - 1) <= SETTLED, axis=0)
+        return _first(settled & (self.norm > self.rule.falls_out_ratio * self.equilibrium_norm))
+
+    @property
+    def over_rotation(self) -> Any:
+        """At the first step, the angle over its equilibrium: above 1, the reason for a warmup."""
+        return _plain(self.angular_update[0] / self.equilibrium_angular_update[0])
+
+    @property
+    def filled_over_rotation(self) -> Any:
+        """The same once the momentum has filled, three of its memories (1/(1-β1) steps) into the run."""
+        momentum = getattr(self.rule, "betas", (getattr(self.rule, "momentum", 0.0),))[0]
+        filled = min(int(3 / (1 - momentum)), len(self.lr) - 1)
+        return _plain(self.angular_update[filled] / self.equilibrium_angular_update[filled])
+
+    @property
+    def end_norm_ratio(self) -> Any:
+        """Norm at the end over the equilibrium norm at the peak of the schedule."""
+        return _plain(self.norm[-1] / self.equilibrium_norm[np.argmax(self.lr)])
+
+
+def forecast(
+    rule: UpdateRule,
+    schedule: Multiplier | Sequence[float] | None = None,
+    *,
+    steps: int | None = None,
+    norm: object,
+    fan_in: object = None,
+    unit_grad_norm: object = None,
+    shape: object = None,
+) -> Forecast:
+    """Follow the mean norm and rotation of a scale-invariant vector through a run that starts at `norm`.
+
+    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (theirs is the rule's own, `mean_field`), within 1 % of a random
+    walk of many vectors. `norm`, `fan_in` and `unit_grad_norm` may be arrays, one value for each layer.
+
+    >>> from gyroscope.theory import AdamW, cosine
+    >>> f = forecast(AdamW(1e-2, 0.5), cosine(2000, warmup=100), norm=1.0, fan_in=256)
+    >>> f.settled_at, f.falls_out_at, f"{f.norm.max():.3f}"
+    (31, 1298, '1.356')
+    """
+    lr = rule.lr * multipliers(schedule, steps)
+    weights = Weights.checked(fan_in, unit_grad_norm, shape)
+    require(weights, rule, rule.needs)
+    start = positive_array("norm", norm)
+    layers = _layers(norm=start, fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm)
+    if len(lr) * max(layers, default=1) > LARGEST:
+        raise ValueError(
+            f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
+        )
+    start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
+    norm, angle = _follow(rule.mean_field(start2, lr, weights), start2, len(lr))
+    equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
+
+    def per_layer(values: Array) -> Array:
+        return values.reshape(-1, *layers)
+
+    return Forecast(
+        rule=rule,
+        lr=lr,
+        initial_norm=start,
+        norm=per_layer(norm),
+        angular_update=per_layer(angle),
+        equilibrium_norm=per_layer(equilibrium_norm),
+        equilibrium_angular_update=per_layer(equilibrium_angle),
+        total_decay=_plain(per_layer(total_decay)[0]),
+    )
+
+
+def _equilibria(
+    rule: UpdateRule, lr: Array, start: Number, weights: Weights, layers: int
+) -> tuple[Array, Array, Array]:
+    """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
+    norm, angle, total_decay = np.empty((len(lr), layers)), np.empty((len(lr), layers)), np.zeros(layers)
+    for first in range(0, len(lr), BLOCK):
+        block = slice(first, first + BLOCK)
+        eq = rule.at(lr[block, None], weights)
+        norm[block] = start if eq.norm is None else eq.norm
+        angle[block] = eq.angular_update
+        if eq.timescale is not None:
+            with np.errstate(divide="ignore"):
+                total_decay += np.broadcast_to(1 / eq.timescale, norm[block].shape).sum(0)
+    return norm, angle, total_decay
+
+
+def _follow(blocks: Iterator[Step], before2: Array, count: int) -> tuple[Array, Array]:
+    """Norms after each step and the angle of each step."""
+    norm, angle = np.empty((count, before2.size)), np.empty((count, before2.size))
+    done = 0
+    with np.errstate(all="ignore"):
+        for decay, cross, square, after2 in blocks:
+            block = slice(done, done := done + len(after2))
+            start2 = np.concatenate([before2[None], after2[:-1]])
+            tangential = np.sqrt(np.maximum(square * start2 - cross * cross, 0.0))
+            np.arctan2(tangential, (1 - decay) * start2 - cross, out=angle[block])
+            np.sqrt(after2, out=norm[block])
+            before2 = after2[-1]
+            if not (np.isfinite(norm[block]).all() and (after2 > 0).all()):
+                raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
+    return norm, angle
+
+
+def _layers(**inputs: Number | None) -> tuple[int, ...]:
+    shapes = {name: np.shape(value) for name, value in inputs.items() if value is not None}
+    try:
+        layers = np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        raise ValueError(f"one value for each layer: the inputs have different lengths, {shapes}") from None
+    if len(layers) > 1:
+        raise ValueError(f"layers stand in one row: the inputs have shapes {shapes}; pass flat arrays")
+    return layers
+
+
+def _first(mask: npt.NDArray[np.bool_]) -> Any:
+    """Index of the first True along axis 0, None where there is none; a tuple over layers."""
+    if mask.ndim == 1:
+        return int(mask.argmax()) if mask.any() else None
+    return tuple(_first(layer) for layer in mask.T)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

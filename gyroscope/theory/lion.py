@@ -1,0 +1,104 @@
+"""Lion: the sign of an interpolation between momentum and gradient."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log, pi
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope.theory.decoupled import decay_at
+from gyroscope.theory.mean_field import Array, Combination, LinearRule, Number, Step
+from gyroscope.theory.rule import Correlation, Equilibrium, UpdateRule, Weights, equilibrium_angle, law, leading_order
+from gyroscope.theory.validate import check_betas, check_decay
+
+
+@dataclass(frozen=True)
+class SignCorrelation:
+    """Correlation of signs of a Gaussian filter: the arcsine law, rho_sign(k) = (2/π)·arcsin rho(k)."""
+
+    linear: Correlation
+
+    def time(self, a: Number = 0.0) -> Number:
+        """τ(a) = 1 + (4/π) Σ_{k≥1} (1-a)^k arcsin rho(k), in steps.
+
+        Summed over the powers of the arcsine's series, each of them geometric in k: arcsin x = Σ_n c_n x^(2n+1).
+        """
+        first, ratio, keep = self.linear.first, self.linear.ratio, np.asarray(1 - a)[..., None]
+        if first == 0:
+            return 1.0
+        # Terms fall like first^(2n), and at worst like n^(-5/2): 200,000 of them are good to 1e-8.
+        terms = 1 + int(min(-20 / log(first), 200_000)) if first < 1 else 200_000
+        n = np.arange(terms)
+        series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
+        total = (series * first ** (2 * n + 1) * keep / (1 - keep * ratio ** (2 * n + 1))).sum(-1)
+        return 1 + (4 / pi) * total
+
+
+def correlation(beta1: float, beta2: float) -> SignCorrelation:
+    """Of Lion's signs: the arcsine law on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1) (RE Appendix H).
+
+    >>> f"{correlation(0.9, 0.99).time():.2f}"
+    '45.93'
+    """
+    return SignCorrelation(Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2))
+
+
+def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float) -> Number:
+    """Angle a weight vector turns per step in Lion's equilibrium, in radians: sqrt(2·lr·weight_decay/τ), arcsine τ.
+
+    >>> f"{angular_update(1e-4, 1.0, 0.9, 0.99):.5f}"
+    '0.00209'
+    """
+    return equilibrium_angle(lr * weight_decay, correlation(beta1, beta2).time())
+
+
+@final
+@dataclass(frozen=True)
+class Lion(UpdateRule):
+    """Lion: w <- (1 - lr·λ)·w - lr·sign(β1·m + (1-β1)·g), m <- β2·m + (1-β2)·g.
+
+    The correlation of signs follows the arcsine law; `linearised=True` is the paper's form (RE Appendix H), which takes
+    the sign for a linear map and loses the part of the signs that is white:
+
+        η_r = sqrt(π·lr·λ·[(1-β1)² + β1²(1-β2)/(1+β2)]),  ‖ω‖ = sqrt(lr·C/(π·λ·[…]))     (RE Table 1)
+
+    >>> arcsine, paper = Lion(1e-4, 1.0), Lion(1e-4, 1.0, linearised=True)
+    >>> [f"{rule.equilibrium(fan_in=512).norm:.4f}" for rule in (arcsine, paper)]
+    ['1.0791', '1.0710']
+    """
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.99)
+    linearised: bool = False
+    corrected_decay: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("fan_in",)
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_betas(self.betas)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law; E‖u‖² = lr²·C."""
+        decay, rms = decay_at(self, lr), None if weights.fan_in is None else lr * weights.fan_in**0.5
+        return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
+
+    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+        """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
+        beta1, beta2 = self.betas
+        update = Combination(0.0, beta1, 1 - beta1)
+        size, square = 2 * weights.fan_in / pi, update.dot(update)
+        motion = LinearRule(
+            update,
+            momentum=Combination(0.0, beta2, 1 - beta2),
+            step_size=lambda moments: (size / (square @ moments)) ** 0.5,
+            excess=pi / 2,
+        )
+        return motion.mean_field(norm2, decay_at(self, lr), lr, unit_grad2=1.0)
+
+    def _time(self, decay: Number) -> Number:
+        signs = correlation(*self.betas)
+        return (2 / pi) * signs.linear.time(decay) if self.linearised else signs.time(decay)

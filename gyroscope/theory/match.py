@@ -1,0 +1,128 @@
+"""The same training with another optimizer: hyper-parameters that keep norm, memory or rotation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.theory.rule import MEANING, Equilibrium, Rule, UpdateRule
+
+QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
+"""What two rules can have in common, in the order in which it is kept."""
+
+
+@final
+@dataclass(frozen=True)
+class Match:
+    """The other rule, what it keeps, and by what factor each quantity changes (None where it is not determined)."""
+
+    rule: UpdateRule
+    kept: tuple[str, ...]
+    ratios: Mapping[str, float | None]
+
+    @property
+    def differs(self) -> dict[str, float]:
+        """The quantities that change by more than a thousandth, with the factor."""
+        return {name: ratio for name, ratio in self.ratios.items() if ratio is not None and abs(ratio - 1) > 1e-3}
+
+
+def match(
+    rule: UpdateRule,
+    other: type[UpdateRule],
+    *,
+    fan_in: object = None,
+    unit_grad_norm: object = None,
+    shape: object = None,
+    **fixed: Any,
+) -> Match:
+    """Hyper-parameters with which `other` trains as `rule` does.
+
+    lr and weight decay are free unless fixed; they keep the memory first, then the norm, then the rotation, as many as
+    there are free ones. With both free, norm and memory agree and the rotation differs by sqrt(τ1/τ2).
+
+    >>> from gyroscope.theory import AdamW, Lion
+    >>> m = match(AdamW(1e-3, 0.1), Lion)
+    >>> f"lr / {1e-3 / m.rule.lr:.2f}, weight decay × {m.rule.weight_decay / 0.1:.2f}", m.kept
+    ('lr / 6.75, weight decay × 6.75', ('memory', 'norm'))
+    >>> f"rotation × {m.differs['rotation']:.2f}"
+    'rotation × 0.64'
+    """
+    _check_options(other, fixed)
+    inputs: dict[str, Any] = {"fan_in": fan_in, "unit_grad_norm": unit_grad_norm, "shape": shape}
+    if rule.needs == other.needs and len(rule.needs) == 1 and rule.needs != ("shape",):
+        name = rule.needs[0]  # both norms scale with it alike, so any value gives the same answer
+        inputs[name] = 1.0 if inputs[name] is None else inputs[name]
+    target = rule.equilibrium(**inputs)
+
+    free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
+    guess: dict[str, float] = {name: getattr(rule, name, 0.01) or 0.01 for name in free}
+    trial = other(**guess, **fixed).equilibrium(**inputs)
+    known = [name for name in QUANTITIES if _value(target, name) is not None and _value(trial, name) is not None]
+    if len(known) < len(free):
+        missing = [name for name in dict.fromkeys(rule.needs + other.needs) if inputs[name] is None]
+        remedy = f"pass {missing[0]}=… ({MEANING[missing[0]]})" if missing else f"fix one of them: {free[0]}=…"
+        raise ValueError(
+            f"{type(rule).__name__} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}"
+        )
+    kept = tuple(known[: len(free)])
+    found = _solve(other, free, guess, fixed, inputs, {name: float(_value(target, name)) for name in kept})
+    reached = found.equilibrium(**inputs)
+    ratios = {name: _ratio(_value(reached, name), _value(target, name)) for name in QUANTITIES}
+    same = tuple(name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) < 1e-6)
+    return Match(found, same, ratios)
+
+
+def _solve(
+    other: type[UpdateRule],
+    free: list[str],
+    guess: dict[str, float],
+    fixed: dict[str, Any],
+    inputs: dict[str, Any],
+    target: dict[str, float],
+) -> UpdateRule:
+    """Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
+
+    def gap(log_free: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        values = dict(zip(free, np.exp(log_free).tolist(), strict=True))
+        eq = other(**values, **fixed).equilibrium(**inputs)
+        return np.log([float(_value(eq, name)) / want for name, want in target.items()])
+
+    x = np.log([guess[name] for name in free])
+    try:
+        for _ in range(60):
+            here = gap(x)
+            if np.abs(here).max(initial=0.0) < 1e-12:
+                break
+            jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(free))], axis=1)
+            x = x - np.clip(np.linalg.solve(jacobian, here), -3, 3)
+        if not np.abs(gap(x)).max(initial=0.0) < 1e-8:
+            raise ValueError("no convergence")
+        return other(**dict(zip(free, np.exp(x).tolist(), strict=True)), **fixed)
+    except (ValueError, np.linalg.LinAlgError) as error:
+        raise ValueError(
+            f"no {' and '.join(free)} of {other.__name__} gives the same {' and '.join(target)}"
+        ) from error
+
+
+def _value(eq: Equilibrium, name: str) -> Any:
+    return getattr(eq, QUANTITIES[name])
+
+
+def _ratio(reached: Any, target: Any) -> float | None:
+    return None if reached is None or target is None else float(reached / target)
+
+
+def _options(rule: type[UpdateRule]) -> list[str]:
+    return [field.name for field in fields(rule)]  # type: ignore[arg-type]  # every rule is a dataclass
+
+
+def _check_options(other: type[UpdateRule], fixed: dict[str, Any]) -> None:
+    if not (isinstance(other, type) and issubclass(other, UpdateRule)) or other is Rule:
+        raise ValueError(f"match needs the class of a rule with hyper-parameters, for example Lion, not {other!r}")
+    unknown = [name for name in fixed if name not in _options(other)]
+    if unknown:
+        raise ValueError(
+            f"{other.__name__} has no {unknown[0]!r}; its hyper-parameters are {', '.join(_options(other))}"
+        )

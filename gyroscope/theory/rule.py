@@ -1,0 +1,274 @@
+"""The one law of rotational equilibrium.
+
+Every update rule with weight decay takes the step  w <- (1 - a) w - u,  where `a` is the fraction of the weight that
+decays and u the gradient's part. Once the growth that u brings balances the decay, three numbers – `a`, the size of u and
+the time over which u stays correlated – settle everything: the norm, the angle per step and how long a direction lasts.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log, prod
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
+from gyroscope.theory.validate import check_fraction, check_non_negative, positive_array
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    """What a weight vector settles at; None where the given inputs do not determine it.
+
+    `angular_update` is in radians per step, `norm` the RMS norm of one vector, `update_rms` the RMS size of the
+    gradient's part of one step, `timescale` the number of steps after which a direction is forgotten:
+    cos∠(w_t, w_{t+k}) = e^(-k/timescale).
+    """
+
+    angular_update: Number | None
+    norm: Number | None
+    update_rms: Number | None
+    timescale: Number | None
+
+    @property
+    def half_life(self) -> Number | None:
+        """Steps after which the cosine with an earlier direction has halved: ln 2 × timescale."""
+        return None if self.timescale is None else log(2) * self.timescale
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a prediction may need to know about the weights; None where unknown. Arrays describe many layers at once."""
+
+    fan_in: Number = None
+    unit_grad_norm: Number = None
+    shape: Any = None
+
+    @classmethod
+    def checked(cls, fan_in: object, unit_grad_norm: object, shape: object) -> "Weights":
+        """The same, validated; a shape (as torch has it, outputs first) also gives the fan-in of one row."""
+        if shape is not None:
+            if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape) or not shape:
+                raise ValueError(f"shape={shape!r} must be a tuple of positive whole numbers, for example (256, 128)")
+            shape = tuple(shape)
+            fan_in = prod(shape[1:]) if fan_in is None else fan_in
+        return cls(
+            None if fan_in is None else positive_array("fan_in", fan_in),
+            None if unit_grad_norm is None else positive_array("unit_grad_norm", unit_grad_norm),
+            shape,
+        )
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Autocorrelation of the update that falls geometrically: rho(k) = first · ratio^(k-1) for k ≥ 1.
+
+    Momentum, Nesterov's momentum and Lion's interpolation all have this form.
+    """
+
+    first: Number
+    ratio: Number
+
+    @classmethod
+    def of_filter(cls, c0: Number, c1: Number, ratio: Number) -> "Correlation":
+        """Of u_t = c0·g_t + c1·Σ_{i≥1} ratio^(i-1)·g_{t-i} with white g."""
+        tail = c1 * c1 / (1 - ratio * ratio)
+        return cls((c0 * c1 + ratio * tail) / (c0 * c0 + tail), ratio)
+
+    @classmethod
+    def of_average(cls, beta: Number) -> "Correlation":
+        """Of an exponential moving average: rho(k) = beta^k."""
+        return cls(beta, beta)
+
+    def time(self, a: Number = 0.0) -> Number:
+        """τ(a) = 1 + 2 Σ_k rho(k) (1-a)^k: the steps over which updates add up in one direction.
+
+        >>> Correlation.of_average(0.9).time()
+        19.000000000000004
+        """
+        return 1 + 2 * self.first * (1 - a) / (1 - self.ratio * (1 - a))
+
+
+def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:
+    """Angle per step in equilibrium to leading order, in radians: η_r = sqrt(2a/τ) (RE Table 1, for every rule).
+
+    >>> f"{equilibrium_angle(1e-4, 19.0):.5f}"
+    '0.00324'
+    """
+    return (2 * decay / correlation_time) ** 0.5
+
+
+def turning_angle(shrink: Number) -> Number:
+    """Angle of a step that keeps the norm and leaves 1 - shrink of the old vector, in radians.
+
+    An arccos of 1 - shrink in a form that keeps its digits where shrink is tiny.
+    """
+    return np.arctan2((shrink * (2 - shrink)) ** 0.5, 1 - shrink)
+
+
+def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
+    """The exact balance of  w <- (1-a) w - u  with u stationary and independent of the old w (`tau` is τ(a)).
+
+        ‖ω‖² = update_rms² · τ(a) / (a (2-a)),    1 - cos η_r = a (2 - a - a τ(a)) / (2 (1-a) τ(a))
+
+    >>> f"{law(0.01, Correlation.of_average(0.9).time(0.01), 1.0).norm:.3f}"
+    '29.526'
+    """
+    # lr = 0 moves nothing and has no equilibrium (NaN); decay = 0 never settles (infinite norm).
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = np.float64(1) * tau / (decay * (2 - decay))
+        return Equilibrium(
+            angular_update=turning_angle(decay * (2 - decay - decay * tau) / (2 * (1 - decay) * tau)),
+            norm=None if update_rms is None else update_rms * reach**0.5,
+            update_rms=update_rms,
+            timescale=np.float64(1) / decay,
+        )
+
+
+def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
+    """The same to leading order in the decay: ‖ω‖² = update_rms² · τ / (2a), η_r = sqrt(2a/τ) (RE Table 1).
+
+    >>> f"{leading_order(0.01, 19.0, 1.0).norm:.3f}"
+    '30.822'
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Equilibrium(
+            angular_update=equilibrium_angle(decay, tau),
+            norm=None if update_rms is None else update_rms * (np.float64(1) * tau / (2 * decay)) ** 0.5,
+            update_rms=update_rms,
+            timescale=np.float64(1) / decay,
+        )
+
+
+class UpdateRule(ABC):
+    """An optimizer's update rule with its hyper-parameters: what it settles at, and how it gets there."""
+
+    lr: float
+    corrected_decay: bool = False
+    """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    needs: ClassVar[tuple[str, ...]]
+    """The inputs without which this rule's norm is not determined."""
+    norm_power: ClassVar[float]
+    """x in: equilibrium norm ∝ lr^x, without corrected decay."""
+
+    @abstractmethod
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
+
+    @abstractmethod
+    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+        """The averaged motion of the squared norm under these learning rates, in blocks of steps."""
+
+    @property
+    def norm_exponent(self) -> float:
+        """x in: equilibrium norm ∝ lr^x (RE Table 1)."""
+        return 0.0 if self.corrected_decay else self.norm_power
+
+    def equilibrium(
+        self,
+        *,
+        fan_in: object = None,
+        unit_grad_norm: object = None,
+        shape: object = None,
+        leading_order: bool = False,
+    ) -> Equilibrium:
+        """Where a scale-invariant weight vector settles under this rule.
+
+        Exact by default; `leading_order=True` gives the papers' Table 1. `fan_in` is the number of entries of one
+        vector, `unit_grad_norm` the RMS gradient norm at unit weight norm, `shape` the whole tensor's (for Muon).
+        """
+        found = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
+        plain = (_plain(value) for value in (found.angular_update, found.norm, found.update_rms, found.timescale))
+        return Equilibrium(*plain)
+
+    @property
+    def timescale(self) -> Number | None:
+        """Steps until a direction is forgotten; None where that depends on the gradient."""
+        return self.equilibrium().timescale
+
+    @property
+    def half_life(self) -> Number | None:
+        """Steps until the cosine with an earlier direction has halved; None where that depends on the gradient."""
+        return self.equilibrium().half_life
+
+    @property
+    def falls_out_ratio(self) -> float:
+        """Norm over equilibrium norm above which a vector counts as fallen out of equilibrium.
+
+        1.3 where norms follow lr^(1/2); 1.2 for SGD's lr^(1/4), whose norm has half as far to fall.
+        """
+        return 1.2 if self.norm_exponent == 0.25 else 1.3
+
+    def rescaling(self, lr: float) -> float:
+        """Factor that takes a norm from this rule's equilibrium to the one at another learning rate (SMD §5.2).
+
+        Gradients then grow by its inverse: momentum of SGD and Adam by 1/factor, Adam's v by 1/factor².
+        """
+        check_non_negative("lr", lr)
+        return float((lr / self.lr) ** self.norm_exponent)
+
+
+def _plain(value: Number | None) -> Number | None:
+    return float(value) if value is not None and np.ndim(value) == 0 else value
+
+
+def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
+    """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
+    for name in inputs:
+        if getattr(weights, name) is None:
+            raise ValueError(f"{type(rule).__name__} needs {name} for this: pass {name}=… ({MEANING[name]})")
+
+
+MEANING = {
+    "fan_in": "the number of entries of one weight vector",
+    "unit_grad_norm": "the RMS norm of the gradient times the weight norm",
+    "shape": "the shape of the whole weight matrix",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Rule(UpdateRule):
+    """An update rule of one's own, through the one law: w <- (1 - decay)·w - u.
+
+    `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average); the exact form
+    takes the autocorrelation for geometric. `update_rms` is the RMS norm of one vector's u; without it norms are left
+    out. A schedule multiplies decay and update alike.
+
+    >>> mine = Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01)
+    >>> f"{mine.equilibrium().norm:.3f} {mine.equilibrium(leading_order=True).angular_update:.5f}"
+    '3.081 0.00324'
+    """
+
+    decay: float
+    correlation_time: float
+    update_rms: float | None = None
+
+    lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_fraction("decay", self.decay)
+        positive_array("correlation_time", self.correlation_time)
+        if self.update_rms is not None:
+            check_non_negative("update_rms", self.update_rms)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law."""
+        update_rms = None if self.update_rms is None else lr * self.update_rms
+        if leading:
+            return leading_order(lr * self.decay, self.correlation_time, update_rms)
+        return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
+
+    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+        """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
+        if self.update_rms is None:
+            raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
+        first, ratio = self._correlation.first, self._correlation.ratio
+        return in_blocks(stationary_mean_field(norm2, lr * self.decay, lr * self.update_rms, first, ratio))
+
+    @property
+    def _correlation(self) -> Correlation:
+        return Correlation.of_average((self.correlation_time - 1) / (self.correlation_time + 1))

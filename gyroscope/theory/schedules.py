@@ -1,0 +1,148 @@
+"""Learning-rate schedules: step t = 0 … steps-1 to a multiplier of the peak learning rate."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.theory.mean_field import Number
+
+Multiplier: TypeAlias = Callable[[Any], Any]
+"""Any function of the step; the named schedules are such functions that also know how long they run."""
+
+
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """A course of the learning rate over `steps` steps: a linear ramp (t+1)/warmup times `body`, a function of t."""
+
+    name: str
+    steps: int
+    warmup: int
+    body: Multiplier
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, at_least=1)
+        check_count("warmup", self.warmup, at_least=0)
+        if self.warmup > self.steps:
+            raise ValueError(
+                f"warmup={self.warmup} is longer than the run of steps={self.steps}; it counts as part of the run"
+            )
+
+    def __call__(self, t: Number) -> Number:
+        """The multiplier at step t, a number or an array of steps."""
+        return np.minimum(1.0, (t + 1) / max(self.warmup, 1)) * self.body(t)
+
+
+def constant(steps: int, warmup: int = 0) -> Schedule:
+    """The same learning rate at every step, after the warmup.
+
+    >>> constant(4, warmup=2)(np.arange(4)).tolist()
+    [0.5, 1.0, 1.0, 1.0]
+    """
+    return Schedule("constant", steps, warmup, lambda t: 1.0 + 0.0 * t)
+
+
+def linear(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
+    """A straight line from 1 down to `final`, reached at t = steps.
+
+    >>> linear(4)(np.arange(4)).tolist()
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    check_multiplier("final", final)
+    return Schedule("linear", steps, warmup, lambda t: 1 - (1 - final) * _progress(t, steps, warmup))
+
+
+def cosine(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
+    """Half a cosine from 1 down to `final`, reached at t = steps.
+
+    >>> f"{cosine(4)(2):.2f}"
+    '0.50'
+    """
+    check_multiplier("final", final)
+    return Schedule(
+        "cosine",
+        steps,
+        warmup,
+        lambda t: final + (1 - final) * (1 + np.cos(np.pi * _progress(t, steps, warmup))) / 2,
+    )
+
+
+def step(steps: int, milestones: Sequence[int], factor: float = 0.1, warmup: int = 0) -> Schedule:
+    """The learning rate multiplied by `factor` at each milestone, as torch's MultiStepLR does.
+
+    >>> step(6, milestones=[2, 4], factor=0.5)(np.arange(6)).tolist()
+    [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    """
+    check_multiplier("factor", factor)
+    for milestone in milestones:
+        check_count("milestones", milestone, at_least=0)
+    stages = np.sort(np.asarray(milestones, dtype=np.int64))
+    return Schedule(
+        "step", steps, warmup, lambda t: float(factor) ** np.searchsorted(stages, t, side="right").astype(np.float64)
+    )
+
+
+def inverse_sqrt(steps: int, warmup: int = 0) -> Schedule:
+    """1/sqrt(t+1) scaled to start from 1 where the warmup ends.
+
+    >>> [f"{m:.2f}" for m in inverse_sqrt(5, warmup=2)(np.arange(5))]
+    ['0.50', '1.00', '0.82', '0.71', '0.63']
+    """
+    start = max(warmup, 1)
+    return Schedule("inverse_sqrt", steps, warmup, lambda t: (start / np.maximum(t + 1, start)) ** 0.5)
+
+
+def with_warmup(schedule: Multiplier, warmup: int, steps: int) -> Schedule:
+    """Any schedule, a function of the step, behind a linear ramp over its first `warmup` steps.
+
+    >>> with_warmup(lambda t: 0.9**t, warmup=2, steps=4)(0)
+    np.float64(0.5)
+    """
+    return Schedule(getattr(schedule, "__name__", type(schedule).__name__), steps, warmup, schedule)
+
+
+def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> npt.NDArray[np.float64]:
+    """Every multiplier of a run: of a named schedule, any function of the step, a sequence, or None (constant).
+
+    >>> multipliers(lambda t: 1 / (t + 1), steps=3).round(2).tolist()
+    [1.0, 0.5, 0.33]
+    """
+    if steps is not None:
+        check_count("steps", steps, at_least=1)
+    if isinstance(schedule, Schedule):
+        if steps is not None and steps > schedule.steps:
+            raise ValueError(f"steps={steps} goes beyond the schedule, which was made for {schedule.steps} steps")
+        values = schedule(np.arange(schedule.steps if steps is None else steps))
+    elif schedule is not None and not callable(schedule):
+        values = np.asarray(schedule, dtype=np.float64)[:steps]
+        if values.ndim != 1 or (steps is not None and len(values) < steps) or len(values) == 0:
+            raise ValueError(f"schedule={schedule!r} must hold one multiplier for each step")
+    elif steps is None:
+        raise ValueError("steps is missing: say how many steps the run has, steps=…, or pass a schedule that knows")
+    else:
+        values = np.ones(steps) if schedule is None else np.array([float(schedule(t)) for t in range(steps)])
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size:
+        raise ValueError(
+            f"the schedule gives {values[bad[0]]} at step {bad[0]}; a multiplier of lr must be finite and not negative"
+        )
+    return np.asarray(values, dtype=np.float64)
+
+
+def check_count(name: str, value: object, at_least: int) -> None:
+    """Raise unless `value` is a whole number of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above")
+
+
+def check_multiplier(name: str, value: object) -> None:
+    """Raise unless `value` is a share of the peak learning rate, between 0 and 1."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} is a share of the peak learning rate: between 0 and 1")
+
+
+def _progress(t: Number, steps: int, warmup: int) -> Number:
+    return np.clip((t - warmup) / max(steps - warmup, 1), 0.0, 1.0)

@@ -1,0 +1,139 @@
+"""SGD with momentum and L2 in the gradient, as torch has it: the decay passes through the momentum."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope.theory.mean_field import (
+    Array,
+    Combination,
+    LinearRule,
+    Number,
+    Step,
+    StepSize,
+)
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, turning_angle
+from gyroscope.theory.validate import check_decay, check_fraction
+
+
+def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
+    """Angle a weight vector turns per step in SGDM's equilibrium, in radians.
+
+        η_r = sqrt(2·lr·weight_decay/(1+α))     (RE Table 1, SMD Theorem 3; Nesterov: the law with τ = (1-α)⁻²/Σc²)
+
+    torch's convention: weight decay is added to the gradient, so that a = lr·weight_decay/(1-α).
+
+    >>> f"{angular_update(0.1, 5e-4, 0.9):.5f}", f"{angular_update(0.1, 5e-4, 0.9, nesterov=True):.5f}"
+    ('0.00725', '0.00840')
+    """
+    correlation_time = 1 / ((1 - momentum) ** 2 * update_power(momentum, nesterov))
+    return equilibrium_angle(lr * weight_decay / (1 - momentum), correlation_time)
+
+
+def update_power(momentum: Number, nesterov: bool) -> Number:
+    """Σc², an update's mean square over the gradient's: c_i = α^i, and for Nesterov c0 = 1+α, c_i = α^(i+1).
+
+    >>> f"{update_power(0.9, nesterov=False):.4f}", f"{update_power(0.9, nesterov=True):.4f}"
+    ('5.2632', '7.0632')
+    """
+    tail = 1 / (1 - momentum**2)
+    return (1 + momentum) ** 2 + momentum**4 * tail if nesterov else tail
+
+
+@dataclass(frozen=True)
+class HeavyBall:
+    """Second moments of  G = g + λw,  m' = α·m + G,  w' = w - lr·(old·m + new·G).
+
+    `old` = α, `new` = 1 is the heavy ball; `old` = α², `new` = 1+α Nesterov's form.
+    """
+
+    alpha: float
+    old: float
+    new: float
+
+    @classmethod
+    def of(cls, momentum: float, nesterov: bool) -> "HeavyBall":
+        """The ball with torch's momentum, Nesterov's form or the plain one."""
+        return cls(momentum, momentum**2, 1 + momentum) if nesterov else cls(momentum, momentum, 1.0)
+
+    def motion(self, wd: float, step_size: StepSize | None = None) -> LinearRule:
+        """The ball with L2: the decay is part of the update."""
+        update, momentum = Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0)
+        return LinearRule(update, momentum, step_size)
+
+    def fixed_point(self, lr: Number, wd: Number) -> tuple[Number, Number]:
+        """(lr·E‖g‖²/E‖w‖², 1 - cos η_r) where y, p and q stand still: two linear equations in E‖G‖² and p at y = 1.
+
+        For the heavy ball this is SMD Theorem 2: lr·λ(1-α)(2 - lr·λ/(1+α)) and lr·λ/(1+α).
+        """
+        alpha, old, new = self.alpha, self.old, self.new
+        k = 1 / (1 - alpha * alpha)
+        e = lr * wd
+        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in; h = lr·G2/λ and r = p/λ are the unknowns.
+        square_h, square_r = new * new + old * old * k, 2 * old * new + 2 * old * old * alpha * k
+        m_update_h, m_update_r = new + old * alpha * k, new * alpha + old + 2 * old * alpha * alpha * k
+        a11, a12, b1 = square_h, e * square_r - 2 * old, 2 * new
+        a21, a22, b2 = m_update_h, 1 - alpha + e * m_update_r, 1
+        det = a11 * a22 - a12 * a21
+        h = (b1 * a22 - b2 * a12) / det
+        r = (a11 * b2 - a21 * b1) / det
+        return wd * (h - e), e * (new + old * r)
+
+
+@final
+@dataclass(frozen=True)
+class SGDM(UpdateRule):
+    """SGD with momentum α and L2 in the gradient (RE Appendix G, SMD): a = lr·λ/(1-α).
+
+        exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α)(2 - lr·λ/(1+α))),   cos η_r = 1 - lr·λ/(1+α)     (SMD Theorem 2, its map)
+        leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α)),                   η_r = sqrt(2·lr·λ/(1+α))      (RE Table 1)
+
+    Norms need the gradient: `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm.
+
+    >>> eq = SGDM(lr=0.1, weight_decay=5e-4, momentum=0.9).equilibrium(unit_grad_norm=0.5)
+    >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
+    '0.00725 rad/step at norm 3.976, forgets in 2000 steps'
+    """
+
+    lr: float
+    weight_decay: float
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
+    norm_power: ClassVar[float] = 0.25
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_fraction("momentum", self.momentum)
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The fixed point of the three second moments, or its leading order in lr·λ."""
+        alpha, wd, g_unit = self.momentum, self.weight_decay, weights.unit_grad_norm
+        if leading:
+            gradient_share, angular = 2 * wd * (1 - alpha), angular_update(lr, wd, alpha, self.nesterov)
+        else:
+            gradient_share, shrink = self._ball.fixed_point(lr, wd)
+            angular = turning_angle(shrink)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            norm2 = None if g_unit is None else g_unit * (np.float64(1) * lr / gradient_share) ** 0.5
+            power = update_power(alpha, self.nesterov)
+            return Equilibrium(
+                angular_update=angular,
+                norm=None if norm2 is None else norm2**0.5,
+                update_rms=None if norm2 is None else lr * (power / norm2) ** 0.5 * g_unit,
+                timescale=(1 - alpha) / (np.float64(1) * lr * wd),
+            )
+
+    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+        """The heavy ball's motion at step size lr."""
+        motion = self._ball.motion(self.weight_decay)
+        return motion.mean_field(norm2, np.zeros_like(lr), lr, unit_grad2=weights.unit_grad_norm**2)
+
+    @property
+    def _ball(self) -> HeavyBall:
+        return HeavyBall.of(self.momentum, self.nesterov)
