@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from gyroscope.theory.mean_field import Number
-from gyroscope.theory.rule import Correlation, Equilibrium, law, leading_order
+from gyroscope.theory.rule import Correlation, Equilibrium, OddCorrelation, law, leading_order
 
 
 class Decoupled(Protocol):
@@ -28,7 +28,7 @@ def decay_at(rule: Decoupled, lr: Number) -> Number:
 
 
 def decoupled_equilibrium(
-    rule: Decoupled, lr: Number, momentum: Correlation, update_rms: Number | None, leading: bool
+    rule: Decoupled, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
 ) -> Equilibrium:
     """The one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)

@@ -9,39 +9,32 @@ import numpy as np
 
 from gyroscope.theory.decoupled import decay_at
 from gyroscope.theory.mean_field import Array, Combination, LinearRule, Number, Step
-from gyroscope.theory.rule import Correlation, Equilibrium, UpdateRule, Weights, equilibrium_angle, law, leading_order
+from gyroscope.theory.rule import (
+    Correlation,
+    Equilibrium,
+    OddCorrelation,
+    UpdateRule,
+    Weights,
+    equilibrium_angle,
+    law,
+    leading_order,
+)
 from gyroscope.theory.validate import check_betas, check_decay
 
 
-@dataclass(frozen=True)
-class SignCorrelation:
-    """Correlation of signs of a Gaussian filter: the arcsine law, rho_sign(k) = (2/π)·arcsin rho(k)."""
+def correlation(beta1: float, beta2: float) -> OddCorrelation:
+    """Of Lion's signs: the arcsine law, (2/π)·arcsin rho(k), on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1).
 
-    linear: Correlation
-
-    def time(self, a: Number = 0.0) -> Number:
-        """τ(a) = 1 + (4/π) Σ_{k≥1} (1-a)^k arcsin rho(k), in steps.
-
-        Summed over the powers of the arcsine's series, each of them geometric in k: arcsin x = Σ_n c_n x^(2n+1).
-        """
-        first, ratio, keep = self.linear.first, self.linear.ratio, np.asarray(1 - a)[..., None]
-        if first == 0:
-            return 1.0
-        # Terms fall like first^(2n), and at worst like n^(-5/2): 200,000 of them are good to 1e-8.
-        terms = 1 + int(min(-20 / log(first), 200_000)) if first < 1 else 200_000
-        n = np.arange(terms)
-        series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
-        total = (series * first ** (2 * n + 1) * keep / (1 - keep * ratio ** (2 * n + 1))).sum(-1)
-        return 1 + (4 / pi) * total
-
-
-def correlation(beta1: float, beta2: float) -> SignCorrelation:
-    """Of Lion's signs: the arcsine law on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1) (RE Appendix H).
+    The arcsine as its series Σ_n c_n x^(2n+1), whose terms fall like rho(1)^(2n), and at worst like n^(-5/2).
 
     >>> f"{correlation(0.9, 0.99).time():.2f}"
     '45.93'
     """
-    return SignCorrelation(Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2))
+    linear = Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2)
+    terms = 1 if linear.first == 0 else 200_000 if linear.first >= 1 else min(2 - 20 / log(linear.first), 200_000)
+    n = np.arange(int(terms))
+    series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
+    return OddCorrelation(linear, 2 * n + 1, (2 / pi) * series)
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float) -> Number:

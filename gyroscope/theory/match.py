@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ def match(
     >>> f"lr / {1e-3 / m.rule.lr:.2f}, weight decay × {m.rule.weight_decay / 0.1:.2f}", m.kept
     ('lr / 6.75, weight decay × 6.75', ('memory', 'norm'))
     >>> f"rotation × {m.differs['rotation']:.2f}"
-    'rotation × 0.64'
+    'rotation × 0.65'
     """
     _check_options(other, fixed)
     inputs: dict[str, Any] = {"fan_in": fan_in, "unit_grad_norm": unit_grad_norm, "shape": shape}
@@ -60,13 +60,9 @@ def match(
     guess: dict[str, float] = {name: getattr(rule, name, 0.01) or 0.01 for name in free}
     trial = other(**guess, **fixed).equilibrium(**inputs)
     known = [name for name in QUANTITIES if _value(target, name) is not None and _value(trial, name) is not None]
-    if len(known) < len(free):
-        missing = [name for name in dict.fromkeys(rule.needs + other.needs) if inputs[name] is None]
-        remedy = f"pass {missing[0]}=… ({MEANING[missing[0]]})" if missing else f"fix one of them: {free[0]}=…"
-        raise ValueError(
-            f"{type(rule).__name__} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}"
-        )
-    kept = tuple(known[: len(free)])
+    kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
+    if not set(kept) <= set(known) or len(kept) < len(free):
+        _explain_what_is_missing(rule, other, target, trial, free, inputs)
     found = _solve(other, free, guess, fixed, inputs, {name: float(_value(target, name)) for name in kept})
     reached = found.equilibrium(**inputs)
     ratios = {name: _ratio(_value(reached, name), _value(target, name)) for name in QUANTITIES}
@@ -91,6 +87,8 @@ def _solve(
 
     x = np.log([guess[name] for name in free])
     try:
+        if not all(0 < want < np.inf for want in target.values()):
+            raise ValueError("nothing to keep: without lr or decay there is no equilibrium")
         for _ in range(60):
             here = gap(x)
             if np.abs(here).max(initial=0.0) < 1e-12:
@@ -104,6 +102,23 @@ def _solve(
         raise ValueError(
             f"no {' and '.join(free)} of {other.__name__} gives the same {' and '.join(target)}"
         ) from error
+
+
+def _explain_what_is_missing(
+    rule: UpdateRule,
+    other: type[UpdateRule],
+    target: Equilibrium,
+    trial: Equilibrium,
+    free: list[str],
+    inputs: dict[str, Any],
+) -> NoReturn:
+    remedy = f"fix one of them: {free[0]}=…"
+    if all(eq.timescale is not None or needs for eq, needs in ((target, rule.needs), (trial, other.needs))):
+        missing = next(name for name in rule.needs + other.needs if inputs[name] is None)
+        remedy = f"pass {missing}=… ({MEANING[missing]})"
+    raise ValueError(
+        f"{type(rule).__name__} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}"
+    )
 
 
 def _value(eq: Equilibrium, name: str) -> Any:

@@ -72,7 +72,7 @@ StepSize: TypeAlias = Callable[[Array], Array]
 class LinearRule:
     """w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
-    s = scale_t · step_size(moments). E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update adds noise of its own.
+    s = scale_t · step_size(moments). E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update adds its own noise.
     """
 
     update: Combination

@@ -1,8 +1,8 @@
 """The one law of rotational equilibrium.
 
 Every update rule with weight decay takes the step  w <- (1 - a) w - u,  where `a` is the fraction of the weight that
-decays and u the gradient's part. Once the growth that u brings balances the decay, three numbers – `a`, the size of u and
-the time over which u stays correlated – settle everything: the norm, the angle per step and how long a direction lasts.
+decays and u the gradient's part. Once the growth that u brings balances the decay, three numbers – `a`, the size of u
+and the time over which u stays correlated – settle everything: norm, angle per step and how long a direction lasts.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,7 @@ from math import log, prod
 from typing import Any, ClassVar, final
 
 import numpy as np
+import numpy.typing as npt
 
 from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
 from gyroscope.theory.validate import check_fraction, check_non_negative, positive_array
@@ -88,6 +89,25 @@ class Correlation:
         19.000000000000004
         """
         return 1 + 2 * self.first * (1 - a) / (1 - self.ratio * (1 - a))
+
+
+@dataclass(frozen=True)
+class OddCorrelation:
+    """Correlation of an odd function of Gaussians, a sign or an orthogonalisation: Σ_n weights_n·rho(k)^powers_n."""
+
+    linear: Correlation
+    powers: npt.NDArray[np.int64]
+    weights: Array
+
+    def time(self, a: Number = 0.0) -> Number:
+        """τ(a) of the sum, power by power: each of them is geometric in k.
+
+        >>> f"{OddCorrelation(Correlation.of_average(0.9), np.array([1]), np.array([1.0])).time():.0f}"
+        '19'
+        """
+        keep = np.asarray(1 - a)[..., None]
+        first, ratio = self.linear.first**self.powers, self.linear.ratio**self.powers
+        return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)
 
 
 def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:

@@ -12,6 +12,9 @@ from gyroscope.theory.mean_field import Number
 Multiplier: TypeAlias = Callable[[Any], Any]
 """Any function of the step; the named schedules are such functions that also know how long they run."""
 
+MOST_STEPS = 100_000_000
+"""The longest run that is worked out step by step."""
+
 
 @final
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, at_least=1)
+        check_length(self.steps)
         check_count("warmup", self.warmup, at_least=0)
         if self.warmup > self.steps:
             raise ValueError(
@@ -112,6 +116,7 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
     """
     if steps is not None:
         check_count("steps", steps, at_least=1)
+        check_length(steps)
     if isinstance(schedule, Schedule):
         if steps is not None and steps > schedule.steps:
             raise ValueError(f"steps={steps} goes beyond the schedule, which was made for {schedule.steps} steps")
@@ -136,6 +141,12 @@ def check_count(name: str, value: object, at_least: int) -> None:
     """Raise unless `value` is a whole number of at least `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above")
+
+
+def check_length(steps: int) -> None:
+    """Raise where a run has more steps than fit in memory one by one."""
+    if steps > MOST_STEPS:
+        raise ValueError(f"steps={steps} do not fit in memory one by one; the most is {MOST_STEPS:,}")
 
 
 def check_multiplier(name: str, value: object) -> None:
