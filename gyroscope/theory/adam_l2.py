@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope.theory.mean_field import AdamStepSize, Array, Number, Step, adam_scale
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, turning_angle
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time, over, turning_angle
 from gyroscope.theory.sgdm import HeavyBall
 from gyroscope.theory.validate import check_betas, check_decay
 
@@ -73,7 +73,8 @@ class AdamL2(UpdateRule):
         z = decay_power(lr, wd, C, g_unit, 1.0, 1.0)
         x = g_unit * z**0.5 / wd
         rms = lr * (C * kappa / (1 + z)) ** 0.5
-        return Equilibrium(rms / x**0.5, x**0.5, rms, (g_unit**2 / x * (1 + z)) ** 0.5 / (lr * wd * C**0.5))
+        decay = lr * wd * (C * x / (g_unit**2 * (1 + z))) ** 0.5
+        return Equilibrium(over(rms, x**0.5), x**0.5, rms, forgetting_time(decay))
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
         """The heavy ball with the step size that v allows."""
@@ -96,8 +97,8 @@ def coupled_adam_equilibrium(lr: Number, wd: Number, C: Number, g_unit: Number, 
         return never_settles(lr * (C * kappa) ** 0.5)
     z = decay_power(lr, wd, C, g_unit, 1.0, kappa)
     y = g_unit * z**0.5 / wd
-    decay = lr * wd * (C / (g_unit**2 / y * (1 + z))) ** 0.5
-    return Equilibrium(turning_angle(kappa * decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, 1 / decay)
+    decay = lr * wd * (C * y / (g_unit**2 * (1 + z))) ** 0.5
+    return Equilibrium(turning_angle(kappa * decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
 
 
 def coupled_adam_mean_field(

@@ -8,7 +8,7 @@ import numpy as np
 
 from gyroscope.theory.adam_l2 import UNDETERMINED, decay_power, never_settles
 from gyroscope.theory.mean_field import Array, Number, Step, adam_scale, in_blocks
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, leading_order, turning_angle
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time, leading_order, turning_angle
 from gyroscope.theory.validate import check_betas, check_decay
 
 
@@ -49,8 +49,8 @@ class AdamSRT(UpdateRule):
             return leading_order((1 - beta1) * lr * wd * norm * C**0.5 / g_unit, 1.0, lr * (C * kappa) ** 0.5)
         z = decay_power(lr, wd, C, g_unit, 1 / (1 + beta1), 1 - beta1)
         y = g_unit * z**0.5 / wd
-        decay = (1 - beta1) * lr * wd * (C / (g_unit**2 / y * (1 + z))) ** 0.5
-        return Equilibrium(turning_angle(decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, 1 / decay)
+        decay = (1 - beta1) * lr * wd * (C * y / (g_unit**2 * (1 + z))) ** 0.5
+        return Equilibrium(turning_angle(decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
         """After each step m's tangent part and v shrink as gradients do, by ‖w‖²/‖w'‖² in the square."""

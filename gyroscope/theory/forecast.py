@@ -1,6 +1,6 @@
 """Norm and rotation at every step of a run, under any schedule, for many layers at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope.theory.mean_field import BLOCK, Array, Number, Step
-from gyroscope.theory.rule import UpdateRule, Weights, require
+from gyroscope.theory.rule import UpdateRule, Weights, over, require
 from gyroscope.theory.schedules import Multiplier, multipliers
 from gyroscope.theory.validate import positive_array
 
@@ -40,7 +40,7 @@ class Forecast:
     @property
     def settled_at(self) -> Any:
         """First step after which the norm is within 10 % of its equilibrium; None if there is none."""
-        return _first(np.abs(self.norm / self.equilibrium_norm - 1) <= SETTLED)
+        return _first(np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED)
 
     @property
     def falls_out_at(self) -> Any:
@@ -48,25 +48,24 @@ class Forecast:
 
         At the end of a schedule the equilibrium norm falls faster than the decay of that moment can follow.
         """
-        settled = np.maximum.accumulate(np.abs(self.norm / self.equilibrium_norm - 1) <= SETTLED, axis=0)
+        settled = np.maximum.accumulate(np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED, axis=0)
         return _first(settled & (self.norm > self.rule.falls_out_ratio * self.equilibrium_norm))
 
     @property
     def over_rotation(self) -> Any:
         """At the first step, the angle over its equilibrium: above 1, the reason for a warmup."""
-        return _plain(self.angular_update[0] / self.equilibrium_angular_update[0])
+        return _plain(over(self.angular_update[0], self.equilibrium_angular_update[0]))
 
     @property
     def filled_over_rotation(self) -> Any:
-        """The same once the momentum has filled, three of its memories (1/(1-β1) steps) into the run."""
-        momentum = getattr(self.rule, "betas", (getattr(self.rule, "momentum", 0.0),))[0]
-        filled = min(int(3 / (1 - momentum)), len(self.lr) - 1)
-        return _plain(self.angular_update[filled] / self.equilibrium_angular_update[filled])
+        """The same once the momentum has filled, three of its memories into the run."""
+        filled = min(round(3 * self.rule.momentum_memory), len(self.lr) - 1)
+        return _plain(over(self.angular_update[filled], self.equilibrium_angular_update[filled]))
 
     @property
     def end_norm_ratio(self) -> Any:
         """Norm at the end over the equilibrium norm at the peak of the schedule."""
-        return _plain(self.norm[-1] / self.equilibrium_norm[np.argmax(self.lr)])
+        return _plain(over(self.norm[-1], self.equilibrium_norm[np.argmax(self.lr)]))
 
 
 def forecast(
@@ -78,11 +77,13 @@ def forecast(
     fan_in: object = None,
     unit_grad_norm: object = None,
     shape: object = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Forecast:
     """Follow the mean norm and rotation of a scale-invariant vector through a run that starts at `norm`.
 
     A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (theirs is the rule's own, `mean_field`), within 1 % of a random
-    walk of many vectors. `norm`, `fan_in` and `unit_grad_norm` may be arrays, one value for each layer.
+    walk of many vectors. `norm`, `fan_in` and `unit_grad_norm` may be arrays, one value for each layer. `progress` is
+    told the number of steps done, now and then.
 
     >>> from gyroscope.theory import AdamW, cosine
     >>> f = forecast(AdamW(1e-2, 0.5), cosine(2000, warmup=100), norm=1.0, fan_in=256)
@@ -99,7 +100,7 @@ def forecast(
             f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
         )
     start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
-    norm, angle = _follow(rule.mean_field(start2, lr, weights), start2, len(lr))
+    norm, angle = _follow(rule.mean_field(start2, lr, weights), start2, len(lr), progress)
     equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
 
     def per_layer(values: Array) -> Array:
@@ -128,12 +129,13 @@ def _equilibria(
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update
         if eq.timescale is not None:
-            with np.errstate(divide="ignore"):
-                total_decay += np.broadcast_to(1 / eq.timescale, norm[block].shape).sum(0)
+            total_decay += np.broadcast_to(1 / eq.timescale, norm[block].shape).sum(0)
     return norm, angle, total_decay
 
 
-def _follow(blocks: Iterator[Step], before2: Array, count: int) -> tuple[Array, Array]:
+def _follow(
+    blocks: Iterator[Step], before2: Array, count: int, progress: Callable[[int], None] | None
+) -> tuple[Array, Array]:
     """Norms after each step and the angle of each step."""
     norm, angle = np.empty((count, before2.size)), np.empty((count, before2.size))
     done = 0
@@ -147,6 +149,8 @@ def _follow(blocks: Iterator[Step], before2: Array, count: int) -> tuple[Array, 
             before2 = after2[-1]
             if not (np.isfinite(norm[block]).all() and (after2 > 0).all()):
                 raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
+            if progress is not None:
+                progress(done)
     return norm, angle
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
 from gyroscope.theory.nadam import nesterov_filter
-from gyroscope.theory.rule import Correlation, Equilibrium, OddCorrelation, UpdateRule, Weights
+from gyroscope.theory.rule import Correlation, Equilibrium, OddCorrelation, UpdateRule, Weights, forgetting_time
 from gyroscope.theory.validate import check_decay, check_fraction
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -84,7 +84,7 @@ class Muon(UpdateRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law for the whole matrix."""
         if weights.shape is None:
-            return Equilibrium(None, None, None, 1 / (np.float64(1) * decay_at(self, lr)))
+            return Equilibrium(None, None, None, forgetting_time(decay_at(self, lr)))
         unit, momentum = self._unit_update(weights.shape)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 

@@ -119,6 +119,21 @@ def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:
     return (2 * decay / correlation_time) ** 0.5
 
 
+def forgetting_time(decay: Number) -> Number:
+    """Steps after which a direction is forgotten, 1/a; infinite without decay.
+
+    >>> forgetting_time(0.0), forgetting_time(0.01)
+    (np.float64(inf), np.float64(100.0))
+    """
+    return over(np.float64(1), decay)
+
+
+def over(numerator: Number, denominator: Number) -> Number:
+    """A quotient that is infinite, or NaN, where there is nothing to divide by: no decay, or a learning rate of 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.divide(numerator, denominator)
+
+
 def turning_angle(shrink: Number) -> Number:
     """Angle of a step that keeps the norm and leaves 1 - shrink of the old vector, in radians.
 
@@ -135,15 +150,12 @@ def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
     >>> f"{law(0.01, Correlation.of_average(0.9).time(0.01), 1.0).norm:.3f}"
     '29.526'
     """
-    # lr = 0 moves nothing and has no equilibrium (NaN); decay = 0 never settles (infinite norm).
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reach = np.float64(1) * tau / (decay * (2 - decay))
-        return Equilibrium(
-            angular_update=turning_angle(decay * (2 - decay - decay * tau) / (2 * (1 - decay) * tau)),
-            norm=None if update_rms is None else update_rms * reach**0.5,
-            update_rms=update_rms,
-            timescale=np.float64(1) / decay,
-        )
+    return Equilibrium(
+        angular_update=turning_angle(decay * (2 - decay - decay * tau) / (2 * (1 - decay) * tau)),
+        norm=None if update_rms is None else over(update_rms * tau**0.5, (decay * (2 - decay)) ** 0.5),
+        update_rms=update_rms,
+        timescale=forgetting_time(decay),
+    )
 
 
 def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
@@ -152,13 +164,12 @@ def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equi
     >>> f"{leading_order(0.01, 19.0, 1.0).norm:.3f}"
     '30.822'
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return Equilibrium(
-            angular_update=equilibrium_angle(decay, tau),
-            norm=None if update_rms is None else update_rms * (np.float64(1) * tau / (2 * decay)) ** 0.5,
-            update_rms=update_rms,
-            timescale=np.float64(1) / decay,
-        )
+    return Equilibrium(
+        angular_update=equilibrium_angle(decay, tau),
+        norm=None if update_rms is None else over(update_rms * tau**0.5, (2 * decay) ** 0.5),
+        update_rms=update_rms,
+        timescale=forgetting_time(decay),
+    )
 
 
 class UpdateRule(ABC):
@@ -211,6 +222,12 @@ class UpdateRule(ABC):
     def half_life(self) -> Number | None:
         """Steps until the cosine with an earlier direction has halved; None where that depends on the gradient."""
         return self.equilibrium().half_life
+
+    @property
+    def momentum_memory(self) -> float:
+        """Steps over which the momentum averages, 1/(1-β1); 1 without momentum."""
+        betas: tuple[float, ...] = getattr(self, "betas", (getattr(self, "momentum", 0.0),))
+        return 1 / (1 - betas[0])
 
     @property
     def falls_out_ratio(self) -> float:

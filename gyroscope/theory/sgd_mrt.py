@@ -7,7 +7,15 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope.theory.mean_field import Array, Number, Step, in_blocks
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, turning_angle
+from gyroscope.theory.rule import (
+    Equilibrium,
+    UpdateRule,
+    Weights,
+    equilibrium_angle,
+    forgetting_time,
+    over,
+    turning_angle,
+)
 from gyroscope.theory.validate import check_decay, check_fraction
 
 
@@ -48,15 +56,14 @@ class SGDMRT(UpdateRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Tangent updates against a decay of lr·λ."""
         wd, g_unit, power = self.weight_decay, weights.unit_grad_norm, 1 / (1 - self.momentum**2)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = 2.0 if leading else 2 - lr * wd
-            norm2 = None if g_unit is None else g_unit * (np.float64(1) * lr * power / (wd * room)) ** 0.5
-            return Equilibrium(
-                angular_update=angular_update(lr, wd) if leading else turning_angle(lr * wd),
-                norm=None if norm2 is None else norm2**0.5,
-                update_rms=None if norm2 is None else lr * (power / norm2) ** 0.5 * g_unit,
-                timescale=1 / (np.float64(1) * lr * wd),
-            )
+        room = 2.0 if leading else 2 - lr * wd
+        norm2 = None if g_unit is None else g_unit * over(lr * power, wd * room) ** 0.5
+        return Equilibrium(
+            angular_update=angular_update(lr, wd) if leading else turning_angle(lr * wd),
+            norm=None if norm2 is None else norm2**0.5,
+            update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
+            timescale=forgetting_time(lr * wd),
+        )
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
         """Transport keeps the momentum tangent and shrinks its square by ‖w‖²/‖w'‖², as a gradient's would."""

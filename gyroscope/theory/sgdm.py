@@ -14,7 +14,15 @@ from gyroscope.theory.mean_field import (
     Step,
     StepSize,
 )
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, turning_angle
+from gyroscope.theory.rule import (
+    Equilibrium,
+    UpdateRule,
+    Weights,
+    equilibrium_angle,
+    forgetting_time,
+    over,
+    turning_angle,
+)
 from gyroscope.theory.validate import check_decay, check_fraction
 
 
@@ -119,15 +127,14 @@ class SGDM(UpdateRule):
         else:
             gradient_share, shrink = self._ball.fixed_point(lr, wd)
             angular = turning_angle(shrink)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            norm2 = None if g_unit is None else g_unit * (np.float64(1) * lr / gradient_share) ** 0.5
-            power = update_power(alpha, self.nesterov)
-            return Equilibrium(
-                angular_update=angular,
-                norm=None if norm2 is None else norm2**0.5,
-                update_rms=None if norm2 is None else lr * (power / norm2) ** 0.5 * g_unit,
-                timescale=(1 - alpha) / (np.float64(1) * lr * wd),
-            )
+        norm2 = None if g_unit is None else g_unit * over(lr, gradient_share) ** 0.5
+        power = update_power(alpha, self.nesterov)
+        return Equilibrium(
+            angular_update=angular,
+            norm=None if norm2 is None else norm2**0.5,
+            update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
+            timescale=forgetting_time(lr * wd / (1 - alpha)),
+        )
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
         """The heavy ball's motion at step size lr."""

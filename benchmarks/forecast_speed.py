@@ -1,0 +1,44 @@
+"""How long do 100,000 steps of 100 layers take to forecast?"""
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamSRT, AdamW, Lion, NAdam, UpdateRule, cosine, forecast
+
+LIMIT = 2.0
+STEPS, LAYERS, ROUNDS = 100_000, 100, 3
+RULES: list[UpdateRule] = [
+    AdamW(1e-3, 0.1),
+    SGDM(0.1, 5e-4, 0.9),
+    Lion(1e-4, 1.0),
+    NAdam(1e-3, 0.1),
+    SGDMRT(0.1, 1e-3),
+    AdamL2(1e-3, 0.01),
+    AdamSRT(1e-3, 0.01),
+]
+
+
+def main() -> int:
+    rng = np.random.default_rng(0)
+    layers = {
+        "norm": rng.uniform(0.5, 5, LAYERS),
+        "fan_in": rng.integers(64, 4096, LAYERS),
+        "unit_grad_norm": rng.uniform(0.1, 1, LAYERS),
+    }
+    times: dict[str, list[float]] = {type(rule).__name__: [] for rule in RULES}
+    for _ in range(ROUNDS):
+        for rule in RULES:
+            start = time.perf_counter()
+            forecast(rule, cosine(STEPS, 1000), **layers)
+            times[type(rule).__name__].append(time.perf_counter() - start)
+    for name, seconds in times.items():
+        print(f"{name:8} median {statistics.median(seconds):.2f} s  fastest {min(seconds):.2f} s")
+    print(f"limit    {LIMIT:.1f} s for AdamW, SGDM and Lion")
+    return int(any(min(times[name]) > LIMIT for name in ("AdamW", "SGDM", "Lion")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The command line: argv to the calls of the library, and errors to one sentence."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+LONG_RUN = 200_000
+"""Steps, of all layers together, that take more than a moment to forecast."""
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="See, predict and steady how fast every neuron of a network turns.",
+)
+
+
+@app.callback()
+def gyroscope() -> None:
+    """See, predict and steady how fast every neuron of a network turns."""
+
+
+def number(text: str) -> float:
+    """A number as a person writes it."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number; write for example 0.001 or 1e-3") from None
+
+
+def count(text: str) -> int:
+    """A whole number, also written as 1e5."""
+    value = number(text)
+    if value != value or value in (float("inf"), -float("inf")) or value != int(value):
+        raise typer.BadParameter(f"{text!r} is not a whole number; write for example 10000 or 1e4")
+    return int(value)
+
+
+def numeric(help: str = "") -> Any:
+    """An option that takes a number."""
+    return typer.Option(parser=number, metavar="NUMBER", help=help)
+
+
+def whole(help: str = "") -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(parser=count, metavar="COUNT", help=help)
+
+
+@app.command()
+def plan(
+    optimizer: Annotated[
+        str | None,
+        typer.Argument(help="adamw, sgdm, lion, nadam, adam_l2, adam_s, adam_srt, sgd_mrt, muon or hyperball"),
+    ] = None,
+    lr: Annotated[float | None, numeric("peak learning rate")] = None,
+    weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
+    betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
+    momentum: Annotated[float | None, numeric()] = None,
+    nesterov: Annotated[bool | None, typer.Option("--nesterov")] = None,
+    linearised: Annotated[bool | None, typer.Option("--linearised", help="Lion as its paper has it")] = None,
+    corrected_decay: Annotated[bool | None, typer.Option("--corrected-decay", help="AdamC: decay ∝ lr²")] = None,
+    steps: Annotated[int | None, whole("length of the run, 10000 if not given")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = None,
+    warmup: Annotated[int | None, whole("steps of linear warmup, part of the run")] = None,
+    final: Annotated[float | None, numeric("where linear and cosine end, as a share of lr")] = None,
+    milestones: Annotated[str | None, typer.Option(help="of the step schedule, for example 6000,8000")] = None,
+    factor: Annotated[float | None, numeric("of the step schedule at each milestone")] = None,
+    fan_in: Annotated[float | None, numeric("entries of one weight vector")] = None,
+    shape: Annotated[str | None, typer.Option(help="of the weight, for example 256x128 (muon)")] = None,
+    init_std: Annotated[float | None, numeric("of the initial entries")] = None,
+    init_norm: Annotated[float | None, numeric("of one vector; torch's own initialisation otherwise")] = None,
+    unit_grad_norm: Annotated[
+        float | None, typer.Option(help="gradient norm × weight norm; SGD's norms need it")
+    ] = None,
+    batch_size: Annotated[float | None, numeric("with --dataset-size: also speak of epochs")] = None,
+    dataset_size: Annotated[float | None, numeric()] = None,
+    compare: Annotated[str | None, typer.Option(help="other optimizers, for example sgdm,lion")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="the same settings from a TOML file, with [[layer]] tables")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
+    html: Annotated[Path | None, typer.Option(help="also write the plan as a page")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="name the formula behind every sentence")] = False,
+) -> None:
+    """Tell, before training, what a choice of optimizer, learning rate, weight decay and schedule will do."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    settings = {name: value for name, value in given.items() if name not in ("config", "as_json", "html", "explain")}
+
+    from gyroscope.planner import answer, ask, read_config  # not before --help has been answered
+
+    question = ask((read_config(config) if config else {}) | settings)
+    with progress_bar(question.schedule.steps * len(question.layers)) as progress:
+        planned = answer(question, progress)
+    if html is not None:
+        from gyroscope.planner.page import page
+
+        write(html, page(planned))
+    if as_json:
+        from gyroscope.planner.data import as_data
+
+        typer.echo(json.dumps(as_data(planned), indent=2))
+    else:
+        from gyroscope.planner.text import PlanText
+
+        show(PlanText(planned, explain))
+    if html is not None:
+        typer.echo(f"wrote {html}", err=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a whole file or none of it."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ValueError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+@contextmanager
+def progress_bar(steps: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar with the time left where a forecast takes more than a moment and somebody watches."""
+    if steps < LONG_RUN or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task, before = bar.add_task("forecasting", total=steps), 0
+
+        def advance(done: int) -> None:
+            nonlocal before
+            bar.advance(task, done - before if done > before else done)  # a smaller count: the next layer has begun
+            before = done
+
+        yield advance
+
+
+def show(renderable: Any) -> None:
+    """Print for a person: at most 100 columns, colours where the terminal has them."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.width = min(console.width, 100)
+    console.print(renderable)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    try:
+        arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+        result = app(args=arguments, prog_name="gyroscope", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.TyperException as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        return complain(message)
+    except ValueError as error:
+        return complain(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        return complain("interrupted", code=130)
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def complain(message: str, code: int = 2) -> int:
+    """Say in one line what is wrong."""
+    typer.echo("gyroscope: " + " ".join(message.split()), err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

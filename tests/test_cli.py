@@ -1,0 +1,213 @@
+"""The command line as a person meets it: what it says, what it writes, and how it refuses."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gyroscope.cli import main
+from gyroscope.planner.question import RULES
+
+EXAMPLE = "plan adamw --lr 1e-3 --weight-decay 0.1 --steps 10000 --schedule cosine --warmup 500 --fan-in 512"
+ENOUGH = ["--fan-in", "512", "--unit-grad-norm", "0.3", "--shape", "64x512", "--steps", "300"]
+
+
+def run(capsys, *argv):
+    code = main([str(arg) for arg in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_example_speaks_of_everything_a_practitioner_asks(capsys):
+    code, out, err = run(
+        capsys, *EXAMPLE.split(), "--compare", "sgdm,lion", "--batch-size", 128, "--dataset-size", 50000
+    )
+    text = " ".join(out.split())
+    assert (code, err) == (0, "")
+    for phrase in (
+        "turns 0.00324 rad (0.186°) per step",
+        "forgotten over 10,000 steps (25.6 epochs)",
+        "half-life is 6,931 steps (17.7 epochs)",
+        "settles at 1.6, 2.77 times its initial 0.577",
+        "times its equilibrium angle",
+        "X = 0.5",
+        "falls out again at step",
+        "Betas (0.9, 0.999) are stable",
+        "sgdm: add --unit-grad-norm to compare",
+        "lion with lr 0.000148, weight_decay 0.675",
+        "Verdict",
+    ):
+        assert phrase in text, phrase
+    assert "⠀" in out  # the chart
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("option", ["--compare", "--explain", "--config", "--json", "--html"])
+def test_every_option_runs_on_every_rule(rule, option, capsys, tmp_path):
+    argv = ["plan", rule, *ENOUGH]
+    if option == "--compare":
+        code, out, err = run(capsys, *argv, "--compare", ",".join(RULES))
+        assert all(f" {other}" in out for other in RULES)
+    elif option == "--explain":
+        plain = run(capsys, *argv)[1]
+        code, out, err = run(capsys, *argv, "--explain")
+        assert len(out) > len(plain)
+        assert "η_r" in out
+    elif option == "--config":
+        path = tmp_path / "run.toml"
+        path.write_text(
+            f'optimizer = "{rule}"\nsteps = 300\nschedule = "linear"\nunit_grad_norm = 0.3\n'
+            '[[layer]]\nname = "inner"\nfan_in = 64\nshape = [32, 64]\n'
+            '[[layer]]\nname = "outer"\nfan_in = 512\ninit_norm = 2.0\nshape = [10, 512]\n'
+        )
+        code, out, err = run(capsys, "plan", "--config", path)
+        assert "inner" in out
+        assert "outer" in out
+    elif option == "--json":
+        code, out, err = run(capsys, *argv, "--json")
+        data = json.loads(out)
+        assert data["optimizer"]["name"] == rule
+        assert len(data["layers"][0]["forecast"]["angular_update"]) == 300
+        assert data["verdict"]
+    else:
+        path = tmp_path / "deep" / "plan.html"
+        code, out, err = run(capsys, *argv, "--html", path)
+        page = path.read_text()
+        assert page.startswith("<!doctype html>")
+        assert "Plotly.newPlot" in page
+        assert "http" not in page.split("<script", 1)[0]  # nothing is fetched
+        assert str(path) in err
+        err = ""
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("rule", [rule for rule, cls in RULES.items() if cls.needs])
+def test_what_cannot_be_said_is_left_out_and_the_input_named(rule, capsys):
+    code, out, err = run(capsys, "plan", rule)
+    assert (code, err) == (0, "")
+    for name in RULES[rule].needs:
+        assert f"it needs --{name.replace('_', '-')}" in " ".join(out.split())
+
+
+def test_json_has_null_where_a_number_is_not_finite(capsys):
+    code, out, _ = run(capsys, "plan", "adamw", "--weight-decay", 0, "--fan-in", 64, "--json")
+    assert code == 0
+    data = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert data["layers"][0]["equilibrium"]["norm"] is None
+
+
+def test_a_command_line_wins_over_the_file(capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('optimizer = "adamw"\nlr = 1e-3\n')
+    out = run(capsys, "plan", "--config", path, "--lr", "5e-4")[1]
+    assert "AdamW(lr=0.0005" in out
+
+
+def test_a_betas_warning_for_an_unstable_pair(capsys):
+    out = run(capsys, "plan", "adamw", "--betas", "0.9,0.5")[1]
+    assert "unstable" in out
+    assert "keep beta2 above beta1² = 0.81" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "quoted", "remedy"),
+    [
+        ("plan adamw --lr -0.1", "lr=-0.1", "0 or above"),
+        ("plan adamw --lr nan", "lr=nan", "finite"),
+        ("plan adamw --lr fast", "'fast'", "1e-3"),
+        ("plan adamw --betas 0.9,1.0", "beta2=1.0", "below 1"),
+        ("plan adamw --betas 0.9", "betas=(0.9,)", "pair"),
+        ("plan adamw --betas a,b", "betas='a,b'", "commas"),
+        ("plan sgdm --momentum 1.5", "momentum=1.5", "below 1"),
+        ("plan adamx", "'adamx'", "did you mean"),
+        ("plan qqq", "'qqq'", "choose one of adamw"),
+        ("plan adamw --compare lionn", "'lionn'", "did you mean 'lion'"),
+        ("plan adamw --steps 0", "steps=0", "1 or above"),
+        ("plan adamw --steps 2.5", "'2.5'", "whole number"),
+        ("plan adamw --steps 1e12", "steps=1000000000000", "the most is"),
+        ("plan adamw --steps 100 --warmup 101", "warmup=101", "part of the run"),
+        ("plan adamw --schedule cosin", "'cosin'", "did you mean 'cosine'"),
+        ("plan adamw --schedule step", "milestones", "for example"),
+        ("plan adamw --schedule step --milestones 10 --factor -0.1", "factor=-0.1", "between 0 and 1"),
+        ("plan adamw --schedule linear --final -1", "final=-1.0", "between 0 and 1"),
+        ("plan adamw --factor 0.1", "'factor'", "step"),
+        ("plan adamw --momentum 0.9", "'momentum'", "lr, weight_decay, betas"),
+        ("plan adamw --fan-in -5", "fan_in=-5", "above 0"),
+        ("plan adamw --fan-in 5 --init-std 1 --init-norm 1", "init_norm and init_std", "one of them"),
+        ("plan adamw --init-std 1", "init_std=1.0", "needs fan_in"),
+        ("plan adamw --batch-size 3", "batch_size", "add dataset_size"),
+        ("plan muon --shape 3x", "shape", "numbers"),
+        ("plan muon --shape 3x4x5", "shape=(3, 4, 5)", "two dimensions"),
+        ("plan adamw --lr 2 --weight-decay 1", "lr=2.0", "below 1"),
+        ("plan adamw --lrr 1", "--lrr", "--lr"),
+        ("plann adamw", "plann", "plan"),
+        ("plan adamw --config nowhere.toml", "'nowhere.toml'", "cannot read"),
+        ("plan adamw --html /proc/no/plan.html", "'/proc/no/plan.html'", "cannot write"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(argv, quoted, remedy, capsys):
+    code, out, err = run(capsys, *argv.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("gyroscope: ")
+    assert err.count("\n") == 1
+    assert quoted in err
+    assert remedy in err
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("lrr = 1", "unknown setting 'lrr'; did you mean 'lr'?"),
+        ("lr = ", "is not TOML"),
+        ('lr = "fast"', "lr='fast'"),
+        ("[[layer]]\nfanin = 3", "unknown layer setting 'fanin'; did you mean 'fan_in'?"),
+        ("layer = 3", "write [[layer]]"),
+        ("steps = 1.5", "steps=1.5"),
+        ("betas = [0.9, 2]", "beta2=2"),
+        ("betas = 3", "betas=3"),
+        ("fan_in = [1, 2]", "use [[layer]]"),
+        ("compare = 3", "compare=3"),
+        ("milestones = 3\nschedule = 'step'", "milestones=3"),
+        ("shape = 'axb'", "shape="),
+    ],
+)
+def test_a_slip_in_the_file_is_quoted(text, quoted, capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    code, out, err = run(capsys, "plan", "--config", path)
+    assert (code, out) == (2, "")
+    assert quoted in err
+    assert err.count("\n") == 1
+
+
+numbers = st.one_of(
+    st.floats().map(str),
+    st.integers(-10, 2000).map(str),
+    st.sampled_from(
+        ["nan", "inf", "-inf", "1e-320", "1e308", "0", "", "x", "1e-3", "0.9,0.99", "3x4", "０.1", "1_0", "--lr"]
+    ),
+)
+names = st.sampled_from([*RULES, "SGD", "adam-w", "", "🌀", "plan", "--", "adamw,lion", "cosine", "step", "linear"])
+options = """lr weight-decay betas momentum nesterov linearised corrected-decay steps schedule warmup final milestones
+factor fan-in shape init-std init-norm unit-grad-norm batch-size dataset-size compare json explain config nothing"""
+flags = st.sampled_from([f"--{name}" for name in options.split()])
+argument = st.one_of(flags, numbers, names)
+vectors = st.one_of(
+    st.lists(argument, max_size=10),
+    st.builds(lambda rule, options: [rule, *(part for pair in options for part in pair)], names,
+              st.lists(st.tuples(flags, st.one_of(numbers, names)), max_size=6)),
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(vectors)
+def test_no_command_line_shows_a_traceback(vector):
+    """Whatever is typed: an exit code of 0 or 2, no exception. Runs are kept short."""
+    short = ["--steps", "50"] if "--steps" not in vector else []
+    assert main(["plan", *vector, *short]) in (0, 2)
+
+
+def test_numbers_in_sentences_read_plainly(capsys):
+    out = run(capsys, "plan", "adamw", "--lr", "1e-5", "--weight-decay", "1e-3", "--fan-in", "512")[1]
+    assert "100,000,000 steps" in out
