@@ -27,7 +27,7 @@ li.missing { color: var(--soft); } ul { padding-left: 1.2rem; } li { margin: .4r
 .verdict { border-left: 4px solid currentColor; padding-left: 1rem; list-style: none; font-size: 1.05rem; }
 .wide { overflow-x: auto; } th, td { text-align: right; padding: .2rem .8rem .2rem 0; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
-.chart { background: #fff; border-radius: 6px; padding: 4px; }
+.chart { background: #fff; border-radius: 6px; padding: 4px; overflow-x: auto; }
 </style></head><body>
 <h1>$title</h1><p class="settings"><code>$settings</code></p>
 <ul class="verdict">$verdict</ul>
@@ -100,7 +100,9 @@ def figure(answer: Answer) -> Any:
             rate = {"y": f.lr[kept], "name": "learning rate", "line": {"color": "#555555"}, "showlegend": False}
             chart.add_scatter(x=kept, mode="lines", **rate, row=3, col=1)
     for row, (_, title) in enumerate(rows, start=1):
-        chart.update_yaxes(title_text=title, type="log" if row < 3 else "linear", row=row, col=1)
+        chart.update_yaxes(
+            title_text=title, exponentformat="power", type="log" if row < 3 else "linear", row=row, col=1
+        )
     chart.update_xaxes(title_text="step", row=3, col=1)
     chart.update_layout(
         template="plotly_white",

@@ -70,7 +70,7 @@ def _known(value: float | None) -> str:
 
 def _excess(f: Forecast) -> Array:
     """Angle over its equilibrium, step by step; 0 where there is no equilibrium."""
-    return np.nan_to_num(np.asarray(over(f.angular_update, f.equilibrium_angular_update)), posinf=0.0)
+    return np.asarray(np.nan_to_num(over(f.angular_update, f.equilibrium_angular_update), posinf=0.0))
 
 
 def _rotation(question: Question, one: Prediction) -> Iterator[Sentence]:

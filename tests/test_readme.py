@@ -1,0 +1,35 @@
+"""What the README shows is what happens."""
+
+import doctest
+import io
+import re
+import shlex
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from gyroscope.cli import main
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_python_examples_run_as_they_stand():
+    failed, tried = doctest.testfile(str(README), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert tried > 5
+    assert failed == 0
+
+
+def test_the_plan_in_the_readme_is_the_plan_that_is_printed(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = README.read_text(encoding="utf-8")
+    command = re.search(r"^\$ gyroscope (plan .*)$", text, re.MULTILINE)
+    shown = re.search(r"```text\n(.*?)```", text, re.DOTALL)
+    assert command
+    assert shown
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(shlex.split(command[1])) == 0
+    assert lines(printed.getvalue()) == lines(shown[1])
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip(" ⠀") for line in text.strip().splitlines()]
