@@ -4,7 +4,10 @@ from html import escape
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from gyroscope.planner.answer import Answer
+from gyroscope.planner.chart import RANGE
 from gyroscope.planner.data import thinned
 from gyroscope.planner.sentences import Sentence, layer_table
 
@@ -100,9 +103,11 @@ def figure(answer: Answer) -> Any:
             rate = {"y": f.lr[kept], "name": "learning rate", "line": {"color": "#555555"}, "showlegend": False}
             chart.add_scatter(x=kept, mode="lines", **rate, row=3, col=1)
     for row, (_, title) in enumerate(rows, start=1):
-        chart.update_yaxes(
-            title_text=title, exponentformat="power", type="log" if row < 3 else "linear", row=row, col=1
-        )
+        chart.update_yaxes(title_text=title, exponentformat="power", row=row, col=1)
+    for row, (name, _) in enumerate(rows[:2], start=1):
+        highest = max(getattr(one.forecast, name).max() for one in answer.layers if one.forecast is not None)
+        span = [np.log10(highest / RANGE), np.log10(2 * highest)]
+        chart.update_yaxes(type="log", range=span, row=row, col=1)
     chart.update_xaxes(title_text="step", row=3, col=1)
     chart.update_layout(
         template="plotly_white",

@@ -1,5 +1,6 @@
 """Hyper-parameters to prediction: floats and NumPy, never torch."""
 
+from gyroscope.theory import convergence, sensitivity, sphere, stability, transient
 from gyroscope.theory.adam_l2 import AdamL2
 from gyroscope.theory.adam_s import AdamS
 from gyroscope.theory.adam_srt import AdamSRT
@@ -33,11 +34,16 @@ __all__ = [
     "Schedule",
     "UpdateRule",
     "constant",
+    "convergence",
     "cosine",
     "forecast",
     "inverse_sqrt",
     "linear",
     "match",
+    "sensitivity",
+    "sphere",
+    "stability",
     "step",
+    "transient",
     "with_warmup",
 ]
