@@ -1,7 +1,7 @@
 """A random walk of many weight vectors under literal update rules: the ground truth that closed forms are held against.
 
 Gradients are white noise in the tangent space, of norm unit_grad_norm / ‖w‖: what a scale-invariant weight feels where
-noise dominates. Nothing here is imported from gyroscope; each rule is written out as its paper or torch has it, in float64.
+noise dominates. Nothing here is imported from gyroscope; each rule is written out in float64 as its paper has it.
 """
 
 from collections.abc import Callable
