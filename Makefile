@@ -1,5 +1,5 @@
 # make demo | test | check | bench | docs: each makes .venv on first use and installs what it needs.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
@@ -33,7 +33,8 @@ docs: $(VENV)/installed
 	@echo "open docs/api/index.html"
 
 $(VENV)/installed: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not on the PATH; say which Python (3.11 or newer) to use: make PYTHON=python3 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: Python 3.11 or newer is needed; \
+		say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@

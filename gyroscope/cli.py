@@ -56,7 +56,9 @@ def whole(help: str = "") -> Any:
 def plan(
     optimizer: Annotated[
         str | None,
-        typer.Argument(help="adamw, sgdm, lion, nadam, adam_l2, adam_s, adam_srt, sgd_mrt, muon or hyperball"),
+        typer.Argument(
+            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon or hyperball"
+        ),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,

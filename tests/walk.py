@@ -68,13 +68,15 @@ def adam_l2(weight_decay, betas=(0.9, 0.999)):
     return lambda w, g, state, lr, t: w - lr * _adam_direction(g + weight_decay * w, state, betas, t)
 
 
-def nadam(weight_decay, betas=(0.9, 0.999)):
+def nadam(weight_decay, betas=(0.9, 0.999), coupled=False):
     def step(w, g, state, lr, t):
         beta1, beta2 = betas
+        g = g + weight_decay * w if coupled else g
         m = state["m"] = beta1 * state.get("m", 0.0) + (1 - beta1) * g
         v = state["v"] = beta2 * state.get("v", 0.0) + (1 - beta2) * g * g
         ahead = beta1 * m / (1 - beta1 ** (t + 1)) + (1 - beta1) * g / (1 - beta1**t)
-        return (1 - lr * weight_decay) * w - lr * ahead / np.sqrt(v / (1 - beta2**t))
+        decay = 0.0 if coupled else lr * weight_decay
+        return (1 - decay) * w - lr * ahead / np.sqrt(v / (1 - beta2**t))
 
     return step
 

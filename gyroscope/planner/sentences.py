@@ -9,7 +9,7 @@ import numpy as np
 
 from gyroscope.planner.prediction import Prediction
 from gyroscope.planner.question import Question
-from gyroscope.theory import AdamL2, AdamW, Forecast, Hyperball, Match, NAdam, stability
+from gyroscope.theory import AdamL2, AdamW, Forecast, Hyperball, Match, NAdam, NAdamL2, stability
 from gyroscope.theory.mean_field import Array
 from gyroscope.theory.rule import MEANING, over
 from gyroscope.theory.transient import settling
@@ -177,7 +177,7 @@ def _course(question: Question, one: Prediction, f: Forecast) -> Iterator[Senten
 
 
 def _stability(question: Question) -> Iterator[Sentence]:
-    if not isinstance(question.rule, AdamW | NAdam | AdamL2) or question.rule.betas[1] == 0:
+    if not isinstance(question.rule, AdamW | NAdam | AdamL2 | NAdamL2) or question.rule.betas[1] == 0:
         return
     beta1, beta2 = question.rule.betas
     exact, paper = float(stability.exact_margin(beta1, beta2)), float(stability.margin(beta1, beta2))

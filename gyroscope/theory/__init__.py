@@ -11,6 +11,7 @@ from gyroscope.theory.lion import Lion
 from gyroscope.theory.match import Match, match
 from gyroscope.theory.muon import Muon
 from gyroscope.theory.nadam import NAdam
+from gyroscope.theory.nadam_l2 import NAdamL2
 from gyroscope.theory.rule import Equilibrium, Rule, UpdateRule
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, with_warmup
 from gyroscope.theory.sgd_mrt import SGDMRT
@@ -30,6 +31,7 @@ __all__ = [
     "Match",
     "Muon",
     "NAdam",
+    "NAdamL2",
     "Rule",
     "Schedule",
     "UpdateRule",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Hyperball, Lion, Muon, NAdam, Rule
+from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Hyperball, Lion, Muon, NAdam, NAdamL2, Rule
 from gyroscope.theory.lion import correlation
 from gyroscope.theory.rule import Weights
 from tests import walk
@@ -19,6 +19,7 @@ ALL = [
     AdamW(1e-3, 0.1, corrected_decay=True),
     NAdam(1e-3, 0.1),
     AdamL2(1e-3, 1e-2),
+    NAdamL2(1e-3, 1e-2),
     Lion(1e-4, 1.0),
     Lion(1e-4, 1.0, linearised=True),
     SGDMRT(0.1, 5e-4, 0.9),
@@ -112,7 +113,7 @@ def test_update_norm_and_angle_of_an_equilibrium_are_in_balance(rule):
 def test_what_the_inputs_do_not_determine_is_none(rule):
     bare = rule.equilibrium()
     assert bare.norm is None or rule.needs == ()
-    assert (rule.timescale is None) == isinstance(rule, AdamL2 | AdamS | AdamSRT)
+    assert (rule.timescale is None) == isinstance(rule, AdamL2 | NAdamL2 | AdamS | AdamSRT)
     if rule.timescale is not None:
         assert bare.timescale == pytest.approx(rule.equilibrium(**KNOWN).timescale)
         assert rule.half_life == pytest.approx(math.log(2) * rule.timescale)
@@ -178,6 +179,7 @@ WALKS = {
     "Nesterov": (SGDM(0.1, 0.02, 0.9, nesterov=True), walk.sgdm(0.02, 0.9, nesterov=True), 600),
     "Adam+L2": (AdamL2(0.02, 0.05), walk.adam_l2(0.05), 600),
     "Adam+L2, strong decay": (AdamL2(0.02, 0.5), walk.adam_l2(0.5), 600),
+    "NAdam+L2": (NAdamL2(0.02, 0.05), walk.nadam(0.05, coupled=True), 800),
     "Adam-S": (AdamS(0.02, 0.05), walk.adam_s(0.05), 600),
     "Adam-SRT": (AdamSRT(0.02, 0.2), walk.adam_s(0.2, transport=True), 800),
     "SGD-MRT": (SGDMRT(0.1, 0.05, 0.9), walk.sgd_mrt(0.05, 0.9), 600),
