@@ -1,0 +1,190 @@
+"""Weight vectors: how a tensor splits into them, and dot, norm, mean, projection and angle of each.
+
+The only place that knows "per neuron". Values per vector are compact – one number each, in order – and float32 or
+better whatever the weights are; `broadcast` brings them back to the tensor. Plain tensors and DTensors, of any strides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+Granularity = Literal["neuron", "group", "tensor", "none"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a tensor splits into weight vectors.
+
+    `neuron`: one vector per index of `axis`; `group`: `group_size` consecutive indices of `axis` make one vector (an
+    attention head, a GroupNorm group); `tensor`: the whole is one vector; `none`: no vectors, it does not rotate.
+
+    >>> Split().norm(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+    tensor([5., 2.])
+    """
+
+    granularity: Granularity = "neuron"
+    axis: int = 0
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.granularity not in get_args(Granularity):
+            options = ", ".join(map(repr, get_args(Granularity)))
+            raise ValueError(f"granularity={self.granularity!r} is unknown: choose one of {options}")
+        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
+            raise ValueError(f"axis={self.axis!r} must be an integer: the dimension that counts the vectors, often 0")
+        if not isinstance(self.group_size, int) or isinstance(self.group_size, bool) or self.group_size < 1:
+            raise ValueError(f"group_size={self.group_size!r} must be an integer, 1 or above")
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any]) -> "Split":
+        """The split that a parameter group asks for; by default one vector per index of dimension 0."""
+        return cls(group.get("granularity", "neuron"), group.get("axis", 0), group.get("group_size", 1))
+
+    def rotates(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape has vectors that can turn: 2 dimensions or more, 2 entries or more each."""
+        return self.granularity != "none" and len(shape) >= 2 and prod(shape) > 0 and self.fan_in(shape) > 1
+
+    def num_vectors(self, shape: Sequence[int]) -> int:
+        """How many vectors a tensor of this shape holds.
+
+        >>> Split("group", axis=1, group_size=4).num_vectors((16, 8))
+        2
+        """
+        if self.granularity in ("tensor", "none"):
+            return int(self.granularity == "tensor")
+        size = shape[self._axis(len(shape))]
+        if size % self._grouped:
+            raise ValueError(
+                f"group_size={self.group_size} does not divide dimension {self.axis} of a tensor of shape "
+                f"{tuple(shape)}: choose a divisor of {size}"
+            )
+        return size // self._grouped
+
+    def fan_in(self, shape: Sequence[int]) -> int:
+        """How many entries one vector of a tensor of this shape has.
+
+        >>> Split().fan_in((64, 3, 7, 7))
+        147
+        """
+        vectors = self.num_vectors(shape)
+        return prod(shape) // vectors if vectors else 0
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum of the entries of each vector."""
+        return self._reduce(x.to(at_least_float32(x.dtype)))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean of the entries of each vector."""
+        return self.sum(x) / self.fan_in(x.shape)
+
+    def dot(self, x: Tensor, y: Tensor) -> Tensor:
+        """Inner product of each vector of x with its twin in y."""
+        dtype = at_least_float32(torch.promote_types(x.dtype, y.dtype))
+        return self._reduce(x.to(dtype) * y.to(dtype))
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm of each vector."""
+        return self.dot(x, x).sqrt()
+
+    def centred(self, x: Tensor) -> Tensor:
+        """The tensor with each vector's mean taken away."""
+        return x - self.broadcast(self.mean(x), x.shape)
+
+    def projection(self, x: Tensor, onto: Tensor) -> Tensor:
+        """The part of each vector of x along its twin in `onto`; nothing along a zero vector."""
+        length2 = self.dot(onto, onto)
+        along = torch.where(length2 > 0, self.dot(x, onto) / length2, torch.zeros_like(length2))
+        return self.broadcast(along, onto.shape) * onto
+
+    def angle(self, before: Tensor, after: Tensor) -> Tensor:
+        """Angle between each vector before and after, in radians.
+
+            d = w1 - w0,  r = ⟨w0,d⟩/‖w0‖²,  angle = atan2(‖d - r·w0‖, (1+r)·‖w0‖)
+
+        An arccos of a float32 cosine returns 0 below 3e-4 rad, where training lives. A zero vector has angle 0.
+
+        >>> Split().angle(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1e-5]]))
+        tensor([1.0000e-05])
+        """
+        dtype = at_least_float32(torch.promote_types(before.dtype, after.dtype))
+        w0, w1 = before.to(dtype), after.to(dtype)
+        d = w1 - w0
+        length2 = self.dot(w0, w0)
+        alive = (length2 > 0) & (self.dot(w1, w1) > 0)
+        r = torch.where(alive, self.dot(w0, d) / length2, torch.zeros_like(length2))
+        across = self.norm(d - self.broadcast(r, w0.shape) * w0)
+        return torch.where(alive, torch.atan2(across, (1 + r) * length2.sqrt()), torch.zeros_like(length2))
+
+    def broadcast(self, values: Tensor, shape: Sequence[int]) -> Tensor:
+        """One value per vector, brought into a form that broadcasts against a tensor of this shape."""
+        ones = [1] * len(shape)
+        if self.granularity == "tensor":
+            return values.reshape(ones)
+        ones[self._axis(len(shape))] = shape[self._axis(len(shape))]
+        grouped = self._grouped
+        return (values.repeat_interleave(grouped) if grouped > 1 else values).reshape(ones)
+
+    def rows(self, *tensors: Tensor) -> list[Tensor]:
+        """Views of plain tensors of one shape in which dimension 0 counts the vectors and the rest are entries.
+
+        Entries keep one order over all tensors, and merge into one dimension where every tensor's strides allow it.
+        """
+        views = [self._vectors_first(x) for x in tensors]
+        order = sorted(range(1, views[0].dim()), key=views[0].stride, reverse=True)
+        views = [x.permute(0, *order) for x in views]
+        try:
+            return [x.view(x.shape[0], -1) for x in views]
+        except RuntimeError:  # strides that no single dimension of entries can describe
+            return views
+
+    def _vectors_first(self, x: Tensor) -> Tensor:
+        if self.granularity == "tensor":
+            return x.unsqueeze(0)
+        first = x.movedim(self._axis(x.dim()), 0)
+        return first.view(self.num_vectors(x.shape), self._grouped, *first.shape[1:])
+
+    @property
+    def _grouped(self) -> int:
+        return self.group_size if self.granularity == "group" else 1
+
+    def _axis(self, dims: int) -> int:
+        if self.granularity == "none":
+            raise ValueError("granularity='none' has no weight vectors: choose 'neuron', 'group' or 'tensor'")
+        if not -dims <= self.axis < dims:
+            raise ValueError(
+                f"axis={self.axis} does not exist in a tensor of {dims} dimensions: choose 0 to {dims - 1}"
+            )
+        return self.axis % dims
+
+    def _reduce(self, x: Tensor) -> Tensor:
+        if self.granularity == "tensor":
+            return whole(x.sum().reshape(1))
+        vectors, axis = self.num_vectors(x.shape), self._axis(x.dim())
+        entries = [dim for dim in range(x.dim()) if dim != axis]
+        per_index = x.sum(entries) if entries else x
+        if self._grouped == 1:
+            return whole(per_index) if _is_partial(per_index) else per_index
+        return whole(per_index).reshape(vectors, self._grouped).sum(1)
+
+
+def whole(values: Tensor) -> Tensor:
+    """Values per vector as all processes have them: a DTensor's shares summed and gathered, a plain tensor as it is."""
+    if not hasattr(values, "placements"):
+        return values
+    from torch.distributed.tensor import DTensor, Replicate
+
+    sharded = cast(DTensor, values)
+    return sharded.redistribute(placements=[Replicate()] * sharded.device_mesh.ndim)
+
+
+def _is_partial(values: Tensor) -> bool:
+    return any(placement.is_partial() for placement in getattr(values, "placements", ()))
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values per vector are kept for weights of this dtype."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,63 @@
+"""A learnable gain: the weight's size as a parameter of its own, so that the weight itself may only turn."""
+
+from dataclasses import replace
+from typing import Literal, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from gyroscope.geometry import Split
+from gyroscope.nn.layers import parametrizations, weights
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@final
+class Gain(nn.Module):
+    """weight = gain · w, one gain per weight vector, 1 at the start. A parametrization.
+
+    >>> Gain(Split("neuron", 1), torch.ones(2, 3)).gain.shape
+    torch.Size([3])
+    """
+
+    def __init__(self, split: Split, weight: Tensor) -> None:
+        super().__init__()
+        self.split = split
+        shape = split.num_vectors(weight.shape)
+        self.gain = nn.Parameter(torch.ones(shape, dtype=weight.dtype, device=weight.device))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight with each vector times its gain."""
+        return self.split.broadcast(self.gain, weight.shape) * weight
+
+
+def add_gain(model: Model, granularity: Literal["neuron", "tensor"] = "neuron") -> Model:
+    """Give every weight of the model's (or the one layer's) linear maps a learnable gain, in place.
+
+    For optimizers that keep norms fixed: what they take from a layer, its gain gives back. The function computed is
+    unchanged. `param_groups` lets gains neither rotate nor decay. Add gains before the optimizer is made.
+
+    >>> layer = add_gain(nn.Linear(3, 2))
+    >>> [name for name, _ in layer.named_parameters()]
+    ['bias', 'parametrizations.weight.original', 'parametrizations.weight.0.gain']
+    """
+    if granularity not in ("neuron", "tensor"):
+        raise ValueError(f"granularity={granularity!r} must be 'neuron' or 'tensor'")
+    found = list(weights(model))
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer to gain")
+    for name, module, tensor, _ in found:
+        if has(module, tensor, Gain):
+            raise ValueError(f"{name!r} has a gain already: add gains once, to the model or layer by layer")
+    for _, module, tensor, split in found:
+        chosen = split if granularity == "neuron" else replace(split, granularity="tensor")
+        with torch.no_grad():
+            gain = Gain(chosen, getattr(module, tensor))
+        parametrize.register_parametrization(module, tensor, gain)
+    return model
+
+
+def has(module: nn.Module, tensor: str, kind: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+    """Whether a parametrization of such a kind acts on the layer's tensor."""
+    return any(isinstance(link, kind) for link in parametrizations(module, tensor) or ())

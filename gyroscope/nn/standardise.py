@@ -1,0 +1,60 @@
+"""Weight standardisation: each neuron's weight vector centred and brought to unit size at every use."""
+
+from typing import Literal, TypeVar, final
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from gyroscope.geometry import Split, at_least_float32
+from gyroscope.nn.gain import Gain, has
+from gyroscope.nn.layers import weights
+
+Model = TypeVar("Model", bound=nn.Module)
+Size = Literal["variance", "norm"]
+
+
+@final
+class Standardise(nn.Module):
+    """weight = (w - mean)/sqrt(var + eps) per vector, divided by sqrt(fan_in) for unit norm. A parametrization.
+
+    The weight then depends neither on the scale of w (up to eps) nor on its mean: an exactly known rotating vector.
+
+    >>> import torch
+    >>> Standardise(Split(), "norm", eps=0.0)(torch.tensor([[1.0, 3.0]]))
+    tensor([[-0.7071,  0.7071]])
+    """
+
+    def __init__(self, split: Split, size: Size, eps: float) -> None:
+        super().__init__()
+        self.split, self.size, self.eps = split, size, eps
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The standardised weight; in float32 or better inside."""
+        w = self.split.centred(weight.to(at_least_float32(weight.dtype)))
+        fan_in = self.split.fan_in(weight.shape)
+        inverse = (self.split.dot(w, w) / fan_in + self.eps).rsqrt()
+        sized = inverse / fan_in**0.5 if self.size == "norm" else inverse
+        return (w * self.split.broadcast(sized, weight.shape)).to(weight.dtype)
+
+
+def standardise(model: Model, size: Size = "variance", *, eps: float = 1e-6) -> Model:
+    """Standardise every weight of the model's (or the one layer's) linear maps per output neuron, in place.
+
+    `size` is what becomes 1: the variance of a vector's entries (Qiao et al. 2019) or its norm. Follow with `add_gain`
+    for a learnable size; `param_groups` lets the weight behind it rotate.
+
+    >>> layer = standardise(nn.Linear(64, 2), "norm")
+    >>> layer.weight.norm(dim=1).detach().round(decimals=2)
+    tensor([1., 1.])
+    """
+    if size not in ("variance", "norm"):
+        raise ValueError(f"size={size!r} must be 'variance' or 'norm': the one that becomes 1")
+    found = list(weights(model))
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer")
+    for name, module, tensor, _ in found:
+        if has(module, tensor, (Gain, Standardise)):
+            raise ValueError(f"{name!r} has a gain or is standardised already: standardise once, and before add_gain")
+    for _, module, tensor, split in found:
+        parametrize.register_parametrization(module, tensor, Standardise(split, size, eps))
+    return model

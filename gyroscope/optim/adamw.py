@@ -1,0 +1,65 @@
+"""RotationalAdamW: AdamW's direction, turned by the angle that AdamW has in equilibrium."""
+
+from typing import final
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from gyroscope.geometry import Granularity
+from gyroscope.optim import step
+from gyroscope.optim.base import Base, Group, State
+from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, Workspace, check_rotational, update_
+from gyroscope.theory import adamw
+from gyroscope.theory.validate import check_betas, check_non_negative
+
+
+@final
+class RotationalAdamW(Base):
+    """AdamW in equilibrium from the first step: every weight vector keeps its norm and turns by η_r on average.
+
+        η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
+
+    Tensors of two or more dimensions rotate, one vector per index of dimension 0; groups may set `granularity`, `axis`
+    and `group_size`. All else takes AdamW's step. `beta` averages the size of updates, `centre` keeps vectors at mean 0,
+    `imbalance` = (share, factor, seed) turns a share of each layer's vectors `factor` times as fast.
+    A state_dict of torch's AdamW loads.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(8, 4)
+    >>> RotationalAdamW(layer.parameters(), lr=1e-3, weight_decay=0.1).param_groups[0]["beta"]
+    0.99
+    """
+
+    row_state = ROW_STATE
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        *,
+        beta: float = 0.99,
+        centre: bool = True,
+        granularity: Granularity = "neuron",
+        compile: bool = False,
+        imbalance: Imbalance | None = None,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "beta": beta, "centre": centre}
+        options |= {"granularity": granularity, "compile": compile, "imbalance": imbalance}
+        super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
+
+    def _check(self, group: Group) -> None:
+        check_betas(group["betas"])
+        check_non_negative("eps", group["eps"])
+        check_rotational(group)
+
+    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
+        lr, weight_decay, eps, t = group["lr"], group["weight_decay"], group["eps"], int(state["step"])
+        beta1, beta2 = group["betas"]
+        root = (1 - beta2**t) ** 0.5
+        knobs = {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
+        inner = Inner(step.adamw, ("exp_avg", "exp_avg_sq"), knobs, lr, lr * weight_decay, eps)
+        update_(p, grad, state, group, inner, adamw.angular_update(lr, weight_decay, beta1), space)

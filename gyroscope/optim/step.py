@@ -1,0 +1,147 @@
+"""What one update does to weight vectors: pure functions on tensors, alike for eager and compiled steps.
+
+Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`). A *direction* brings the moments up to
+date and writes Δ, the inner rule's update at learning rate 1 without its decay, into `out`. The rest is rule-agnostic:
+`sums` reads five numbers per vector, `turn` makes three coefficients of them, and `move_` takes  ω ← A·ω + B·Δ + D.
+Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Number = Any
+"""A float or a 0-d tensor."""
+
+
+def adamw(
+    grad: Tensor, out: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number
+) -> None:
+    """Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)): both bias corrections fold into the two scalars.
+
+    w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t).
+    """
+    _average(exp_avg, grad, w1)
+    _average(exp_avg_sq, torch.mul(grad, grad, out=out), w2)
+    torch.sqrt(exp_avg_sq, out=out).add_(eps).mul_(-bias)
+    torch.div(exp_avg, out, out=out)
+
+
+def sgd(
+    grad: Tensor,
+    out: Tensor,
+    momentum_buffer: Tensor | None = None,
+    *,
+    w: Tensor,
+    l2: Number,
+    momentum: Number,
+    nesterov: bool,
+) -> None:
+    """SGD's direction, m ← α·m + g, Δ = -m, or -(g + α·m) for Nesterov; without momentum Δ = -g.
+
+    `l2` adds l2·ω to the gradient, where a vector takes the plain step: it is 0 for one that turns.
+    """
+    torch.addcmul(grad, w, l2, out=out)
+    if momentum_buffer is None:
+        out.neg_()
+        return
+    momentum_buffer.mul_(momentum).add_(out)
+    if nesterov:
+        out.add_(momentum_buffer * momentum).neg_()
+    else:
+        torch.neg(momentum_buffer, out=out)
+
+
+def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) -> None:
+    """Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g; w1 = 1-β1, w2 = 1-β2."""
+    torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).sign_()
+    _average(exp_avg, grad, w2)
+
+
+def _average(average: Tensor, value: Tensor, weight: Number) -> None:
+    if isinstance(weight, Tensor):  # lerp_ wants a weight of the average's own dtype
+        average.add_(weight * (value - average))
+    else:
+        average.lerp_(value.to(average.dtype), weight)
+
+
+class Turning(NamedTuple):
+    """The numbers of one rotational step: angle η_r (per vector if imbalanced), averaging β, the plain step's lr and decay.
+
+    correction = 1-β^t and prior = 1-β^(t-1): t counts the steps of the tensor, this one included.
+    """
+
+    angle: Number
+    beta: Number
+    correction: Number
+    prior: Number
+    eps: Number
+    lr: Number
+    decay: Number
+
+
+def sums(w: Tensor, u: Tensor) -> Tensor:
+    """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
+    w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
+    return torch.stack([w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)])
+
+
+def turn(
+    sums: Tensor, radius: Tensor, update_sq: Tensor, by: Turning, *, fan_in: int, centre: bool, slack: float
+) -> Tensor:
+    """A, B and D of  ω ← A·ω + B·Δ + D, which turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
+
+        ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²
+        ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
+
+    Updates `radius` (n, -1 before the first step) and `update_sq` (ν) in place. A norm further than `slack` from its
+    radius was set from outside, so the radius is read again. While η_r = 0 the weights stay, uncentred if they were.
+    Vectors without a direction, of norm 0 or with all entries equal, take the plain step.
+    """
+    sum_w, sum_u, ww, wu, uu = sums.unbind(0)
+    norm = ww.sqrt()
+    mean_w, mean_u = (sum_w / fan_in, sum_u / fan_in) if centre else (torch.zeros_like(ww), torch.zeros_like(ww))
+    ww_c, wu_c, uu_c = ww - sum_w * mean_w, wu - sum_w * mean_u, uu - sum_u * mean_u
+    new = radius < 0
+    n = torch.where(new | ((norm - radius).abs() > slack * radius) & (radius > 0), norm, radius)
+    # What rounding leaves of a vector of equal entries is no direction.
+    alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
+    along = torch.where(alive, wu_c / ww_c, torch.zeros_like(ww))
+    across2 = (uu_c - wu_c * along).clamp_min(0)
+    # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
+    nu = by.beta * torch.where(new, by.prior * across2, update_sq) + (1 - by.beta) * across2
+    rms = (nu / by.correction).sqrt() + by.eps
+    angle = torch.zeros_like(ww) + by.angle
+    rate = torch.where(alive & (rms > 0), angle / rms, torch.zeros_like(ww))
+    shrink = (1 + rate * rate * across2).rsqrt()
+    A = shrink * n * (ww_c.clamp_min(0).rsqrt() - rate * along)
+    B = shrink * n * rate
+    D = -A * mean_w - B * mean_u
+    update_sq.copy_(nu)
+    radius.copy_(n)
+    moves, stays = angle > 0, torch.zeros_like(ww)
+    A = torch.where(alive, torch.where(moves, A, stays + 1), stays + (1 - by.decay))
+    B = torch.where(alive, torch.where(moves, B, stays), stays + by.lr)
+    return torch.stack([A, B, torch.where(alive & moves, D, stays)])
+
+
+def move_(w: Tensor, u: Tensor, coefficients: Tensor, noise: Tensor | None = None) -> None:
+    """ω ← A·ω + B·Δ + D in Δ's precision, rounded once to the weights' own: with `noise` in [-½, ½), stochastically."""
+    column = (3, -1) + (1,) * (u.dim() - 1)
+    A, B, D = coefficients.view(column).unbind(0)
+    new = w.to(u.dtype).mul_(A).addcmul_(u, B).add_(D)
+    if noise is not None:
+        new = new + torch.ldexp(noise, torch.frexp(new).exponent + _digits(w.dtype))
+    if w.dtype != u.dtype:
+        w.copy_(new)
+
+
+def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
+    """ω ← (1 - decay)·ω + lr·Δ, the inner rule's own step."""
+    w.mul_(1 - decay).add_(u * lr)
+
+
+def _digits(dtype: torch.dtype) -> int:
+    """Exponent of the spacing of numbers in [½, 1)."""
+    return int(torch.tensor(torch.finfo(dtype).eps).log2()) - 1

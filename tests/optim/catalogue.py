@@ -1,0 +1,56 @@
+"""Every optimizer class, with the settings it is tested with and its literal twin: a new optimizer adds a row."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from gyroscope import optim
+from tests import reference
+
+
+@dataclass(frozen=True)
+class Row:
+    """`make(params, **options)` builds the optimizer, `twin(weights)` its float64 twin with the same settings.
+
+    `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm.
+    """
+
+    name: str
+    make: Callable[..., torch.optim.Optimizer]
+    twin: Callable[..., Any]
+    moments: int
+    rotates: bool = True
+
+
+def row(cls, options, twin, moments, rotates=True, name=""):
+    return Row(name or cls.__name__, lambda params, **more: cls(params, **{**options, **more}), twin, moments, rotates)
+
+
+def turned(direction, lr, wd, **options):
+    return partial(reference.RotationalTwin, direction=direction, lr=lr, wd=wd, **options)
+
+
+ADAMW = {"lr": 2e-3, "weight_decay": 0.1}
+SGD = {"lr": 0.1, "weight_decay": 1e-3}
+LION = {"lr": 2e-4, "weight_decay": 1.0}
+
+CATALOGUE = [
+    row(optim.RotationalAdamW, ADAMW, turned(reference.AdamWDirection(), 2e-3, 0.1), 2),
+    row(optim.RotationalSGD, SGD, turned(reference.SGDDirection(), 0.1, 1e-3, l2=True), 1),
+    row(
+        optim.RotationalSGD,
+        {**SGD, "nesterov": True},
+        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True),
+        1,
+        name="RotationalSGD-nesterov",
+    ),
+    row(optim.RotationalLion, LION, turned(reference.LionDirection(), 2e-4, 1.0), 1),
+    row(optim.Lion, LION, partial(reference.Twin, direction=reference.LionDirection(), lr=2e-4, wd=1.0), 1, False),
+]
+
+every_optimizer = pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+every_rotational = pytest.mark.parametrize("row", [r for r in CATALOGUE if r.rotates], ids=lambda row: row.name)
