@@ -2,22 +2,32 @@
 
     import gyroscope as gyro
 
-`gyro.theory` predicts from hyper-parameters alone, without torch.
+`gyro.theory` predicts from hyper-parameters alone, without torch; `gyro.optim` controls the rotation; `gyro.probe` finds
+which weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gyroscope import theory
+    from gyroscope import nn, optim, theory, track
+    from gyroscope.optim.groups import param_groups
+    from gyroscope.optim.rules import rule_of
+    from gyroscope.track.probe import probe
 
 __version__ = "0.1.0"
-__all__ = ["theory"]
+__all__ = ["nn", "optim", "param_groups", "probe", "rule_of", "theory", "track"]
 
 # Name -> (module, attribute in it, or None for the module itself): imported when first asked for, so that theory and
 # the planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "nn": ("gyroscope.nn", None),
+    "optim": ("gyroscope.optim", None),
+    "param_groups": ("gyroscope.optim.groups", "param_groups"),
+    "probe": ("gyroscope.track.probe", "probe"),
+    "rule_of": ("gyroscope.optim.rules", "rule_of"),
     "theory": ("gyroscope.theory", None),
+    "track": ("gyroscope.track", None),
 }
 
 
