@@ -2,8 +2,8 @@
 
     import gyroscope as gyro
 
-`gyro.theory` predicts from hyper-parameters alone, without torch; `gyro.optim` controls the rotation; `gyro.probe` finds
-which weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly.
+`gyro.theory` predicts from hyper-parameters alone, without torch; `gyro.optim` controls the rotation; `gyro.probe`
+finds which weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly.
 """
 
 from importlib import import_module
