@@ -77,9 +77,7 @@ def plan(
     shape: Annotated[str | None, typer.Option(help="of the weight, for example 256x128 (muon)")] = None,
     init_std: Annotated[float | None, numeric("of the initial entries")] = None,
     init_norm: Annotated[float | None, numeric("of one vector; torch's own initialisation otherwise")] = None,
-    unit_grad_norm: Annotated[
-        float | None, typer.Option(help="gradient norm × weight norm; SGD's norms need it")
-    ] = None,
+    unit_grad_norm: Annotated[float | None, numeric("gradient norm × weight norm; SGD's norms need it")] = None,
     batch_size: Annotated[float | None, numeric("with --dataset-size: also speak of epochs")] = None,
     dataset_size: Annotated[float | None, numeric()] = None,
     compare: Annotated[str | None, typer.Option(help="other optimizers, for example sgdm,lion")] = None,

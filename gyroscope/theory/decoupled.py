@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
+from gyroscope.theory.correlation import Correlation, OddCorrelation
 from gyroscope.theory.mean_field import Number
-from gyroscope.theory.rule import Correlation, Equilibrium, OddCorrelation, law, leading_order
+from gyroscope.theory.rule import Equilibrium, law, leading_order
 
 
 class Decoupled(Protocol):

@@ -7,18 +7,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from gyroscope.theory.correlation import Correlation, OddCorrelation
 from gyroscope.theory.decoupled import decay_at
 from gyroscope.theory.mean_field import Array, Combination, LinearRule, Number, Step
-from gyroscope.theory.rule import (
-    Correlation,
-    Equilibrium,
-    OddCorrelation,
-    UpdateRule,
-    Weights,
-    equilibrium_angle,
-    law,
-    leading_order,
-)
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, law, leading_order
 from gyroscope.theory.validate import check_betas, check_decay
 
 

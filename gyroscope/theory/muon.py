@@ -6,10 +6,11 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
+from gyroscope.theory.correlation import Correlation, OddCorrelation
 from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
 from gyroscope.theory.nadam import nesterov_filter
-from gyroscope.theory.rule import Correlation, Equilibrium, OddCorrelation, UpdateRule, Weights, forgetting_time
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time
 from gyroscope.theory.validate import check_decay, check_fraction
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)

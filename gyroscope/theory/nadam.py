@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from gyroscope.theory.correlation import Correlation
 from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.mean_field import AdamStepSize, Array, Combination, LinearRule, Number, Step, adam_scale
-from gyroscope.theory.rule import Correlation, Equilibrium, UpdateRule, Weights
+from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights
 from gyroscope.theory.validate import check_betas, check_decay
 
 
