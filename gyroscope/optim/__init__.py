@@ -2,6 +2,7 @@
 
 from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.lion import Lion, RotationalLion
+from gyroscope.optim.rotational import Rotational
 from gyroscope.optim.sgd import RotationalSGD
 
-__all__ = ["Lion", "RotationalAdamW", "RotationalLion", "RotationalSGD"]
+__all__ = ["Lion", "Rotational", "RotationalAdamW", "RotationalLion", "RotationalSGD"]

@@ -8,6 +8,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope.geometry import Granularity
 from gyroscope.optim import step
 from gyroscope.optim.base import Base, Group, State
+from gyroscope.optim.step import Number
 from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, Workspace, check_rotational, update_
 from gyroscope.theory import adamw
 from gyroscope.theory.validate import check_betas, check_non_negative
@@ -20,8 +21,8 @@ class RotationalAdamW(Base):
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
 
     Tensors of two or more dimensions rotate, one vector per index of dimension 0; groups may set `granularity`, `axis`
-    and `group_size`. All else takes AdamW's step. `beta` averages the size of updates, `centre` keeps vectors at mean 0,
-    `imbalance` = (share, factor, seed) turns a share of each layer's vectors `factor` times as fast.
+    and `group_size`. All else takes AdamW's step. `beta` averages the sizes of updates, `centre` holds vectors at mean
+    0, `imbalance` = (share, factor, seed) turns a share of each layer's vectors `factor` times as fast.
     A state_dict of torch's AdamW loads.
 
     >>> import torch
@@ -47,7 +48,14 @@ class RotationalAdamW(Base):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "beta": beta, "centre": centre}
+        options: Group = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "beta": beta,
+            "centre": centre,
+        }
         options |= {"granularity": granularity, "compile": compile, "imbalance": imbalance}
         super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
 
@@ -57,9 +65,13 @@ class RotationalAdamW(Base):
         check_rotational(group)
 
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        lr, weight_decay, eps, t = group["lr"], group["weight_decay"], group["eps"], int(state["step"])
-        beta1, beta2 = group["betas"]
-        root = (1 - beta2**t) ** 0.5
-        knobs = {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
-        inner = Inner(step.adamw, ("exp_avg", "exp_avg_sq"), knobs, lr, lr * weight_decay, eps)
-        update_(p, grad, state, group, inner, adamw.angular_update(lr, weight_decay, beta1), space)
+        update_(p, grad, state, group, _rule, space)
+
+
+def _rule(group: Group, t: int) -> tuple[Inner, Number]:
+    lr, weight_decay, eps = group["lr"], group["weight_decay"], group["eps"]
+    beta1, beta2 = group["betas"]
+    root = (1 - beta2**t) ** 0.5
+    knobs = {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
+    inner = Inner(step.adamw, ("exp_avg", "exp_avg_sq"), knobs, lr, lr * weight_decay, eps)
+    return inner, adamw.angular_update(lr, weight_decay, beta1)

@@ -1,4 +1,4 @@
-"""What every optimizer of the library shares: checked options, state that survives loading, the loop over parameters."""
+"""What every optimizer shares: checked options, state that survives loading, the loop over parameters."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from gyroscope.geometry import at_least_float32
+from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.turning import Workspace
 from gyroscope.theory.validate import check_decay
 
@@ -29,9 +29,9 @@ ROUNDING = (
 
 
 class Base(torch.optim.Optimizer, ABC):
-    """A torch optimizer whose options are checked, each group at its entry, and whose values per vector keep their dtype.
+    """A torch optimizer whose options are checked at each group's entry, and whose values per vector keep their dtype.
 
-    A final class names its `row_state`, checks what is its own in `_check`, and takes one parameter's step in `_update`.
+    A final class names its `row_state`, checks its own options in `_check`, and steps one parameter in `_update`.
     """
 
     row_state: ClassVar[tuple[str, ...]] = ()
@@ -64,10 +64,13 @@ class Base(torch.optim.Optimizer, ABC):
         if any(p.is_complex() for p in group["params"]):
             raise ValueError(f"{type(self).__name__} has no complex weights: pass torch.view_as_real(weight) instead")
         check_decay(float(group["lr"]), group["weight_decay"])
+        split = Split.of(group)
+        for p in group["params"]:
+            split.rotates(p.shape)  # raises where the split does not fit the tensor
         self._check(group)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; a closure recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
@@ -92,7 +95,9 @@ class Base(torch.optim.Optimizer, ABC):
             )
         state = self.state[p]
         # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
-        state["step"] = state.get("step", torch.tensor(0.0)) + 1
+        if "step" not in state:
+            state["step"] = torch.tensor(0.0)
+        state["step"] += 1
         self._update(p, grad, state, group, space)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope.geometry import Granularity
 from gyroscope.optim import step
 from gyroscope.optim.base import Base, Group, State
+from gyroscope.optim.step import Number
 from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, Workspace, check_rotational, update_
 from gyroscope.theory import lion
 from gyroscope.theory.validate import check_betas
@@ -41,7 +42,7 @@ class Lion(Base):
         check_betas(group["betas"])
 
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        update_(p, grad, state, {"granularity": "none"}, _inner(group), 0.0, space)
+        update_(p, grad, state, group, _plain_rule, space)
 
 
 @final
@@ -74,7 +75,7 @@ class RotationalLion(Base):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "beta": beta, "centre": centre}
+        options: Group = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "beta": beta, "centre": centre}
         options |= {"granularity": granularity, "compile": compile, "imbalance": imbalance}
         super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
 
@@ -83,11 +84,20 @@ class RotationalLion(Base):
         check_rotational(group)
 
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        angle = lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
-        update_(p, grad, state, group, _inner(group), angle, space)
+        update_(p, grad, state, group, _rule, space)
+
+
+def _plain_rule(group: Group, t: int) -> tuple[Inner, None]:
+    return _inner(group), None
+
+
+def _rule(group: Group, t: int) -> tuple[Inner, Number]:
+    return _inner(group), lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
 
 
 def _inner(group: Group) -> Inner:
     beta1, beta2 = group["betas"]
     lr = group["lr"]
-    return Inner(step.lion, ("exp_avg",), {"w1": 1 - beta1, "w2": 1 - beta2}, lr, lr * group["weight_decay"])
+    knobs = {"w1": 1 - beta1, "w2": 1 - beta2}
+    # Inductor (torch 2.13) raises a KeyError for a nested loop in which Δ needs the average before its own update.
+    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"], nested=False)

@@ -5,9 +5,10 @@ from typing import final
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from gyroscope.geometry import Granularity, Split
+from gyroscope.geometry import Granularity
 from gyroscope.optim import step
 from gyroscope.optim.base import Base, Group, State
+from gyroscope.optim.step import Number
 from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, Workspace, check_rotational, update_
 from gyroscope.theory import sgdm
 from gyroscope.theory.validate import check_fraction
@@ -45,7 +46,13 @@ class RotationalSGD(Base):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "beta": beta}
+        options: Group = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "weight_decay": weight_decay,
+            "beta": beta,
+        }
         options |= {"centre": centre, "granularity": granularity, "compile": compile, "imbalance": imbalance}
         super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
 
@@ -56,9 +63,13 @@ class RotationalSGD(Base):
         check_rotational(group)
 
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        lr, weight_decay = group["lr"], group["weight_decay"]
-        momentum, nesterov = group["momentum"], group["nesterov"]
-        knobs = {"momentum": momentum, "nesterov": nesterov}
-        moments = ("momentum_buffer",) if momentum > 0 else ()
-        angle = sgdm.angular_update(lr, weight_decay, momentum, nesterov)
-        update_(p, grad, state, group, Inner(step.sgd, moments, knobs, lr, l2=weight_decay), angle, space)
+        update_(p, grad, state, group, _rule, space)
+
+
+def _rule(group: Group, t: int) -> tuple[Inner, Number]:
+    lr, weight_decay = group["lr"], group["weight_decay"]
+    momentum, nesterov = group["momentum"], group["nesterov"]
+    knobs = {"momentum": momentum, "nesterov": nesterov}
+    moments = ("momentum_buffer",) if momentum > 0 else ()
+    angle = sgdm.angular_update(lr, weight_decay, momentum, nesterov)
+    return Inner(step.sgd, moments, knobs, lr, l2=weight_decay), angle

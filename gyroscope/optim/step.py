@@ -2,10 +2,11 @@
 
 Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`). A *direction* brings the moments up to
 date and writes Δ, the inner rule's update at learning rate 1 without its decay, into `out`. The rest is rule-agnostic:
-`sums` reads five numbers per vector, `turn` makes three coefficients of them, and `move_` takes  ω ← A·ω + B·Δ + D.
+`sums` reads five numbers per vector, `turn` makes three coefficients of them, `move_` takes  ω ← A·ω + B·Δ + D.
 Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -50,7 +51,7 @@ def sgd(
     if nesterov:
         out.add_(momentum_buffer * momentum).neg_()
     else:
-        torch.neg(momentum_buffer, out=out)
+        torch.mul(momentum_buffer, -1, out=out)
 
 
 def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) -> None:
@@ -67,7 +68,7 @@ def _average(average: Tensor, value: Tensor, weight: Number) -> None:
 
 
 class Turning(NamedTuple):
-    """The numbers of one rotational step: angle η_r (per vector if imbalanced), averaging β, the plain step's lr and decay.
+    """Numbers of one rotational step: angle η_r (per vector if imbalanced), averaging β, the plain step's lr and decay.
 
     correction = 1-β^t and prior = 1-β^(t-1): t counts the steps of the tensor, this one included.
     """
@@ -84,7 +85,8 @@ class Turning(NamedTuple):
 def sums(w: Tensor, u: Tensor) -> Tensor:
     """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
     w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
-    return torch.stack([w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)])
+    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
+    return torch.stack([w.sum(dims), u.sum(dims), ww, (w * u).sum(dims), uu])
 
 
 def turn(
@@ -126,22 +128,27 @@ def turn(
     return torch.stack([A, B, torch.where(alive & moves, D, stays)])
 
 
+def displace_(w: Tensor, u: Tensor, coefficients: Tensor) -> Tensor:
+    """Δ ← (A-1)·ω + B·Δ + D: what the turn adds to ω. Added at once, it is rounded only once at the weights' scale."""
+    A, B, D = coefficients.view(3, -1, *(1,) * (u.dim() - 1)).unbind(0)
+    return u.mul_(B).addcmul_(w.to(u.dtype), A - 1).add_(D)
+
+
 def move_(w: Tensor, u: Tensor, coefficients: Tensor, noise: Tensor | None = None) -> None:
-    """ω ← A·ω + B·Δ + D in Δ's precision, rounded once to the weights' own: with `noise` in [-½, ½), stochastically."""
-    column = (3, -1) + (1,) * (u.dim() - 1)
-    A, B, D = coefficients.view(column).unbind(0)
-    new = w.to(u.dtype).mul_(A).addcmul_(u, B).add_(D)
-    if noise is not None:
-        new = new + torch.ldexp(noise, torch.frexp(new).exponent + _digits(w.dtype))
-    if w.dtype != u.dtype:
-        w.copy_(new)
+    """ω ← A·ω + B·Δ + D; Δ is used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
+    if noise is None:
+        w.add_(displace_(w, u, coefficients))
+    else:
+        new = displace_(w, u, coefficients).add_(w)
+        w.copy_(new + torch.ldexp(noise, torch.frexp(new).exponent + _digits(w.dtype)))
 
 
 def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
     """ω ← (1 - decay)·ω + lr·Δ, the inner rule's own step."""
-    w.mul_(1 - decay).add_(u * lr)
+    w.mul_(1 - decay)
+    w.add_(u * lr) if isinstance(lr, Tensor) else w.add_(u, alpha=lr)
 
 
 def _digits(dtype: torch.dtype) -> int:
     """Exponent of the spacing of numbers in [½, 1)."""
-    return int(torch.tensor(torch.finfo(dtype).eps).log2()) - 1
+    return round(math.log2(torch.finfo(dtype).eps)) - 1

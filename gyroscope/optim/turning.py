@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, final
 
@@ -20,8 +20,52 @@ Group = dict[str, Any]
 ROW_STATE = ("radius", "update_sq", "imbalance")
 """Values per vector in a parameter's state: they stay float32 or better whatever the weights are."""
 
-COMPILE_FROM = 2**14
-"""Entries below which a compiled call (70 µs before it starts) takes longer than the eager operations."""
+
+@dataclass(frozen=True)
+class Inner:
+    """The rule whose direction is turned: its function, its moments, its numbers of the moment, and its own step.
+
+    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
+    `nested` asks for one compiled loop (see `rotate_rows_`), where Inductor can make it.
+    """
+
+    direction: Direction
+    moments: tuple[str, ...]
+    knobs: Mapping[str, Any]
+    lr: Number
+    decay: Number = 0.0
+    eps: Number = 0.0
+    l2: Number | None = None
+    nested: bool = True
+
+    def knobs_for(self, w: Tensor, plain: Any) -> Mapping[str, Any]:
+        """The direction's numbers; `plain` is 1 for the vectors that take the plain step, 0 for those that turn."""
+        if self.l2 is None:
+            return self.knobs
+        return {**self.knobs, "w": w, "l2": torch.as_tensor(self.l2 * plain, dtype=at_least_float32(w.dtype))}
+
+    @cached_property
+    def scalars(self) -> Mapping[str, Any]:
+        """The direction's numbers as 0-d tensors."""
+        return {name: _scalar(knob) for name, knob in self.knobs.items()}
+
+
+Rule = Callable[[Group, int], tuple[Inner, Number | None]]
+"""From a group and a step count to the inner rule of the moment and its angle (None: it never rotates)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the tensors of one group with one step count share in a step."""
+
+    split: Split
+    inner: Inner
+    by: Turning
+
+    @cached_property
+    def scalars(self) -> Turning:
+        """The turn's numbers as 0-d tensors."""
+        return Turning(*map(_scalar, self.by))
 
 
 @final
@@ -31,6 +75,8 @@ class Workspace:
     def __init__(self) -> None:
         self.num_tensors = 0
         self.rounds_updates_away = False
+        self.held: Tensor | None = None
+        self._plans: dict[tuple[int, int], Plan] = {}
         self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -46,32 +92,22 @@ class Workspace:
         span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
         return buffer.as_strided(x.shape, x.stride()) if span == x.numel() else buffer[: x.numel()].view(x.shape)
 
+    def plan(self, group: Group, t: int, rule: Rule) -> Plan:
+        """The numbers of a group's t-th step, made once: most of its tensors have the same count."""
+        key = (id(group), t)
+        if key not in self._plans:
+            inner, angle = rule(group, t)
+            beta = group.get("beta", 0.0)
+            by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
+            self._plans[key] = Plan(Split("none") if angle is None else Split.of(group), inner, by)
+        return self._plans[key]
+
     def noise(self, x: Tensor, seed: int) -> Tensor:
         """Uniform in [-½, ½), of x's shape; the seed is the step's number, so that a resumed run rounds alike."""
         generator = self._generators.get(x.device)
         if generator is None:
             generator = self._generators[x.device] = torch.Generator(x.device).manual_seed(seed)
         return torch.empty(x.shape, device=x.device).uniform_(-0.5, 0.5, generator=generator)
-
-
-@dataclass(frozen=True)
-class Inner:
-    """The rule whose direction is turned: its function, its moments, its numbers of the moment, and its own step.
-
-    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none).
-    """
-
-    direction: Direction
-    moments: tuple[str, ...]
-    knobs: Mapping[str, Any]
-    lr: Number
-    decay: Number = 0.0
-    eps: Number = 0.0
-    l2: Number | None = None
-
-    def knobs_for(self, w: Tensor, plain: Tensor) -> Mapping[str, Any]:
-        """The direction's numbers; `plain` is 1 for the vectors that take the plain step, 0 for those that turn."""
-        return self.knobs if self.l2 is None else {**self.knobs, "w": w, "l2": self.l2 * plain}
 
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
@@ -87,6 +123,11 @@ def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int)
     return state
 
 
+def slack(dtype: torch.dtype) -> float:
+    """How far rounding may take a norm from its radius, relative; what is further was set from outside."""
+    return max(1e-3, 2 * torch.finfo(dtype).eps)
+
+
 def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> Tensor:
     """`factor` for a share of the vectors, chosen by seed, and 1 for the others: the imbalance experiment (RE Fig. 12).
 
@@ -97,89 +138,75 @@ def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> T
     return torch.where(order < round(share * vectors), factor, 1.0)
 
 
-def update_(p: Tensor, grad: Tensor, state: State, group: Group, inner: Inner, angle: Number, space: Workspace) -> None:
-    """One step of one parameter: turned by `angle` on average where its group rotates it, else the inner rule's own."""
-    split = Split.of(group)
+def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, space: Workspace) -> None:
+    """One step of one parameter: turned by the rule's angle where its group rotates it, else the plain step."""
+    t = int(state["step"])
+    plan = space.plan(group, t, rule)
+    inner = plan.inner
     for name in inner.moments:
         if name not in state:
             state[name] = torch.zeros_like(p)
     moments = [state[name] for name in inner.moments]
-    if split.rotates(p.shape):
-        _rotate(p.detach(), grad, moments, state, group, split, inner, angle, space)
+    if plan.split.rotates(p.shape):
+        _rotate(p.detach(), grad, moments, state, group, plan, space)
     else:
         u = space.like(p)
-        inner.direction(grad, u, *moments, **inner.knobs_for(p, u.new_ones(())))
+        inner.direction(grad, u, *moments, **inner.knobs_for(p, 1.0))
         plain_(p, u, inner.lr, inner.decay)
     space.num_tensors += 1
 
 
 def _rotate(
-    w: Tensor,
-    grad: Tensor,
-    moments: list[Tensor],
-    state: State,
-    group: Group,
-    split: Split,
-    inner: Inner,
-    angle: Number,
-    space: Workspace,
+    w: Tensor, grad: Tensor, moments: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace
 ) -> None:
+    split, inner, by = plan.split, plan.inner, plan.scalars if group["compile"] else plan.by
     if "radius" not in state:
-        state.update(row_state(split, w, group.get("imbalance"), space.num_tensors))
-    t, beta, low = int(state["step"]), group["beta"], w.dtype.itemsize < 4
-    noise = space.noise(w, t) if low and group["stochastic_rounding"] else None
-    if low and noise is None:
-        space.rounds_updates_away |= _known_below(angle, 1.28 * torch.finfo(w.dtype).eps)
+        state.update(row_state(split, w, group["imbalance"], space.num_tensors))
+    noise = None
+    if w.dtype.itemsize < 4:
+        noise = space.noise(w, int(state["step"])) if group["stochastic_rounding"] else None
+        space.rounds_updates_away |= noise is None and _known_below(plan.by.angle, 1.28 * torch.finfo(w.dtype).eps)
     if "imbalance" in state:
-        angle = angle * state["imbalance"]
-    by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
-    options = {
-        "fan_in": split.fan_in(w.shape),
-        "centre": group["centre"],
-        "slack": max(1e-3, 2 * torch.finfo(w.dtype).eps),
-    }
+        by = by._replace(angle=by.angle * state["imbalance"])
+    options = {"fan_in": split.fan_in(w.shape), "centre": group["centre"], "slack": slack(w.dtype)}
     views = split.rows(w, grad, *moments, *([] if noise is None else [noise]))
     noise = None if noise is None else views.pop()
     w, grad, *moments = views
-    u, rows = space.like(w), (state["radius"], state["update_sq"])
-    column = (-1, *(1,) * (w.dim() - 1))
-    knobs = inner.knobs_for(w, (state["radius"] == 0).to(u.dtype).view(column))
-    if group["compile"] and w.numel() >= COMPILE_FROM:
+    radius, rows = state["radius"], (state["radius"], state["update_sq"])
+    plain = None if inner.l2 is None else (radius == 0).to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
+    if group["compile"]:
         kind = (inner.direction, w.dim(), w.dtype, w.shape[0] == 1, group["centre"], noise is None)
-        knobs = {name: _scalar(knob) for name, knob in knobs.items()}
-        ones = torch.ones_like(state["radius"]).view(column)
-        found = compiled(_advance, kind)(inner.direction, w, grad, u, moments, knobs, ones)
-        compiled(_finish, kind)(w, u, found, *rows, Turning(*map(_scalar, by)), noise, **options)
+        knobs = inner.scalars if plain is None else {**inner.scalars, "w": w, "l2": inner.l2 * plain}
+        ones = torch.ones_like(radius).view(-1, *(1,) * (w.dim() - 1)) if inner.nested else None
+        program = compiled(rotate_rows_, kind)
+        space.held = program(inner.direction, w, grad, moments, rows, knobs, by, noise, None, ones, **options)
     else:
-        found = _advance(inner.direction, w, grad, u, moments, knobs)
-        _finish(w, u, found, *rows, by, noise, **options)
+        knobs = inner.knobs_for(w, plain)
+        rotate_rows_(inner.direction, w, grad, moments, rows, knobs, by, noise, space.like(w), **options)
 
 
-def _advance(
+def rotate_rows_(
     direction: Direction,
     w: Tensor,
     grad: Tensor,
-    u: Tensor,
     moments: list[Tensor],
+    rows: tuple[Tensor, Tensor],
     knobs: Mapping[str, Any],
-    ones: Tensor | None = None,
-) -> Tensor:
-    # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums then make ONE loop.
-    direction(grad if ones is None else grad * ones, u, *moments, **knobs)
-    return sums(w, u)
-
-
-def _finish(
-    w: Tensor,
-    u: Tensor,
-    found: Tensor,
-    radius: Tensor,
-    update_sq: Tensor,
     by: Turning,
     noise: Tensor | None,
+    u: Tensor | None,
+    ones: Tensor | None = None,
     **options: Any,
-) -> None:
-    move_(w, u, turn(found, radius, update_sq, by, **options), noise)
+) -> Tensor | None:
+    """A rotational step on rows, in one compiled program: `rows` are radius and update_sq, `u` is memory for Δ."""
+    compiling, u = u is None, torch.empty_like(w, dtype=rows[0].dtype) if u is None else u
+    # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums then make ONE loop.
+    direction(grad if ones is None else grad * ones, u, *moments, **knobs)
+    coefficients = turn(sums(w, u), *rows, by, **options)
+    # Inductor copies nothing for the clone. Its Δ is returned so that the caller can hold the memory until the next one
+    # is made: freed at once, it would go back to the system, and fresh pages cost as much as the arithmetic.
+    move_(w, u.clone() if compiling else u, coefficients, noise)
+    return u if compiling else None
 
 
 @cache

@@ -16,7 +16,8 @@ from tests import reference
 class Row:
     """`make(params, **options)` builds the optimizer, `twin(weights)` its float64 twin with the same settings.
 
-    `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm.
+    `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm,
+    `wraps` that another library's optimizer checks the options.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Row:
     twin: Callable[..., Any]
     moments: int
     rotates: bool = True
+    wraps: bool = False
 
 
 def row(cls, options, twin, moments, rotates=True, name=""):
@@ -49,8 +51,21 @@ CATALOGUE = [
         name="RotationalSGD-nesterov",
     ),
     row(optim.RotationalLion, LION, turned(reference.LionDirection(), 2e-4, 1.0), 1),
+    Row(
+        "Rotational(AdamW)",
+        lambda params, **more: optim.Rotational(torch.optim.AdamW(params, **{**ADAMW, **more})),
+        turned(reference.AdamWDirection(), 2e-3, 0.1),
+        2,
+        wraps=True,
+    ),
     row(optim.Lion, LION, partial(reference.Twin, direction=reference.LionDirection(), lr=2e-4, wd=1.0), 1, False),
 ]
 
+# Inductor's own imports use what torch itself deprecates.
+compiles = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 every_optimizer = pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+every_own = pytest.mark.parametrize("row", [r for r in CATALOGUE if not r.wraps], ids=lambda row: row.name)
+every_compiling = pytest.mark.parametrize(
+    "row", [r for r in CATALOGUE if r.rotates and not r.wraps], ids=lambda row: row.name
+)
 every_rotational = pytest.mark.parametrize("row", [r for r in CATALOGUE if r.rotates], ids=lambda row: row.name)

@@ -1,4 +1,4 @@
-"""Each optimizer against its literal float64 twin, step by step, fed the same recorded gradients; compiled against eager."""
+"""Each optimizer against its literal float64 twin, step by step, on recorded gradients; compiled against eager."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.optim.catalogue import every_optimizer, every_rotational
+from tests.optim.catalogue import compiles, every_compiling, every_optimizer
 
 STEPS = 50
 
@@ -72,10 +72,10 @@ def test_each_step_is_the_twins_step(row, dtype, tolerance):
             assert distance(p, expected) <= tolerance
 
 
-@every_rotational
+@compiles
+@every_compiling
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_a_compiled_step_is_the_eager_step(row, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr("gyroscope.optim.turning.COMPILE_FROM", 0)
+def test_a_compiled_step_is_the_eager_step(row, dtype, tolerance):
     for eager, compiled in zip(run(row.make, dtype), run(row.make, dtype, compile=True), strict=True):
         for p, expected in zip(compiled, eager, strict=True):
             assert distance(p, expected) <= tolerance

@@ -1,0 +1,137 @@
+"""How long does a step take? Medians and ratios to torch's fused AdamW, interleaved in one run.
+
+Three sets of shapes: a GPT of 13.8M parameters, a ResNet-50, 200 tiny layers. Exits with 1 when a ratio of LIMITS is
+missed, a step marked compiled compiled nothing, or a schedule made it compile again.
+"""
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+
+from gyroscope.optim import Lion, Rotational, RotationalAdamW, RotationalLion, RotationalSGD
+
+LIMITS = {
+    ("gpt", "RotationalAdamW compiled"): 2.0,
+    ("gpt", "RotationalAdamW eager"): 5.0,
+    ("gpt", "Rotational(fused AdamW)"): 3.0,
+}
+
+
+def gpt(layers=4, width=512, vocabulary=2048, context=256):
+    block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width), (3 * width,), (4 * width,)]
+    return [(vocabulary, width), (context, width)] + layers * (block + 6 * [(width,)]) + 2 * [(width,)]
+
+
+def resnet50():
+    shapes, channels = [(64, 3, 7, 7), (64,), (64,)], 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            convolutions = [(width, channels, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
+            convolutions += [(4 * width, channels, 1, 1)] if block == 0 else []
+            shapes += [shape for conv in convolutions for shape in (conv, conv[:1], conv[:1])]
+            channels = 4 * width
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def tiny():
+    return 200 * [(16, 16), (16,)]
+
+
+def optimizers(shapes):
+    """Name -> optimizer on its own copy of the weights."""
+
+    def parameters():
+        generator = torch.Generator().manual_seed(0)
+        made = [nn.Parameter(0.02 * torch.randn(shape, generator=generator)) for shape in shapes]
+        for p in made:
+            p.grad = 1e-3 * torch.randn(p.shape, generator=generator)
+        return made
+
+    return {
+        "torch fused AdamW": torch.optim.AdamW(parameters(), fused=True),
+        "torch foreach AdamW": torch.optim.AdamW(parameters(), foreach=True),
+        "RotationalAdamW compiled": RotationalAdamW(parameters(), compile=True),
+        "RotationalAdamW eager": RotationalAdamW(parameters()),
+        "Rotational(fused AdamW)": Rotational(torch.optim.AdamW(parameters(), weight_decay=0.1, fused=True)),
+        "RotationalSGD compiled": RotationalSGD(parameters(), lr=0.1, compile=True),
+        "RotationalLion compiled": RotationalLion(parameters(), compile=True),
+        "Lion eager": Lion(parameters()),
+    }
+
+
+def median_times(steps, repeats):
+    """Seconds per step of each, interleaved so that whatever else the machine does falls on all alike."""
+    times = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def measure(name, shapes, repeats):
+    steps, failures = {}, []
+    size = sum(torch.Size(shape).numel() for shape in shapes)
+    print(f"\n{name}: {len(shapes)} tensors, {size / 1e6:.1f}M parameters")
+    for label, optimizer in optimizers(shapes).items():
+        before, start = graphs(), time.perf_counter()
+        optimizer.step()
+        if "compiled" in label:
+            print(f"  {label}: first step {time.perf_counter() - start:.1f} s, {graphs() - before} programs compiled")
+        optimizer.step()
+        steps[label] = optimizer.step
+    times = median_times(steps, repeats)
+    for label, seconds in times.items():
+        ratio, limit = seconds / times["torch fused AdamW"], LIMITS.get((name, label))
+        missed = limit is not None and ratio > limit
+        failures += [f"{label} on {name}: {ratio:.2f} times torch's fused AdamW, limit {limit}"] if missed else []
+        note = "" if limit is None else f"  limit {limit}" + (" MISSED" if missed else "")
+        print(f"  {label:26s} {1e3 * seconds:8.2f} ms  {ratio:5.2f} ×{note}")
+    return failures
+
+
+def recompilations(steps=1000):
+    """Programs compiled after the second of `steps` steps under a cosine schedule."""
+    p = nn.Parameter(torch.randn(128, 160))
+    optimizer = RotationalAdamW([p], compile=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    p.grad = torch.randn_like(p)
+    for step in range(steps):
+        if step == 2:
+            before = graphs()
+        optimizer.step()
+        scheduler.step()
+    if not before:
+        return ["nothing was compiled"]
+    print(f"\n{steps} steps of a cosine schedule: {graphs() - before} recompilations")
+    return ["a schedule makes the compiled step compile again"] if graphs() > before else []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--shapes", nargs="*", default=["gpt", "resnet50", "tiny"])
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    failures = []
+    for name in arguments.shapes:
+        failures += measure(name, {"gpt": gpt, "resnet50": resnet50, "tiny": tiny}[name](), arguments.repeats)
+    failures += recompilations()
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    for failure in failures:
+        print(f"MISSED: {failure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""What the rotational optimizers promise: the angle, the norm, in every precision, and reductions to known rules."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gyroscope.geometry import Split
+from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
+from gyroscope.optim.turning import imbalance_factors
+from gyroscope.theory import AdamL2, AdamW, adamw, cosine, lion, sgdm
+
+ETA = 0.03
+VARIANTS = {
+    "AdamW": lambda params, eta=ETA, **o: RotationalAdamW(params, lr=9.5 * eta**2, weight_decay=1.0, **o),
+    "SGD": lambda params, eta=ETA, **o: RotationalSGD(params, lr=0.95 * eta**2, weight_decay=1.0, **o),
+    "Lion": lambda params, eta=ETA, **o: RotationalLion(params, lr=22.965 * eta**2, weight_decay=1.0, **o),
+}
+every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads on vectors this small wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def walk(make, steps, dtype=torch.float32, vectors=32, dim=128, **options):
+    """Weights before and after, and the mean angle of the last half of the steps, on white-noise gradients."""
+    generator = torch.Generator().manual_seed(0)
+    p = nn.Parameter(torch.randn(vectors, dim, generator=generator).to(dtype))
+    optimizer, angles, start = make([p], **options), [], p.detach().double()
+    noise = torch.randn(256, vectors, dim, generator=generator)
+    for step in range(steps):
+        before = p.detach().clone()
+        p.grad = noise[torch.randint(256, (), generator=generator)].to(dtype)
+        optimizer.step()
+        if step >= steps // 2 and step % 5 == 0:
+            angles.append(Split().angle(before, p.detach()).mean().item())
+    return start, p.detach().double(), sum(angles) / len(angles)
+
+
+@every_variant
+def test_the_mean_angle_is_theorys_and_the_norm_stays_for_10000_steps(make):
+    start, end, angle = walk(make, 10_000)
+    assert angle == pytest.approx(ETA, rel=0.01)
+    torch.testing.assert_close(end.norm(dim=1), start.norm(dim=1), rtol=1e-6, atol=0)
+    assert end.mean(1).abs().max() < 1e-6
+
+
+@every_variant
+def test_bfloat16_weights_keep_norm_and_angle(make):
+    start, end, angle = walk(make, 10_000, torch.bfloat16)
+    assert angle == pytest.approx(ETA, rel=0.02)
+    torch.testing.assert_close(end.norm(dim=1), start.norm(dim=1), rtol=0.01, atol=0)
+    assert end.mean(1).abs().max() < 1e-3
+
+
+@every_variant
+def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
+    """Rounding itself turns a vector, so what is kept is the way travelled: the angle over many steps one way."""
+    ways = {}
+    for kind in ("float32", "rounded", "stochastic"):
+        dtype = torch.float32 if kind == "float32" else torch.bfloat16
+        torch.manual_seed(0)
+        p = nn.Parameter(torch.randn(32, 256).bfloat16().to(dtype))
+        optimizer = make([p], eta=1e-3, stochastic_rounding=kind == "stochastic")
+        g = torch.randn(32, 256).to(dtype)
+        before = None
+        for step in range(60):
+            p.grad = g.clone()
+            if kind == "rounded" and step == 0:
+                with pytest.warns(UserWarning, match="stochastic_rounding=True"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+            before = p.detach().clone() if before is None else before
+        along = Split().projection(g.float(), before.float())
+        direction = along - g.float()
+        moved = Split().dot(p.detach().float() - before.float(), direction) / Split().norm(direction)
+        ways[kind] = (moved / Split().norm(before)).mean().item()
+    assert ways["float32"] > 0.03
+    assert ways["stochastic"] == pytest.approx(ways["float32"], rel=0.05)
+    assert ways["rounded"] < 0.7 * ways["float32"]
+
+
+def test_without_momentum_and_averaging_each_vector_turns_by_exactly_arctan_of_eta():
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(16, 40, dtype=torch.float64))
+    optimizer = RotationalSGD([p], lr=0.1, momentum=0.0, weight_decay=1e-3, beta=0.0)
+    eta = sgdm.angular_update(0.1, 1e-3, 0.0)
+    for step in range(5):
+        before = p.detach().clone()
+        p.grad = torch.randn_like(p) * 10.0**-step
+        optimizer.step()
+        if step:
+            expected = torch.full((16,), math.atan(eta), dtype=torch.float64)
+            torch.testing.assert_close(Split().angle(before, p.detach()), expected, rtol=1e-12, atol=0)
+
+
+def test_the_angles_come_from_theory():
+    w = [nn.Parameter(torch.ones(2, 2))]
+    angle = adamw.angular_update(9.5 * ETA**2, 1.0, 0.9), lion.angular_update(22.965 * ETA**2, 1.0, 0.9, 0.99)
+    assert angle == pytest.approx((ETA, ETA), rel=1e-3)
+    assert VARIANTS["SGD"](w).param_groups[0]["momentum"] == 0.9
+
+
+@pytest.mark.parametrize("lr", [1e-6, 1e-4, 1e-2, 1e-1])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(
+    ("ours", "inner"),
+    [
+        (RotationalAdamW, lambda p, **o: torch.optim.AdamW(p, **o)),
+        (RotationalAdamW, lambda p, **o: torch.optim.AdamW(p, **o, fused=True)),
+        (RotationalSGD, lambda p, **o: torch.optim.SGD(p, **o, momentum=0.9)),
+    ],
+    ids=["AdamW", "fused AdamW", "SGD"],
+)
+def test_the_wrapper_makes_the_updates_of_the_class(lr, dtype, tolerance, ours, inner):
+    torch.manual_seed(0)
+    weights = [
+        0.05 * torch.randn(20, 30, dtype=dtype),
+        torch.randn(8, 4, 3, 3, dtype=dtype),
+        torch.randn(9, dtype=dtype),
+    ]
+    a, b = ([nn.Parameter(w.clone()) for w in weights] for _ in range(2))
+    optimizers = ours(a, lr=lr, weight_decay=0.1), Rotational(inner(b, lr=lr, weight_decay=0.1))
+    for step in range(6):
+        before = [p.detach().clone() for p in a]
+        for p, q in zip(a, b, strict=True):
+            q.data.copy_(p.data)
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        for p, q, w in zip(a, b, before, strict=True):
+            if step:
+                assert (p - q).norm() <= tolerance * (p - w).norm()
+
+
+@every_variant
+def test_the_scale_of_a_scale_invariant_weight_does_not_matter(make):
+    def run(scale):
+        torch.manual_seed(0)
+        p = nn.Parameter(scale * torch.randn(8, 20, dtype=torch.float64))
+        options = {"eps": 1e-30} if make is VARIANTS["AdamW"] else {}
+        optimizer, x = make([p], **options), torch.randn(64, 20, dtype=torch.float64)
+        for _ in range(30):
+            optimizer.zero_grad()
+            unit = p / p.norm(dim=1, keepdim=True)
+            ((x @ unit.T).tanh().sum(1) - x[:, 0]).square().mean().backward()
+            optimizer.step()
+        return p.detach() / p.detach().norm(dim=1, keepdim=True)
+
+    torch.testing.assert_close(run(1.0), run(10.0), rtol=1e-9, atol=1e-9)
+
+
+def test_an_adamw_checkpoint_loads_and_goes_on_at_the_right_angle():
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(16, 64))
+    plain = torch.optim.AdamW([p], lr=1e-3, weight_decay=0.3)
+    for _ in range(50):
+        p.grad = torch.randn_like(p)
+        plain.step()
+    ours = RotationalAdamW([{"params": [p], "axis": 0}], lr=5.0e-2)
+    ours.load_state_dict(plain.state_dict())
+    group, before = ours.param_groups[0], Split().centred(p.detach())
+    assert (group["lr"], group["weight_decay"], group["beta"], group["axis"]) == (1e-3, 0.3, 0.99, 0)
+    assert "fused" not in group
+    p.grad = torch.randn_like(p)
+    ours.step()
+    eta = adamw.angular_update(1e-3, 0.3, 0.9)
+    torch.testing.assert_close(Split().angle(before, p.detach()), torch.full((16,), math.atan(eta)), rtol=1e-3, atol=0)
+    with pytest.raises(ValueError, match="amsgrad=True"):
+        ours.load_state_dict(torch.optim.AdamW([p], weight_decay=0.3, amsgrad=True).state_dict())
+
+
+def test_a_share_of_the_vectors_can_turn_faster():
+    torch.manual_seed(0)
+    a, b = nn.Parameter(torch.randn(20, 50)), nn.Parameter(torch.randn(20, 50))
+    optimizer = RotationalSGD([a, b], lr=0.1, weight_decay=1e-3, momentum=0.0, beta=0.0, imbalance=(0.25, 4.0, 7))
+    for _ in range(2):
+        before = a.detach().clone()
+        a.grad, b.grad = torch.randn(20, 50), torch.randn(20, 50)
+        optimizer.step()
+    eta = sgdm.angular_update(0.1, 1e-3, 0.0)
+    fast = Split().angle(before, a.detach()) > 2 * eta
+    assert fast.sum() == 5
+    assert torch.equal(fast, imbalance_factors(20, 0.25, 4.0, 7) == 4)
+    assert not torch.equal(optimizer.state[a]["imbalance"], optimizer.state[b]["imbalance"])
+    with pytest.raises(ValueError, match="share in"):
+        RotationalSGD([a], lr=0.1, imbalance=(2.0, 4.0, 7))
+
+
+def one_turn(optimizer, p, steps=2):
+    for _ in range(steps):
+        before = p.detach().clone()
+        p.grad = torch.randn_like(p)
+        optimizer.step()
+    return Split().angle(before, p.detach())
+
+
+def parameter():
+    torch.manual_seed(0)
+    return nn.Parameter(torch.randn(6, 40, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (0.02, 0.02),
+        (lambda step: 0.01 * (step + 1), 0.02),
+        (AdamW(lr=1.0, weight_decay=0.3), adamw.angular_update(1e-2, 0.3, 0.9)),
+    ],
+)
+def test_the_wrappers_angle_may_be_a_number_a_schedule_or_another_rule(asked, expected):
+    p = parameter()
+    inner = torch.optim.Adam([p], lr=1e-2, weight_decay=0.1)
+    angles = one_turn(Rotational(inner, angular_update=asked, beta=0.0), p)
+    torch.testing.assert_close(angles, torch.full((6,), math.atan(expected), dtype=torch.float64))
+
+
+def test_a_groups_angle_schedule_multiplies_its_angle():
+    p = parameter()
+    inner = torch.optim.SGD([{"params": [p], "angle_schedule": cosine(4)}], lr=0.1)
+    angles = one_turn(Rotational(inner, angular_update=0.02, beta=0.0), p)
+    torch.testing.assert_close(angles, torch.full((6,), math.atan(0.02 * cosine(4)(1)), dtype=torch.float64))
+
+
+def test_hyperball_turns_by_arctan_of_lr_without_centring():
+    p = parameter()
+    norms, means = p.detach().norm(dim=1), p.detach().mean(1)
+    optimizer = Rotational(torch.optim.Adam([p], lr=0.03), mode="hyperball")
+    angles = one_turn(optimizer, p, steps=3)
+    torch.testing.assert_close(angles, torch.full((6,), math.atan(0.03), dtype=torch.float64))
+    torch.testing.assert_close(p.detach().norm(dim=1), norms)
+    assert (p.detach().mean(1) - means).abs().max() < 0.05
+    assert means.abs().max() > 0.1
+
+
+def test_a_rule_that_needs_the_gradient_asks_for_an_angle():
+    p = parameter()
+    with pytest.raises(ValueError, match="angular_update="):
+        Rotational(torch.optim.Adam([p], lr=1e-2, weight_decay=0.1))
+    assert AdamL2(1e-2, 0.1).needs
+
+
+class NotLinear(torch.optim.Optimizer):
+    """A third-party optimizer: signs of the gradient, at most 1e-4 a step."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1e-3, "weight_decay": 0.0})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.add_(p.grad.sign(), alpha=-min(group["lr"], 1e-4))
+
+
+def test_any_optimizer_turns_by_the_angle_asked_for():
+    p, b = parameter(), nn.Parameter(torch.zeros(3))
+    optimizer = Rotational(NotLinear([p, b]), angular_update=0.01, beta=0.0)
+    b.grad = torch.ones(3)
+    torch.testing.assert_close(one_turn(optimizer, p), torch.full((6,), math.atan(0.01), dtype=torch.float64))
+    torch.testing.assert_close(b.detach(), torch.full((3,), -2e-4))
+
+
+def test_the_wrapper_checks_its_own_options():
+    p = parameter()
+    for options, words in [
+        ({"mode": "cube"}, "mode='cube' is unknown"),
+        ({"beta": 1.0}, "beta=1.0"),
+        ({"angular_update": -0.1}, "angular_update=-0.1"),
+        ({"granularity": "row"}, "granularity='row'"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            Rotational(torch.optim.AdamW([p]), **options)
