@@ -134,12 +134,15 @@ class Split:
         Entries keep one order over all tensors, and merge into one dimension where every tensor's strides allow it.
         """
         if self.axis == 0 and all(x.is_contiguous() for x in tensors):
-            return [x.view(self.num_vectors(x.shape), -1) for x in tensors]
+            vectors = self.num_vectors(tensors[0].shape)
+            # Sizes in full: a shard without rows leaves nothing to infer one from.
+            size = tensors[0].numel() // vectors if vectors else prod(tensors[0].shape[1:])
+            return [x.view(vectors, size) for x in tensors]
         views = [self._vectors_first(x) for x in tensors]
         order = sorted(range(1, views[0].dim()), key=views[0].stride, reverse=True)
         views = [x.permute(0, *order) for x in views]
         try:
-            return [x.view(x.shape[0], -1) for x in views]
+            return [x.view(x.shape[0], prod(x.shape[1:])) for x in views]
         except RuntimeError:  # strides that no single dimension of entries can describe
             return views
 

@@ -1,8 +1,32 @@
 """Gradients to steps: optimizers that control how fast each weight vector turns."""
 
+from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
+from gyroscope.optim.groups import param_groups
+from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.rotational import Rotational
+from gyroscope.optim.rules import rule_of
+from gyroscope.optim.schedule import CorrectedDecay, EquilibriumRescale, instead_of_decay, to_equilibrium_
 from gyroscope.optim.sgd import RotationalSGD
+from gyroscope.optim.sgd_mrt import SGDMRT
+from gyroscope.optim.spherical_adam import SphericalAdam
 
-__all__ = ["Lion", "Rotational", "RotationalAdamW", "RotationalLion", "RotationalSGD"]
+__all__ = [
+    "SGDMRT",
+    "AdamS",
+    "AdamSRT",
+    "CorrectedDecay",
+    "EquilibriumRescale",
+    "KAdam",
+    "Lion",
+    "Rotational",
+    "RotationalAdamW",
+    "RotationalLion",
+    "RotationalSGD",
+    "SphericalAdam",
+    "instead_of_decay",
+    "param_groups",
+    "rule_of",
+    "to_equilibrium_",
+]

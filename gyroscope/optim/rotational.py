@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
+from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.step import Turning, displace_, sums, turn
 from gyroscope.optim.turning import row_state, slack
 from gyroscope.theory.rule import UpdateRule, Weights
@@ -106,7 +107,12 @@ class Rotational(torch.optim.Optimizer):
                 if alone["lr"] is not group["lr"] and not alone.get("weight_decay"):
                     p.zero_()  # the update then stands alone, with all its digits
             stand_ins += [{**alone, "params": now}, {**group, "params": part[1]}]
-        self._inner_step(stand_ins)
+        try:
+            self._inner_step(stand_ins)
+        except BaseException:  # out of memory, or Ctrl-C: the weights go back to where they were
+            for p in chain.from_iterable(turning):
+                p.copy_(self._copies[p])
+            raise
         for group, now in zip(groups, turning, strict=True):
             for p in now:
                 self._turn(p, group)
@@ -151,10 +157,17 @@ class Rotational(torch.optim.Optimizer):
         eps = 0.0 if hyperball else group.get("eps", 0.0)
         decay = group["lr"] * group.get("weight_decay", 0.0)
         by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), eps, group["lr"], decay)
-        w, u = split.rows(before, p)
-        update = u.to(at_least_float32(u.dtype))
+        across = across_processes(p, split)
+        if across is None and local(p).numel() == 0:
+            return
+        w, u = (split if across is None else across.split).rows(local(before), local(p.detach()))
+        update, rows = u.to(at_least_float32(u.dtype)), (local(state["radius"]), local(state["update_sq"]))
         options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
-        found = turn(sums(w, update), state["radius"], state["update_sq"], by, **options)
+        found = sums(w, update)
+        if across is None:
+            found = turn(found, *rows, by, **options)
+        else:
+            found = turn(across.summed(found), *rows, by, **options)[..., across.mine]
         displace_(w, update, found).add_(w)
         if update is not u:
             u.copy_(update)

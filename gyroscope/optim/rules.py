@@ -125,7 +125,9 @@ def _muon(group: Group) -> UpdateRule:
 def _k_adam(group: Group) -> UpdateRule:
     if group.get("k") != 1:
         raise ValueError(f"KAdam with k={group.get('k')!r} has no equilibrium in the theory: take k=1, or {REMEDY}")
-    return (AdamL2 if group.get("coupled") else AdamW)(*_rates(group), _betas(group))
+    stages = group["betas"]
+    betas = _betas({"betas": stages[0] if isinstance(stages[0], tuple | list) else stages})
+    return (AdamL2 if group.get("coupled") else AdamW)(*_rates(group), betas)
 
 
 def _with_betas(rule: Callable[..., UpdateRule]) -> Callable[[Group], UpdateRule]:

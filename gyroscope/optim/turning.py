@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim.shards import Across, across_processes, local, placed_like
 from gyroscope.optim.step import Number, Turning, move_, plain_, sums, turn
 from gyroscope.theory.validate import check_fraction
 
@@ -112,14 +113,13 @@ class Workspace:
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
     """A radius not read yet (-1) and an empty average of ‖Δ⊥‖² for each vector of the `number`-th tensor."""
-    vectors, dtype = split.num_vectors(p.shape), at_least_float32(p.dtype)
-    state = {
-        "radius": torch.full((vectors,), -1.0, dtype=dtype, device=p.device),
-        "update_sq": torch.zeros(vectors, dtype=dtype, device=p.device),
-    }
+    vectors = split.num_vectors(p.shape)
+    # A DTensor's values per vector are spread over processes as its vectors are.
+    like = split.sum(p) if hasattr(p, "placements") else p.new_empty(vectors, dtype=at_least_float32(p.dtype))
+    state = {"radius": torch.full_like(like, -1.0), "update_sq": torch.zeros_like(like)}
     if imbalance is not None:
         share, factor, seed = imbalance
-        state["imbalance"] = imbalance_factors(vectors, share, factor, seed + number).to(p.device, dtype)
+        state["imbalance"] = placed_like(imbalance_factors(vectors, share, factor, seed + number).to(like.dtype), like)
     return state
 
 
@@ -150,39 +150,49 @@ def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, spa
     if plan.split.rotates(p.shape):
         _rotate(p.detach(), grad, moments, state, group, plan, space)
     else:
-        u = space.like(p)
-        inner.direction(grad, u, *moments, **inner.knobs_for(p, 1.0))
-        plain_(p, u, inner.lr, inner.decay)
+        w, grad, *moments = map(local, (p.detach(), grad, *moments))
+        u = space.like(w)
+        inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
+        plain_(w, u, inner.lr, inner.decay)
     space.num_tensors += 1
 
 
 def _rotate(
-    w: Tensor, grad: Tensor, moments: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace
+    p: Tensor, grad: Tensor, moments: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace
 ) -> None:
-    split, inner, by = plan.split, plan.inner, plan.scalars if group["compile"] else plan.by
+    split, inner = plan.split, plan.inner
     if "radius" not in state:
-        state.update(row_state(split, w, group["imbalance"], space.num_tensors))
-    noise = None
+        state.update(row_state(split, p, group["imbalance"], space.num_tensors))
+    across, noise = across_processes(p, split), None
+    w, grad, *moments = map(local, (p, grad, *moments))
+    if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and nobody waits for it
+        return
     if w.dtype.itemsize < 4:
         noise = space.noise(w, int(state["step"])) if group["stochastic_rounding"] else None
         space.rounds_updates_away |= noise is None and _known_below(plan.by.angle, 1.28 * torch.finfo(w.dtype).eps)
+    by = plan.scalars if group["compile"] and across is None else plan.by
     if "imbalance" in state:
-        by = by._replace(angle=by.angle * state["imbalance"])
-    options = {"fan_in": split.fan_in(w.shape), "centre": group["centre"], "slack": slack(w.dtype)}
-    views = split.rows(w, grad, *moments, *([] if noise is None else [noise]))
+        by = by._replace(angle=by.angle * local(state["imbalance"]))
+    options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
+    pieces = split if across is None else across.split
+    views = pieces.rows(w, grad, *moments, *([] if noise is None else [noise]))
     noise = None if noise is None else views.pop()
     w, grad, *moments = views
-    radius, rows = state["radius"], (state["radius"], state["update_sq"])
-    plain = None if inner.l2 is None else (radius == 0).to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
-    if group["compile"]:
+    radius, rows = local(state["radius"]), (local(state["radius"]), local(state["update_sq"]))
+    plain = None
+    if inner.l2 is not None:
+        at_rest = radius == 0 if across is None else (radius == 0)[across.mine]
+        plain = at_rest.to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
+    if group["compile"] and across is None:
         kind = (inner.direction, w.dim(), w.dtype, w.shape[0] == 1, group["centre"], noise is None)
-        knobs = inner.scalars if plain is None else {**inner.scalars, "w": w, "l2": inner.l2 * plain}
+        knobs = inner.scalars if inner.l2 is None else {**inner.scalars, "w": w, "l2": inner.l2 * plain}
         ones = torch.ones_like(radius).view(-1, *(1,) * (w.dim() - 1)) if inner.nested else None
         program = compiled(rotate_rows_, kind)
         space.held = program(inner.direction, w, grad, moments, rows, knobs, by, noise, None, ones, **options)
     else:
         knobs = inner.knobs_for(w, plain)
-        rotate_rows_(inner.direction, w, grad, moments, rows, knobs, by, noise, space.like(w), **options)
+        u = space.like(w)
+        rotate_rows_(inner.direction, w, grad, moments, rows, knobs, by, noise, u, across=across, **options)
 
 
 def rotate_rows_(
@@ -196,13 +206,18 @@ def rotate_rows_(
     noise: Tensor | None,
     u: Tensor | None,
     ones: Tensor | None = None,
+    across: Across | None = None,
     **options: Any,
 ) -> Tensor | None:
     """A rotational step on rows, in one compiled program: `rows` are radius and update_sq, `u` is memory for Δ."""
     compiling, u = u is None, torch.empty_like(w, dtype=rows[0].dtype) if u is None else u
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums then make ONE loop.
     direction(grad if ones is None else grad * ones, u, *moments, **knobs)
-    coefficients = turn(sums(w, u), *rows, by, **options)
+    found = sums(w, u)
+    if across is not None:
+        coefficients = turn(across.summed(found), *rows, by, **options)[..., across.mine]
+    else:
+        coefficients = turn(found, *rows, by, **options)
     # Inductor copies nothing for the clone. Its Δ is returned so that the caller can hold the memory until the next one
     # is made: freed at once, it would go back to the system, and fresh pages cost as much as the arithmetic.
     move_(w, u.clone() if compiling else u, coefficients, noise)

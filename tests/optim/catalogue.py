@@ -10,6 +10,7 @@ import torch
 
 from gyroscope import optim
 from tests import reference
+from tests import reference_sphere as sphere
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def turned(direction, lr, wd, **options):
 
 ADAMW = {"lr": 2e-3, "weight_decay": 0.1}
 SGD = {"lr": 0.1, "weight_decay": 1e-3}
+STAR = {"lr": 0.7, "betas": (0.0, 0.99), "v0": 50.0, "eps": 1e-30}
 LION = {"lr": 2e-4, "weight_decay": 1.0}
 
 CATALOGUE = [
@@ -57,6 +59,25 @@ CATALOGUE = [
         turned(reference.AdamWDirection(), 2e-3, 0.1),
         2,
         wraps=True,
+    ),
+    row(optim.AdamS, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1), 1, False),
+    row(optim.AdamSRT, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1, transport=True), 1, False),
+    row(optim.SGDMRT, SGD, partial(sphere.SGDMRTTwin, lr=0.1, wd=1e-3), 1, False),
+    row(optim.SphericalAdam, {"lr": 1e-2}, partial(sphere.AdamGTwin, lr=1e-2, betas=(0.9, 0.99)), 1, False),
+    row(
+        optim.SphericalAdam,
+        STAR,
+        partial(sphere.AdamGStarTwin, lr=0.7, betas=(0.0, 0.99), v0=50.0, eps=1e-30),
+        1,
+        False,
+        name="SphericalAdam-star",
+    ),
+    row(
+        optim.KAdam,
+        ADAMW,
+        partial(sphere.KAdamTwin, lr=2e-3, wd=0.1, stages=sphere.inverse_exp(2), vectors=lambda w: None),
+        4,
+        False,
     ),
     row(optim.Lion, LION, partial(reference.Twin, direction=reference.LionDirection(), lr=2e-4, wd=1.0), 1, False),
 ]

@@ -1,0 +1,105 @@
+"""One step on the sphere of one tensor: views, state, compiled functions and shards around `spherical_step.py`."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim import step
+from gyroscope.optim.base import Group, State
+from gyroscope.optim.shards import across_processes, local
+from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
+from gyroscope.optim.step import Number, plain_
+from gyroscope.optim.turning import Workspace, compiled
+from gyroscope.theory.validate import check_betas, check_non_negative
+
+Rule = Callable[..., Change]
+
+CACHED = 2**15
+"""Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
+
+
+def check_adam(group: Group) -> None:
+    """Raise for options that Adam cannot use."""
+    check_betas(group["betas"])
+    check_non_negative("eps", group["eps"])
+
+
+def adam_numbers(group: Group, state: State) -> AdamNumbers:
+    """Adam's options of the moment, and the bias corrections of this step."""
+    (beta1, beta2), t = group["betas"], int(state["step"])
+    return AdamNumbers(group["lr"], group["weight_decay"], beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
+
+
+def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: Workspace) -> None:
+    """Adam's own step, L2 in the gradient, of a tensor that does not turn."""
+    moments = per_entry(state, "exp_avg", p), per_entry(state, "exp_avg_sq", p, at_least_float32(p.dtype))
+    w, grad, m, v = map(local, (p, grad, *moments))
+    root, u = by.correction2**0.5, space.like(w)
+    knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
+    step.adamw(grad + by.l2 * w, u, m, v, **knobs)
+    plain_(w, u, by.lr, 0.0)
+
+
+def per_entry(state: State, name: str, p: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor like the parameter in its state, zeros at first."""
+    if name not in state:
+        state[name] = torch.zeros_like(p, dtype=dtype)
+    return cast(Tensor, state[name])
+
+
+def per_vector(state: State, name: str, p: Tensor, group: Group, first: Number = 0.0) -> Tensor:
+    """A value per vector in a parameter's state: float32 or better, and spread over processes as the vectors are."""
+    if name not in state:
+        split, dtype = Split.of(group), at_least_float32(p.dtype)
+        like = split.sum(p) if hasattr(p, "placements") else p.new_empty(split.num_vectors(p.shape))
+        state[name] = torch.zeros_like(like, dtype=dtype).add_(first)
+    return cast(Tensor, state[name])
+
+
+def advance_(
+    p: Tensor, grad: Tensor, m: Tensor, rows: list[Tensor], rule: Rule, by: Any, group: Group, **options: Any
+) -> None:
+    """One step of a tensor that turns: `rule(products, *rows, by, **options)` says what becomes of each vector."""
+    across = across_processes(p, Split.of(group))
+    w, g, m = (Split.of(group) if across is None else across.split).rows(*map(local, (p, grad, m)))
+    rows, plain = [local(row) for row in rows], _may_hold_a_zero_vector(w)
+    if group["compile"] and across is None:
+        kind = (rule, w.dim(), w.dtype, w.shape[0] == 1, plain)
+        # As nobody's views, for Dynamo compiles again when a view's base has another number of dimensions.
+        compiled(_advance, kind)(rule, w.data, g.data, m.data, rows, type(by)(*map(scalar, by)), options, plain)
+        return
+    parts = in_cache(w)
+    found = torch.cat([inner_products(w[part], g[part], m[part]) for part in parts], -1)
+    if across is None:
+        change = rule(found, *rows, by, **options)
+    else:
+        change = rule(across.summed(found), *rows, by, **options).at(across.mine)
+    for part in parts:
+        combine_(w[part], g[part], m[part], change.at(part), plain)
+
+
+def _advance(
+    rule: Rule, w: Tensor, g: Tensor, m: Tensor, rows: list[Tensor], by: Any, options: dict[str, Any], plain: bool
+) -> None:
+    combine_(w, g, m, rule(inner_products(w, g, m), *rows, by, **options), plain)
+
+
+def _may_hold_a_zero_vector(w: Tensor) -> bool:
+    """Whether Adam's step, a division and a root per entry, must be at hand: asked of a CPU, presumed elsewhere."""
+    return w.device.type != "cpu" or not bool(w[:, *(slice(0, 1),) * (w.dim() - 1)].all())
+
+
+def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
+    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices."""
+    if x.device.type != "cpu" or x.numel() <= CACHED:
+        return [slice(None)]
+    size = max(1, CACHED * x.shape[dim] // x.numel())
+    return [slice(start, start + size) for start in range(0, x.shape[dim], size)]
+
+
+def scalar(number: Number) -> Tensor:
+    """As a 0-d tensor, so that a new value is no new program."""
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64)
