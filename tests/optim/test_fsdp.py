@@ -18,6 +18,7 @@ from gyroscope import optim
 STEPS, WORLD = 4, 2
 OPTIMIZERS = {
     "RotationalAdamW": lambda groups: optim.RotationalAdamW(groups, lr=0.05),
+    "RotationalAdamW, imbalanced": lambda groups: optim.RotationalAdamW(groups, lr=0.05, imbalance=(0.5, 3.0, 0)),
     "RotationalSGD": lambda groups: optim.RotationalSGD(groups, lr=0.1, nesterov=True, weight_decay=0.1),
     "RotationalLion": lambda groups: optim.RotationalLion(groups, lr=0.01),
     "Lion": lambda groups: optim.Lion(groups, lr=0.01, weight_decay=0.1),

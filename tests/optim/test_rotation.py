@@ -20,15 +20,6 @@ VARIANTS = {
 every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads on vectors this small wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def walk(make, steps, dtype=torch.float32, vectors=32, dim=128, **options):
     """Weights before and after, and the mean angle of the last half of the steps, on white-noise gradients."""
     generator = torch.Generator().manual_seed(0)
@@ -279,3 +270,20 @@ def test_the_wrapper_checks_its_own_options():
     ]:
         with pytest.raises(ValueError, match=words):
             Rotational(torch.optim.AdamW([p]), **options)
+
+
+def test_weights_are_where_they_were_when_the_inner_step_fails():
+    class Failing(torch.optim.AdamW):
+        def step(self, closure=None):
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1.0)  # half a step, then out of memory
+            raise MemoryError("no room")
+
+    w = torch.nn.Parameter(torch.randn(4, 8))
+    before = w.detach().clone()
+    optimizer = Rotational(Failing([w], lr=1e-3, weight_decay=0.1))
+    w.grad = torch.randn_like(w)
+    with pytest.raises(MemoryError, match="no room"):
+        optimizer.step()
+    assert torch.equal(w.detach(), before)
+    assert optimizer.param_groups is optimizer.inner.param_groups
