@@ -11,9 +11,9 @@ from torch.optim.optimizer import ParamsT
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.shards import local
-from gyroscope.optim.spherical import in_cache, scalar
+from gyroscope.optim.spherical import in_cache
 from gyroscope.optim.step import Number
-from gyroscope.optim.turning import Workspace, compiled
+from gyroscope.optim.turning import Workspace, compiled, scalar
 from gyroscope.theory.stability import kadam_betas
 from gyroscope.theory.validate import check_betas, check_non_negative
 

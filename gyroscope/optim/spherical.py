@@ -12,7 +12,7 @@ from gyroscope.optim.base import Group, State
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
 from gyroscope.optim.step import Number, plain_
-from gyroscope.optim.turning import Workspace, compiled
+from gyroscope.optim.turning import Workspace, compiled, scalar
 from gyroscope.theory.validate import check_betas, check_non_negative
 
 Rule = Callable[..., Change]
@@ -98,8 +98,3 @@ def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
         return [slice(None)]
     size = max(1, CACHED * x.shape[dim] // x.numel())
     return [slice(start, start + size) for start in range(0, x.shape[dim], size)]
-
-
-def scalar(number: Number) -> Tensor:
-    """As a 0-d tensor, so that a new value is no new program."""
-    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64)

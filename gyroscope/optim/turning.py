@@ -48,7 +48,7 @@ class Inner:
     @cached_property
     def scalars(self) -> Mapping[str, Any]:
         """The direction's numbers as 0-d tensors."""
-        return {name: _scalar(knob) for name, knob in self.knobs.items()}
+        return {name: scalar(knob) for name, knob in self.knobs.items()}
 
 
 Rule = Callable[[Group, int], tuple[Inner, Number | None]]
@@ -66,7 +66,7 @@ class Plan:
     @cached_property
     def scalars(self) -> Turning:
         """The turn's numbers as 0-d tensors."""
-        return Turning(*map(_scalar, self.by))
+        return Turning(*map(scalar, self.by))
 
 
 @final
@@ -235,7 +235,7 @@ def compiled(function: Callable[..., Any], key: tuple[object, ...]) -> Callable[
     return torch.compile(copy, dynamic=True, fullgraph=True)
 
 
-def _scalar(value: Any) -> Any:
+def scalar(value: Any) -> Any:
     """A number as a 0-d tensor, so that a new value is no new program; flags and tensors stay."""
     number = isinstance(value, float | int) and not isinstance(value, bool)
     return torch.tensor(value, dtype=torch.float64) if number else value

@@ -3,12 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from gyroscope.planner.question import Layer, Question
 from gyroscope.theory import Equilibrium, Forecast, constant, forecast
-from gyroscope.theory.forecast import SETTLED
-from gyroscope.theory.rule import over
 
 OVER_ROTATION = 1.1
 """Rotation over its equilibrium above which the start counts as too fast."""
@@ -23,26 +19,10 @@ class Prediction:
     forecast: Forecast | None
     warmup: int | None
     """Steps of warmup that keep the start within its equilibrium rotation; None where there is no such warmup."""
-    after_warmup: int
-
-    @property
-    def settles_at(self) -> int | None:
-        """First step within 10 % of equilibrium after the warmup: while lr climbs, equilibrium only passes by."""
-        if self.forecast is None:
-            return None
-        near = np.abs(over(self.forecast.norm, self.forecast.equilibrium_norm) - 1) <= SETTLED
-        near[: self.after_warmup] = False
-        return int(near.argmax()) if near.any() else None
-
-    @property
-    def falls_out_at(self) -> int | None:
-        """First step after that with a norm too large for its rate."""
-        if self.forecast is None or self.settles_at is None:
-            return None
-        f = self.forecast
-        out = f.norm > f.rule.falls_out_ratio * f.equilibrium_norm
-        out[: self.settles_at] = False
-        return int(out.argmax()) if out.any() else None
+    settles_at: int | None = None
+    """First step after the warmup within 10 % of equilibrium."""
+    falls_out_at: int | None = None
+    """First step after that with a norm too large for its rate."""
 
 
 def predict(question: Question, progress: Callable[[int], None] | None = None) -> tuple[Prediction, ...]:
@@ -51,11 +31,12 @@ def predict(question: Question, progress: Callable[[int], None] | None = None) -
 
 
 def _predict(question: Question, layer: Layer, progress: Callable[[int], None] | None) -> Prediction:
-    equilibrium, after = question.rule.equilibrium(**layer.known), max(question.schedule.warmup - 1, 0)
+    equilibrium = question.rule.equilibrium(**layer.known)
     if layer.missing(question.rule):
-        return Prediction(layer, equilibrium, None, None, after)
+        return Prediction(layer, equilibrium, None, None)
     course = forecast(question.rule, question.schedule, norm=layer.norm, **layer.known, progress=progress)
-    return Prediction(layer, equilibrium, course, needed_warmup(question, layer), after)
+    settled = course.settled_after(max(question.schedule.warmup - 1, 0))
+    return Prediction(layer, equilibrium, course, needed_warmup(question, layer), *settled)
 
 
 def needed_warmup(question: Question, layer: Layer) -> int | None:

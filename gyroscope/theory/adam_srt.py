@@ -9,6 +9,7 @@ import numpy as np
 from gyroscope.theory.adam_l2 import UNDETERMINED, decay_power, never_settles
 from gyroscope.theory.mean_field import Array, Number, Step, adam_scale, in_blocks
 from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time, leading_order, turning_angle
+from gyroscope.theory.sgd_mrt import transported_power
 from gyroscope.theory.validate import check_betas, check_decay
 
 
@@ -53,19 +54,19 @@ class AdamSRT(UpdateRule):
         return Equilibrium(turning_angle(decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        """After each step m's tangent part and v shrink as gradients do, by ‖w‖²/‖w'‖² in the square."""
+        """After each step m² and v shrink by ‖w‖²/‖w'‖², as gradients do: times ‖w‖² they only remember gradients."""
         return in_blocks(self._steps(norm2, lr, weights))
 
     def _steps(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
         (beta1, beta2), wd = self.betas, self.weight_decay
-        y, q, v = norm2, np.zeros_like(norm2), np.zeros_like(norm2)
+        scales = adam_scale(lr, self.betas)
+        filled = (1 - beta1) ** 2 * transported_power(beta1, len(lr))  # E‖m‖²·‖w‖²/g̃²
+        y, v = norm2, np.zeros_like(norm2)  # v·‖w‖²
         g2_unit, C = weights.unit_grad_norm**2, weights.fan_in
-        for scale in adam_scale(lr, self.betas).tolist():
-            g2 = g2_unit / y
-            v = beta2 * v + g2 + wd * wd * y
-            q = beta1 * beta1 * q + (1 - beta1) * (1 - beta1) * g2
-            s = scale * (C / v) ** 0.5
-            step = Step.of(y, s * ((1 - beta1) * wd), 0.0, s * s * q)
-            shrink = y / step.norm2
-            q, v, y = q * shrink, v * shrink, step.norm2
+        for scale, square in zip(scales.tolist(), (scales * scales * filled).tolist(), strict=True):
+            v = beta2 * v + g2_unit + wd * wd * y * y
+            entries = C / v
+            decay = (scale * (1 - beta1) * wd) * np.sqrt(entries * y)
+            step = Step.of(y, decay, 0.0, square * g2_unit * entries)
+            y = step.norm2
             yield step

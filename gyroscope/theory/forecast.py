@@ -40,7 +40,7 @@ class Forecast:
     @property
     def settled_at(self) -> Any:
         """First step after which the norm is within 10 % of its equilibrium; None if there is none."""
-        return _first(np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED)
+        return _first(self._settled(0))
 
     @property
     def falls_out_at(self) -> Any:
@@ -48,8 +48,18 @@ class Forecast:
 
         At the end of a schedule the equilibrium norm falls faster than the decay of that moment can follow.
         """
-        settled = np.maximum.accumulate(np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED, axis=0)
-        return _first(settled & (self.norm > self.rule.falls_out_ratio * self.equilibrium_norm))
+        return self.settled_after(0)[1]
+
+    def settled_after(self, start: int) -> tuple[Any, Any]:
+        """`settled_at` and `falls_out_at`, counted from step `start`: while lr climbs, equilibrium only passes by."""
+        settled = self._settled(start)
+        out = self.norm > self.rule.falls_out_ratio * self.equilibrium_norm
+        return _first(settled), _first(np.maximum.accumulate(settled, axis=0) & out)
+
+    def _settled(self, start: int) -> npt.NDArray[np.bool_]:
+        near: npt.NDArray[np.bool_] = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
+        near[:start] = False
+        return near
 
     @property
     def over_rotation(self) -> Any:

@@ -30,6 +30,16 @@ def angular_update(lr: Number, weight_decay: Number) -> Number:
     return equilibrium_angle(lr * weight_decay, 1.0)
 
 
+def transported_power(momentum: float, steps: int) -> Array:
+    """E‖m‖²·‖w‖²/g̃² of transported momentum at steps 1, 2, …: (1-α^(2t))/(1-α²).
+
+    >>> transported_power(0.5, 2).tolist()
+    [1.0, 1.25]
+    """
+    squared = momentum**2
+    return np.asarray((1 - squared ** np.arange(1, steps + 1)) / (1 - squared))
+
+
 @final
 @dataclass(frozen=True)
 class SGDMRT(UpdateRule):
@@ -66,15 +76,13 @@ class SGDMRT(UpdateRule):
         )
 
     def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        """Transport keeps the momentum tangent and shrinks its square by ‖w‖²/‖w'‖², as a gradient's would."""
+        """E‖m‖²·‖w‖² does not know the weight: transport shrinks m as a gradient's square would, by ‖w‖²/‖w'‖²."""
         return in_blocks(self._steps(norm2, lr, weights))
 
     def _steps(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        y, q, alpha2 = norm2, np.zeros_like(norm2), self.momentum**2
-        g2_unit = weights.unit_grad_norm**2
-        for lr_t in lr.tolist():
-            q = alpha2 * q + g2_unit / y
-            step = Step.of(y, lr_t * self.weight_decay, 0.0, lr_t * lr_t * q)
-            q = q * y / step.norm2
+        filled = transported_power(self.momentum, len(lr))
+        y, g2_unit = norm2, weights.unit_grad_norm**2
+        for decay, scale in zip((lr * self.weight_decay).tolist(), (lr * lr * filled).tolist(), strict=True):
+            step = Step.of(y, decay, 0.0, scale * (g2_unit / y))
             y = step.norm2
             yield step

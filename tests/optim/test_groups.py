@@ -153,7 +153,9 @@ def test_any_optimizer_of_torch_takes_the_groups_and_saves_them(name, make):
 
 def test_muon_takes_the_matrices_that_rotate():
     groups = param_groups(ZOO["mlp"][0], weight_decay=0.1)
-    torch.optim.Muon([group for group in groups if group["granularity"] != "none"]).step()
+    muon = torch.optim.Muon([group for group in groups if group["granularity"] != "none"])
+    muon.step()
+    assert all(p.dim() == 2 for group in muon.param_groups for p in group["params"])
 
 
 def test_whole_tensors_or_nothing_may_rotate_and_decay_stays():
