@@ -12,7 +12,8 @@ from gyroscope.optim.base import SPLIT, Group
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.step import Turning, displace_, sums, turn
 from gyroscope.optim.turning import row_state, slack
-from gyroscope.theory.rule import UpdateRule, Weights
+from gyroscope.theory.rule import UpdateRule
+from gyroscope.theory.weights import Weights
 from gyroscope.theory.validate import check_fraction, check_non_negative
 
 Angle = float | Callable[[int], float] | UpdateRule

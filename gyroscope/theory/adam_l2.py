@@ -1,15 +1,15 @@
 """Adam with L2 in the gradient: the decay is scaled like the gradient, so it depends on it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.mean_field import AdamStepSize, Array, Number, Step, adam_scale
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time, over, turning_angle
+from gyroscope.theory.mean_field import Array, Inputs, LinearMotion, Number, Scale, adam_scale
+from gyroscope.theory.rule import Equilibrium, UpdateRule, forgetting_time, over, turning_angle
 from gyroscope.theory.sgdm import HeavyBall
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 UNDETERMINED = Equilibrium(None, None, None, None)
 
@@ -18,21 +18,29 @@ def decay_power(lr: Number, weight_decay: Number, C: Number, g_unit: Number, con
     """z = (λ‖ω‖²/g̃)², the share of the decay in E‖g + λω‖²: root of z^(3/4)·sqrt(1+z) = k·(constant + slope·z).
 
     k = lr·sqrt(C·λ/g̃)/2. constant = slope = 1 is RE's cubic 4λ²x³ - C·lr²λ²x² - C·lr²g̃² = 0. The left over the right
-    side grows with z whenever slope ≤ constant, so Newton's method in ln z finds the one root.
+    side grows with z whenever slope ≤ constant, so Newton's method in z^(1/4) finds the one root.
 
     >>> f"{decay_power(1e-3, 1e-2, 512, 0.05, 1.0, 1.0):.6f}"
     '0.000869'
     """
-    log_k = np.log(np.maximum(lr * (C * weight_decay / g_unit) ** 0.5 / 2, 1e-300))
-    log_z = (log_k + np.log(constant)) / 0.75  # the root while z is small
+    per_lr, lr = (C * weight_decay / g_unit) ** 0.5 / 2, np.maximum(lr, 1e-100)
+    k, small = lr * per_lr, constant * per_lr
+    x = np.cbrt(lr) * np.cbrt(small)  # z^(1/4), the root while z is small; then what it lacks in the next order of z
+    z = _fourth(x)
+    x = x + x * z / (1 + z) * ((slope / constant - 0.5) / 3)
     for _ in range(40):
-        z = np.exp(log_z)
-        right = constant + slope * z
-        gap = 0.75 * log_z + 0.5 * np.log((1 + z) / right**2) - log_k
-        log_z = log_z - gap / (0.75 + 0.5 * z / (1 + z) - slope * z / right)
-        if np.abs(gap).max() < 1e-7:  # the last correction squared it
+        z = _fourth(x)
+        right, one_z = constant + slope * z, 1 + z
+        excess = k * right / (x * x * x * one_z**0.5) - 1
+        x = x + x * excess / (3 + z * (2 / one_z - 4 * slope / right))
+        if np.abs(excess).max() < 1e-5:  # the last correction squared it
             break
-    return np.exp(log_z)
+    return _fourth(x)
+
+
+def _fourth(x: Number) -> Number:
+    squared = x * x
+    return squared * squared
 
 
 @final
@@ -76,9 +84,9 @@ class AdamL2(UpdateRule):
         decay = lr * wd * (C * x / (g_unit**2 * (1 + z))) ** 0.5
         return Equilibrium(over(rms, x**0.5), x**0.5, rms, forgetting_time(decay))
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """The heavy ball with the step size that v allows."""
-        return coupled_adam_mean_field(self.weight_decay, self.betas, norm2, lr, weights)
+        return coupled_adam_motion(HeavyBall.of(self.betas[0], nesterov=False), self.weight_decay, self.betas, norm2)
 
 
 def never_settles(update_rms: Number) -> Equilibrium:
@@ -101,10 +109,11 @@ def coupled_adam_equilibrium(lr: Number, wd: Number, C: Number, g_unit: Number, 
     return Equilibrium(turning_angle(kappa * decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
 
 
-def coupled_adam_mean_field(
-    wd: float, betas: tuple[float, float], norm2: Array, lr: Array, weights: Weights
-) -> Iterator[Step]:
+def coupled_adam_motion(ball: HeavyBall, wd: float, betas: tuple[float, float], norm2: Array) -> LinearMotion:
     """The heavy ball's motion at the step size that v allows; the ball's momentum is 1/(1-β1) times Adam's."""
-    ball = HeavyBall.of(betas[0], nesterov=False).motion(wd, AdamStepSize(betas[1], weights.fan_in, l2=wd))
-    scale = (1 - betas[0]) * adam_scale(lr, betas)
-    return ball.mean_field(norm2, np.zeros_like(lr), scale, unit_grad2=weights.unit_grad_norm**2)
+
+    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+        scale = (1 - betas[0]) * adam_scale(lr, betas, done)
+        return Inputs(np.zeros_like(lr), scale, weights.unit_grad_norm**2, weights.fan_in)
+
+    return LinearMotion(ball.rule(wd, Scale(betas[1], weight=wd * wd)), norm2, inputs)

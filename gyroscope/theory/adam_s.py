@@ -1,15 +1,16 @@
 """Adam-S: Adam with one second moment per vector (SP), which keeps the gradient's direction."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.adam_l2 import UNDETERMINED, coupled_adam_equilibrium, coupled_adam_mean_field, never_settles
-from gyroscope.theory.mean_field import Array, Number, Step
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, leading_order
+from gyroscope.theory.adam_l2 import UNDETERMINED, coupled_adam_equilibrium, coupled_adam_motion, never_settles
+from gyroscope.theory.mean_field import Array, LinearMotion, Number
+from gyroscope.theory.rule import Equilibrium, UpdateRule, leading_order
+from gyroscope.theory.sgdm import HeavyBall
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 @final
@@ -49,6 +50,6 @@ class AdamS(UpdateRule):
         norm = np.cbrt(lr * C**0.5 * g_unit / (2 * wd))
         return leading_order(lr * wd * norm * C**0.5 / g_unit, tau, lr * (C / tau) ** 0.5)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """Adam with L2's motion."""
-        return coupled_adam_mean_field(self.weight_decay, self.betas, norm2, lr, weights)
+        return coupled_adam_motion(HeavyBall.of(self.betas[0], nesterov=False), self.weight_decay, self.betas, norm2)

@@ -1,16 +1,16 @@
 """Adam-SRT: Adam-S whose momentum is rescaled and transported with the weight (SP Algorithm 1)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
 from gyroscope.theory.adam_l2 import UNDETERMINED, decay_power, never_settles
-from gyroscope.theory.mean_field import Array, Number, Step, adam_scale, in_blocks
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time, leading_order, turning_angle
+from gyroscope.theory.mean_field import Array, Motion, Number, Step, adam_scale
+from gyroscope.theory.rule import Equilibrium, UpdateRule, forgetting_time, leading_order, turning_angle
 from gyroscope.theory.sgd_mrt import transported_power
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 @final
@@ -53,20 +53,46 @@ class AdamSRT(UpdateRule):
         decay = (1 - beta1) * lr * wd * (C * y / (g_unit**2 * (1 + z))) ** 0.5
         return Equilibrium(turning_angle(decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        """After each step m² and v shrink by ‖w‖²/‖w'‖², as gradients do: times ‖w‖² they only remember gradients."""
-        return in_blocks(self._steps(norm2, lr, weights))
+    def motion(self, norm2: Array) -> Motion:
+        """Tangent steps of moments that, times ‖w‖², only remember gradients."""
+        return TransportedAdamMotion(self, norm2)
 
-    def _steps(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        (beta1, beta2), wd = self.betas, self.weight_decay
-        scales = adam_scale(lr, self.betas)
-        filled = (1 - beta1) ** 2 * transported_power(beta1, len(lr))  # E‖m‖²·‖w‖²/g̃²
-        y, v = norm2, np.zeros_like(norm2)  # v·‖w‖²
-        g2_unit, C = weights.unit_grad_norm**2, weights.fan_in
-        for scale, square in zip(scales.tolist(), (scales * scales * filled).tolist(), strict=True):
-            v = beta2 * v + g2_unit + wd * wd * y * y
-            entries = C / v
-            decay = (scale * (1 - beta1) * wd) * np.sqrt(entries * y)
-            step = Step.of(y, decay, 0.0, square * g2_unit * entries)
-            y = step.norm2
-            yield step
+
+@final
+class TransportedAdamMotion(Motion):
+    """Adam-SRT on its way: after each step m² and v shrink by ‖w‖²/‖w'‖², as gradients do.
+
+    V = v·‖w‖²/(1-β2) <- β2·V + g̃² + λ²y²,   a = scale·(1-β1)·λ·sqrt(C·y/V),   y' = (1-a)² y + scale²·E‖m‖²·C·y/V
+    """
+
+    def __init__(self, rule: AdamSRT, norm2: Array) -> None:
+        super().__init__(norm2)
+        self.rule = rule
+        self._v = np.zeros_like(norm2)
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        (beta1, beta2), wd = self.rule.betas, self.rule.weight_decay
+        scale = adam_scale(lr, self.rule.betas, self.done)
+        filled = (1 - beta1) ** 2 * transported_power(beta1, self.done, len(lr))  # E‖m‖²·‖w‖²/g̃²
+        y, v = self.norm2, self._v
+        g2_unit, C = (np.broadcast_to(value, y.shape).copy() for value in (weights.unit_grad_norm**2, weights.fan_in))
+        decay, square, norm2 = np.empty((3, len(lr), y.size))
+        beside, per_decay = np.empty_like(y), scale * (1 - beta1) * wd
+        for a, u2, after, per_a, per_u in zip(decay, square, norm2, per_decay, scale * scale * filled, strict=True):
+            np.multiply(y, y, out=beside)
+            beside *= wd * wd
+            beside += g2_unit
+            v *= beta2
+            v += beside
+            np.divide(C, v, out=u2)
+            np.multiply(u2, y, out=a)
+            np.sqrt(a, out=a)
+            a *= per_a
+            u2 *= g2_unit
+            u2 *= per_u
+            np.subtract(1.0, a, out=beside)
+            beside *= beside
+            np.multiply(beside, y, out=after)
+            after += u2
+            y = after
+        return Step(decay, np.zeros((len(lr), 1)), square, norm2)

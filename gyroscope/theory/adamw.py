@@ -1,14 +1,14 @@
 """AdamW: weight decay outside the adaptive step (torch multiplies it by lr)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from gyroscope.theory.correlation import Correlation
-from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
-from gyroscope.theory.mean_field import AdamStepSize, Array, Combination, LinearRule, Number, Step, adam_scale
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle
+from gyroscope.theory.decoupled import decoupled_adam_motion, decoupled_equilibrium
+from gyroscope.theory.mean_field import Array, Combination, LinearMotion, Number
+from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
@@ -56,8 +56,7 @@ class AdamW(UpdateRule):
         rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """m' = β1·m + (1-β1)·g, u = lr·m'/√v; the gradient's scale cancels."""
         average = Combination(0.0, self.betas[0], 1 - self.betas[0])
-        motion = LinearRule(average, average, AdamStepSize(self.betas[1], weights.fan_in))
-        return motion.mean_field(norm2, decay_at(self, lr), adam_scale(lr, self.betas), unit_grad2=1.0)
+        return decoupled_adam_motion(self, norm2, update=average, momentum=average)

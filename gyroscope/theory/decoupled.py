@@ -3,8 +3,18 @@
 from typing import Protocol
 
 from gyroscope.theory.correlation import Correlation, OddCorrelation
-from gyroscope.theory.mean_field import Number
+from gyroscope.theory.mean_field import (
+    Array,
+    Combination,
+    Inputs,
+    LinearMotion,
+    LinearRule,
+    Number,
+    Scale,
+    adam_scale,
+)
 from gyroscope.theory.rule import Equilibrium, law, leading_order
+from gyroscope.theory.weights import Weights
 
 
 class Decoupled(Protocol):
@@ -36,3 +46,21 @@ def decoupled_equilibrium(
     if leading:
         return leading_order(decay, momentum.time(), update_rms)
     return law(decay, momentum.time(decay), update_rms)
+
+
+class DecoupledAdam(Decoupled, Protocol):
+    """What the Adams with decoupled decay have in common."""
+
+    @property
+    def betas(self) -> tuple[float, float]: ...  # noqa: D102
+
+
+def decoupled_adam_motion(
+    rule: DecoupledAdam, norm2: Array, *, update: Combination, momentum: Combination
+) -> LinearMotion:
+    """An Adam's motion with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
+
+    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+        return Inputs(decay_at(rule, lr), adam_scale(lr, rule.betas, done), size=weights.fan_in)
+
+    return LinearMotion(LinearRule(update, momentum, Scale(rule.betas[1])), norm2, inputs)

@@ -1,16 +1,17 @@
 """Norm and rotation at every step of a run, under any schedule, for many layers at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.mean_field import BLOCK, Array, Number, Step
-from gyroscope.theory.rule import UpdateRule, Weights, over, require
+from gyroscope.theory.mean_field import BLOCK, Array, Motion, Number
+from gyroscope.theory.rule import UpdateRule, over, require
 from gyroscope.theory.schedules import Multiplier, multipliers
 from gyroscope.theory.validate import positive_array
+from gyroscope.theory.weights import Weights
 
 SETTLED = 0.1
 """A norm within this fraction of its equilibrium has settled."""
@@ -91,7 +92,7 @@ def forecast(
 ) -> Forecast:
     """Follow the mean norm and rotation of a scale-invariant vector through a run that starts at `norm`.
 
-    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (theirs is the rule's own, `mean_field`), within 1 % of a random
+    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (the rule's own, `motion`), within 1 % of a random
     walk of many vectors. `norm`, `fan_in` and `unit_grad_norm` may be arrays, one value for each layer. `progress` is
     told the number of steps done, now and then.
 
@@ -110,7 +111,7 @@ def forecast(
             f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
         )
     start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
-    norm, angle = _follow(rule.mean_field(start2, lr, weights), start2, len(lr), progress)
+    norm, angle = _follow(rule.motion(start2), lr, weights, progress)
     equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
 
     def per_layer(values: Array) -> Array:
@@ -143,24 +144,19 @@ def _equilibria(
     return norm, angle, total_decay
 
 
-def _follow(
-    blocks: Iterator[Step], before2: Array, count: int, progress: Callable[[int], None] | None
-) -> tuple[Array, Array]:
+def _follow(motion: Motion, lr: Array, weights: Weights, progress: Callable[[int], None] | None) -> tuple[Array, Array]:
     """Norms after each step and the angle of each step."""
-    norm, angle = np.empty((count, before2.size)), np.empty((count, before2.size))
-    done = 0
+    norm, angle = np.empty((2, len(lr), motion.norm2.size))
     with np.errstate(all="ignore"):
-        for decay, cross, square, after2 in blocks:
-            block = slice(done, done := done + len(after2))
-            start2 = np.concatenate([before2[None], after2[:-1]])
-            tangential = np.sqrt(np.maximum(square * start2 - cross * cross, 0.0))
-            np.arctan2(tangential, (1 - decay) * start2 - cross, out=angle[block])
-            np.sqrt(after2, out=norm[block])
-            before2 = after2[-1]
-            if not (np.isfinite(norm[block]).all() and (after2 > 0).all()):
+        for first in range(0, len(lr), BLOCK):
+            block, before2 = slice(first, first + BLOCK), motion.norm2
+            step = motion.advance(lr[block], weights)
+            angle[block] = step.angles(before2)
+            np.sqrt(step.norm2, out=norm[block])
+            if not (np.isfinite(norm[block]).all() and (step.norm2 > 0).all()):
                 raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
             if progress is not None:
-                progress(done)
+                progress(motion.done)
     return norm, angle
 
 

@@ -1,14 +1,14 @@
 """Hyperball: the update made tangent, scaled to lr times the norm, and the norm restored."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.mean_field import Array, Number, Step
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights
+from gyroscope.theory.mean_field import Array, Motion, Number, Step
+from gyroscope.theory.rule import Equilibrium, UpdateRule
 from gyroscope.theory.validate import check_non_negative
+from gyroscope.theory.weights import Weights
 
 
 @final
@@ -35,7 +35,15 @@ class Hyperball(UpdateRule):
         """The angle alone: any norm stays as it is."""
         return Equilibrium(lr if leading else np.arctan(lr), None, None, None)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> Motion:
         """The tangent step of lr·‖w‖, and the norm unchanged."""
-        zero, still = np.zeros((len(lr), 1)), np.broadcast_to(norm2, (len(lr), norm2.size))
-        yield Step(zero, zero, lr[:, None] ** 2 * norm2, still)
+        return HyperballMotion(norm2)
+
+
+@final
+class HyperballMotion(Motion):
+    """Tangent steps of lr·‖w‖ at a norm that never changes."""
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        zero, still = np.zeros((len(lr), 1)), np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
+        return Step(zero, zero, lr[:, None] ** 2 * self.norm2, still)

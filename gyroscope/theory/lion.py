@@ -1,6 +1,5 @@
 """Lion: the sign of an interpolation between momentum and gradient."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, pi
 from typing import ClassVar, final
@@ -9,9 +8,10 @@ import numpy as np
 
 from gyroscope.theory.correlation import Correlation, OddCorrelation
 from gyroscope.theory.decoupled import decay_at
-from gyroscope.theory.mean_field import Array, Combination, LinearRule, Number, Step
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, law, leading_order
+from gyroscope.theory.mean_field import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
+from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, law, leading_order
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
@@ -71,18 +71,16 @@ class Lion(UpdateRule):
         decay, rms = decay_at(self, lr), None if weights.fan_in is None else lr * weights.fan_in**0.5
         return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
         beta1, beta2 = self.betas
-        update = Combination(0.0, beta1, 1 - beta1)
-        size, square = 2 * weights.fan_in / pi, update.dot(update)
-        motion = LinearRule(
-            update,
-            momentum=Combination(0.0, beta2, 1 - beta2),
-            step_size=lambda moments: (size / (square @ moments)) ** 0.5,
-            excess=pi / 2,
-        )
-        return motion.mean_field(norm2, decay_at(self, lr), lr, unit_grad2=1.0)
+        argument, average = Combination(0.0, beta1, 1 - beta1), Combination(0.0, beta2, 1 - beta2)
+        share = (beta1 / (1 - beta1)) ** 2  # E‖c‖² = (1-β1)²·(share·E‖m‖² + E‖g‖²)
+
+        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+            return Inputs(decay_at(self, lr), lr, size=2 * weights.fan_in / (pi * (1 - beta1) ** 2))
+
+        return LinearMotion(LinearRule(argument, average, Scale(momentum=share), excess=pi / 2), norm2, inputs)
 
     def _time(self, decay: Number) -> Number:
         signs = correlation(*self.betas)

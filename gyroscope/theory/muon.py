@@ -1,17 +1,18 @@
 """Muon: momentum orthogonalised by Newton–Schulz iterations; the vector that turns is the whole matrix."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
 from gyroscope.theory.correlation import Correlation, OddCorrelation
 from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
-from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
+from gyroscope.theory.mean_field import Array, Number, StationaryMotion
 from gyroscope.theory.nadam import nesterov_filter
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, forgetting_time
+from gyroscope.theory.rule import Equilibrium, UpdateRule, forgetting_time
 from gyroscope.theory.validate import check_decay, check_fraction
+from gyroscope.theory.weights import Weights
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
@@ -32,6 +33,7 @@ def orthogonalised(sigma: Number) -> Number:
     return sigma
 
 
+@cache
 def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
     """(q, share): mean square singular value of an orthogonalised Gaussian matrix, and how linear the map is.
 
@@ -89,13 +91,16 @@ class Muon(UpdateRule):
         unit, momentum = self._unit_update(weights.shape)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> StationaryMotion:
         """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
-        unit, momentum = self._unit_update(weights.shape)
-        decay = decay_at(self, lr)
-        ratio, a = self.momentum, float(decay.max())
-        first = (momentum.time(a) - 1) * (1 - ratio * (1 - a)) / (2 * (1 - a))  # the geometric twin: same τ(a)
-        return in_blocks(stationary_mean_field(norm2, decay, lr * unit, first, ratio))
+
+        def inputs(lr: Array, weights: Weights) -> tuple[Array, Array, float, float]:
+            unit, momentum = self._unit_update(weights.shape)
+            ratio, a = self.momentum, float(decay_at(self, self.lr))
+            first = (momentum.time(a) - 1) * (1 - ratio * (1 - a)) / (2 * (1 - a))  # the geometric twin: same τ(a)
+            return decay_at(self, lr), lr * unit, first, ratio
+
+        return StationaryMotion(norm2, inputs)
 
     def _unit_update(self, shape: tuple[int, ...]) -> tuple[float, OddCorrelation]:
         if len(shape) != 2:

@@ -1,14 +1,14 @@
 """NAdam with decoupled weight decay: AdamW whose step looks one gradient ahead."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from gyroscope.theory.correlation import Correlation
-from gyroscope.theory.decoupled import decay_at, decoupled_equilibrium
-from gyroscope.theory.mean_field import AdamStepSize, Array, Combination, LinearRule, Number, Step, adam_scale
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights
+from gyroscope.theory.decoupled import decoupled_adam_motion, decoupled_equilibrium
+from gyroscope.theory.mean_field import Array, Combination, LinearMotion, Number
+from gyroscope.theory.rule import Equilibrium, UpdateRule
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 def nesterov_filter(beta: Number) -> tuple[Number, Number]:
@@ -50,9 +50,8 @@ class NAdam(UpdateRule):
         rms = None if C is None else lr * (C * (c0**2 + c1**2 / (1 - beta1**2))) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_filter(c0, c1, beta1), rms, leading)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """AdamW's motion with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
-        beta1, beta2 = self.betas
+        beta1 = self.betas[0]
         update, average = Combination(0.0, beta1**2, 1 - beta1**2), Combination(0.0, beta1, 1 - beta1)
-        motion = LinearRule(update, average, AdamStepSize(beta2, weights.fan_in))
-        return motion.mean_field(norm2, decay_at(self, lr), adam_scale(lr, self.betas), unit_grad2=1.0)
+        return decoupled_adam_motion(self, norm2, update=update, momentum=average)

@@ -1,16 +1,16 @@
 """NAdam with L2 in the gradient, as torch's NAdam has it unless told to decouple the decay."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.adam_l2 import UNDETERMINED, never_settles
-from gyroscope.theory.mean_field import AdamStepSize, Array, Number, Step, adam_scale
-from gyroscope.theory.rule import Equilibrium, UpdateRule, Weights, equilibrium_angle, forgetting_time, turning_angle
+from gyroscope.theory.adam_l2 import UNDETERMINED, coupled_adam_motion, decay_power, never_settles
+from gyroscope.theory.mean_field import Array, LinearMotion, Number
+from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, forgetting_time, turning_angle
 from gyroscope.theory.sgdm import HeavyBall, update_power
 from gyroscope.theory.validate import check_betas, check_decay
+from gyroscope.theory.weights import Weights
 
 
 @final
@@ -44,21 +44,24 @@ class NAdamL2(UpdateRule):
         power = update_power(beta1, nesterov=True)
         if wd == 0:
             return never_settles(lr * (1 - beta1) * (C * power) ** 0.5)
-        y = g_unit * (lr / wd) ** 0.5
-        for _ in range(40):  # y' ∝ y^(1/4) while the decay is a small part of v: each turn quarters the error
-            s = (1 - beta1) * lr * (C * y / (g_unit**2 + (wd * y) ** 2)) ** 0.5
+        lr = np.maximum(lr, 1e-100)
+        z = decay_power(lr, wd, C, g_unit, 1.0, 0.0)  # leading order; the exact root is near
+        for _ in range(40):
+            s = (1 - beta1) * lr * (C / (g_unit * wd) * z**0.5 / (1 + z)) ** 0.5
             share, shrink = (2 * wd * (1 - beta1), None) if leading else self._ball.fixed_point(s, wd)
-            y = g_unit * (s / share) ** 0.5
+            ratio = wd * wd * s / (share * z)  # z'/z, where z' belongs to the ball's fixed point at this s
+            z = z * (1 + (ratio - 1) / (0.75 + 0.5 * z / (1 + z)))
+            if np.abs(ratio - 1).max() < 1e-9:
+                break
+        y = g_unit * z**0.5 / wd
         decay = s * wd / (1 - beta1)
         leading_angle = equilibrium_angle(decay, 1 / ((1 - beta1) ** 2 * power))
         angle = leading_angle if shrink is None else turning_angle(shrink)
         return Equilibrium(angle, y**0.5, s * g_unit * (power / y) ** 0.5, forgetting_time(decay))
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """Adam with L2's motion with Nesterov's update."""
-        motion = self._ball.motion(self.weight_decay, AdamStepSize(self.betas[1], weights.fan_in, l2=self.weight_decay))
-        scale = (1 - self.betas[0]) * adam_scale(lr, self.betas)
-        return motion.mean_field(norm2, np.zeros_like(lr), scale, unit_grad2=weights.unit_grad_norm**2)
+        return coupled_adam_motion(self._ball, self.weight_decay, self.betas, norm2)
 
     @property
     def _ball(self) -> HeavyBall:

@@ -6,16 +6,16 @@ and the time over which u stays correlated – settle everything: norm, angle pe
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log, prod
-from typing import Any, ClassVar, final
+from math import log
+from typing import ClassVar, final
 
 import numpy as np
 
 from gyroscope.theory.correlation import Correlation
-from gyroscope.theory.mean_field import Array, Number, Step, in_blocks, stationary_mean_field
+from gyroscope.theory.mean_field import Array, Motion, Number, StationaryMotion
 from gyroscope.theory.validate import check_fraction, check_non_negative, positive_array
+from gyroscope.theory.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,6 @@ class Equilibrium:
     def half_life(self) -> Number | None:
         """Steps after which the cosine with an earlier direction has halved: ln 2 × timescale."""
         return None if self.timescale is None else log(2) * self.timescale
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What a prediction may need to know about the weights; None where unknown. Arrays describe many layers at once."""
-
-    fan_in: Number = None
-    unit_grad_norm: Number = None
-    shape: Any = None
-
-    @classmethod
-    def checked(cls, fan_in: object, unit_grad_norm: object, shape: object) -> "Weights":
-        """The same, validated; a shape (as torch has it, outputs first) also gives the fan-in of one row."""
-        if shape is not None:
-            if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape) or not shape:
-                raise ValueError(f"shape={shape!r} must be a tuple of positive whole numbers, for example (256, 128)")
-            shape = tuple(shape)
-            fan_in = prod(shape[1:]) if fan_in is None else fan_in
-        return cls(
-            None if fan_in is None else positive_array("fan_in", fan_in),
-            None if unit_grad_norm is None else positive_array("unit_grad_norm", unit_grad_norm),
-            shape,
-        )
 
 
 def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:
@@ -90,7 +67,7 @@ def turning_angle(shrink: Number) -> Number:
 
     An arccos of 1 - shrink in a form that keeps its digits where shrink is tiny.
     """
-    return np.arctan2((shrink * (2 - shrink)) ** 0.5, 1 - shrink)
+    return 2 * np.arcsin((shrink / 2) ** 0.5)
 
 
 def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
@@ -139,8 +116,8 @@ class UpdateRule(ABC):
         """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
 
     @abstractmethod
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        """The averaged motion of the squared norm under these learning rates, in blocks of steps."""
+    def motion(self, norm2: Array) -> Motion:
+        """The averaged motion that starts at these squared norms, to be advanced step by step."""
 
     @property
     def norm_exponent(self) -> float:
@@ -250,12 +227,13 @@ class Rule(UpdateRule):
             return leading_order(lr * self.decay, self.correlation_time, update_rms)
         return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> StationaryMotion:
         """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
-        if self.update_rms is None:
+        decay, update_rms = self.decay, self.update_rms
+        if update_rms is None:
             raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
         first, ratio = self._correlation.first, self._correlation.ratio
-        return in_blocks(stationary_mean_field(norm2, lr * self.decay, lr * self.update_rms, first, ratio))
+        return StationaryMotion(norm2, lambda lr, _: (lr * decay, lr * update_rms, first, ratio))
 
     @property
     def _correlation(self) -> Correlation:

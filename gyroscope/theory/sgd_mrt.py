@@ -1,22 +1,14 @@
 """SGD-MRT: momentum that is transported with the weight and stays tangent (SP Appendix E.2)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.mean_field import Array, Number, Step, in_blocks
-from gyroscope.theory.rule import (
-    Equilibrium,
-    UpdateRule,
-    Weights,
-    equilibrium_angle,
-    forgetting_time,
-    over,
-    turning_angle,
-)
+from gyroscope.theory.mean_field import Array, Motion, Number, Step
+from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, forgetting_time, over, turning_angle
 from gyroscope.theory.validate import check_decay, check_fraction
+from gyroscope.theory.weights import Weights
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
@@ -30,14 +22,14 @@ def angular_update(lr: Number, weight_decay: Number) -> Number:
     return equilibrium_angle(lr * weight_decay, 1.0)
 
 
-def transported_power(momentum: float, steps: int) -> Array:
-    """E‖m‖²·‖w‖²/g̃² of transported momentum at steps 1, 2, …: (1-α^(2t))/(1-α²).
+def transported_power(momentum: float, done: int, steps: int) -> Array:
+    """E‖m‖²·‖w‖²/g̃² of transported momentum at the steps after `done`: (1-α^(2t))/(1-α²), t from 1.
 
-    >>> transported_power(0.5, 2).tolist()
+    >>> transported_power(0.5, 0, 2).tolist()
     [1.0, 1.25]
     """
     squared = momentum**2
-    return np.asarray((1 - squared ** np.arange(1, steps + 1)) / (1 - squared))
+    return np.asarray((1 - squared ** np.arange(done + 1, done + steps + 1)) / (1 - squared))
 
 
 @final
@@ -75,14 +67,32 @@ class SGDMRT(UpdateRule):
             timescale=forgetting_time(lr * wd),
         )
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        """E‖m‖²·‖w‖² does not know the weight: transport shrinks m as a gradient's square would, by ‖w‖²/‖w'‖²."""
-        return in_blocks(self._steps(norm2, lr, weights))
+    def motion(self, norm2: Array) -> Motion:
+        """Tangent steps of a momentum that does not know the weight's norm."""
+        return TransportedMotion(self, norm2)
 
-    def _steps(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
-        filled = transported_power(self.momentum, len(lr))
-        y, g2_unit = norm2, weights.unit_grad_norm**2
-        for decay, scale in zip((lr * self.weight_decay).tolist(), (lr * lr * filled).tolist(), strict=True):
-            step = Step.of(y, decay, 0.0, scale * (g2_unit / y))
-            y = step.norm2
-            yield step
+
+@final
+class TransportedMotion(Motion):
+    """SGD-MRT on its way: transport shrinks m as gradients shrink, so that E‖m‖²·‖w‖² does not know the weight.
+
+    y' = (1-a)² y + lr²·E‖m‖²
+    """
+
+    def __init__(self, rule: SGDMRT, norm2: Array) -> None:
+        super().__init__(norm2)
+        self.rule = rule
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        decay = lr * self.rule.weight_decay
+        keep2 = (1 - decay) ** 2
+        scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
+        y, g2_unit = self.norm2, np.broadcast_to(weights.unit_grad_norm**2, self.norm2.shape).copy()
+        square, norm2 = np.empty((2, len(lr), y.size))
+        for u2, after, keep, s2 in zip(square, norm2, keep2.tolist(), scale.tolist(), strict=True):
+            np.divide(g2_unit, y, out=u2)
+            np.multiply(u2, s2, out=u2)
+            np.multiply(y, keep, out=after)
+            np.add(after, u2, out=after)
+            y = after
+        return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)

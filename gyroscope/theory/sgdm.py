@@ -1,29 +1,14 @@
 """SGD with momentum and L2 in the gradient, as torch has it: the decay passes through the momentum."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.mean_field import (
-    Array,
-    Combination,
-    LinearRule,
-    Number,
-    Step,
-    StepSize,
-)
-from gyroscope.theory.rule import (
-    Equilibrium,
-    UpdateRule,
-    Weights,
-    equilibrium_angle,
-    forgetting_time,
-    over,
-    turning_angle,
-)
+from gyroscope.theory.mean_field import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
+from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, forgetting_time, over, turning_angle
 from gyroscope.theory.validate import check_decay, check_fraction
+from gyroscope.theory.weights import Weights
 
 
 def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
@@ -66,10 +51,9 @@ class HeavyBall:
         """The ball with torch's momentum, Nesterov's form or the plain one."""
         return cls(momentum, momentum**2, 1 + momentum) if nesterov else cls(momentum, momentum, 1.0)
 
-    def motion(self, wd: float, step_size: StepSize | None = None) -> LinearRule:
+    def rule(self, wd: float, D: Scale | None = None) -> LinearRule:
         """The ball with L2: the decay is part of the update."""
-        update, momentum = Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0)
-        return LinearRule(update, momentum, step_size)
+        return LinearRule(Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0), D)
 
     def fixed_point(self, lr: Number, wd: Number) -> tuple[Number, Number]:
         """(lr·E‖g‖²/E‖w‖², 1 - cos η_r) where y, p and q stand still: two linear equations in E‖G‖² and p at y = 1.
@@ -136,10 +120,13 @@ class SGDM(UpdateRule):
             timescale=forgetting_time(lr * wd / (1 - alpha)),
         )
 
-    def mean_field(self, norm2: Array, lr: Array, weights: Weights) -> Iterator[Step]:
+    def motion(self, norm2: Array) -> LinearMotion:
         """The heavy ball's motion at step size lr."""
-        motion = self._ball.motion(self.weight_decay)
-        return motion.mean_field(norm2, np.zeros_like(lr), lr, unit_grad2=weights.unit_grad_norm**2)
+
+        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+            return Inputs(np.zeros_like(lr), lr, unit_grad2=weights.unit_grad_norm**2)
+
+        return LinearMotion(self._ball.rule(self.weight_decay), norm2, inputs)
 
     @property
     def _ball(self) -> HeavyBall:

@@ -23,6 +23,7 @@ from gyroscope.theory import (
     step,
 )
 from gyroscope.theory.transient import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
+from gyroscope.theory.weights import Weights
 from tests import walk
 
 C = 128
@@ -229,3 +230,16 @@ def test_bad_input_is_quoted(call, quoted):
 
 def _options(rule):
     return {k: getattr(rule, k) for k in ("betas", "momentum", "nesterov", "corrected_decay") if k in vars(rule)}
+
+
+@pytest.mark.parametrize(
+    "rule", [*(rule for rule, _ in RULES.values()), Muon(0.02, 0.1), Hyperball(0.01), Rule(1e-3, 19.0, 0.1)], ids=repr
+)
+def test_a_motion_advanced_in_pieces_is_the_motion_advanced_at_once(rule):
+    weights = Weights(np.array([64.0, 512.0]), np.array([0.1, 1.0]), (64, 32))
+    lr, start = rule.lr * np.linspace(1, 0.1, 700), np.array([1.0, 0.3])
+    whole, pieces = rule.motion(start), rule.motion(start)
+    at_once = whole.advance(lr, weights)
+    parts = [pieces.advance(part, weights).norm2 for part in np.split(lr, [1, 4, 130, 131, 500])]
+    np.testing.assert_allclose(np.concatenate(parts), at_once.norm2, rtol=1e-13)
+    assert whole.done == pieces.done == 700
