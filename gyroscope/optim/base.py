@@ -81,6 +81,7 @@ class Base(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 if p.grad is not None:
                     self._step(p, group, space)
+        space.finish()
         if space.rounds_updates_away and not self.__dict__.get("_warned"):
             self._warned = True
             warnings.warn(ROUNDING, stacklevel=2)

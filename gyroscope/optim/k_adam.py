@@ -10,10 +10,10 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.base import Base, Group, State
+from gyroscope.optim.compiling import compiled, scalar
 from gyroscope.optim.shards import local
-from gyroscope.optim.spherical import in_cache
 from gyroscope.optim.step import Number
-from gyroscope.optim.turning import Workspace, compiled, scalar
+from gyroscope.optim.turning import Workspace, in_cache
 from gyroscope.theory.stability import kadam_betas
 from gyroscope.theory.validate import check_betas, check_non_negative
 

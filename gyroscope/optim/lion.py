@@ -99,5 +99,4 @@ def _inner(group: Group) -> Inner:
     beta1, beta2 = group["betas"]
     lr = group["lr"]
     knobs = {"w1": 1 - beta1, "w2": 1 - beta2}
-    # Inductor (torch 2.13) raises a KeyError for a nested loop in which Δ needs the average before its own update.
-    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"], nested=False)
+    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"])

@@ -10,11 +10,11 @@ from torch import Tensor
 from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
 from gyroscope.optim.shards import across_processes, local
-from gyroscope.optim.step import Turning, displace_, sums, turn
-from gyroscope.optim.turning import row_state, slack
+from gyroscope.optim.step import Turning, displace_
+from gyroscope.optim.turning import row_state, slack, turns
 from gyroscope.theory.rule import UpdateRule
-from gyroscope.theory.weights import Weights
 from gyroscope.theory.validate import check_fraction, check_non_negative
+from gyroscope.theory.weights import Weights
 
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
@@ -164,12 +164,8 @@ class Rotational(torch.optim.Optimizer):
         w, u = (split if across is None else across.split).rows(local(before), local(p.detach()))
         update, rows = u.to(at_least_float32(u.dtype)), (local(state["radius"]), local(state["update_sq"]))
         options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
-        found = sums(w, update)
-        if across is None:
-            found = turn(found, *rows, by, **options)
-        else:
-            found = turn(across.summed(found), *rows, by, **options)[..., across.mine]
-        displace_(w, update, found).add_(w)
+        for part, turned in turns(w, lambda part: update[part], *rows, by, across, options):
+            displace_(w[part], update[part], turned).add_(w[part])
         if update is not u:
             u.copy_(update)
 

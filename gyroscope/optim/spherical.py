@@ -9,16 +9,14 @@ from torch import Tensor
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import step
 from gyroscope.optim.base import Group, State
+from gyroscope.optim.compiling import compiled, scalar
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
 from gyroscope.optim.step import Number, plain_
-from gyroscope.optim.turning import Workspace, compiled, scalar
+from gyroscope.optim.turning import Workspace, in_cache
 from gyroscope.theory.validate import check_betas, check_non_negative
 
 Rule = Callable[..., Change]
-
-CACHED = 2**15
-"""Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
 
 
 def check_adam(group: Group) -> None:
@@ -90,11 +88,3 @@ def _advance(
 def _may_hold_a_zero_vector(w: Tensor) -> bool:
     """Whether Adam's step, a division and a root per entry, must be at hand: asked of a CPU, presumed elsewhere."""
     return w.device.type != "cpu" or not bool(w[:, *(slice(0, 1),) * (w.dim() - 1)].all())
-
-
-def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
-    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices."""
-    if x.device.type != "cpu" or x.numel() <= CACHED:
-        return [slice(None)]
-    size = max(1, CACHED * x.shape[dim] // x.numel())
-    return [slice(start, start + size) for start in range(0, x.shape[dim], size)]

@@ -82,26 +82,50 @@ class Turning(NamedTuple):
     decay: Number
 
 
-def sums(w: Tensor, u: Tensor) -> Tensor:
+def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
     w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
-    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
-    return torch.stack([w.sum(dims), u.sum(dims), ww, (w * u).sum(dims), uu])
+    if torch.compiler.is_compiling():
+        ww, uu = (w * w).sum(dims), (u * u).sum(dims)
+    else:  # a norm reads once what a product would write and read again
+        ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
+    return w.sum(dims), u.sum(dims), ww, (w * u).sum(dims), uu
+
+
+class Turn(NamedTuple):
+    """ω ← A·ω + B·Δ + D of each vector, and its radius and average of ‖Δ⊥‖² from now on."""
+
+    A: Tensor
+    B: Tensor
+    D: Tensor
+    radius: Tensor
+    update_sq: Tensor
+
+    def at(self, index: Tensor | slice) -> "Turn":
+        """Of these vectors."""
+        return Turn(*(values[index] for values in self))
 
 
 def turn(
-    sums: Tensor, radius: Tensor, update_sq: Tensor, by: Turning, *, fan_in: int, centre: bool, slack: float
-) -> Tensor:
-    """A, B and D of  ω ← A·ω + B·Δ + D, which turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
+    sums: tuple[Tensor, ...],
+    radius: Tensor,
+    update_sq: Tensor,
+    by: Turning,
+    *,
+    fan_in: int,
+    centre: bool,
+    slack: float,
+) -> Turn:
+    """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
 
         ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²
         ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
 
-    Updates `radius` (n, -1 before the first step) and `update_sq` (ν) in place. A norm further than `slack` from its
-    radius was set from outside, so the radius is read again. While η_r = 0 the weights stay, uncentred if they were.
-    Vectors without a direction, of norm 0 or with all entries equal, take the plain step.
+    `radius` is n, -1 before the first step, `update_sq` is ν. A norm further than `slack` from its radius was set from
+    outside, so the radius is read again. While η_r = 0 the weights stay, uncentred if they were. Vectors without a
+    direction, of norm 0 or with all entries equal, take the plain step.
     """
-    sum_w, sum_u, ww, wu, uu = sums.unbind(0)
+    sum_w, sum_u, ww, wu, uu = sums
     norm = ww.sqrt()
     mean_w, mean_u = (sum_w / fan_in, sum_u / fan_in) if centre else (torch.zeros_like(ww), torch.zeros_like(ww))
     ww_c, wu_c, uu_c = ww - sum_w * mean_w, wu - sum_w * mean_u, uu - sum_u * mean_u
@@ -120,26 +144,24 @@ def turn(
     A = shrink * n * (ww_c.clamp_min(0).rsqrt() - rate * along)
     B = shrink * n * rate
     D = -A * mean_w - B * mean_u
-    update_sq.copy_(nu)
-    radius.copy_(n)
     moves, stays = angle > 0, torch.zeros_like(ww)
     A = torch.where(alive, torch.where(moves, A, stays + 1), stays + (1 - by.decay))
     B = torch.where(alive, torch.where(moves, B, stays), stays + by.lr)
-    return torch.stack([A, B, torch.where(alive & moves, D, stays)])
+    return Turn(A, B, torch.where(alive & moves, D, stays), n, nu)
 
 
-def displace_(w: Tensor, u: Tensor, coefficients: Tensor) -> Tensor:
+def displace_(w: Tensor, u: Tensor, turn: Turn) -> Tensor:
     """Δ ← (A-1)·ω + B·Δ + D: what the turn adds to ω. Added at once, it is rounded only once at the weights' scale."""
-    A, B, D = coefficients.view(3, -1, *(1,) * (u.dim() - 1)).unbind(0)
+    A, B, D = (values.view(-1, *(1,) * (u.dim() - 1)) for values in turn[:3])
     return u.mul_(B).addcmul_(w.to(u.dtype), A - 1).add_(D)
 
 
-def move_(w: Tensor, u: Tensor, coefficients: Tensor, noise: Tensor | None = None) -> None:
+def move_(w: Tensor, u: Tensor, turn: Turn, noise: Tensor | None = None) -> None:
     """ω ← A·ω + B·Δ + D; Δ is used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
     if noise is None:
-        w.add_(displace_(w, u, coefficients))
+        w.add_(displace_(w, u, turn))
     else:
-        new = displace_(w, u, coefficients).add_(w)
+        new = displace_(w, u, turn).add_(w)
         w.copy_(new + torch.ldexp(noise, torch.frexp(new).exponent + _digits(w.dtype)))
 
 

@@ -1,17 +1,17 @@
-"""One rotational step of one tensor: views, row state and compiled functions around the formulas of `step.py`."""
+"""One rotational step of one tensor: views, row state and pieces in cache around the formulas of `step.py`."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
-from types import FunctionType
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim.compiling import compiled, packed, rotate_rows
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
-from gyroscope.optim.step import Number, Turning, move_, plain_, sums, turn
+from gyroscope.optim.step import Number, Turn, Turning, move_, plain_, sums, turn
 from gyroscope.theory.validate import check_fraction
 
 Direction = Callable[..., None]
@@ -20,14 +20,17 @@ State = dict[str, Any]
 Group = dict[str, Any]
 ROW_STATE = ("radius", "update_sq", "imbalance")
 """Values per vector in a parameter's state: they stay float32 or better whatever the weights are."""
+CACHED = 2**15
+"""Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
+SMALL = 2**13
+"""Tensors of fewer entries that take the plain step take it together: one by one they would wait for Python."""
 
 
 @dataclass(frozen=True)
 class Inner:
     """The rule whose direction is turned: its function, its moments, its numbers of the moment, and its own step.
 
-    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
-    `nested` asks for one compiled loop (see `rotate_rows_`), where Inductor can make it.
+    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none).
     """
 
     direction: Direction
@@ -37,18 +40,12 @@ class Inner:
     decay: Number = 0.0
     eps: Number = 0.0
     l2: Number | None = None
-    nested: bool = True
 
     def knobs_for(self, w: Tensor, plain: Any) -> Mapping[str, Any]:
         """The direction's numbers; `plain` is 1 for the vectors that take the plain step, 0 for those that turn."""
         if self.l2 is None:
             return self.knobs
         return {**self.knobs, "w": w, "l2": torch.as_tensor(self.l2 * plain, dtype=at_least_float32(w.dtype))}
-
-    @cached_property
-    def scalars(self) -> Mapping[str, Any]:
-        """The direction's numbers as 0-d tensors."""
-        return {name: scalar(knob) for name, knob in self.knobs.items()}
 
 
 Rule = Callable[[Group, int], tuple[Inner, Number | None]]
@@ -62,11 +59,23 @@ class Plan:
     split: Split
     inner: Inner
     by: Turning
+    _packed: dict[torch.device, Tensor] = field(default_factory=dict)
 
     @cached_property
-    def scalars(self) -> Turning:
-        """The turn's numbers as 0-d tensors."""
-        return Turning(*map(scalar, self.by))
+    def names(self) -> tuple[str, ...]:
+        """The direction's knobs that are numbers."""
+        return tuple(name for name, knob in self.inner.knobs.items() if not isinstance(knob, bool))
+
+    @cached_property
+    def flags(self) -> dict[str, bool]:
+        """The direction's knobs that are flags."""
+        return {name: knob for name, knob in self.inner.knobs.items() if isinstance(knob, bool)}
+
+    def numbers(self, device: torch.device) -> Tensor:
+        """The turn's numbers and the direction's as one tensor, made once."""
+        if device not in self._packed:
+            self._packed[device] = packed([*self.by, *(self.inner.knobs[name] for name in self.names)], device)
+        return self._packed[device]
 
 
 @final
@@ -76,8 +85,8 @@ class Workspace:
     def __init__(self) -> None:
         self.num_tensors = 0
         self.rounds_updates_away = False
-        self.held: Tensor | None = None
         self._plans: dict[tuple[int, int], Plan] = {}
+        self._small: dict[tuple[object, ...], tuple[Inner, list[list[Tensor]]]] = {}
         self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -102,6 +111,30 @@ class Workspace:
             by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
             self._plans[key] = Plan(Split("none") if angle is None else Split.of(group), inner, by)
         return self._plans[key]
+
+    def plain(self, inner: Inner, tensors: list[Tensor]) -> None:
+        """The inner rule's own step of weight, gradient and moments; small tensors wait for `finish`."""
+        if tensors[0].numel() < SMALL and all(x.is_contiguous() for x in tensors):
+            kind = (id(inner), *((x.dtype, x.device) for x in tensors))
+            self._small.setdefault(kind, (inner, []))[1].append(tensors)
+        else:
+            self._plain(inner, tensors)
+
+    def finish(self) -> None:
+        """The plain step of the small tensors, laid end to end."""
+        for inner, waiting in self._small.values():
+            together = [torch.cat([x.view(-1) for x in tensors]) for tensors in zip(*waiting, strict=True)]
+            self._plain(inner, together)
+            sizes = [tensors[0].numel() for tensors in waiting]
+            for index in (0, *range(2, len(together))):  # all but the gradient have changed
+                for tensors, part in zip(waiting, together[index].split(sizes), strict=True):
+                    tensors[index].view(-1).copy_(part)
+
+    def _plain(self, inner: Inner, tensors: list[Tensor]) -> None:
+        w, grad, *moments = tensors
+        u = self.like(w)
+        inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
+        plain_(w, u, inner.lr, inner.decay)
 
     def noise(self, x: Tensor, seed: int) -> Tensor:
         """Uniform in [-½, ½), of x's shape; the seed is the step's number, so that a resumed run rounds alike."""
@@ -140,105 +173,121 @@ def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> T
 
 def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, space: Workspace) -> None:
     """One step of one parameter: turned by the rule's angle where its group rotates it, else the plain step."""
-    t = int(state["step"])
-    plan = space.plan(group, t, rule)
-    inner = plan.inner
-    for name in inner.moments:
+    plan = space.plan(group, int(state["step"]), rule)
+    for name in plan.inner.moments:
         if name not in state:
             state[name] = torch.zeros_like(p)
-    moments = [state[name] for name in inner.moments]
+    tensors = [p.detach(), grad, *(state[name] for name in plan.inner.moments)]
     if plan.split.rotates(p.shape):
-        _rotate(p.detach(), grad, moments, state, group, plan, space)
+        _rotate(p.detach(), [local(x) for x in tensors], state, group, plan, space)
     else:
-        w, grad, *moments = map(local, (p.detach(), grad, *moments))
-        u = space.like(w)
-        inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
-        plain_(w, u, inner.lr, inner.decay)
+        space.plain(plan.inner, [local(x) for x in tensors])
     space.num_tensors += 1
 
 
-def _rotate(
-    p: Tensor, grad: Tensor, moments: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace
-) -> None:
-    split, inner = plan.split, plan.inner
+def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace) -> None:
+    split, w = plan.split, tensors[0]
     if "radius" not in state:
         state.update(row_state(split, p, group["imbalance"], space.num_tensors))
-    across, noise = across_processes(p, split), None
-    w, grad, *moments = map(local, (p, grad, *moments))
+    across = across_processes(p, split)
     if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and nobody waits for it
         return
     if w.dtype.itemsize < 4:
-        noise = space.noise(w, int(state["step"])) if group["stochastic_rounding"] else None
-        space.rounds_updates_away |= noise is None and _known_below(plan.by.angle, 1.28 * torch.finfo(w.dtype).eps)
-    by = plan.scalars if group["compile"] and across is None else plan.by
-    if "imbalance" in state:
-        by = by._replace(angle=by.angle * local(state["imbalance"]))
+        stochastic = group["stochastic_rounding"]
+        tensors += [space.noise(w, int(state["step"]))] if stochastic else []
+        space.rounds_updates_away |= not stochastic and _known_below(plan.by.angle, 1.28 * torch.finfo(w.dtype).eps)
+    views = (split if across is None else across.split).rows(*tensors)
+    noise = views.pop() if len(views) > 2 + len(plan.inner.moments) else None
+    rows = {name: local(state[name]) for name in ROW_STATE if name in state}
     options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
-    pieces = split if across is None else across.split
-    views = pieces.rows(w, grad, *moments, *([] if noise is None else [noise]))
-    noise = None if noise is None else views.pop()
-    w, grad, *moments = views
-    radius, rows = local(state["radius"]), (local(state["radius"]), local(state["update_sq"]))
-    plain = None
-    if inner.l2 is not None:
-        at_rest = radius == 0 if across is None else (radius == 0)[across.mine]
-        plain = at_rest.to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
     if group["compile"] and across is None:
-        kind = (inner.direction, w.dim(), w.dtype, w.shape[0] == 1, group["centre"], noise is None)
-        knobs = inner.scalars if inner.l2 is None else {**inner.scalars, "w": w, "l2": inner.l2 * plain}
-        ones = torch.ones_like(radius).view(-1, *(1,) * (w.dim() - 1)) if inner.nested else None
-        program = compiled(rotate_rows_, kind)
-        space.held = program(inner.direction, w, grad, moments, rows, knobs, by, noise, None, ones, **options)
+        _rotate_compiled(views, noise, rows, plan, options)
     else:
-        knobs = inner.knobs_for(w, plain)
-        u = space.like(w)
-        rotate_rows_(inner.direction, w, grad, moments, rows, knobs, by, noise, u, across=across, **options)
+        _rotate_eager(views, noise, rows, plan, options, space, across)
 
 
-def rotate_rows_(
-    direction: Direction,
-    w: Tensor,
-    grad: Tensor,
-    moments: list[Tensor],
-    rows: tuple[Tensor, Tensor],
-    knobs: Mapping[str, Any],
-    by: Turning,
+def _rotate_compiled(
+    views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, options: dict[str, Any]
+) -> None:
+    # As nobody's views, for Dynamo compiles again when a view's base has another number of dimensions.
+    w, grad, *moments = (view.data for view in views)
+    inner, radius, imbalance = plan.inner, rows["radius"], rows.get("imbalance")
+    kind = (inner.direction, w.dim(), w.dtype, w.shape[0] == 1, options["centre"], noise is None, imbalance is None)
+    angle = None if imbalance is None else plan.by.angle * imbalance
+    l2 = None if inner.l2 is None else inner.l2 * (radius == 0).to(radius.dtype)
+    program, numbers = compiled(rotate_rows, kind), plan.numbers(w.device)
+    found = program(
+        inner.direction,
+        plan.names,
+        plan.flags,
+        w,
+        grad,
+        moments,
+        radius,
+        rows["update_sq"],
+        numbers,
+        angle,
+        l2,
+        noise,
+        **options,
+    )
+    radius.copy_(found.radius)
+    rows["update_sq"].copy_(found.update_sq)
+
+
+def _rotate_eager(
+    views: list[Tensor],
     noise: Tensor | None,
-    u: Tensor | None,
-    ones: Tensor | None = None,
-    across: Across | None = None,
-    **options: Any,
-) -> Tensor | None:
-    """A rotational step on rows, in one compiled program: `rows` are radius and update_sq, `u` is memory for Δ."""
-    compiling, u = u is None, torch.empty_like(w, dtype=rows[0].dtype) if u is None else u
-    # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums then make ONE loop.
-    direction(grad if ones is None else grad * ones, u, *moments, **knobs)
-    found = sums(w, u)
-    if across is not None:
-        coefficients = turn(across.summed(found), *rows, by, **options)[..., across.mine]
-    else:
-        coefficients = turn(found, *rows, by, **options)
-    # Inductor copies nothing for the clone. Its Δ is returned so that the caller can hold the memory until the next one
-    # is made: freed at once, it would go back to the system, and fresh pages cost as much as the arithmetic.
-    move_(w, u.clone() if compiling else u, coefficients, noise)
-    return u if compiling else None
+    rows: dict[str, Tensor],
+    plan: Plan,
+    options: dict[str, Any],
+    space: Workspace,
+    across: Across | None,
+) -> None:
+    w, radius, inner, u = views[0], rows["radius"], plan.inner, space.like(views[0])
+    by = plan.by._replace(angle=plan.by.angle * rows["imbalance"]) if "imbalance" in rows else plan.by
+    at_rest = (radius == 0)[slice(None) if across is None else across.mine]
+    at_rest = at_rest.to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
+
+    def directed(part: slice) -> Tensor:
+        _, grad, *moments = (view[part] for view in views)
+        inner.direction(grad, u[part], *moments, **inner.knobs_for(w[part], at_rest[part]))
+        return u[part]
+
+    for part, turned in turns(w, directed, radius, rows["update_sq"], by, across, options):
+        move_(w[part], u[part], turned, None if noise is None else noise[part])
 
 
-@cache
-def compiled(function: Callable[..., Any], key: tuple[object, ...]) -> Callable[..., Any]:
-    """`function` compiled for one kind of tensor (sizes stay free).
+def turns(
+    w: Tensor,
+    directed: Callable[[slice], Tensor],
+    radius: Tensor,
+    update_sq: Tensor,
+    by: Turning,
+    across: Across | None,
+    options: dict[str, Any],
+) -> Iterator[tuple[slice, Turn]]:
+    """The turns of the vectors of w, piece by piece; `directed` makes Δ of a piece. The row state is updated.
 
-    A copy of its code for each kind, because Dynamo counts recompilations per code object and gives up after eight.
+    Two passes over pieces that fit into cache, with what is known per vector made at once in between.
     """
-    code = function.__code__.replace()
-    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    return torch.compile(copy, dynamic=True, fullgraph=True)
+    parts = in_cache(w)
+    found = torch.cat([torch.stack(sums(w[part], directed(part))) for part in parts], -1)
+    found = found if across is None else across.summed(found)
+    turned: Turn = turn(found.unbind(0), radius, update_sq, by, **options)
+    radius.copy_(turned.radius)
+    update_sq.copy_(turned.update_sq)
+    turned = turned if across is None else turned.at(across.mine)
+    for part in parts:
+        yield part, turned.at(part)
 
 
-def scalar(value: Any) -> Any:
-    """A number as a 0-d tensor, so that a new value is no new program; flags and tensors stay."""
-    number = isinstance(value, float | int) and not isinstance(value, bool)
-    return torch.tensor(value, dtype=torch.float64) if number else value
+def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
+    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices."""
+    if x.device.type != "cpu" or x.numel() <= CACHED:
+        return [slice(None)]
+    size = max(1, CACHED * x.shape[dim] // x.numel())
+    return [slice(start, start + size) for start in range(0, x.shape[dim], size)]
 
 
 def _known_below(angle: Number, threshold: float) -> bool:
