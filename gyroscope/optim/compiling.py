@@ -22,12 +22,6 @@ def compiled(function: Callable[..., Any], key: tuple[object, ...]) -> Callable[
     return torch.compile(copy, dynamic=True, fullgraph=True)
 
 
-def scalar(value: Any) -> Any:
-    """A number as a 0-d tensor, so that a new value is no new program; flags and tensors stay."""
-    number = isinstance(value, float | int) and not isinstance(value, bool)
-    return torch.tensor(value, dtype=torch.float64) if number else value
-
-
 def packed(values: Sequence[Any], device: torch.device) -> Tensor:
     """Numbers as one float64 tensor on the device: one input of a program instead of many."""
     if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in values):
@@ -63,7 +57,7 @@ def rotate_rows(
     u = torch.empty_like(w, dtype=radius.dtype)
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
     direction(grad * _column(_one(radius), w), u, *moments, **knobs)
-    turned = turn(sums(w, u), _alone(radius), update_sq, by, **options)
+    turned = turn(sums(w, u), one_by_one(radius), update_sq, by, **options)
     move_(w, u.clone(), turned, noise)  # Inductor copies nothing for the clone
     return turned  # all of it, so that Inductor makes it once per vector and not once per entry
 
@@ -72,8 +66,8 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
-def _alone(values: Tensor) -> Tensor:
-    """The values, 0 or above or -1, by way of a type that Inductor does not vectorise on a CPU.
+def one_by_one(values: Tensor) -> Tensor:
+    """The values, none of them -2 or below, by way of a type that Inductor does not vectorise on a CPU.
 
     What is computed per vector then runs one vector at a time, like the loops over its entries before and after it, and
     the three become one loop: a vector's entries are in cache when they are moved.

@@ -1,7 +1,8 @@
 """k-Adam: Adam's normalisation applied k times in succession (CT)."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import final
 
 import torch
@@ -10,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.compiling import compiled, scalar
+from gyroscope.optim.compiling import compiled, packed
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
 from gyroscope.optim.turning import Workspace, in_cache
@@ -66,17 +67,29 @@ class KAdam(Base):
             if name not in state:
                 state[name] = _stacked(p, group["k"])
         moments = [*local(state["exp_avg"]), *local(state["exp_avg_sq"])]
-        views, t = Split("tensor").rows(local(p), local(grad), *moments), int(state["step"])
+        tensors, t = [local(p.detach()), local(grad), *moments], int(state["step"])
         stages = [(1 - b1, 1 - b2, (1 - b2**t) ** 0.5 / (1 - b1**t)) for b1, b2 in _stages(group)]
         l2, decay = (group["weight_decay"], 0.0) if group["coupled"] else (0.0, group["weight_decay"])
         numbers = (group["lr"], l2, decay, group["eps"])
-        if group["compile"]:
-            kind = (len(stages), views[0].dim(), views[0].dtype, views[0].numel() == 1)
-            step = compiled(k_adam_, kind)
-            step([view.data for view in views], [tuple(map(scalar, s)) for s in stages], *map(scalar, numbers))
-        else:
-            for part in in_cache(views[0], dim=1):
-                k_adam_([view[:, part] for view in views], stages, *numbers)
+        space.act((id(group), t), partial(_advance, stages=stages, numbers=numbers, compile=group["compile"]), tensors)
+
+
+def _advance(
+    tensors: list[Tensor], stages: list[tuple[Number, Number, Number]], numbers: tuple[Number, ...], compile: bool
+) -> None:
+    views = Split("tensor").rows(*tensors)
+    if compile:
+        kind = (len(stages), views[0].dim(), views[0].dtype, views[0].numel() == 1)
+        program, flat = compiled(_k_adam_packed, kind), [*numbers, *chain.from_iterable(stages)]
+        program([view.data for view in views], packed(flat, views[0].device))
+    else:
+        for part in in_cache(views[0], dim=1):
+            k_adam_([view[:, part] for view in views], stages, *numbers)
+
+
+def _k_adam_packed(tensors: list[Tensor], numbers: Tensor) -> None:
+    values = numbers.unbind(0)
+    k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
 
 
 def k_adam_(

@@ -56,7 +56,11 @@ class SGDMRT(Base):
         if buffers and Split.of(group).rotates(p.shape):
             advance_(p, grad, buffers[0], [], sgd_mrt, SGDNumbers(lr, weight_decay, momentum), group)
             return
-        w, grad, *buffers = map(local, (p, grad, *buffers))
-        u = space.like(w)
-        step.sgd(grad, u, *buffers, w=w, l2=u.new_full((), weight_decay), momentum=momentum, nesterov=False)
-        step.plain_(w, u, lr, 0.0)
+
+        def take(tensors: list[Tensor]) -> None:
+            w, grad, *buffers = tensors
+            u = space.like(w)
+            step.sgd(grad, u, *buffers, w=w, l2=u.new_full((), weight_decay), momentum=momentum, nesterov=False)
+            step.plain_(w, u, lr, 0.0)
+
+        space.act(id(group), take, [local(x) for x in (p.detach(), grad, *buffers)])

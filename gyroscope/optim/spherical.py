@@ -9,7 +9,7 @@ from torch import Tensor
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import step
 from gyroscope.optim.base import Group, State
-from gyroscope.optim.compiling import compiled, scalar
+from gyroscope.optim.compiling import compiled, one_by_one, packed
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
 from gyroscope.optim.step import Number, plain_
@@ -34,11 +34,16 @@ def adam_numbers(group: Group, state: State) -> AdamNumbers:
 def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: Workspace) -> None:
     """Adam's own step, L2 in the gradient, of a tensor that does not turn."""
     moments = per_entry(state, "exp_avg", p), per_entry(state, "exp_avg_sq", p, at_least_float32(p.dtype))
-    w, grad, m, v = map(local, (p, grad, *moments))
-    root, u = by.correction2**0.5, space.like(w)
+    root = by.correction2**0.5
     knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
-    step.adamw(grad + by.l2 * w, u, m, v, **knobs)
-    plain_(w, u, by.lr, 0.0)
+
+    def take(tensors: list[Tensor]) -> None:
+        w, grad, m, v = tensors
+        u = space.like(w)
+        step.adamw(grad + by.l2 * w, u, m, v, **knobs)
+        plain_(w, u, by.lr, 0.0)
+
+    space.act(by, take, [local(x) for x in (p.detach(), grad, *moments)])
 
 
 def per_entry(state: State, name: str, p: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -67,22 +72,37 @@ def advance_(
     if group["compile"] and across is None:
         kind = (rule, w.dim(), w.dtype, w.shape[0] == 1, plain)
         # As nobody's views, for Dynamo compiles again when a view's base has another number of dimensions.
-        compiled(_advance, kind)(rule, w.data, g.data, m.data, rows, type(by)(*map(scalar, by)), options, plain)
-        return
-    parts = in_cache(w)
-    found = torch.cat([inner_products(w[part], g[part], m[part]) for part in parts], -1)
-    if across is None:
-        change = rule(found, *rows, by, **options)
+        tensors, numbers = [x.data for x in (w, g, m)], packed(by, w.device)
+        state, _ = compiled(_advance, kind)(rule, type(by), *tensors, rows, numbers, options, plain)
     else:
-        change = rule(across.summed(found), *rows, by, **options).at(across.mine)
-    for part in parts:
-        combine_(w[part], g[part], m[part], change.at(part), plain)
+        parts = in_cache(w)
+        found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)
+        found = found if across is None else across.summed(found)
+        change = rule(found.unbind(0), *rows, by, **options)
+        here = change if across is None else change.at(across.mine)
+        for part in parts:
+            combine_(w[part], g[part], m[part], here.at(part), plain)
+        state = change.state
+    for row, new in zip(rows, state, strict=True):
+        row.copy_(new)
 
 
 def _advance(
-    rule: Rule, w: Tensor, g: Tensor, m: Tensor, rows: list[Tensor], by: Any, options: dict[str, Any], plain: bool
-) -> None:
-    combine_(w, g, m, rule(inner_products(w, g, m), *rows, by, **options), plain)
+    rule: Rule,
+    kind: type,
+    w: Tensor,
+    g: Tensor,
+    m: Tensor,
+    rows: list[Tensor],
+    numbers: Tensor,
+    options: dict[str, Any],
+    plain: bool,
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    ww, *others = inner_products(w, g, m)
+    change = rule((one_by_one(ww), *others), *rows, kind(*numbers.unbind(0)), **options)
+    combine_(w, g, m, change, plain)
+    # The coefficients are of no use outside, but an output is made once per vector and not once per entry.
+    return change.state, [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
 
 
 def _may_hold_a_zero_vector(w: Tensor) -> bool:

@@ -14,6 +14,9 @@ from torch import Tensor
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim.step import Number
 
+Products = tuple[Tensor, ...]
+"""⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector."""
+
 
 class AdamNumbers(NamedTuple):
     """Options of the moment, and the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …"""
@@ -54,23 +57,25 @@ class Adam(NamedTuple):
 class Change(NamedTuple):
     """The step in coefficients: y = y0·ω + y1·g + y2·m, then ω ← ω + w0·ω + w1·y and m ← m0·ω + m1·y.
 
-    `rows` are y0, y1, y2, w0, w1, m0 and m1 of each vector, (7, vectors).
+    `coefficients` are y0, y1, y2, w0, w1, m0 and m1, each of them one per vector or one number for all; `state` is what
+    the values per vector become.
     """
 
-    rows: Tensor
+    coefficients: tuple[Number, ...]
     adam: Adam | None = None
+    state: tuple[Tensor, ...] = ()
 
     def at(self, index: Tensor | slice) -> "Change":
         """Of these vectors."""
         adam = None if self.adam is None else self.adam._replace(prior=self.adam.prior[index])
-        return Change(self.rows[:, index], adam)
+        return Change(tuple(c[index] if _per_vector(c) else c for c in self.coefficients), adam)
 
 
-def inner_products(w: Tensor, g: Tensor, m: Tensor) -> Tensor:
+def inner_products(w: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, ...]:
     """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector, of tensors whose dimension 0 counts the vectors."""
     dtype, dims = at_least_float32(w.dtype), tuple(range(1, w.dim()))
     w, g, m = w.to(dtype), g.to(dtype), m.to(dtype)
-    return torch.stack([(a * b).sum(dims) for a, b in ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m))])
+    return tuple((a * b).sum(dims) for a, b in ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m)))
 
 
 def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, plain: bool) -> None:
@@ -80,16 +85,28 @@ def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, plain: bool) -> No
     """
     dtype = at_least_float32(w.dtype)
     x, g = w.to(dtype), g.to(dtype)
-    y0, y1, y2, w0, w1, m0, m1 = (_column(row, g) for row in change.rows.unbind(0))
-    y = (x * y0).addcmul_(g, y1).addcmul_(m.to(dtype), y2)
-    m.copy_((x * m0).addcmul_(y, m1))
+    y0, y1, y2, w0, w1, m0, m1 = (_column(c, g) if _per_vector(c) else c for c in change.coefficients)
+    y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
+    m.copy_(_combined((y, m1), (x, m0)))
     if plain and change.adam is not None:
         y = y / change.adam.divisor(g)
-    w.copy_((x * w0).addcmul_(y, w1).add_(x))
+    w.copy_(_combined((y, w1), (x, w0)).add_(x))
 
 
-def adam_s(found: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int, transport: bool = False) -> Change:
-    """Adam-S: Adam with one second moment v per vector, updated in place     (SP 61–63).
+def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
+    """Σ coefficient·tensor, without the terms that are known to be nothing; the first is not."""
+    (first, leading), *others = terms
+    total: Tensor = first * leading
+    for x, coefficient in others:
+        if isinstance(coefficient, Tensor):
+            total.addcmul_(x, coefficient) if coefficient.dim() else total.add_(x * coefficient)
+        elif coefficient:
+            total.add_(x, alpha=coefficient)
+    return total
+
+
+def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int, transport: bool = False) -> Change:
+    """Adam-S: Adam with one second moment v per vector     (SP 61–63).
 
         g ← g + λω,  m ← β1·m + (1-β1)g,  v ← β2·v + (1-β2)‖g‖²/d,  ω' = ω - lr·m̂/(√v̂ + ε)
 
@@ -106,28 +123,27 @@ def adam_s(found: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int, t
         wy = by.beta1 * wm + (1 - by.beta1) * wg
         yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
         m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
-    exp_avg_sq.copy_(v * shrink)
     adam = Adam(torch.where(none, prior, -1.0), (1 - by.beta2) / by.correction2, by.eps)
-    return Change(_rows(ww, (1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1, 0.0, -rate, m0, m1), adam)
+    y = (1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1
+    return Change((*y, 0.0, -rate, m0, m1), adam, (v * shrink,))
 
 
-def adam_srt(found: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int) -> Change:
+def adam_srt(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int) -> Change:
     """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
     return adam_s(found, exp_avg_sq, by, fan_in=fan_in, transport=True)
 
 
-def sgd_mrt(found: Tensor, by: SGDNumbers) -> Change:
+def sgd_mrt(found: Products, by: SGDNumbers) -> Change:
     """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76)."""
     ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
     wy = by.momentum * wm + wg
     yy = by.momentum**2 * mm + 2 * by.momentum * gm + gg
-    rate = torch.zeros_like(ww) + by.lr
-    m0, m1, _ = _rescale_transport(ww, wy, yy, rate)
-    return Change(_rows(ww, by.l2, 1.0, by.momentum, 0.0, -rate, m0, m1))
+    m0, m1, _ = _rescale_transport(ww, wy, yy, by.lr)
+    return Change((by.l2, 1.0, by.momentum, 0.0, -by.lr, m0, m1))
 
 
-def adam_g(found: Tensor, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
-    """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); `radius` n and `exp_avg_sq` v are updated in place.
+def adam_g(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+    """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); the values per vector are n and v.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - s·m),  s = lr·√(1-β2^t)/(1-β1^t)/(√v + ε),  m carried along
@@ -135,7 +151,7 @@ def adam_g(found: Tensor, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *
     A norm further than `slack` from its radius was set from outside, so the radius is read again. Vectors of norm 0
     take Adam's step without memory, and their memory begins when they have a direction.
     """
-    ww, wg, wm, gg, gm, mm = found.unbind(0)
+    ww, wg, wm, gg, gm, mm = found
     n, none = _radii(ww, radius, slack)
     length2, memory = torch.where(none, 1.0, ww), (radius > 0).to(ww.dtype)
     scale, hh = _tangent(length2, wg, gg, n)
@@ -145,39 +161,36 @@ def adam_g(found: Tensor, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *
     yy = yy + 2 * by.beta1 * (1 - by.beta1) * memory * scale * (gm - wg * wm / length2)
     v = by.beta2 * memory * exp_avg_sq + (1 - by.beta2) * hh
     rate = by.lr * by.correction2**0.5 / by.correction1 / (v.sqrt() + by.eps)
-    radius.copy_(n)
-    exp_avg_sq.copy_(v)
     adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), (1 - by.beta2) / by.correction2, by.eps)
     first = by.lr / by.correction1
-    return Change(_rows(ww, *y, *_turned(length2, n, rate, yy, none, first)), adam)
+    return Change((*y, *_turned(length2, n, rate, yy, none, first)), adam, (n, v))
 
 
-def adam_g_star(found: Tensor, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+def adam_g_star(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
     """AdamG* on ω = n·u, the form of AdamG that SGD with decay takes on the sphere (SP 3.2, Theorem 4).
 
         h = n·g made tangent,  u' = normalise(u - s·h),  s = lr/(√v + ε),  and then v ← β2·v + ‖h‖²
 
     Vectors of norm 0 take Adam's first step.
     """
-    ww, wg, _, gg, _, _ = found.unbind(0)
+    ww, wg, _, gg, _, _ = found
     n, none = _radii(ww, radius, slack)
     length2 = torch.where(none, 1.0, ww)
     scale, hh = _tangent(length2, wg, gg, n)
     rate = by.lr / (exp_avg_sq.sqrt() + by.eps)
-    radius.copy_(n)
-    exp_avg_sq.copy_(torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh))
+    v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
     adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), 1.0, by.eps)
     y = -scale * wg / length2, torch.where(none, 1.0, scale), 0.0
-    return Change(_rows(ww, *y, *_turned(length2, n, rate, hh, none, by.lr)), adam)
+    return Change((*y, *_turned(length2, n, rate, hh, none, by.lr)), adam, (n, v))
 
 
-def _with_l2(found: Tensor, l2: Number) -> tuple[Tensor, ...]:
+def _with_l2(found: Products, l2: Number) -> tuple[Tensor, ...]:
     """The inner products with g + λω in the place of g."""
-    ww, wg, wm, gg, gm, mm = found.unbind(0)
+    ww, wg, wm, gg, gm, mm = found
     return ww, wg + l2 * ww, wm, gg + 2 * l2 * wg + l2 * l2 * ww, gm + l2 * wm, mm
 
 
-def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tuple[Tensor, Tensor, Tensor]:
     """RT(y) = (⟨ω',ω⟩y - ⟨ω',y⟩ω)/⟨ω',ω'⟩ (SP 18) for ω' = ω - rate·y: its coefficients of ω and y, and ‖ω‖²/‖ω'‖².
 
     y stays as it is where ω or ω' has no direction.
@@ -220,8 +233,8 @@ def _turned(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain
     return w0, w1, torch.where(none, 0.0, cos * tan * size / norm), torch.where(none, 1.0, cos)
 
 
-def _rows(like: Tensor, *values: Number) -> Tensor:
-    return torch.stack([torch.zeros_like(like) + value for value in values])
+def _per_vector(coefficient: Number) -> bool:
+    return isinstance(coefficient, Tensor) and coefficient.dim() > 0
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

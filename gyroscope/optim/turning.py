@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import torch
@@ -23,7 +23,7 @@ ROW_STATE = ("radius", "update_sq", "imbalance")
 CACHED = 2**15
 """Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
 SMALL = 2**13
-"""Tensors of fewer entries that take the plain step take it together: one by one they would wait for Python."""
+"""Tensors of fewer entries that do not turn take their step together: one by one they would wait for Python."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Workspace:
         self.num_tensors = 0
         self.rounds_updates_away = False
         self._plans: dict[tuple[int, int], Plan] = {}
-        self._small: dict[tuple[object, ...], tuple[Inner, list[list[Tensor]]]] = {}
+        self._small: dict[tuple[object, ...], tuple[Callable[[list[Tensor]], None], list[list[Tensor]]]] = {}
         self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -112,29 +112,33 @@ class Workspace:
             self._plans[key] = Plan(Split("none") if angle is None else Split.of(group), inner, by)
         return self._plans[key]
 
-    def plain(self, inner: Inner, tensors: list[Tensor]) -> None:
-        """The inner rule's own step of weight, gradient and moments; small tensors wait for `finish`."""
+    def act(self, rule: object, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
+        """Let `step` change a weight and its moments entry by entry, given [weight, gradient, *moments].
+
+        Small tensors of one `rule`, a name for what steps alike, wait for `finish` and are changed together.
+        """
         if tensors[0].numel() < SMALL and all(x.is_contiguous() for x in tensors):
-            kind = (id(inner), *((x.dtype, x.device) for x in tensors))
-            self._small.setdefault(kind, (inner, []))[1].append(tensors)
+            kind = (rule, *((x.dtype, x.device) for x in tensors))
+            self._small.setdefault(kind, (step, []))[1].append(tensors)
         else:
-            self._plain(inner, tensors)
+            step(tensors)
 
-    def finish(self) -> None:
-        """The plain step of the small tensors, laid end to end."""
-        for inner, waiting in self._small.values():
-            together = [torch.cat([x.view(-1) for x in tensors]) for tensors in zip(*waiting, strict=True)]
-            self._plain(inner, together)
-            sizes = [tensors[0].numel() for tensors in waiting]
-            for index in (0, *range(2, len(together))):  # all but the gradient have changed
-                for tensors, part in zip(waiting, together[index].split(sizes), strict=True):
-                    tensors[index].view(-1).copy_(part)
-
-    def _plain(self, inner: Inner, tensors: list[Tensor]) -> None:
+    def plain(self, inner: Inner, tensors: list[Tensor]) -> None:
+        """The inner rule's own step of [weight, gradient, *moments]."""
         w, grad, *moments = tensors
         u = self.like(w)
         inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
         plain_(w, u, inner.lr, inner.decay)
+
+    def finish(self) -> None:
+        """The steps that small tensors wait for, with their entries laid end to end."""
+        for step, waiting in self._small.values():
+            together = [torch.cat([x.view(-1) for x in tensors]) for tensors in zip(*waiting, strict=True)]
+            step(together)
+            sizes = [tensors[0].numel() for tensors in waiting]
+            for index in (0, *range(2, len(together))):  # all but the gradient have changed
+                for tensors, part in zip(waiting, together[index].split(sizes), strict=True):
+                    tensors[index].view(-1).copy_(part)
 
     def noise(self, x: Tensor, seed: int) -> Tensor:
         """Uniform in [-½, ½), of x's shape; the seed is the step's number, so that a resumed run rounds alike."""
@@ -181,7 +185,7 @@ def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, spa
     if plan.split.rotates(p.shape):
         _rotate(p.detach(), [local(x) for x in tensors], state, group, plan, space)
     else:
-        space.plain(plan.inner, [local(x) for x in tensors])
+        space.act(id(plan), partial(space.plain, plan.inner), [local(x) for x in tensors])
     space.num_tensors += 1
 
 
