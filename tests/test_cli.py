@@ -114,6 +114,7 @@ def test_a_betas_warning_for_an_unstable_pair(capsys):
     ("argv", "quoted", "remedy"),
     [
         ("plan adamw --lr -0.1", "lr=-0.1", "0 or above"),
+        ("plan muon --shape inf", "shape=", "whole numbers"),
         ("plan adamw --lr nan", "lr=nan", "finite"),
         ("plan adamw --lr fast", "'fast'", "1e-3"),
         ("plan adamw --betas 0.9,1.0", "beta2=1.0", "below 1"),

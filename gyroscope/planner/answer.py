@@ -11,6 +11,7 @@ from gyroscope.planner import sentences
 from gyroscope.planner.prediction import Prediction, predict
 from gyroscope.planner.question import RULES, TYPICAL, Question
 from gyroscope.planner.sentences import Level, Sentence
+from gyroscope.planner.words import sig
 from gyroscope.theory import Match, match
 from gyroscope.theory.transient import settling
 
@@ -70,7 +71,9 @@ def _settling(one: Prediction, question: Question) -> tuple[Level, str]:
     if not hasattr(question.rule, "weight_decay"):
         return "good", "The norm is held and the schedule sets the rotation at every step: nothing has to settle."
     X, settles_at = one.forecast.total_decay, one.settles_at
-    longer = f"train longer or raise lr × weight decay, together {sentences.sig(3 / max(X, 1e-300), 2)} times"
+    if X == 0:
+        return "warning", "It never settles: nothing decays, so the norm grows, and the rotation slows, without end."
+    longer = f"train longer or raise lr × weight decay, together {sig(3 / max(X, 1e-300), 2)} times"
     if settling(X) == "never":
         return (
             "warning",
@@ -92,10 +95,10 @@ def _start(one: Prediction, question: Question) -> str:
         return ""
     if one.warmup is None:
         ratio = (one.equilibrium.norm or 0.0) / one.layer.norm
-        return f"It starts {sentences.sig(ratio)} times too small and turns too fast until it has grown, warmup or not."
+        return f"It starts {sig(ratio)} times too small and turns too fast until it has grown, warmup or not."
     if one.warmup > question.schedule.warmup:
         has = question.schedule.warmup
-        return f"The start turns too fast: use a warmup of about {sentences.sig(one.warmup, 2)} steps (now {has:,})."
+        return f"The start turns too fast: use a warmup of about {sig(one.warmup, 2)} steps (now {has:,})."
     return ""
 
 

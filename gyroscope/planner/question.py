@@ -28,8 +28,8 @@ from gyroscope.theory import (
     linear,
     step,
 )
-from gyroscope.theory.rule import Weights
 from gyroscope.theory.validate import positive_array
+from gyroscope.theory.weights import Weights
 
 RULES: dict[str, type[UpdateRule]] = {
     "adamw": AdamW,
@@ -178,7 +178,7 @@ def _schedule(settings: Mapping[str, Any]) -> Schedule:
     if name == "step":
         if "milestones" not in given:
             raise ValueError("the step schedule needs milestones, for example 6000,8000")
-        given["milestones"] = [int(t) for t in numbers("milestones", given["milestones"])]
+        given["milestones"] = whole_numbers("milestones", given["milestones"])
     return SCHEDULES[name](settings.get("steps", 10_000), **given)
 
 
@@ -199,7 +199,7 @@ def _layers(settings: Mapping[str, Any], rule: str) -> tuple[Layer, ...]:
 def _layer(name: str, settings: dict[str, Any], rule: str) -> Layer:
     shape = settings.get("shape")
     if isinstance(shape, str):
-        shape = tuple(int(n) for n in numbers("shape", shape.replace("x", ",")))
+        shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
     weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
     rows = prod(weights.shape[:1]) if rule == "muon" and weights.shape else 1  # Muon turns the whole matrix
     if "init_norm" in settings and "init_std" in settings:
@@ -239,3 +239,15 @@ def numbers(name: str, given: str | Sequence[Any]) -> list[float]:
         return [float(part) for part in parts]
     except (TypeError, ValueError):
         raise ValueError(f"{name}={given!r} must be numbers with commas between them") from None
+
+
+def whole_numbers(name: str, given: str | Sequence[Any]) -> list[int]:
+    """The same, of whole numbers only.
+
+    >>> whole_numbers("shape", "64,32")
+    [64, 32]
+    """
+    values = numbers(name, given)
+    if not all(value.is_integer() for value in values):  # neither infinity nor NaN is one
+        raise ValueError(f"{name}={given!r} must be whole numbers")
+    return [int(value) for value in values]

@@ -9,6 +9,7 @@ import numpy as np
 
 from gyroscope.planner.prediction import Prediction
 from gyroscope.planner.question import Question
+from gyroscope.planner.words import sig
 from gyroscope.theory import AdamL2, AdamW, Forecast, Hyperball, Match, NAdam, NAdamL2, stability
 from gyroscope.theory.mean_field import Array
 from gyroscope.theory.rule import MEANING, over
@@ -35,7 +36,7 @@ def of(question: Question, layers: tuple[Prediction, ...], matches: dict[str, Ma
     yield from _memory(question, layers[0])
     if len(layers) == 1:  # several layers stand in a table
         yield from _single(question, layers[0])
-    yield from _stability(question)
+    yield from stable(question)
     yield from _equivalents(matches)
 
 
@@ -59,7 +60,12 @@ def layer_table(question: Question, layers: tuple[Prediction, ...]) -> tuple[lis
             rows.append([*row, *["needs " + ", ".join(one.layer.missing(question.rule))], *["–"] * 5])
             continue
         warmup = "no help" if one.warmup is None else sig(one.warmup, 2)
-        row += [sig(f.over_rotation), sig(float(_excess(f).max())), warmup, sig(f.total_decay)]
+        row += [
+            sig(f.over_rotation) if isfinite(f.over_rotation) else "–",
+            sig(float(excess(f).max())),
+            warmup,
+            sig(f.total_decay),
+        ]
         rows.append([*row, *("never" if t is None else f"{t:,}" for t in (one.settles_at, one.falls_out_at))])
     return header, rows
 
@@ -68,7 +74,7 @@ def _known(value: float | None) -> str:
     return "–" if value is None else sig(value)
 
 
-def _excess(f: Forecast) -> Array:
+def excess(f: Forecast) -> Array:
     """Angle over its equilibrium, step by step; 0 where there is no equilibrium."""
     return np.asarray(np.nan_to_num(over(f.angular_update, f.equilibrium_angular_update), posinf=0.0))
 
@@ -124,12 +130,12 @@ def _norm(one: Prediction) -> Iterator[Sentence]:
 def _start(question: Question, one: Prediction, f: Forecast) -> Iterator[Sentence]:
     if not isfinite(f.over_rotation):  # without decay there is no equilibrium to compare with
         return
-    excess = _excess(f)
+    ratio = excess(f)
     yield Sentence(
         "start",
         f"The first step turns {sig(f.over_rotation)} times its equilibrium angle, "
-        f"{sig(f.filled_over_rotation)} times once the momentum has filled, at worst {sig(float(excess.max()))} times "
-        f"(step {int(excess.argmax()):,}); {_remedy(question, one)}.",
+        f"{sig(f.filled_over_rotation)} times once the momentum has filled, at worst {sig(float(ratio.max()))} times "
+        f"(step {int(ratio.argmax()):,}); {_remedy(question, one)}.",
         "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)²; "
         "then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
         "fact" if one.warmup is not None and one.warmup <= question.schedule.warmup else "warning",
@@ -176,7 +182,8 @@ def _course(question: Question, one: Prediction, f: Forecast) -> Iterator[Senten
         )
 
 
-def _stability(question: Question) -> Iterator[Sentence]:
+def stable(question: Question) -> Iterator[Sentence]:
+    """Whether the betas keep every update bounded, where the rule has such betas."""
     if not isinstance(question.rule, AdamW | NAdam | AdamL2 | NAdamL2) or question.rule.betas[1] == 0:
         return
     beta1, beta2 = question.rule.betas
@@ -213,18 +220,6 @@ def _equivalents(matches: dict[str, Match | str]) -> Iterator[Sentence]:
         kept = " and ".join(found.kept) or "nothing"
         changed = "".join(f", {quantity} × {sig(ratio)}" for quantity, ratio in found.differs.items())
         yield Sentence("equivalent", f"{name} with {settings} keeps {kept}{changed}.", formula)
-
-
-def sig(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, plainly written.
-
-    >>> sig(0.0032444), sig(12345.6), sig(2.0), sig(float("inf"))
-    ('0.00324', '12,300', '2', '∞')
-    """
-    if value == float("inf"):
-        return "∞"
-    rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}" if 1000 <= abs(rounded) < 1e15 else f"{rounded:.{digits}g}"
 
 
 def steps(count: float | None, question: Question) -> str:

@@ -1,6 +1,6 @@
 """The planner's answer in a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -25,11 +25,11 @@ class PlanText:
         yield from self._head()
         yield from self._chart()
         if len(self.answer.layers) > 1:
-            yield self._layers()
+            yield table(*layer_table(self.answer.question, self.answer.layers))
             yield Text("")
-        yield from self._sentences(self.answer.sentences, options.max_width)
+        yield from said(self.answer.sentences, options.max_width, self.explain)
         yield Text("\nVerdict", style="bold")
-        yield from self._sentences(self.answer.verdict, options.max_width)
+        yield from said(self.answer.verdict, options.max_width, self.explain)
 
     def _head(self) -> Iterator[RenderableType]:
         rule, schedule = self.answer.question.rule, self.answer.question.schedule
@@ -47,21 +47,22 @@ class PlanText:
             yield Text(f"rotation of {first.layer.name}, radians per step (dashed: equilibrium at that step's rate)")
             yield Text("\n".join(lines) + "\n")
 
-    def _layers(self) -> Table:
-        header, rows = layer_table(self.answer.question, self.answer.layers)
-        table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-        for number, column in enumerate(header):
-            table.add_column(column, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        return table
 
-    def _sentences(self, sentences: tuple[Sentence, ...], width: int) -> Iterator[RenderableType]:
-        for sentence in sentences:
-            body = fill(sentence.text, width - 2, subsequent_indent="  ", break_on_hyphens=False)
-            yield Text.assemble((MARKS[sentence.level], STYLES[sentence.level]), " ", body)
-            if self.explain and sentence.formula:
-                indent = 4 * " "
-                yield Text(
-                    fill(sentence.formula, width, initial_indent=indent, subsequent_indent=indent), "italic cyan"
-                )
+def table(header: list[str], rows: list[list[str]]) -> Table:
+    """What is said of each layer, one line each."""
+    drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for number, column in enumerate(header):
+        drawn.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def said(sentences: Sequence[Sentence], width: int, explain: bool = False) -> Iterator[RenderableType]:
+    """Sentences behind their marks, and if asked for the formulas under them."""
+    for sentence in sentences:
+        body = fill(sentence.text, width - 2, subsequent_indent="  ", break_on_hyphens=False)
+        yield Text.assemble((MARKS[sentence.level], STYLES[sentence.level]), " ", body)
+        if explain and sentence.formula:
+            indent = 4 * " "
+            yield Text(fill(sentence.formula, width, initial_indent=indent, subsequent_indent=indent), "italic cyan")

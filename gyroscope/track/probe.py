@@ -131,7 +131,7 @@ def _gradients(model: nn.Module, loss: Loss, known: list[Entry], batches: int) -
 
 def _is_suspect(entry: Entry, grads: Gradients) -> bool:
     w, seen = entry.parameter.detach(), [grad[entry.parameter] for grad in grads if entry.parameter in grad]
-    if not any(bool(grad.any()) for grad in seen):
+    if not bool(w.any()) or not any(bool(grad.any()) for grad in seen):
         return False
     return any(max(_largest_cosine(split, w, grad) for grad in seen) < SUSPECT for split in _candidates(w))
 
@@ -177,6 +177,8 @@ def _why_not(entry: Entry, grads: Gradients, bias: Entry | None) -> str:
     """What keeps a weight from being invariant, if it is not: most often a bias before the normalisation."""
     if not any(entry.parameter in grad and bool(grad[entry.parameter].any()) for grad in grads):
         return "no gradient reaches it"
+    if not bool(entry.parameter.any()):
+        return "it is zero: a scale says nothing about it"
     if bias is not None:
         pairs = [(grad.get(entry.parameter), grad.get(bias.parameter)) for grad in grads]
         if all(a is not None and b is not None and _cancel(entry, a, bias, b) for a, b in pairs):

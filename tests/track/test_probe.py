@@ -219,3 +219,11 @@ def test_a_weight_without_gradient_is_none():
 def test_bad_input_is_quoted(call, quoted):
     with pytest.raises(ValueError, match=quoted):
         call(nn.Linear(4, 4))
+
+
+def test_a_weight_of_zeros_is_no_vector_that_turns():
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 3))
+    nn.init.zeros_(model[1].weight)
+    found = probe(model, lambda model: model(torch.randn(16, 6)).square().mean() + model[1].weight.sum())
+    assert found["1.weight"].granularity == "none"
+    assert "zero" in found["1.weight"].evidence

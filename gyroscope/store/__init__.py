@@ -1,0 +1,39 @@
+"""Measurements on disk: one SQLite database per run, written by a thread, followed live by any number of readers.
+
+with Writer("runs/first", quantities=[…], config={…}) as writer:
+    writer.put(Sample(step, time(), {writer.add_layer(layer): LayerSample(…)}))
+
+run = open_run("runs/first")
+run.series("fc.weight", "angular_update")
+"""
+
+from gyroscope.store.reader import Run, open_run
+from gyroscope.store.schema import (
+    BINS,
+    SCHEMA_VERSION,
+    STATISTICS,
+    Layer,
+    LayerSample,
+    Quantity,
+    RunError,
+    Sample,
+    bin_edges,
+    count_bins,
+)
+from gyroscope.store.writer import Writer
+
+__all__ = [
+    "BINS",
+    "SCHEMA_VERSION",
+    "STATISTICS",
+    "Layer",
+    "LayerSample",
+    "Quantity",
+    "Run",
+    "RunError",
+    "Sample",
+    "Writer",
+    "bin_edges",
+    "count_bins",
+    "open_run",
+]

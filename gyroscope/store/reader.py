@@ -1,0 +1,214 @@
+"""The reader: a run as arrays, also while it is being written."""
+
+import difflib
+import os
+import time
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.store.begin import STALE
+from gyroscope.store.codec import Int64
+from gyroscope.store.export import export
+from gyroscope.store.follow import Follower
+from gyroscope.store.schema import BINS, STATISTICS, Layer, Quantity
+
+if TYPE_CHECKING:
+    from gyroscope.verdict import Diagnosis
+
+Float64 = npt.NDArray[np.float64]
+ENOUGH = 4000
+"""Samples that a diagnosis reads at most; more take longer, and say the same."""
+
+
+def open_run(path: str | os.PathLike[str], *, most: int | None = None) -> "Run":
+    """Open a run for reading, given its directory or the database in it.
+
+    With `most`, at most that many samples are read, evenly spaced by index; `Run.stride` says so.
+    """
+    return Run(path, most=most)
+
+
+class Run:
+    """A run as it stood at the last `refresh`; it can be read while it is being written, and by several threads.
+
+    With `most`, every `stride`-th sample is read, the smallest power of two that leaves at most that many of `total`;
+    as the run grows, the stride doubles. What was read stays in memory, 36 bytes per quantity, layer and sample.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, most: int | None = None) -> None:
+        if most is not None and most < 1:
+            raise ValueError(f"most is {most}: give the number of samples to read at most, or None for all.")
+        self._source = Follower(path, most)
+        self._close = weakref.finalize(self, self._source.connection.close)
+        self.path = self._source.file.parent
+        self.quantities: dict[str, Quantity] = {one.name: one for one in self._source.layout.quantities}
+        self.refresh()
+
+    def refresh(self) -> int:
+        """Read on from where the last reading ended; the number of samples that came since."""
+        return self._source.refresh()
+
+    def thinned(self, most: int) -> "Run":
+        """The same run, opened anew, with at most that many samples."""
+        return Run(self.path, most=most)
+
+    @property
+    def stride(self) -> int:
+        """1: all samples are read; k: every k-th is."""
+        return self._source.stride
+
+    @property
+    def total(self) -> int:
+        """Samples in the file, those included that the stride leaves out."""
+        return len(self._source.samples)
+
+    @property
+    def steps(self) -> Int64:
+        """Step of each sample."""
+        return self._source.kept["step"].copy()
+
+    @property
+    def times(self) -> Float64:
+        """Unix seconds of each sample."""
+        return self._source.kept["time"].copy()
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in the order in which they were first seen."""
+        return list(self._source.about.layers)
+
+    def layer(self, name: str) -> Layer:
+        """What is known about a layer."""
+        return self._layer(name)[1]
+
+    def series(self, layer: str, quantity: str, stat: str = "mean") -> Float64:
+        """A statistic over the vectors of a layer at each of `steps`; NaN where there is no value.
+
+        A quantity per layer is one number, and every statistic gives it.
+        """
+        index, _ = self._layer(layer)
+        one = self._quantity(quantity)
+        if stat not in STATISTICS:
+            raise ValueError(f"There is no statistic {stat!r}. There are {', '.join(STATISTICS)}.")
+        return _wide(self._source.numbers(index)[:, self._source.layout.column(one, stat)])
+
+    def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
+        """Counts over `bin_edges()` of the vectors' magnitudes at a step, or when the layer was last measured.
+
+        Histograms merge by adding. All zero where the layer was not measured.
+        """
+        found = self._source.distribution(self._layer(layer)[0], self._sampled(step))
+        place = self._place(quantity)
+        return np.zeros(BINS, np.int64) if found is None else found[0][place]
+
+    def extremes(self, layer: str, quantity: str, step: int | None = None) -> tuple[int, int]:
+        """Ids of the vectors with the smallest and the largest value; -1 where there is none."""
+        found = self._source.distribution(self._layer(layer)[0], self._sampled(step))
+        place = self._place(quantity)
+        return (-1, -1) if found is None else (int(found[1][place, 0]), int(found[1][place, 1]))
+
+    def raw(self, layer: str, quantity: str) -> Float64:
+        """(samples, vectors): every vector's value, for layers of which that was kept; NaN where not measured."""
+        found = self._source.vectors(self._layer(layer)[0], self._place(quantity))
+        if found is None:
+            raise ValueError(
+                f"The vectors of {layer!r} were not kept one by one. Choose the layer when the run begins."
+            )
+        return _wide(found)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the run was started with, or last resumed with, and what it ran on: versions and commit."""
+        return self._source.about.config
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings that belong to the run."""
+        dropped = self._source.about.dropped
+        count = (
+            "1 sample could not be stored and is" if dropped == 1 else f"{dropped} samples could not be stored and are"
+        )
+        return [*self._source.about.notes, *([f"{count} missing."] if dropped else [])]
+
+    @property
+    def started(self) -> float:
+        """Unix seconds when the run first began."""
+        return self._source.about.started
+
+    @property
+    def heartbeat(self) -> float:
+        """Unix seconds of the writer's last sign of life."""
+        return self._source.about.heartbeat
+
+    @property
+    def status(self) -> str:
+        """running, finished, failed, or stopped: it did not say that it ended, but gives no sign of life any more."""
+        status = self._source.about.status
+        return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
+
+    def diagnose(self) -> "Diagnosis":
+        """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples."""
+        from gyroscope.verdict import diagnose
+
+        if len(self.steps) <= ENOUGH:
+            return diagnose(self)
+        with self.thinned(ENOUGH) as run:
+            return diagnose(run)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write a long table, one row per step, layer and quantity, as .csv or .parquet."""
+        export(self, path)
+
+    def close(self) -> None:
+        """Let go of the file; what was not read before cannot be read any more."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self.status}, {len(self.layers)} layers, {self.total} samples)"
+
+    def _layer(self, name: str) -> tuple[int, Layer]:
+        layers = self._source.about.layers
+        if name not in layers:
+            raise ValueError(f"There is no layer {name!r} in {self.path}. {_suggest(name, layers)}")
+        return layers[name]
+
+    def _quantity(self, name: str) -> Quantity:
+        if name not in self.quantities:
+            raise ValueError(f"There is no quantity {name!r} in {self.path}. {_suggest(name, self.quantities)}")
+        return self.quantities[name]
+
+    def _place(self, quantity: str) -> int:
+        if not self._quantity(quantity).per_vector:
+            raise ValueError(f"{quantity!r} is one number per layer and has no distribution. Ask for its series.")
+        return self._source.layout.place[quantity]
+
+    def _sampled(self, step: int | None) -> int | None:
+        steps = self._source.samples["step"]
+        if step is not None and step not in steps:
+            nearest = f"The nearest is {steps[np.abs(steps - step).argmin()]}." if len(steps) else "There is none yet."
+            raise ValueError(f"There is no sample of step {step} in {self.path}. {nearest}")
+        return step
+
+
+def _wide(numbers: npt.NDArray[np.float32]) -> Float64:
+    with np.errstate(invalid="ignore"):  # some NaN of a damaged file are warned about
+        return numbers.astype(np.float64)
+
+
+def _suggest(name: str, names: Iterable[str]) -> str:
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
+    return f"Did you mean {', '.join(close)}?" if close else "There is none yet."

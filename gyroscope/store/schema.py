@@ -1,0 +1,197 @@
+"""What a run holds: the dataclasses that go in and come out, the bins of a histogram, and the tables of the database.
+
+A run is a directory with one SQLite database, `run.sqlite`. Every column is described in `TABLES`, from which the
+database is made; the same sentences stand in its table `documentation`, so a file explains itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x4779726F
+"""The letters "Gyro" in the header of the file: tells a run from any other SQLite database."""
+
+STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
+"""Over the vectors of a layer, NaN left out; qNN is a quantile in percent."""
+
+BINS = 128
+LAYER_BITS = 20
+"""A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing."""
+
+
+class RunError(ValueError):
+    """A run that cannot be opened, made or resumed; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured. `per_vector`: a distribution over a layer's vectors; otherwise one number per layer."""
+
+    name: str
+    unit: str
+    formula: str
+    source: str
+    per_vector: bool = True
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A tensor of weights and how it splits into vectors."""
+
+    name: str
+    shape: tuple[int, ...]
+    granularity: str
+    axis: int
+    group_size: int
+    vectors: int
+    fan_in: int
+    group: int
+    rule: str | None
+    """repr of the theory's rule when the layer was first seen; None where the optimizer is unknown."""
+    rows: tuple[int, ...] | None
+    """Ids of the measured vectors; None: all of them."""
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """What one sample holds about one layer, quantities in the order of the run's."""
+
+    statistics: npt.NDArray[np.float32]
+    """(per-vector quantities, len(STATISTICS)); NaN where undetermined."""
+    scalars: npt.NDArray[np.float32]
+    """(per-layer quantities,)"""
+    histograms: npt.NDArray[np.uint32]
+    """(per-vector quantities, BINS): counts, which merge by adding."""
+    extremes: npt.NDArray[np.int32]
+    """(per-vector quantities, 2): ids of the vectors with the smallest and the largest value; -1: none."""
+    raw: npt.NDArray[np.float32] | None = None
+    """(per-vector quantities, vectors) for layers whose every vector is to be kept."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All layers at one step; `time` in Unix seconds. Its arrays belong to the store once it is put."""
+
+    step: int
+    time: float
+    layers: Mapping[int, LayerSample]
+
+
+def bin_edges() -> npt.NDArray[np.float64]:
+    """The BINS + 1 edges of every histogram, half an octave apart: bin k counts 2^((k-96)/2) <= |x| < 2^((k-95)/2).
+
+    The first bin also takes everything smaller, zeros too, and the last everything larger. The edges are the same for
+    every quantity and run, so that histograms of other steps, layers, ranks or runs merge by adding.
+
+    >>> edges = bin_edges()
+    >>> float(edges[96]), float(edges[98]), len(edges)
+    (1.0, 2.0, 129)
+    """
+    return np.exp2((np.arange(BINS + 1) - 96) / 2)
+
+
+def count_bins(values: npt.ArrayLike) -> npt.NDArray[np.uint32]:
+    """Histogram of the magnitudes of `values` over `bin_edges()`; NaN is left out.
+
+    >>> np.flatnonzero(count_bins([1.0, -1.2, 0.0, np.nan])), count_bins([1.0, -1.2, 0.0, np.nan])[96]
+    (array([ 0, 96]), np.uint32(2))
+    """
+    magnitudes = np.abs(np.asarray(values, dtype=np.float64).ravel())
+    bins = np.searchsorted(bin_edges()[1:-1], magnitudes[~np.isnan(magnitudes)], side="right")
+    return np.bincount(bins, minlength=BINS).astype(np.uint32)
+
+
+KEY = f"sample.id << {LAYER_BITS} | layer.id: rows of one sample stand together, in the order they were written"
+
+TABLES: dict[str, dict[str, tuple[str, str]]] = {
+    "session": {
+        "id": ("INTEGER PRIMARY KEY", "1 for the start of the run, one more for each time it was resumed"),
+        "started": ("REAL NOT NULL", "Unix seconds"),
+        "heartbeat": ("REAL NOT NULL", "Unix seconds when the writer last gave a sign of life"),
+        "status": ("TEXT NOT NULL", "running, finished, failed or stopped, as the writer last knew it"),
+        "host": ("TEXT NOT NULL", "name of the machine that writes"),
+        "pid": ("INTEGER NOT NULL", "process that writes"),
+        "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
+        "config": ("TEXT NOT NULL", "JSON; NaN and Infinity as Python's json and JSON5 write them"),
+    },
+    "quantity": {
+        "id": ("INTEGER PRIMARY KEY", "place in the run's list of quantities, from 0"),
+        "name": ("TEXT NOT NULL UNIQUE", "name in the API"),
+        "unit": ("TEXT NOT NULL", "unit, empty for a pure number"),
+        "formula": ("TEXT NOT NULL", "how it is computed"),
+        "source": ("TEXT NOT NULL", "paper and equation"),
+        "per_vector": ("INTEGER NOT NULL", "1: a distribution over the vectors of a layer; 0: one number per layer"),
+    },
+    "layer": {
+        "id": ("INTEGER PRIMARY KEY", "order in which layers were first seen, from 0"),
+        "name": ("TEXT NOT NULL UNIQUE", "name of the parameter in the model"),
+        "shape": ("TEXT NOT NULL", "JSON list: shape of the tensor"),
+        "granularity": ("TEXT NOT NULL", "neuron, group or tensor: what counts as one weight vector"),
+        "axis": ("INTEGER NOT NULL", "dimension along which the vectors are counted"),
+        "group_size": ("INTEGER NOT NULL", "neurons that make one vector"),
+        "vectors": ("INTEGER NOT NULL", "number of weight vectors"),
+        "fan_in": ("INTEGER NOT NULL", "entries of one vector"),
+        "param_group": ("INTEGER NOT NULL", "index of the optimizer's parameter group"),
+        "rule": ("TEXT", "the theory's rule when the layer was first seen; NULL: unknown"),
+        "rows": ("TEXT", "JSON list: ids of the measured vectors; NULL: all"),
+    },
+    "sample": {
+        "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
+        "step": ("INTEGER NOT NULL UNIQUE", "optimizer step, from 0; measured again, the later sample replaces"),
+        "time": ("REAL NOT NULL", "Unix seconds"),
+    },
+    "measurement": {
+        "key": ("INTEGER PRIMARY KEY", KEY),
+        "numbers": (
+            "BLOB NOT NULL",
+            f"float32, little-endian: {', '.join(STATISTICS)} of each quantity with per_vector = 1, in the order of "
+            "quantity.id; then one number for each with per_vector = 0; NaN: undetermined",
+        ),
+    },
+    "distribution": {
+        "key": ("INTEGER PRIMARY KEY", KEY),
+        "histograms": (
+            "BLOB NOT NULL",
+            f"zlib of uint32, little-endian: {BINS} counts for each quantity with per_vector = 1; bin k counts "
+            "2^((k-96)/2) <= |x| < 2^((k-95)/2), the first also all below, the last all above",
+        ),
+        "extremes": (
+            "BLOB NOT NULL",
+            "int32, little-endian: for each quantity with per_vector = 1 the ids of the vectors with the smallest and "
+            "the largest value; -1: none",
+        ),
+    },
+    "vectors": {
+        "key": ("INTEGER PRIMARY KEY", KEY),
+        "numbers": (
+            "BLOB NOT NULL",
+            "float32, little-endian: for each quantity with per_vector = 1 its value for every measured vector; only "
+            "layers chosen by the user have rows here",
+        ),
+    },
+    "note": {
+        "id": ("INTEGER PRIMARY KEY", "order of writing"),
+        "time": ("REAL NOT NULL", "Unix seconds"),
+        "text": ("TEXT NOT NULL UNIQUE", "a warning that belongs to the run; said once"),
+    },
+    "documentation": {
+        "table_name": ("TEXT NOT NULL", "a table of this database"),
+        "column_name": ("TEXT NOT NULL", "a column of it"),
+        "meaning": ("TEXT NOT NULL", "what the column holds, its unit and layout"),
+    },
+}
+
+
+def statements() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """SQL that makes an empty run, with its arguments."""
+    for table, columns in TABLES.items():
+        body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
+        yield f"CREATE TABLE {table} ({body})", ()
+    for table, columns in TABLES.items():
+        for column, (_, meaning) in columns.items():
+            yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)
+    yield f"PRAGMA application_id = {APPLICATION_ID}", ()
+    yield f"PRAGMA user_version = {SCHEMA_VERSION}", ()

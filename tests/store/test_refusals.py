@@ -1,0 +1,257 @@
+"""Whatever cannot be opened, made or resumed is refused with one sentence and a remedy."""
+
+import os
+import random
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gyroscope.store import BINS, LayerSample, Quantity, RunError, Writer, open_run
+from tests.store import make
+
+
+def change(path, *statements):
+    connection = sqlite3.connect(path / "run.sqlite", isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def refused(path):
+    with pytest.raises(RunError) as caught:
+        open_run(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    assert "no such directory. Check the path" in refused(tmp_path / "nowhere")
+
+
+def test_a_directory_without_a_run(tmp_path):
+    assert "holds no run: there is no run.sqlite in it" in refused(tmp_path)
+
+
+def test_a_directory_of_runs_names_them(tmp_path):
+    for name in "ab":
+        make.run_at(tmp_path / name)
+    assert "holds 2 runs, but is none itself. Name one of them: a, b" in refused(tmp_path)
+
+
+def test_a_file_that_is_not_a_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "is not a run" in refused(tmp_path / "notes.txt")
+
+
+def test_an_empty_database(tmp_path):
+    (tmp_path / "run.sqlite").touch()
+    assert "is empty: the run ended before it wrote anything" in refused(tmp_path)
+    make.run_at(tmp_path)  # and a run may still begin there
+    assert open_run(tmp_path).total == 3
+
+
+def test_a_file_that_is_not_a_database(tmp_path):
+    (tmp_path / "run.sqlite").write_bytes(b"not a database at all " * 500)
+    assert "is no SQLite database" in refused(tmp_path)
+    with pytest.raises(RunError, match="is no SQLite database"):
+        make.writer(tmp_path)
+    assert (tmp_path / "run.sqlite").read_bytes().startswith(b"not a database")
+
+
+def test_a_database_of_something_else(tmp_path):
+    change(tmp_path, "CREATE TABLE cookies (name TEXT)")
+    assert "is a database, but not of a run" in refused(tmp_path)
+    with pytest.raises(RunError, match="not of a run"):
+        make.writer(tmp_path, resume=True)
+
+
+def test_a_newer_schema_is_neither_read_nor_resumed(tmp_path):
+    change(make.run_at(tmp_path), "PRAGMA user_version = 99")
+    assert "newer Gyroscope: its schema is 99" in refused(tmp_path)
+    assert "pip install -U gyroscope" in refused(tmp_path)
+    with pytest.raises(RunError, match="newer Gyroscope"):
+        make.writer(tmp_path, resume=True)
+
+
+def use(path):
+    """Everything a reader does."""
+    with open_run(path) as run:
+        for layer in run.layers:
+            for name, quantity in run.quantities.items():
+                run.series(layer, name)
+                if quantity.per_vector:
+                    run.raw(layer, name)
+                    for step in run.steps:
+                        run.histogram(layer, name, int(step))
+
+
+def test_a_truncated_file_is_called_damaged(tmp_path):
+    make.run_at(tmp_path, steps=200, layers=4, raw=True)
+    file = tmp_path / "run.sqlite"
+    whole = file.read_bytes()
+    for share in (0.02, 0.1, 0.3, 0.6, 0.95):
+        file.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(RunError, match="damaged"):
+            use(tmp_path)
+
+
+def test_random_bytes_give_a_sentence_or_at_worst_wrong_numbers_but_no_other_error(tmp_path):
+    make.run_at(tmp_path, steps=20, layers=3, raw=True)
+    file = tmp_path / "run.sqlite"
+    whole = file.read_bytes()
+    rng = random.Random(0)
+    said = []
+    for _ in range(60):
+        broken = bytearray(whole)
+        size = rng.choice([8, 300, 4000])
+        start = rng.randrange(len(broken) - size)
+        broken[start : start + size] = rng.randbytes(size)
+        file.write_bytes(broken)
+        try:
+            use(tmp_path)
+        except ValueError as error:
+            said.append(str(error))
+    assert len(said) > 10
+    assert all(sentence.startswith((str(file), "The vectors of")) and sentence.endswith(".") for sentence in said)
+
+
+def test_blobs_of_a_wrong_length_are_called_damaged(tmp_path):
+    make.run_at(tmp_path, raw=True)
+    for table, column in [("measurement", "numbers"), ("distribution", "histograms"), ("vectors", "numbers")]:
+        shutil.copytree(tmp_path, copy := tmp_path / table)
+        change(copy, f"UPDATE {table} SET {column} = x'0102'")
+        with pytest.raises(RunError, match="damaged"):
+            use(copy)
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_left_alone(tmp_path):
+    make.run_at(tmp_path)
+    before = (tmp_path / "run.sqlite").read_bytes()
+    with pytest.raises(RunError, match=r"already holds a run.*resume=True"):
+        make.writer(tmp_path)
+    assert (tmp_path / "run.sqlite").read_bytes() == before
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(RunError, match="is a file, but a run is a directory"):
+        make.writer(tmp_path / "taken")
+
+
+def test_resuming_with_other_quantities_names_them(tmp_path):
+    make.run_at(tmp_path)
+    other = [*make.QUANTITIES[:-1], Quantity("kappa", "", "κ", "definition")]
+    with pytest.raises(RunError, match=r"kappa, weight_decay.*another path"):
+        Writer(tmp_path, quantities=other, config={}, resume=True)
+    with pytest.raises(RunError, match="only their order"):
+        Writer(tmp_path, quantities=make.QUANTITIES[::-1], config={}, resume=True)
+
+
+@pytest.mark.parametrize("changed", [{"shape": (3, 4)}, {"granularity": "tensor"}, {"axis": 1}, {"rows": (1, 2)}])
+def test_resuming_with_a_layer_that_is_cut_in_another_way_is_refused(tmp_path, changed):
+    make.run_at(tmp_path)
+    with make.writer(tmp_path, layers=0, resume=True) as writer:
+        with pytest.raises(RunError, match="already has a layer 'layer0' of shape \\(6, 8\\)"):
+            writer.add_layer(make.layer("layer0", **changed))
+        assert writer.add_layer(make.layer("layer0", rule="new", group=1)) == 0
+
+
+def test_resuming_where_there_is_nothing_begins_a_run(tmp_path):
+    make.writer(tmp_path / "new", resume=True).close()
+    assert open_run(tmp_path / "new").status == "finished"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a living process is found by signal 0")
+def test_a_run_that_another_process_writes_cannot_be_resumed(tmp_path):
+    make.run_at(tmp_path)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    here = f"status = 'running', host = '{socket.gethostname()}', pid = {other.pid}"
+    try:
+        change(tmp_path, f"UPDATE session SET {here}, heartbeat = unixepoch() + 5")
+        with pytest.raises(RunError, match=f"is being written by process {other.pid}"):
+            make.writer(tmp_path, resume=True)
+        change(tmp_path, "UPDATE session SET heartbeat = heartbeat - 60")
+        make.writer(tmp_path, resume=True).close()
+    finally:
+        other.communicate(b"\n")
+
+
+def unprivileged(code, *arguments):
+    """Run code in a process that may write only where everybody may; its output."""
+    start = "import os, sys, gyroscope.store as store\nif os.geteuid() == 0: os.setgid(65534), os.setuid(65534)\n"
+    done = subprocess.run([sys.executable, "-c", start + code, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def public():
+    """A directory that everybody may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+        for directory, *_ in os.walk(name):
+            os.chmod(directory, 0o755)
+
+
+READ = """
+try:
+    run = store.open_run(sys.argv[1])
+    print(run.status, run.series("layer0", "lr").tolist())
+except store.RunError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_run_in_a_directory_that_may_not_be_written_is_read(public):
+    finished = make.run_at(public / "finished")
+    with make.writer(public / "live") as writer:
+        writer.put(make.sample(0))
+        writer.flush()
+        shutil.copytree(public / "live", public / "killed")
+        shutil.copytree(public / "live", public / "lost")
+        (public / "lost" / "run.sqlite-shm").unlink()
+        reader = open_run(public / "live")
+    reader.close()
+    for name in ("-wal", "-shm"):  # finished while somebody read: in WAL mode, but the log is not needed any more
+        (public / "live" / f"run.sqlite{name}").unlink()
+    for directory in public.iterdir():
+        directory.chmod(0o555)
+    assert unprivileged(READ, finished) == "finished [0.0, 1.0, 2.0]"
+    assert unprivileged(READ, public / "live") == "finished [0.0]"
+    assert unprivileged(READ, public / "killed") == "running [0.0]"
+    assert "Copy the whole directory to a place where you may write." in unprivileged(READ, public / "lost")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_run_cannot_begin_where_one_may_not_write(public):
+    public.chmod(0o555)
+    code = "try: store.Writer(sys.argv[1], quantities=[], config={})\nexcept store.RunError as error: print(error)"
+    assert "Permission denied" in unprivileged(code, public / "new")
+
+
+def test_a_sample_of_the_wrong_shape_is_left_out_with_one_warning(tmp_path):
+    writer = make.writer(tmp_path)
+    good = make.layer_sample(1)
+    bad = LayerSample(good.statistics[:1], good.scalars, good.histograms, good.extremes)
+    worse = LayerSample(good.statistics, good.scalars, good.histograms[:, : BINS - 1], good.extremes)
+    writer.put(make.sample(0))
+    for step, one in [(1, bad), (2, worse)]:
+        writer.put(make.Sample(step, 0.0, {0: one}))
+    writer.put(make.sample(3))
+    with pytest.warns(RuntimeWarning, match=r"statistics of a layer's sample have the shape \(1, 9\)"):
+        writer.flush()
+    writer.close()  # a second warning would be an error here
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 3]
+    assert "cannot take a sample: statistics" in run.notes[0]
+    assert run.notes[1] == "2 samples could not be stored and are missing."

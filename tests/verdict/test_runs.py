@@ -1,0 +1,248 @@
+"""Every verdict on real training: for each a small run that provokes it, and one that does not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import gyroscope as gyro
+
+WIDTH = 32
+HIDDEN = r"^[03]\.weight"
+"""The scale-invariant layers of a normalised network."""
+
+
+class Branches(nn.Module):
+    """Two branches, of which the loss hardly feels the second."""
+
+    def __init__(self, share=0.003):
+        super().__init__()
+        self.first, self.second = (nn.Sequential(*block(64, WIDTH)) for _ in range(2))
+        self.head, self.share = nn.Linear(WIDTH, 10), share
+
+    def forward(self, x):
+        return self.head(self.first(x) + self.share * self.second(x))
+
+
+def block(inputs, outputs, normalised=True):
+    if not normalised:
+        return [nn.Linear(inputs, outputs), nn.ReLU()]
+    return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU()]
+
+
+def network(normalised=True):
+    torch.manual_seed(0)
+    layers = [*block(64, WIDTH, normalised), *block(WIDTH, WIDTH, normalised)]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
+
+
+def adamw(model, weight_decay=0.5, **options):
+    groups = gyro.param_groups(model, weight_decay=weight_decay)
+    return torch.optim.AdamW(groups, **{"lr": 1e-2, "betas": (0.9, 0.99), **options})
+
+
+def digits():
+    images, labels = load_digits(return_X_y=True)
+    return torch.tensor(images, dtype=torch.float32) / 8 - 1, torch.tensor(labels)
+
+
+DATA = digits()
+
+
+class Training:
+    """A tracked run on noisy digits that can be continued."""
+
+    def __init__(self, path, model, optimizer, schedule=lambda t: 1.0, scale=lambda t: 1.0, **options):
+        self.model, self.optimizer, self.scale, self.done = model, optimizer, scale, 0
+        self.tracker = gyro.Tracker(model, optimizer, path, **{"every": 5, **options})
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+        self.dtype = next(model.parameters()).dtype
+
+    def go(self, steps):
+        x, y = DATA
+        for _ in range(steps):
+            batch = torch.randint(len(y), (64,))
+            inputs = (x[batch] + torch.randn(64, 64)).to(self.dtype)
+            loss = nn.functional.cross_entropy(self.model(inputs).float(), y[batch], label_smoothing=0.3)
+            self.optimizer.zero_grad()
+            (loss * self.scale(self.done)).backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            self.done += 1
+        return self
+
+    def diagnose(self):
+        self.tracker.close()
+        with gyro.store.open_run(self.tracker.path) as run:
+            return run.diagnose()
+
+
+def warmup(t):
+    return min(1.0, (t + 1) / 40)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """Scale-invariant layers that start at their equilibrium norm behind a warmup."""
+    model = network()
+    optimizer = adamw(model)
+    gyro.optim.to_equilibrium_(model, optimizer)
+    path = tmp_path_factory.mktemp("run") / "healthy"
+    return Training(path, model, optimizer, warmup, layers=HIDDEN).go(400).diagnose()
+
+
+def said(diagnosis, kind):
+    found = [verdict for verdict in diagnosis if verdict.kind == kind]
+    assert len(found) == 1, f"{kind} in:\n{diagnosis}"
+    return found[0]
+
+
+def test_a_healthy_run_is_well_and_nothing_else(healthy):
+    assert healthy.kinds == ("well",), str(healthy)
+    found = healthy[0]
+    assert found.layers == ("0.weight", "3.weight")
+    assert found.evidence["largest_error"] < 0.15
+
+
+def test_a_short_run_is_too_short(tmp_path, healthy):
+    model = network()
+    assert Training(tmp_path / "run", model, adamw(model)).go(20).diagnose().kinds == ("too_short",)
+    assert "too_short" not in healthy.kinds
+
+
+def test_no_warmup_is_over_rotation(tmp_path, healthy):
+    model = network()
+    found = said(Training(tmp_path / "run", model, adamw(model)).go(150).diagnose(), "over_rotation")
+    model = network()
+    foretold = gyro.plan(model, adamw(model), steps=150).layers["0.weight"]
+    assert found.evidence["step"] == 0
+    assert found.evidence["ratio"] == pytest.approx(foretold.over_rotation, rel=0.05)
+    assert "over_rotation" not in healthy.kinds
+
+
+def test_a_start_far_from_equilibrium_is_a_transient_that_ends_when_foretold(tmp_path, healthy):
+    model = network()
+    with torch.no_grad():
+        for layer in (model[0], model[3]):
+            layer.weight *= 3
+    training = Training(tmp_path / "run", model, adamw(model), warmup, layers=HIDDEN).go(150)
+    found = said(training.tracker.diagnose(), "transient")
+    assert found.layers == ("0.weight", "3.weight")
+    training.go(450)
+    training.tracker.close()
+    with gyro.store.open_run(training.tracker.path) as run:
+        distance = run.series("3.weight", "norm", "rms") / run.series("3.weight", "predicted_norm")
+        settled = run.steps[np.argmax(distance <= 1.1)]
+        assert found.evidence["settles_at"] == pytest.approx(settled, rel=0.15)
+        assert "transient" not in run.diagnose().kinds
+    assert "transient" not in healthy.kinds
+
+
+def test_little_weight_decay_is_weak_decay_and_its_remedy_settles(tmp_path, healthy):
+    model = network()
+    found = said(Training(tmp_path / "weak", model, adamw(model, 0.01)).go(200).diagnose(), "weak_decay")
+    assert found.evidence["total_decay"] == pytest.approx(0.02, rel=0.05)
+    advised = float(found.remedy.split("weight_decay=")[1].split(" ")[0])
+    model = network()
+    mended = Training(tmp_path / "mended", model, adamw(model, advised)).go(200).diagnose()
+    assert "weak_decay" not in mended.kinds
+    assert "weak_decay" not in healthy.kinds
+
+
+def test_no_weight_decay_is_weak_decay(tmp_path):
+    model = network()
+    found = said(Training(tmp_path / "run", model, adamw(model, 0.0)).go(100).diagnose(), "weak_decay")
+    assert "no weight decay" in found.sentence
+
+
+def test_a_decay_to_zero_falls_out_at_the_end(tmp_path, healthy):
+    model = network()
+    schedule = lambda t: (1 + math.cos(math.pi * t / 600)) / 2  # noqa: E731
+    found = said(Training(tmp_path / "run", model, adamw(model), schedule).go(600).diagnose(), "fell_out")
+    foretold = gyro.plan(model, adamw(model), schedule, steps=600).layers
+    assert set(found.layers) >= {"0.weight", "3.weight"}
+    assert found.evidence["step"] == pytest.approx(foretold["0.weight"].falls_out_at, rel=0.25)
+    assert "fell_out" not in healthy.kinds
+
+
+def test_adam_with_l2_unbalances_layers_and_adamw_does_not(tmp_path):
+    torch.manual_seed(0)
+    model = Branches()
+    coupled = torch.optim.Adam(gyro.param_groups(model, weight_decay=1e-2), lr=1e-2)
+    found = said(Training(tmp_path / "coupled", model, coupled).go(400).diagnose(), "layer_imbalance")
+    assert "second.0.weight" in found.layers
+    assert found.evidence["ratio"] > 2
+    assert "AdamW" in found.remedy
+    torch.manual_seed(0)
+    model = Branches()
+    balanced = Training(tmp_path / "decoupled", model, adamw(model)).go(400).diagnose()
+    assert "layer_imbalance" not in balanced.kinds, str(balanced)
+
+
+@pytest.mark.parametrize("raw", [None, "weight"], ids=["statistics", "every vector"])
+def test_neurons_turned_at_different_speeds_are_seen(tmp_path, raw):
+    for name, imbalance in (("equal", None), ("unequal", (0.3, 8.0, 0))):
+        model = network()
+        groups = gyro.param_groups(model, weight_decay=0.1)
+        optimizer = gyro.optim.RotationalAdamW(groups, lr=1e-2, imbalance=imbalance)
+        diagnosis = Training(tmp_path / name, model, optimizer, raw=raw).go(100).diagnose()
+        assert ("neuron_imbalance" in diagnosis.kinds) == (name == "unequal"), str(diagnosis)
+    assert said(diagnosis, "neuron_imbalance").evidence["ratio"] == pytest.approx(10, rel=0.4)
+
+
+def test_a_network_without_normalisation_is_scale_sensitive(tmp_path, healthy):
+    model = network(normalised=False)
+    found = said(Training(tmp_path / "run", model, adamw(model)).go(400).diagnose(), "scale_sensitive")
+    assert "4.weight" in found.layers
+    assert abs(found.evidence["lambda_u"]) > 0.1
+    assert "scale_sensitive" not in healthy.kinds
+
+
+def test_neurons_that_never_fire_are_dead(tmp_path, healthy):
+    model = network(normalised=False)
+    with torch.no_grad():
+        model[0].bias[:8] -= 1000
+    found = said(Training(tmp_path / "run", model, adamw(model, 0.1)).go(100).diagnose(), "dead_vectors")
+    assert "0.weight" in found.layers
+    assert found.evidence["dead_vectors"] >= 8
+    assert "dead_vectors" not in healthy.kinds
+
+
+def test_small_steps_of_bfloat16_weights_freeze_entries(tmp_path, healthy):
+    model = network().bfloat16()
+    found = said(Training(tmp_path / "run", model, adamw(model, lr=1e-4)).go(60).diagnose(), "frozen_entries")
+    assert found.severity == "bad"
+    assert found.evidence["worst_share"] > 0.5
+    assert "frozen_entries" not in healthy.kinds
+
+
+def test_unstable_betas_with_gradients_that_vanish_make_updates_grow(tmp_path, healthy):
+    model = network()
+    vanishing = lambda t: 0.8 ** max(t - 50, 0)  # noqa: E731
+    unstable = adamw(model, betas=(0.9, 0.5))
+    found = said(Training(tmp_path / "unstable", model, unstable, scale=vanishing).go(100).diagnose(), "unstable_betas")
+    assert found.severity == "bad"
+    assert found.evidence["growth"] > 3
+    model = network()
+    stable = Training(tmp_path / "stable", model, adamw(model), scale=vanishing).go(100).diagnose()
+    assert "unstable_betas" not in stable.kinds
+
+
+def test_an_unknown_optimizer_is_measured_without_prediction(tmp_path, healthy):
+    model = network()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+    diagnosis = Training(tmp_path / "run", model, optimizer).go(60).diagnose()
+    assert "no prediction" in said(diagnosis, "not_measured").sentence
+    assert "well" not in diagnosis.kinds
+    assert "not_measured" not in healthy.kinds
+
+
+def test_a_layer_that_is_never_used_is_not_measured(tmp_path):
+    model = network()
+    model.unused = nn.Linear(8, 8, bias=False)
+    model.forward = lambda x: nn.Sequential.forward(model[:7], x)
+    found = said(Training(tmp_path / "run", model, adamw(model)).go(60).diagnose(), "not_measured")
+    assert found.layers == ("unused.weight",)
