@@ -1,6 +1,7 @@
 """What the rotational optimizers promise: the angle, the norm, in every precision, and reductions to known rules."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -77,6 +78,33 @@ def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
     assert ways["float32"] > 0.03
     assert ways["stochastic"] == pytest.approx(ways["float32"], rel=0.05)
     assert ways["rounded"] < 0.7 * ways["float32"]
+
+
+@every_variant
+def test_stochastic_rounding_turns_by_the_mean_angle_of_each_step_of_a_walk(make):
+    """The turn along what a float32 twin, put at the same weights before each step, makes of the same gradient."""
+    torch.manual_seed(0)
+    start = torch.randn(64, 256).bfloat16()
+    turned = {}
+    for stochastic in (True, False):
+        p, twin = nn.Parameter(start.clone()), nn.Parameter(start.float())
+        rounded, exact = make([p], eta=2e-3, stochastic_rounding=stochastic), make([twin], eta=2e-3)
+        shares = []
+        for step in range(150):
+            p.grad = torch.randn(64, 256).bfloat16()
+            twin.grad = p.grad.float()
+            before = p.detach().float()
+            twin.data.copy_(before)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rounded.step()
+            exact.step()
+            meant, made = twin.detach() - before, p.detach().float() - before
+            if step >= 10:
+                shares.append((meant * made).sum() / (meant * meant).sum())
+        turned[stochastic] = torch.stack(shares).mean().item()
+    assert turned[True] == pytest.approx(1, abs=0.02)
+    assert abs(turned[False] - 1) > 0.1
 
 
 def test_without_momentum_and_averaging_each_vector_turns_by_exactly_arctan_of_eta():
