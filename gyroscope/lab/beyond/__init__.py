@@ -1,0 +1,1 @@
+"""Beyond the papers: what the library's own theory claims, held against simulated weights."""

@@ -1,0 +1,140 @@
+"""Before a schedule ends, norms can no longer follow their equilibrium: when, and how large they stay."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.re._walks import telling
+from gyroscope.simulate import random_walk
+from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
+from gyroscope.theory.transient import end_norm_ratio, falls_out_before_end
+
+COST = {"quick": "30 s", "paper": "6 min"}
+NAMES = ("AdamW", "SGDM", "Lion")
+SCHEDULES: tuple[Literal["linear", "cosine"], ...] = ("linear", "cosine")
+POINTS = 250
+
+
+@dataclass(frozen=True)
+class Config:
+    """Schedules that fall to zero over `steps` from a decay per step of `decay`."""
+
+    decay: float
+    steps: int
+    vectors: int
+    seeds: int
+    fan_in: int = 256
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """A total decay of 10 or more within ten thousand steps."""
+        return cls(decay=2e-3, steps=10_000, vectors=48, seeds=3)
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """Ten times as long, at a tenth of the decay."""
+        return cls(decay=2e-4, steps=100_000, vectors=48, seeds=3)
+
+    @property
+    def rules(self) -> tuple[UpdateRule, ...]:
+        """AdamW with β2 = 0.99: a longer memory of gradients holds norms up, which only the forecast knows."""
+        a = self.decay
+        return AdamW(1e-2, 100 * a, (0.9, 0.99)), SGDM(0.1, a, 0.9), Lion(1e-3, 1000 * a)
+
+    def forecast(self, rule: UpdateRule, schedule: str) -> Forecast:
+        """What is foretold of a run that starts in equilibrium."""
+        norm = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=1.0).norm
+        course = (linear if schedule == "linear" else cosine)(self.steps)
+        return forecast(rule, course, norm=norm, fan_in=self.fan_in, unit_grad_norm=1.0)
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """All rules, one schedule after the other."""
+    return bench.over_parts(config, SCHEDULES, lambda seed, schedule: fall(config, schedule, seed, bench))
+
+
+def fall(config: Config, schedule: Literal["linear", "cosine"], seed: int, bench: Bench) -> Values:
+    """Norm over equilibrium norm through the run; steps before the end at which it leaves; the norm at the end."""
+    told = [config.forecast(rule, schedule) for rule in config.rules]
+    path = random_walk(
+        config.rules,
+        (linear if schedule == "linear" else cosine)(config.steps),
+        norm=[one.initial_norm for one in told],
+        shape=(config.vectors, config.fan_in),
+        every=every(config),
+        seed=seed,
+        progress=telling(bench, config.steps),
+    )
+    norm = np.sqrt((path.norm**2).mean(2)).T
+    ratio = norm / np.stack([one.equilibrium_norm[path.steps] for one in told])
+    left = [_crossing(r, rule.falls_out_ratio) for r, rule in zip(ratio, config.rules, strict=True)]
+    peak = np.array([one.initial_norm for one in told])
+    shown = np.linspace(0, ratio.shape[1] - 1, POINTS).astype(int)
+    return {
+        "ratio": ratio[:, shown],
+        "left": config.steps - every(config) * (np.array(left) + 1) + 1,
+        "end": norm[:, -1] / peak,
+    }
+
+
+def every(config: Config) -> int:
+    """Steps between records."""
+    return max(1, config.steps // 5000)
+
+
+def _crossing(ratio: FloatArray, threshold: float) -> int:
+    """First record above the threshold; one beyond the last where there is none."""
+    above = np.flatnonzero(ratio > threshold)
+    return int(above[0]) if len(above) else len(ratio)
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Norm over its equilibrium of the moment: measured, foretold, and where the closed form sees it leave."""
+    config = result.config
+    figure = make_subplots(cols=2, subplot_titles=[f"{schedule} decay to zero" for schedule in SCHEDULES])
+    for col, schedule in enumerate(SCHEDULES):
+        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+            told = config.forecast(rule, schedule)
+            t = np.linspace(every(config) - 1, config.steps - 1, POINTS).astype(int)
+            marker = {"color": COLOURS[i], "size": 4}
+            dots = Scatter(
+                x=t, y=result["ratio"][:, col, i].mean(0), mode="markers", marker=marker, name=f"{name}, measured"
+            )
+            ratio = (told.norm / told.equilibrium_norm)[t]
+            line = Scatter(x=t, y=ratio, mode="lines", line={"color": COLOURS[i], "width": 1}, name=f"{name}, forecast")
+            for trace in (dots, line):
+                trace.showlegend = col == 0
+                figure.add_trace(trace, row=1, col=col + 1)
+            when = config.steps - falls_out_before_end(schedule, config.steps, config.decay, rule.norm_power)
+            figure.add_vline(x=when, line={"color": COLOURS[i], "dash": "dot", "width": 1.5}, row=1, col=col + 1)
+    figure.update_xaxes(title_text="step (dotted: the closed form for when it leaves)")
+    figure.update_yaxes(title_text="norm over equilibrium norm", range=[0.95, 2], col=1)
+    figure.update_yaxes(range=[0.95, 2], col=2)
+    return styled(figure, "Falling out of equilibrium at the end of a schedule")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The forecast closely, the closed forms roughly."""
+    config, found = result.config, []
+    for j, schedule in enumerate(SCHEDULES):
+        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+            told, where = config.forecast(rule, schedule), f"{name}, {schedule}"
+            closed = falls_out_before_end(schedule, config.steps, config.decay, rule.norm_power)
+            left, end = result["left"][:, j, i], result["end"][:, j, i]
+            before_end = config.steps - told.falls_out_at
+            found += [
+                agrees(f"steps before the end at which norms leave, {where} (forecast)", before_end, left, within=0.03),
+                agrees(f"steps before the end at which norms leave, {where} (closed form)", closed, left, within=0.15),
+                agrees(f"end norm over peak norm, {where} (forecast)", told.end_norm_ratio, end, within=0.02),
+            ]
+            if schedule == "linear":
+                ratio = end_norm_ratio(config.decay * config.steps / 2, rule.norm_power)
+                found.append(agrees(f"end norm over peak norm, {where} (closed form)", ratio, end, within=0.1))
+    return found

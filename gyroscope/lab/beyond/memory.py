@@ -1,0 +1,121 @@
+"""A weight forgets its direction at the rate of its decay: cos∠(w_t, w_{t+k}) = exp(-a·k) for every rule."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from plotly.graph_objects import Figure, Scatter
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.re._walks import telling
+from gyroscope.simulate import random_walk
+from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
+
+COST = {"quick": "30 s", "paper": "8 min"}
+NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
+RECORDS = 50
+"""In four lifetimes: one of them before the directions are compared, three after."""
+FIT = (0.8, 2.0)
+"""Lags, in lifetimes, over which the rate is read: beyond Lion's memory, and before noise is all that is left."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """All rules decay by about this share per step."""
+
+    decay: float
+    vectors: int
+    seeds: int
+    fan_in: int = 256
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Five hundred steps to forget."""
+        return cls(decay=2e-3, vectors=384, seeds=3)
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """Five thousand steps to forget."""
+        return cls(decay=2e-4, vectors=384, seeds=3)
+
+    @property
+    def rules(self) -> tuple[UpdateRule, ...]:
+        """Decoupled, coupled and adaptive; lr and decay of Adam+L2 are chosen for a decay of the same size."""
+        a = self.decay
+        return AdamW(1e-2, 100 * a), SGDM(0.1, a, 0.9), Lion(1e-3, 1000 * a), AdamL2(10 * a, a / 2)
+
+    @property
+    def steps(self) -> int:
+        """Four lifetimes."""
+        return RECORDS * round(4 / self.decay / RECORDS)
+
+
+def rate(config: Config, rule: UpdateRule) -> float:
+    """The predicted decay per step."""
+    return 1 / float(rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).timescale or np.inf)
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """All rules on the same noise."""
+    return bench.over_seeds(config, lambda seed: forget(config, seed, bench))
+
+
+def forget(config: Config, seed: int, bench: Bench) -> Values:
+    """Mean cosine with the direction after one lifetime, (rules, lags), and the rate at which it falls."""
+    norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in config.rules]
+    path = random_walk(
+        config.rules,
+        steps=config.steps,
+        norm=norms,
+        shape=(config.vectors, config.fan_in),
+        every=config.steps // RECORDS,
+        reference=config.steps // 4 - 1,
+        seed=seed,
+        progress=telling(bench, config.steps),
+    )
+    if path.cosine is None:
+        raise RuntimeError("no cosines were recorded")
+    cosine = path.cosine[_after(config)].mean(2).T
+    lag = lags(config)
+    rates = []
+    for rule, y in zip(config.rules, cosine, strict=True):
+        chosen = (lag * rate(config, rule) >= FIT[0]) & (lag * rate(config, rule) <= FIT[1])
+        rates.append(-np.polyfit(lag[chosen], np.log(y[chosen]), 1, w=y[chosen])[0])
+    return {"cosine": cosine, "rate": rates}
+
+
+def lags(config: Config) -> FloatArray:
+    """Steps since the direction was remembered, of the records after it."""
+    every = config.steps // RECORDS
+    return (every * np.arange(1, RECORDS + 1) - config.steps // 4)[_after(config)].astype(np.float64)
+
+
+def _after(config: Config) -> slice:
+    return slice((config.steps // 4) // (config.steps // RECORDS), None)
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Cosines on a logarithmic scale: straight lines of slope -a."""
+    config, lag = result.config, lags(result.config)
+    figure = Figure()
+    for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+        x, marker = lag * rate(config, rule), {"color": COLOURS[i], "size": 7, "symbol": i}
+        y = result["cosine"][:, i].mean(0)
+        figure.add_trace(Scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
+    x = np.linspace(0, 3, 50)
+    line = {"color": "black", "dash": "dash", "width": 1.5}
+    figure.add_trace(Scatter(x=x, y=np.exp(-x), mode="lines", line=line, name="exp(-a·k)"))
+    figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
+    figure.update_yaxes(title_text="cosine of a vector with itself k steps ago", type="log", range=[-1.5, 0.05])
+    return styled(figure, "Directions are forgotten at the rate of the decay")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The rate of forgetting is the decay per step."""
+    config = result.config
+    return [
+        agrees(f"rate at which the cosine falls, {name}", rate(config, rule), result["rate"][:, i], within=0.06)
+        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True))
+    ]

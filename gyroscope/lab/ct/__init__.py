@@ -1,0 +1,1 @@
+"""Continuous-Time Analysis of Adaptive Optimization and Normalization: Adam's stable region and its flow."""

@@ -1,0 +1,119 @@
+"""Level curves of C, and the curves normal to them: Adam's updates are bounded where C > 0 (CT Figure 2).
+
+Measured is the growth of torch's Adam under the gradients that are worst for it, g_i ∝ (β1/β2)^(n-i). It stops being
+bounded not at C = 0 but at β1² = β2, a little further out: C > 0 suffices, and is not needed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Contour, Figure, Heatmap, Scatter
+from torch.optim import Adam
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import styled
+from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
+
+COST = {"quick": "15 s", "paper": "2 min"}
+GROWS = 1e-3
+"""A slope of ln‖u_n‖_∞ that counts as growth."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A grid of betas, and two lengths between which the growth is taken; nothing here is random."""
+
+    points: int = 15
+    lowest: float = 0.5
+    highest: float = 0.99
+    lengths: tuple[int, int] = (200, 400)
+    seeds: int = 1
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """A coarse grid."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """A fine grid."""
+        return cls(points=40)
+
+    @property
+    def grid(self) -> FloatArray:
+        """The values of each beta."""
+        return np.linspace(self.lowest, self.highest, self.points)
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Row by row of the grid: all beta1 at one beta2."""
+    return bench.over_parts(config, config.grid.tolist(), lambda _, beta2: row(config, beta2))
+
+
+def row(config: Config, beta2: float) -> Values:
+    """d ln‖u_n‖_∞/dn at each beta1."""
+    short, long = config.lengths
+    last = [last_update(config.grid, beta2, n) for n in config.lengths]
+    return {"growth": (np.log(last[1]) - np.log(last[0])) / (long - short), "update": last[1]}
+
+
+def last_update(beta1: FloatArray, beta2: float, n: int) -> FloatArray:
+    """u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps; weights in float64."""
+    weights = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in beta1]
+    groups = [{"params": [w], "betas": (float(one), beta2)} for w, one in zip(weights, beta1, strict=True)]
+    adam = Adam(groups, lr=1.0, eps=0.0)
+    for i in range(n + 1):
+        before = torch.stack([w.detach().clone() for w in weights])
+        for w, one in zip(weights, beta1, strict=True):
+            w.grad = torch.tensor([(one / beta2) ** (n - i)], dtype=torch.float64)
+        adam.step()
+    after = torch.stack([w.detach() for w in weights])
+    return np.asarray((before - after).abs().flatten().numpy())
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Measured growth as colour, level curves of C in grey, normal curves in red, both boundaries in black."""
+    config = result.config
+    grid = config.grid
+    figure = Figure(Heatmap(x=grid, y=grid, z=result["growth"][0].T, colorscale="YlGnBu", zmin=0,
+                            colorbar={"title": "growth", "len": 0.8}, name="measured"))  # fmt: skip
+    fine = np.linspace(config.lowest, config.highest, 60)
+    c = margin(fine[:, None], fine[None, :])
+    levels = {"start": -0.8, "end": 2.0, "size": 0.2, "coloring": "none", "showlabels": True}
+    figure.add_trace(Contour(x=fine, y=fine, z=c, contours=levels, line={"color": "#888", "width": 1}, showscale=False,
+                             name="level curves of C", showlegend=True))  # fmt: skip
+    for start in (0.6, 0.7, 0.8, 0.9, 0.999):
+        beta2 = np.linspace(config.lowest, config.highest, 200)
+        cubes = 0.9**3 + 2 * (start**3 - beta2**3)
+        inside = beta2[(cubes < config.highest**3) & (cubes > config.lowest**3)]
+        y = normal_curve(0.9, start, inside)
+        red = {"color": "#d00", "width": 1.5, "dash": "dash"}
+        figure.add_trace(Scatter(x=inside, y=y, mode="lines", line=red, name="normal curves", showlegend=start == 0.6))
+    for name, y, dash in (("C = 0", level_curve(0.0, fine), "solid"), ("β1² = β2", np.sqrt(fine), "dot")):
+        shown = np.asarray(y) <= config.highest
+        black = {"color": "black", "width": 2.5, "dash": dash}
+        figure.add_trace(Scatter(x=fine[shown], y=np.asarray(y)[shown], mode="lines", line=black, name=name))
+    figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
+    figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])
+    return styled(figure, "Growth of the largest update under the worst gradients, and level curves of C")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Where it is bounded, and how fast it grows elsewhere."""
+    grid, growth = result.config.grid, result["growth"][0]
+    beta1, beta2 = grid[None, :], grid[:, None]  # as measured: a row is one beta2
+    c, exact = np.asarray(margin(beta1, beta2)), np.asarray(growth_rate(beta1, beta2, exact=True))
+    over = result["update"][0] / update_bound(result.config.lengths[1], beta1, beta2)
+    grows, clear = growth > GROWS, np.abs(exact - GROWS) > 0.2 * GROWS
+    right = (grows == (exact > GROWS))[clear]
+    off = np.abs(growth - exact)[exact > 0.01].max()
+    return [
+        at_most("largest update over the bound (5), all betas with C > 0, up to rounding", 1.000001, over[c > 0].max()),
+        at_most("largest update over the bound (5), all betas with C < 0", 1.0, over[c < 0].max()),
+        at_least("share of betas where the largest update grows if and only if C < 0", 0.95, (grows == (c < 0)).mean()),
+        at_least("share of betas where it grows if and only if β1² > β2 (ours)", 1.0, right.mean()),
+        at_most("distance of the growth from ½ln(β1²/β2) where that is above 0.01 (ours), the largest", 0.005, off),
+    ]  # fmt: skip

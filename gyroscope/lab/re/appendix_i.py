@@ -1,0 +1,138 @@
+"""Under Adam with L2 norm and rotation depend on the gradient's size, as (84) and (87) predict (RE Appendix I)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.re._walks import optimizers, telling
+from gyroscope.simulate import network, unit_grad_norm
+
+COST = {"quick": "30 s", "paper": "8 min"}
+NAMES = ("Adam+L2", "AdamW", "SGDM")
+COARSE = 0.1
+"""Decay per step above which the paper's leading order is expected to fail: Adam+L2 on very small gradients."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Unit gammas in, and levels of γ_out: groups of vectors whose gradients differ by powers of ten."""
+
+    speedup: float
+    steps: int
+    group: int
+    seeds: int
+    levels: tuple[float, ...] = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0)
+    fan_in: int = 128
+    batch: int = 32
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Ten times the decay of the paper."""
+        return cls(speedup=10, steps=9000, group=12, seeds=3)
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """The decay of the paper."""
+        return cls(speedup=1, steps=80_000, group=24, seeds=3)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight matrix."""
+        return self.group * len(self.levels), self.fan_in
+
+    @property
+    def gradients(self) -> FloatArray:
+        """RMS gradient norm at unit weight norm, level by level."""
+        return np.array([unit_grad_norm(self.shape, self.batch, 10.0**level) for level in self.levels])
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Adam with L2, and beside it AdamW and SGDM, on the same noise."""
+    return bench.over_seeds(config, lambda seed: settle(config, seed, bench))
+
+
+def settle(config: Config, seed: int, bench: Bench) -> Values:
+    """(optimizers, levels) in the last 45 % of a run."""
+    adamw, sgdm, _, adam_l2 = optimizers(config.speedup)
+    gamma_out = torch.tensor([10.0**level for level in config.levels]).repeat_interleave(config.group)
+    path = network(
+        [adam_l2, adamw, sgdm],
+        steps=config.steps,
+        shape=config.shape,
+        batch=config.batch,
+        gammas=(torch.ones(config.fan_in), gamma_out),
+        every=20,
+        average=4,
+        seed=seed,
+        progress=telling(bench, config.steps),
+    )
+    found = path.averages(after=int(0.55 * config.steps))
+    form = (len(NAMES), len(config.levels), config.group)
+    return {
+        "norm": np.sqrt((found.norm**2).reshape(form).mean(2)),
+        "angle": found.angular_update.reshape(form).mean(2),
+    }
+
+
+def predicted(config: Config, gradients: FloatArray, leading_order: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Norm, angle and decay per step under Adam with L2."""
+    rule = optimizers(config.speedup)[3]
+    eq = rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=gradients, leading_order=leading_order)
+    return np.asarray(eq.norm), np.asarray(eq.angular_update), 1 / np.asarray(eq.timescale)
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Norm and angle against the gradient's size: measured, (84) and (87), and the exact form."""
+    config = result.config
+    fine = np.geomspace(config.gradients[0] / 2, config.gradients[-1] * 2, 200)
+    figure = make_subplots(cols=2, subplot_titles=["norm", "angle per step, rad"])
+    for col, quantity in enumerate(("norm", "angle")):
+        for i, name in enumerate(NAMES):
+            marker = {"color": COLOURS[i], "size": 10}
+            y = result[quantity][:, i].mean(0)
+            dots = Scatter(x=config.gradients, y=y, mode="markers", marker=marker, name=name, showlegend=col == 0)
+            figure.add_trace(dots, row=1, col=col + 1)
+        for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "solid")):
+            line = {"color": "black", "dash": dash, "width": 1.5}
+            y = predicted(config, fine, leading)[col]
+            figure.add_trace(
+                Scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0), row=1, col=col + 1
+            )
+    figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power")
+    figure.update_yaxes(type="log")
+    return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not care")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The paper's forms where the decay per step is small, the exact ones everywhere; and the others' evenness."""
+    config, found = result.config, []
+    for leading, norm_name, angle_name in ((True, "(84)", "(87)"), (False, "exact, ours", "exact, ours")):
+        norms, angles, decays = predicted(config, config.gradients, leading)
+        for j, level in enumerate(config.levels):
+            if not leading or decays[j] < COARSE:
+                where = f"Adam+L2, gradients × 1e{level:g}"
+                norm, angle = (result[name][:, 0, j] for name in ("norm", "angle"))
+                found.append(agrees(f"norm, {where} ({norm_name})", norms[j], norm, within=0.03))
+                found.append(agrees(f"angle, {where} ({angle_name})", angles[j], angle, within=0.03))
+    return [*found, *_evenness(result)]
+
+
+def _evenness(result: Result[Config]) -> list[Claim]:
+    angle = result["angle"]
+    ratio = angle.max(2) / angle.min(2)
+    _, angles, _ = predicted(result.config, result.config.gradients, True)
+    smallest = np.abs(angle[:, 0, 0] / angles[0] - 1)
+    largest = np.abs(angle[:, 0, -1] / angles[-1] - 1)
+    return [
+        at_least("largest over smallest angle of all levels, Adam+L2", 5.0, ratio[:, 0]),
+        at_most("largest over smallest angle of all levels, AdamW", 1.02, ratio[:, 1]),
+        at_most("largest over smallest angle of all levels, SGDM", 1.02, ratio[:, 2]),
+        at_least("error of (87) at the smallest gradients over that at the largest", 2.0, smallest / largest),
+    ]

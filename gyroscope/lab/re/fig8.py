@@ -1,0 +1,141 @@
+"""AdamW turns all vectors alike, whatever their gradients; Adam with L2 does not (RE Figure 8)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.re._walks import interquartile, of_layer, optimizers, telling
+from gyroscope.simulate import Trajectory, network, random_gammas
+from gyroscope.theory import UpdateRule
+
+COST = {"quick": "15 s", "paper": "1 min"}
+NAMES = ("AdamW", "Adam+L2")
+SHOWN = (0.1, 0.4, 0.7, 0.95)
+"""Vectors that are drawn: quantiles of their gradient norms."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The simple system with random gammas: B, C = K, and the hyper-parameters of Appendix J."""
+
+    speedup: float
+    steps: int
+    seeds: int
+    vectors: int = 128
+    fan_in: int = 128
+    batch: int = 32
+    every: int = 100
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Ten times the decay."""
+        return cls(speedup=10, steps=8000, seeds=3, every=50)
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """As in the paper: 30,000 steps, every hundredth shown."""
+        return cls(speedup=1, steps=30_000, seeds=3)
+
+    @property
+    def rules(self) -> tuple[UpdateRule, ...]:
+        """AdamW and Adam with L2."""
+        return optimizers(self.speedup)[::3]
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Both optimizers on the same noise."""
+    return bench.over_seeds(config, lambda seed: walk(config, seed, bench))
+
+
+def walk(config: Config, seed: int, bench: Bench) -> Values:
+    """Time courses of a few vectors and of the layer, and what each vector settles at in the second half."""
+    shape = (config.vectors, config.fan_in)
+    path = network(
+        config.rules,
+        steps=config.steps,
+        shape=shape,
+        batch=config.batch,
+        gammas=random_gammas(shape, seed),
+        every=config.every,
+        average=10,
+        seed=seed,
+        progress=telling(bench, config.steps),
+    )
+    settled = path.averages(after=config.steps // 2)
+    return {
+        "norm": _drawn(path, path.norm, np.sqrt((path.norm**2).mean(2))),
+        "angle": _drawn(path, path.angular_update, path.angular_update.mean(2)),
+        "settled_norm": settled.layer_norm,
+        "settled_angle": settled.angular_update,
+        "gradient": settled.unit_grad_norm,
+    }
+
+
+def _drawn(path: Trajectory, values: FloatArray, layer: FloatArray) -> FloatArray:
+    """(optimizers, vectors shown and the layer, records)."""
+    order = np.argsort(path.averages().unit_grad_norm.mean(0))
+    chosen = [order[int(share * len(order))] for share in SHOWN]
+    return np.concatenate([values[:, :, chosen], layer[:, :, None]], axis=2).transpose(1, 2, 0)
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Norm and angle of the first seed: four vectors, the layer in black, its prediction dashed."""
+    config = result.config
+    t = np.arange(config.every, config.steps + 1, config.every)
+    titles = [f"{name}: {what}" for what in ("norm", "angle per step, rad") for name in NAMES]
+    figure = make_subplots(rows=2, cols=2, subplot_titles=titles, vertical_spacing=0.14, shared_xaxes=True)
+    for col, rule in enumerate(config.rules):
+        for row, quantity in enumerate(("norm", "angle")):
+            for i, y in enumerate(result[quantity][0, col]):
+                mean = i == len(SHOWN)
+                name = "layer" if mean else f"vector at the {100 * SHOWN[i]:.0f} % quantile of gradient norms"
+                line = {"color": "black" if mean else COLOURS[i], "width": 2.2 if mean else 1}
+                trace = Scatter(x=t, y=y, name=name, line=line, legendgroup=name, showlegend=row == col == 0)
+                figure.add_trace(trace, row=row + 1, col=col + 1)
+            figure.add_hline(
+                y=predicted(result, rule)[row], line={"dash": "dash", "color": "red"}, row=row + 1, col=col + 1
+            )
+    figure.update_xaxes(title_text="step", row=2)
+    figure.update_yaxes(rangemode="tozero")
+    return styled(figure, "Random walk with random gammas (dashed: the layer's prediction)")
+
+
+def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:
+    """Norm and angle of the layer by Table 1; for Adam+L2 by (84) and (87) from every vector's measured gradients."""
+    gradients = result["gradient"][:, NAMES.index("Adam+L2")].ravel()
+    norm, angle, _ = of_layer(rule, result.config.fan_in, gradients, leading_order=True)
+    return norm, angle
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """AdamW is as predicted and even; Adam with L2 is uneven, and slower where gradients are larger."""
+    norm, angle = predicted(result, result.config.rules[0])
+    turns = result["settled_angle"]
+    spread = interquartile(turns)
+    return [
+        agrees("norm under AdamW (Table 1)", norm, result["settled_norm"][:, 0], within=0.05),
+        agrees("angle per step under AdamW (Table 1)", angle, turns[:, 0].mean(1), within=0.05),
+        at_most("spread of the angle over vectors, AdamW", 0.05, spread[:, 0]),
+        at_least("spread under Adam+L2 over the spread under AdamW", 5.0, spread[:, 1] / spread[:, 0]),
+        at_most(
+            "rank correlation of a vector's angle with its gradient norm, Adam+L2",
+            -0.9,
+            [rank_correlation(turns[s, 1], result["gradient"][s, 1]) for s in range(len(turns))],
+        ),
+    ]
+
+
+def rank_correlation(x: FloatArray, y: FloatArray) -> float:
+    """Spearman's.
+
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0]))
+    -1.0
+    """
+    rank_x, rank_y = (np.argsort(np.argsort(values)).astype(float) for values in (x, y))
+    return round(float(np.corrcoef(rank_x, rank_y)[0, 1]), 9)

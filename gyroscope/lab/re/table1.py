@@ -1,0 +1,180 @@
+"""Norm, rotation and update size in equilibrium, for AdamW, SGDM, Lion and Adam with L2 (RE Table 1)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.re._walks import NAMES, interquartile, of_layer, optimizers, telling
+from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
+from gyroscope.theory import UpdateRule
+
+COST = {"quick": "1 min", "paper": "40 min"}
+SYSTEMS = ("white noise", "unit gammas", "random gammas")
+LOSS_SCALES = (0.1, 1.0, 10.0)
+QUANTITIES = ("norm", "angle", "update")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tangent white noise, and the simple system with unit and with random gammas.
+
+    A batch of 128 gives gradients that are near Gaussian, as Lion's prediction asks for (see beyond/lion_batch).
+    """
+
+    speedup: float
+    steps: int
+    vectors: int
+    seeds: int
+    fan_in: int = 128
+    batch: int = 128
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Ten times the decay of the paper, fewer vectors."""
+        return cls(speedup=10, steps=6000, vectors=48, seeds=3)
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """The decay and the vectors of Appendix J, longer."""
+        return cls(speedup=1, steps=50_000, vectors=128, seeds=3)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight matrix."""
+        return self.vectors, self.fan_in
+
+    @property
+    def settings(self) -> list[tuple[UpdateRule, float]]:
+        """Every optimizer at every loss scale."""
+        return [(rule, scale) for rule in optimizers(self.speedup) for scale in LOSS_SCALES]
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """All optimizers and loss scales at once, system by system."""
+    return bench.over_parts(config, SYSTEMS, lambda seed, system: settle(config, system, seed, bench))
+
+
+def settle(config: Config, system: str, seed: int, bench: Bench) -> Values:
+    """(optimizers, loss scales) of the second half of a run, after three timescales or more; gradients per vector."""
+    path = _path(config, system, seed, bench)
+    found = path.averages(after=config.steps // 2)
+    norm, angle = found.layer_norm, found.layer_angular_update
+    values = {
+        "norm": norm,
+        "angle": angle,
+        "update": norm * np.tan(angle),
+        "gradient": found.unit_grad_norm,
+        "spread": interquartile(found.angular_update),
+    }
+    return {name: value.reshape(len(NAMES), len(LOSS_SCALES), *value.shape[1:]) for name, value in values.items()}
+
+
+def _path(config: Config, system: str, seed: int, bench: Bench) -> Trajectory:
+    rules, scales = (list(column) for column in zip(*config.settings, strict=True))
+    options: dict[str, Any] = {"steps": config.steps, "shape": config.shape, "every": 20, "average": 4, "seed": seed}
+    if system == "white noise":
+        gradients = [unit_grad_norm(config.shape, config.batch, scale) for scale in scales]
+        return random_walk(rules, norm=0.6, unit_grad_norm=gradients, progress=telling(bench, config.steps), **options)
+    gammas = random_gammas(config.shape, seed) if system == "random gammas" else None
+    options |= {"batch": config.batch, "gammas": gammas, "loss_scale": scales}
+    return network(rules, progress=telling(bench, config.steps), **options)
+
+
+def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, FloatArray]:
+    """Norm, angle and update size, (optimizers, loss scales).
+
+    From hyper-parameters alone, but for random gammas, where the gradient norm of every vector is measured.
+    """
+    config = result.config
+    gradients = np.array([[unit_grad_norm(config.shape, config.batch, scale)] for _, scale in config.settings])
+    if system == "random gammas":
+        measured = result["gradient"][:, SYSTEMS.index(system)]
+        gradients = measured.transpose(1, 2, 0, 3).reshape(len(config.settings), -1)
+    values = [
+        of_layer(rule, config.fan_in, own, leading_order)
+        for (rule, _), own in zip(config.settings, gradients, strict=True)
+    ]
+    shaped = np.array(values).T.reshape(3, len(NAMES), len(LOSS_SCALES))
+    return dict(zip(QUANTITIES, shaped, strict=True))
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Measured over predicted by the paper's table (circles) and by the exact law (crosses)."""
+    figure = make_subplots(
+        rows=2, cols=3, subplot_titles=[f"{q}: {s}" for q in ("norm", "angle") for s in SYSTEMS], shared_yaxes=True
+    )
+    x = [f"{name}<br>×{scale:g}" for name in NAMES for scale in LOSS_SCALES]
+    for col, system in enumerate(SYSTEMS):
+        for leading, symbol, name in ((True, "circle-open", "Table 1"), (False, "x-thin-open", "exact law")):
+            told = predicted(result, system, leading)
+            for row, quantity in enumerate(("norm", "angle")):
+                ratio = (result[quantity][:, col] / told[quantity]).mean(0).ravel()
+                marker = {"symbol": symbol, "size": 9, "color": COLOURS[0 if leading else 1], "line": {"width": 2}}
+                trace = Scatter(x=x, y=ratio, mode="markers", marker=marker, name=name, showlegend=row == col == 0)
+                figure.add_trace(trace, row=row + 1, col=col + 1)
+    figure.add_hline(y=1, line={"width": 1, "color": "black"})
+    figure.update_xaxes(tickfont={"size": 9}, tickangle=90)
+    styled(figure, "Measured over predicted, by optimizer and loss scale").update_layout(height=760)
+    figure.update_layout(legend={"y": -0.2})
+    return figure
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Table 1 and the exact law where their assumptions hold; who feels the gradient's scale; who is even."""
+    return [*_values(result), *_scales(result), *_evenness(result)]
+
+
+def _values(result: Result[Config]) -> list[Claim]:
+    """At loss scale 1 with unit gammas."""
+    system, one, found = SYSTEMS.index("unit gammas"), LOSS_SCALES.index(1.0), []
+    table, exact = (predicted(result, "unit gammas", leading) for leading in (True, False))
+    for i, name in enumerate(NAMES):
+        for quantity in QUANTITIES:
+            value = result[quantity][:, system, i, one]
+            found.append(agrees(f"{quantity} under {name} (Table 1)", table[quantity][i, one], value, within=0.05))
+            if quantity != "update":
+                law = exact[quantity][i, one]
+                found.append(agrees(f"{quantity} under {name} (exact, ours)", law, value, within=0.02))
+    return found
+
+
+def _scales(result: Result[Config]) -> list[Claim]:
+    found = []
+    for system, gammas in enumerate(SYSTEMS[1:], start=1):
+        angle = result["angle"][:, system]
+        ratio = angle.max(2) / angle.min(2)
+        found += [
+            at_most(f"largest over smallest angle of all loss scales, {name}, {gammas}", 1.02, ratio[:, i])
+            for i, name in enumerate(NAMES[:3])
+        ]
+    told = predicted(result, "unit gammas", False)["angle"][3]
+    sentence = "largest over smallest angle of all loss scales, Adam+L2, unit gammas (ours)"
+    angle = result["angle"][:, 1, 3]
+    return [*found, agrees(sentence, float(told.max() / told.min()), angle.max(1) / angle.min(1), within=0.03)]
+
+
+def _evenness(result: Result[Config]) -> list[Claim]:
+    one = LOSS_SCALES.index(1.0)
+    spread = result["spread"][:, :, :, one]
+    even = np.maximum(spread[:, 1, 0], spread[:, 1, 1])
+    unit, random = (_error(result, system, one) for system in (1, 2))
+    return [
+        at_most("spread of the angle over vectors, AdamW, unit gammas", 0.02, spread[:, 1, 0]),
+        at_most("spread of the angle over vectors, SGDM, unit gammas", 0.02, spread[:, 1, 1]),
+        at_least("spread under Adam+L2 with random gammas over the larger of these", 5.0, spread[:, 2, 3] / even),
+        at_least("error of (87) for Adam+L2 with random gammas less that with unit gammas", 0.0, random - unit),
+    ]
+
+
+def _error(result: Result[Config], system: int, scale: int) -> FloatArray:
+    """Of (87) for Adam+L2, seed by seed: each has gammas of its own."""
+    rule, gradients = optimizers(result.config.speedup)[3], result["gradient"][:, system, 3, scale]
+    told = np.array([of_layer(rule, result.config.fan_in, own, leading_order=True)[1] for own in gradients])
+    return np.asarray(np.abs(result["angle"][:, system, 3, scale] / told - 1))

@@ -1,0 +1,25 @@
+"""The generic scheme of SP, x' = x - lr·a/b, read from real optimizers."""
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gyroscope.optim import AdamS, AdamSRT
+
+
+def generic(optimizer: Optimizer, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """a and b of the generic step x' = x - lr·a/b (SP 4, 9), from what the optimizer remembers before step k."""
+    group, state, x = optimizer.param_groups[0], optimizer.state[weight], weight.detach()
+    assert weight.grad is not None
+    g = weight.grad + group["weight_decay"] * x
+    if "betas" not in group:
+        memory = state.get("momentum_buffer")
+        return (g if memory is None else group["momentum"] * memory + g), torch.ones_like(x)
+    (beta1, beta2), m, v = group["betas"], state.get("exp_avg", 0.0), state.get("exp_avg_sq", 0.0)
+    square = g.square()
+    if isinstance(optimizer, AdamS | AdamSRT):  # one second moment per vector
+        square = square.mean(1, keepdim=True)
+        v = v.reshape(-1, 1) if isinstance(v, Tensor) else v
+    v = (beta2 * v + (1 - beta2) * square) / (1 - beta2 ** (k + 1))
+    b = (1 - beta1 ** (k + 1)) / (1 - beta1) * (v.sqrt() + group["eps"])
+    return (beta1 * m + (1 - beta1) * g) / (1 - beta1), b.expand_as(x).clone()

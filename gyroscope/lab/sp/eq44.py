@@ -1,0 +1,107 @@
+"""SGD with decay takes the same directions as SGD without, with lr growing by (1-lr·wd)^-2 per step (SP 44)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+from torch import Tensor
+from torch.optim import SGD
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, at_least, at_most
+from gyroscope.lab.experiment import Result
+from gyroscope.lab.invariant import Imitation, directions
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.theory.sphere import lr_without_decay
+
+COST = {"quick": "3 s", "paper": "5 s"}
+WAYS = ("with decay", "growing lr, no decay", "constant lr, no decay")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Few enough steps that the growing rate stays below instability, which rounding errors would feel."""
+
+    neurons: int = 16
+    fan_in: int = 32
+    batch: int = 64
+    steps: int = 200
+    lr: float = 0.5
+    weight_decay: float = 0.01
+    seeds: int = 3
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Two hundred steps: e² times the first lr."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """Wider."""
+        return cls(neurons=64, fan_in=128, batch=256, seeds=5)
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Train the same layer in three ways from the same start."""
+    return bench.over_seeds(config, lambda seed: compare(config, seed))
+
+
+def compare(config: Config, seed: int) -> Values:
+    """Distances of the two ways without decay from the way with it, and the loss and norms of all."""
+    generator = torch.Generator().manual_seed(seed)
+    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+    first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
+    paths = [
+        train(task, first, config.steps, config.weight_decay, lambda k: config.lr),
+        train(task, first, config.steps, 0.0, lambda k: float(lr_without_decay(config.lr, config.weight_decay, k))),
+        train(task, first, config.steps, 0.0, lambda k: config.lr),
+    ]
+    apart = [
+        [(directions(x) - directions(y)).norm(dim=1).max() for x, y in zip(paths[0], path, strict=True)]
+        for path in paths[1:]
+    ]
+    return {
+        "distance": torch.tensor(apart).numpy(),
+        "norm": torch.tensor([[x.norm(dim=1).mean() for x in path] for path in paths]).numpy(),
+    }
+
+
+def train(task: Imitation, first: Tensor, steps: int, weight_decay: float, lr: Callable[[int], float]) -> list[Tensor]:
+    """The weights after each step of torch's SGD with these learning rates."""
+    weight = first.clone().requires_grad_()
+    optimizer = SGD([weight], lr=lr(0), weight_decay=weight_decay)
+    path = []
+    for k in range(steps):
+        optimizer.param_groups[0]["lr"] = lr(k)
+        weight.grad = task.gradient(weight)
+        optimizer.step()
+        path.append(weight.detach().clone())
+    return path
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Norms that part, and directions that do not."""
+    figure = make_subplots(
+        cols=2, subplot_titles=["mean norm of a neuron", "largest distance of directions from the way with decay"]
+    )
+    t = np.arange(1, result.config.steps + 1)
+    for i, way in enumerate(WAYS):
+        line = {"color": COLOURS[i]}
+        figure.add_trace(Scatter(x=t, y=result["norm"][0, i], name=way, line=line), row=1, col=1)
+        if i:
+            y = np.maximum(result["distance"][0, i - 1], 1e-17)
+            figure.add_trace(Scatter(x=t, y=y, line=line, showlegend=False), row=1, col=2)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=2, col=2)
+    figure.update_xaxes(title_text="step")
+    return styled(figure, "Weight decay is a growing learning rate")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The directions are the same, and would not be with a constant rate."""
+    return [
+        at_most("largest distance between the directions over all steps", 1e-8, result["distance"][:, 0].max(1)),
+        at_least("the same distance if lr does not grow", 1e-2, result["distance"][:, 1].max(1)),
+    ]

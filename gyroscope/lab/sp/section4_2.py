@@ -1,0 +1,175 @@
+"""Rescaled and transported, momentum forgets radii, stays tangent and carries no L2: RT's three effects (SP 4.2).
+
+Two walks with the same effective learning rates, one with decay and one without, differ in their radii alone. Where L2
+passes through the momentum, they still take the same directions: effects 1 and 3 cancel (so do Li & Arora 2020 find).
+Decay that is decoupled has no effect 3, and shows effect 1 alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, at_least, at_most
+from gyroscope.lab.experiment import Result
+from gyroscope.lab.invariant import Imitation, directions
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.sp._generic import generic
+from gyroscope.optim import SGDMRT, AdamS, AdamSRT
+from gyroscope.theory.sphere import EffectiveStep, effective_step
+
+COST = {"quick": "10 s", "paper": "30 s"}
+SCHEMES = ("SGD-M", "SGD-M decoupled", "SGD-MRT", "Adam-S", "Adam-S decoupled", "Adam-SRT")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One neuron of a normalised layer, with a decay strong enough to change its radius while momentum remembers."""
+
+    fan_in: int = 32
+    inputs: int = 1024
+    batch: int = 64
+    steps: int = 100
+    lr: float = 0.3
+    adam_lr: float = 0.05
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.99)
+    seeds: int = 3
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """A hundred steps."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """A wider neuron."""
+        return cls(fan_in=128, inputs=4096, batch=256, seeds=10)
+
+    def walker(self, scheme: str, weight: Tensor, decays: bool) -> "Walker":
+        """A weight under the optimizer of a scheme, with decay or without."""
+        adam, decay = scheme.startswith("Adam"), self.weight_decay if decays else 0.0
+        l2, decoupled = (0.0, decay) if scheme.endswith("decoupled") else (decay, 0.0)
+        if adam:
+            kind = AdamSRT if scheme == "Adam-SRT" else AdamS
+            return Walker(kind([weight], self.adam_lr, self.betas, weight_decay=l2), decoupled)
+        if scheme == "SGD-MRT":
+            return Walker(SGDMRT([weight], self.lr, self.momentum, weight_decay=l2), decoupled)
+        return Walker(SGD([weight], self.lr, self.momentum, weight_decay=l2), decoupled)
+
+
+class Walker:
+    """One weight under one optimizer, with what its next step will be on the sphere."""
+
+    def __init__(self, optimizer: Optimizer, decoupled: float) -> None:
+        self.optimizer, self.weight = optimizer, optimizer.param_groups[0]["params"][0]
+        self.decoupled = decoupled
+
+    def look(self, task: Imitation, k: int) -> None:
+        """Take in a gradient."""
+        self.before, self.weight.grad = self.weight.detach().clone(), task.gradient(self.weight)
+        self.a, self.b = generic(self.optimizer, self.weight, k)
+        self.a = self.a + self.b * self.decoupled * self.before
+
+    def image(self) -> EffectiveStep:
+        """The step to come as the sphere sees it."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        return effective_step(self.before.numpy(), self.a.numpy(), self.b.numpy(), lr)
+
+    def adopt(self, rate: float) -> None:
+        """Set lr such that the effective learning rate will be `rate` (SP 11, solved for lr; b is one number)."""
+        r, b = float(self.before.norm()), float(self.b[0, 0])
+        radial = float((self.a * self.before).sum())  # ⟨c,u⟩
+        self.optimizer.param_groups[0]["lr"] = rate / (1 + rate * radial) * r * r * b
+
+    def step(self) -> float:
+        """Step; ⟨c,u⟩ as the weights tell it: c = r·b·(x - x')/lr."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        self.optimizer.step()
+        self.weight.detach().sub_(self.before, alpha=lr * self.decoupled)
+        moved = (self.before - self.weight.detach()) / lr
+        return float((moved * self.before).sum() * self.b[0, 0])
+
+    def radial_share(self) -> float:
+        """How much of what the momentum remembers is radial at the new point."""
+        state = self.optimizer.state[self.weight]
+        memory = state.get("momentum_buffer", state.get("exp_avg"))
+        return float((memory * directions(self.weight)).sum().abs() / memory.norm())
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Walk twice with the same effective learning rates, with decay and without."""
+    return bench.over_parts(config, SCHEMES, lambda seed, scheme: walk(config, scheme, seed, bench.steps(config.steps)))
+
+
+def walk(config: Config, scheme: str, seed: int, steps: Iterable[int]) -> Values:
+    """Distance between the two walks, and what the momentum of each holds."""
+    generator = torch.Generator().manual_seed(seed)
+    task = Imitation.draw(1, config.fan_in, config.inputs, generator)
+    first = torch.randn(1, config.fan_in, generator=generator, dtype=torch.float64)
+    decaying, free = (config.walker(scheme, first.clone().requires_grad_(), decays) for decays in (True, False))
+    decay, beta = config.weight_decay, config.betas[0] if scheme.startswith("Adam") else config.momentum
+    l2 = torch.zeros_like(first)
+    rows = []
+    for k in steps:
+        batch = task.part(k * config.batch, config.batch)
+        decaying.look(batch, k)
+        free.look(batch, k)
+        image = decaying.image()
+        free.adopt(float(image.learning_rate[0]))
+        l2 = beta * l2 + decay * decaying.before  # what plain momentum holds of L2 (SP 17)
+        u, r = directions(decaying.before), decaying.before.norm()
+        tangent = (l2 - (l2 * u).sum() * u).norm() * r / np.linalg.norm(image.direction)
+        radial = abs(decaying.step() / (decay * float(r) ** 2) - 1)
+        free.step()
+        apart = (directions(decaying.weight) - directions(free.weight)).norm()
+        rows.append([float(apart), free.radial_share(), radial, float(tangent), float(r)])
+    names = ("distance", "radial_share", "radial", "l2_share", "radius")
+    return dict(zip(names, np.array(rows).T, strict=True))
+
+
+def plot(result: Result[Config]) -> Figure:
+    """The three effects over time, first seed."""
+    t = np.arange(result.config.steps)
+    titles = [
+        "1: distance of walks with equal η_e",
+        "2: radial share of past gradients",
+        "3: radial part ⟨c,u⟩/(wd·r²)",
+    ]
+    figure = make_subplots(cols=3, subplot_titles=titles)
+    for i, scheme in enumerate(SCHEMES):
+        line = {"color": COLOURS[i], "width": 1.5}
+        for col, name in enumerate(("distance", "radial_share", "radial"), 1):
+            y = np.maximum(result[name][0, i], 1e-17)
+            trace = Scatter(x=t, y=y, name=scheme, line=line, showlegend=col == 1)
+            figure.add_trace(trace, row=1, col=col)
+    figure.update_yaxes(type="log", dtick=2, exponentformat="power")
+    figure.update_xaxes(title_text="step")
+    figure.update_annotations(font_size=13)
+    return styled(figure, "What rescaling and transporting the momentum (RT) takes away")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Each effect is there without RT, and gone with it."""
+    worst = {name: result[name].max(2) for name in ("distance", "radial_share", "radial", "l2_share")}
+    apart = "1: distance of walks with equal η_e and other radii"
+    found: list[Claim] = []
+    for plain, decoupled, carried in ((0, 1, 2), (3, 4, 5)):
+        with_rt, without = SCHEMES[carried], SCHEMES[plain]
+        found += [
+            at_most(f"{apart}, {with_rt}", 1e-8, worst["distance"][:, carried]),
+            at_least(f"{apart}, {SCHEMES[decoupled]}", 1e-3, worst["distance"][:, decoupled]),
+            at_most(f"{apart}, {without}: cancelled by effect 3 (ours)", 1e-8, worst["distance"][:, plain]),
+            at_most(f"2: radial share of past gradients, {with_rt}", 1e-8, worst["radial_share"][:, carried]),
+            at_least(f"2: radial share of past gradients, {without}", 1e-3, worst["radial_share"][:, plain]),
+            at_most(f"3: distance of ⟨c,u⟩/(wd·r²) from 1, {with_rt}", 1e-8, worst["radial"][:, carried]),
+            at_least(f"3: share of past L2 in the effective direction, {without}", 1e-3, worst["l2_share"][:, plain]),
+        ]
+    return found

@@ -1,0 +1,166 @@
+"""Any step is an image step on the sphere, by the effective learning rate along c⊥, exactly (SP Theorem 2, Table 1)."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+from torch import Tensor
+from torch.optim import SGD, Adam, Optimizer
+
+from gyroscope.geometry import Split
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees, at_most
+from gyroscope.lab.experiment import Result
+from gyroscope.lab.invariant import Imitation, directions
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.sp._generic import generic
+from gyroscope.optim import AdamSRT
+from gyroscope.theory import sphere
+
+COST = {"quick": "15 s", "paper": "1 min"}
+COVERS = ("sp/table1",)
+SCHEMES = ("SGD", "SGD + L2", "SGD-M", "Adam", "Adam-SRT")
+HALVINGS = 6
+
+
+@dataclass(frozen=True)
+class Config:
+    """Neurons of a normalised layer that imitate a teacher, under five optimizers."""
+
+    neurons: int = 16
+    fan_in: int = 32
+    batch: int = 64
+    steps: int = 300
+    lr: float = 0.3
+    adam_lr: float = 0.03
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    seeds: int = 3
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """A few hundred steps."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """Wider and longer."""
+        return cls(neurons=64, fan_in=128, batch=256, steps=1000, seeds=5)
+
+    def optimizer(self, scheme: str, weight: Tensor) -> Optimizer:
+        """The optimizer of a scheme, as torch or the library has it."""
+        if scheme == "Adam":
+            return Adam([weight], self.adam_lr, self.betas, weight_decay=self.weight_decay)
+        if scheme == "Adam-SRT":
+            return AdamSRT([weight], self.adam_lr, self.betas, weight_decay=self.weight_decay)
+        return SGD([weight], self.lr, self.momentum if scheme == "SGD-M" else 0.0,
+                   weight_decay=0.0 if scheme == "SGD" else self.weight_decay)  # fmt: skip
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Compare every step of every scheme with its image."""
+    return bench.over_parts(
+        config, SCHEMES, lambda seed, scheme: image(config, scheme, seed, bench.steps(config.steps))
+    )
+
+
+def image(config: Config, scheme: str, seed: int, steps: Iterable[int]) -> Values:
+    """What the weights did, and what (12), (13) and Table 1 say; then how the exponential map (10) fares."""
+    generator = torch.Generator().manual_seed(seed)
+    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+    weight = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64, requires_grad=True)
+    optimizer = config.optimizer(scheme, weight)
+    rows: dict[str, list[Tensor]] = {name: [] for name in ("angle", "direction", "radius", "table", "radial")}
+    for k in steps:
+        x, weight.grad = weight.detach().clone(), task.gradient(weight)
+        a, b = generic(optimizer, weight, k)
+        predicted = sphere.effective_step(x.numpy(), a.numpy(), b.numpy(), optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        after = weight.detach()
+        angle, r = Split().angle(x, after), x.norm(dim=1)
+        c_norm = torch.from_numpy(np.linalg.norm(predicted.direction, axis=-1))
+        rows["angle"].append(angle.mean())
+        rows["direction"].append((directions(weight) - torch.from_numpy(predicted.next_direction)).norm(dim=1).max())
+        rows["radius"].append((after.norm(dim=1) / r / torch.from_numpy(predicted.radius_ratio) - 1).abs().max())
+        measured = angle.tan() / c_norm
+        rows["table"].append((measured / table1(config, scheme, x, a, b) - 1).abs().max())
+        rows["radial"].append(torch.from_numpy(1 - predicted.radial_factor).abs().max())
+    worst = {name: torch.stack(values).max().item() for name, values in rows.items() if name != "angle"}
+    shown = np.linspace(0, config.steps - 1, 150).astype(int)
+    return worst | {"angle": torch.stack(rows["angle"])[shown].numpy(), "map_error": _map_errors(config, task, weight)}
+
+
+def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
+    """The effective learning rate by SP's Table 1."""
+    r, rms = x.norm(dim=1), b.square().mean(1).sqrt()
+    radial = (r.unsqueeze(1) * a / (b / rms.unsqueeze(1)) * directions(x)).sum(1)
+    wd = config.weight_decay
+    rates: dict[str, Callable[[], Any]] = {
+        "SGD": lambda: sphere.sgd_learning_rate(config.lr, r.numpy()),
+        "SGD + L2": lambda: sphere.sgd_learning_rate(config.lr, r.numpy(), wd),
+        "SGD-M": lambda: sphere.sgdm_learning_rate(config.lr, r.numpy(), radial.numpy()),
+        "Adam": lambda: sphere.adam_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), radial.numpy()),
+        "Adam-SRT": lambda: sphere.adam_srt_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), wd),
+    }
+    return torch.from_numpy(rates[scheme]())
+
+
+def _map_errors(config: Config, task: Imitation, weight: Tensor) -> list[float]:
+    """Distance of one real SGD step's direction from the exponential map of -η_e·c⊥, lr halved again and again."""
+    x, g = weight.detach(), task.gradient(weight)
+    errors = []
+    for halving in range(HALVINGS):
+        step = SGD([copy := x.clone().requires_grad_()], lr := _large(x, g) / 2**halving)
+        copy.grad = g
+        step.step()
+        predicted = sphere.effective_step(x.numpy(), g.numpy(), 1.0, lr)
+        velocity = -predicted.learning_rate[:, None] * predicted.direction
+        reached = torch.from_numpy(sphere.exponential_map(x.numpy(), velocity))
+        errors.append(float((directions(copy) - reached).norm(dim=1).max()))
+    return errors
+
+
+def _large(x: Tensor, g: Tensor) -> float:
+    """The lr that turns the fastest row by arctan(0.5)."""
+    return 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())
+
+
+def plot(result: Result[Config]) -> Figure:
+    """How much each scheme turns, and how the error of the exponential map falls."""
+    figure = make_subplots(cols=2, subplot_titles=["angle per step, rad", "error of the exponential map (10)"])
+    t = np.linspace(0, result.config.steps - 1, 150).astype(int)
+    for i, scheme in enumerate(SCHEMES):
+        line = {"color": COLOURS[i]}
+        figure.add_trace(Scatter(x=t, y=result["angle"][0, i], name=scheme, line=line), row=1, col=1)
+    halvings = 0.5 ** np.arange(1, HALVINGS + 1)
+    errors = result["map_error"][0, 0]
+    points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": "black"})
+    cubic = Scatter(
+        x=halvings, y=errors[-1] * (halvings / halvings[-1]) ** 3, name="third order", line={"dash": "dash"}
+    )
+    figure.add_traces([points, cubic], rows=1, cols=2)
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    figure.update_xaxes(title_text="step", col=1)
+    figure.update_xaxes(title_text="η_e‖c⊥‖ of the fastest row", type="log", dtick=math.log10(2), col=2)
+    return styled(figure, "Steps of five optimizers are steps on the sphere")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Exactness of (12), (13) and Table 1, and the order of (10)."""
+    factor = result["map_error"][:, 0, -2] / result["map_error"][:, 0, -1]
+    return [
+        at_most("largest error of the next direction (12), all schemes", 1e-9, result["direction"].max(1)),
+        at_most("largest relative error of the next radius (13), all schemes", 1e-9, result["radius"].max(1)),
+        *(
+            at_most(f"largest relative error of Table 1's effective rate, {scheme}", 1e-6, result["table"][:, i])
+            for i, scheme in enumerate(SCHEMES)
+        ),
+        at_most("largest |A⟨c,u⟩|, which must stay below 1, all schemes", 1.0, result["radial"].max(1)),
+        agrees("error of the exponential map (10) per halving of lr, order 3", 2.0**3, factor, within=0.05),
+    ]

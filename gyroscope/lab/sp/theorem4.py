@@ -1,0 +1,104 @@
+"""On the sphere SGD with decay is AdamG*, Adam without momentum constrained to it, at order 2 (SP Theorem 4)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+from torch import Tensor
+from torch.optim import SGD
+
+from gyroscope.lab.bench import Bench, Values
+from gyroscope.lab.claim import Claim, agrees, at_most
+from gyroscope.lab.experiment import Result
+from gyroscope.lab.invariant import Imitation, directions
+from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.theory.sphere import AdamGStar, adam_g_star
+
+COST = {"quick": "10 s", "paper": "1 min"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """lr is halved `halvings` times, and the steps doubled: the same time lr·k."""
+
+    neurons: int = 16
+    fan_in: int = 32
+    batch: int = 64
+    lr: float = 4.0
+    steps: int = 40
+    halvings: int = 4
+    weight_decay: float = 0.005
+    seeds: int = 3
+
+    @classmethod
+    def quick(cls) -> "Config":
+        """Four halvings."""
+        return cls()
+
+    @classmethod
+    def paper(cls) -> "Config":
+        """Six halvings of a wider layer."""
+        return cls(neurons=64, fan_in=128, batch=256, halvings=6, seeds=5)
+
+
+def run(config: Config, bench: Bench) -> Result[Config]:
+    """Train the same layer with SGD and with AdamG*, at every lr."""
+    return bench.over_parts(config, range(config.halvings + 1), lambda seed, halving: part(config, seed, halving))
+
+
+def part(config: Config, seed: int, halving: int) -> Values:
+    """Distance of the two directions at the end, and how far SGD went."""
+    generator = torch.Generator().manual_seed(seed)
+    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+    first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
+    lr, steps = config.lr / 2**halving, config.steps * 2**halving
+    weight = first.clone().requires_grad_()
+    optimizer = SGD([weight], lr=lr, weight_decay=config.weight_decay)
+    for _ in range(steps):
+        weight.grad = task.gradient(weight)
+        optimizer.step()
+    radius = first.norm(dim=1, keepdim=True)
+    sphere = follow_adam_g_star(task, first, adam_g_star(lr, config.weight_decay, radius.numpy()), steps)
+    return {
+        "distance": (directions(weight) - sphere).norm(dim=1).mean(),
+        "travelled": (directions(weight) - directions(first)).norm(dim=1).mean(),
+    }
+
+
+def follow_adam_g_star(task: Imitation, first: Tensor, star: AdamGStar, steps: int) -> Tensor:
+    """AdamG* literally (SP 3.2): u' = normalise(u - lr·g/sqrt(v)), then v' = beta·v + ‖g‖²."""
+    u, v = directions(first), torch.as_tensor(star.v0)
+    for _ in range(steps):
+        g = task.gradient(u)
+        u = directions(u - float(star.lr) * g / v.sqrt())
+        v = float(star.beta) * v + g.square().sum(1, keepdim=True)
+    return u
+
+
+def plot(result: Result[Config]) -> Figure:
+    """The distance at every lr, beside third order."""
+    config = result.config
+    lr = config.lr / 2.0 ** np.arange(config.halvings + 1)
+    figure = make_subplots()
+    for seed in range(config.seeds):
+        marker = {"color": COLOURS[seed % len(COLOURS)], "size": 9}
+        figure.add_trace(Scatter(x=lr, y=result["distance"][seed], mode="markers", name=f"seed {seed}", marker=marker))
+    cubic = result["distance"][0, -1] * (lr / lr[-1]) ** 3
+    figure.add_trace(Scatter(x=lr, y=cubic, name="third order", line={"dash": "dash", "color": "black"}))
+    figure.add_trace(Scatter(x=lr, y=result["travelled"][0], name="way travelled", line={"color": COLOURS[6]}))
+    figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
+    figure.update_yaxes(title_text="mean distance of directions", type="log", dtick=1, exponentformat="power")
+    return styled(figure, "SGD and AdamG*: directions differ by the third order of lr")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Close, and closer by 8 per halving."""
+    distance, way = result["distance"], result["travelled"]
+    return [
+        agrees("distance per halving of lr at the same time, order 3", 2.0**3, distance[:, -2] / distance[:, -1],
+               within=0.1),
+        at_most("distance at the smallest lr over the way travelled", 1e-3, distance[:, -1] / way[:, -1]),
+    ]  # fmt: skip

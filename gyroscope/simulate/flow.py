@@ -1,0 +1,126 @@
+"""Adam and AdamW as a differential equation (CT §2.2, Appendix I), for any loss that torch.func can differentiate.
+
+Time is t = n·η^p after n discrete steps, so that one step takes η^p. Written in s = t/η^p the exponent p is gone: with
+φ = dθ/ds, the displacement per step,
+
+    dφ/ds = -2·(λη·θ + φ + η·u)     (CT 4, I)
+
+and p only sets the unit of the velocity θ̇ = φ/η^p.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.utils import _pytree as pytree
+
+from gyroscope.theory.schedules import check_count
+from gyroscope.theory.validate import check_betas, check_decay
+
+Parameters: TypeAlias = Any
+"""A pytree of tensors: a tensor, or lists, tuples and dicts of pytrees."""
+
+EPS = 1e-30
+"""As in CT, on √v before bias correction."""
+
+
+@final
+@dataclass(frozen=True)
+class FlowState:
+    """Where the flow is after `step` units of time; pytrees of the form of the parameters."""
+
+    step: int
+    parameters: Parameters
+    velocity: Parameters
+    """θ̇"""
+    update: Parameters
+    """u(t), what Adam multiplies by lr; without the decay"""
+
+
+def flow(
+    loss: Callable[..., Tensor],
+    parameters: Parameters,
+    *,
+    lr: float,
+    steps: int,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    coupled: bool = False,
+    substeps: int = 100,
+    timescale: float = 1.0,
+    batches: Callable[[int], tuple[Any, ...]] | None = None,
+) -> Iterator[FlowState]:
+    """Follow the continuous-time model of AdamW, and tell where it is after each step's worth of time.
+
+    Euler's method with `substeps` (the paper's K) per step; the moments are updated exponentially between them:
+
+        m ← e^(-κ/K)·(m + κ/K·g),  κ = (1-β1)/β1;   v likewise with g² and β2
+        u = sqrt(1-β2^(1+s))/(1-β1^(1+s)) · m/√v
+
+    `loss(parameters, *batches(n))` is a scalar; a batch stays for all sub-steps of step n. Starts at rest, with empty
+    moments. `coupled` puts the decay into the gradient (Adam with L2). `timescale` is the paper's p.
+
+    >>> start = {"w": torch.tensor([3.0, 4.0])}
+    >>> *_, end = flow(lambda p: p["w"].square().sum(), start, lr=1e-2, steps=20, substeps=5)
+    >>> bool(end.parameters["w"].norm() < 5)
+    True
+    """
+    _check(lr, weight_decay, betas, steps, substeps)
+    leaves, form = pytree.tree_flatten(parameters)
+    shapes = [leaf.shape for leaf in leaves]
+
+    def tree(flat: Tensor) -> Parameters:
+        parts = torch.split(flat, [shape.numel() for shape in shapes])
+        return pytree.tree_unflatten([p.view(shape) for p, shape in zip(parts, shapes, strict=True)], form)
+
+    gradient = grad(lambda flat, *batch: loss(tree(flat), *batch))
+    theta = torch.cat([leaf.detach().flatten() for leaf in leaves])
+    motion = _Motion(theta, lr, 0.0 if coupled else weight_decay, betas, substeps)
+    for n in range(steps):
+        batch = () if batches is None else batches(n)
+        for k in range(substeps):
+            g = gradient(motion.theta, *batch).detach()
+            motion.advance(g + weight_decay * motion.theta if coupled else g, n + k / substeps)
+        velocity, update = motion.phi / lr**timescale, motion.update(n + 1)
+        yield FlowState(n + 1, tree(motion.theta.clone()), tree(velocity), tree(update))
+
+
+class _Motion:
+    """θ, φ = dθ/ds and the moments, all parameters in one vector."""
+
+    def __init__(
+        self, theta: Tensor, lr: float, weight_decay: float, betas: tuple[float, float], substeps: int
+    ) -> None:
+        self.theta, self.phi = theta, torch.zeros_like(theta)
+        self.m, self.v = torch.zeros_like(theta), torch.zeros_like(theta)
+        self.lr, self.wd, self.betas, self.K = lr, weight_decay, betas, substeps
+
+    def update(self, s: float) -> Tensor:
+        """u after s steps' worth of time; 0 before any gradient."""
+        beta1, beta2 = self.betas
+        bias: float = (1 - beta2 ** (1 + s)) ** 0.5 / (1 - beta1 ** (1 + s))
+        return bias * self.m / (self.v.sqrt() + EPS)
+
+    def advance(self, g: Tensor, s: float) -> None:
+        """One sub-step from time s, at which the gradient is g."""
+        force = -2 * (self.wd * self.lr * self.theta + self.phi + self.lr * self.update(s))
+        self.theta = self.theta + self.phi / self.K
+        self.phi = self.phi + force / self.K
+        self.m, self.v = self._average(self.m, g, self.betas[0]), self._average(self.v, g * g, self.betas[1])
+
+    def _average(self, average: Tensor, value: Tensor, beta: float) -> Tensor:
+        share = (1 - beta) / (beta * self.K)
+        return exp(-share) * (average + share * value)
+
+
+def _check(lr: float, weight_decay: float, betas: tuple[float, float], steps: int, substeps: int) -> None:
+    check_decay(lr, weight_decay)
+    check_betas(betas)
+    if min(betas) == 0:
+        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0; use a small one, for example 0.01")
+    check_count("steps", steps, at_least=1)
+    check_count("substeps", substeps, at_least=2)  # Euler's method is stable from 2/K ≤ 1 on

@@ -1,0 +1,120 @@
+"""The maps of Spherical Motion Dynamics: how SGD and SGDM move the squared norm of a scale-invariant vector.
+
+They know a gradient only by its size at unit norm, L_t = ‖g̃_t‖² = ‖g_t‖²·‖w_t‖², so that any course of L_t can be
+tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs); float64.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.theory.validate import check_fraction, positive_array
+
+Array = npt.NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True)
+class NormPath:
+    """Squared norm after each step and the angle of each step, in radians: (steps,) or (steps, runs).
+
+    `state` is (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²) at the end, from which a further run may start.
+    """
+
+    norm2: Array
+    angular_update: Array
+    state: Array
+
+    @property
+    def norm(self) -> Array:
+        """Norm after each step."""
+        return np.asarray(np.sqrt(self.norm2))
+
+
+def sgd_map(unit_grad2: Any, *, lr: Any, weight_decay: Any, norm2: Any, keep_square: bool = False) -> NormPath:
+    """SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
+
+    `keep_square` has (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
+
+    >>> path = sgd_map(np.full(20_000, 0.5), lr=0.1, weight_decay=1e-3, norm2=10.0)
+    >>> f"{path.norm2[-1]:.2f} at sqrt(L·lr/(2λ)) = {(0.5 * 0.1 / 2e-3) ** 0.5:.2f}"
+    '5.00 at sqrt(L·lr/(2λ)) = 5.00'
+    """
+    L, rate, wd, x = _inputs(unit_grad2, lr, weight_decay, norm2)
+    if (L < 0).any():
+        raise ValueError(f"unit_grad2 falls to {L.min()}: it is a square, 0 or above")
+    keep = 1 - rate * wd
+    shrink = keep**2 if keep_square else 1 - 2 * rate * wd
+    push = rate**2 * L
+    path = np.empty((len(L) + 1, *L.shape[1:]))
+    path[0] = x
+    for t in range(len(L)):
+        path[t + 1] = x = shrink[t] * x + push[t] / x
+    before, after = path[:-1], path[1:]
+    angle = np.arctan2(np.sqrt(push), keep * before)
+    return NormPath(after, angle, np.stack([after[-1], keep[-1] * before[-1], before[-1]]))
+
+
+def sgdm_map(
+    unit_grad2: Any,
+    *,
+    lr: Any,
+    weight_decay: Any,
+    momentum: float,
+    norm2: Any = None,
+    state: Any = None,
+    lr_before: Any = None,
+) -> NormPath:
+    """SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131):
+
+        X' = A X + (lr²·h̃_t/X[0], 0, 0),   A = [[b², -2αb, α²], [b, -α, 0], [1, 0, 0]],   b = 1 + α - lr·λ
+
+    `unit_grad2` is h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal. Starts
+    at rest at `norm2`, or goes on from the `state` of an earlier path, whose last rate was `lr_before`. Where lr
+    changes, α in A is α·lr_t/lr_{t-1}: torch keeps the momentum in units of the gradient.
+
+    >>> path = sgdm_map(np.full(5000, 0.5), lr=0.1, weight_decay=1e-3, momentum=0.9, norm2=10.0)
+    >>> theorem2 = (0.5 * 0.1 / (1e-3 * 0.1 * (2 - 1e-4 / 1.9))) ** 0.5
+    >>> f"{path.norm2[-1]:.4f} {theorem2:.4f}"
+    '15.8116 15.8116'
+    """
+    check_fraction("momentum", momentum)
+    if (norm2 is None) == (state is None):
+        raise ValueError("pass norm2, a squared norm to start from at rest, or state, the end of an earlier path")
+    start = norm2 if state is None else np.asarray(state, dtype=np.float64)[0]
+    h, rate, wd, a = _inputs(unit_grad2, lr, weight_decay, start)
+    b, c = (a, a) if state is None else np.asarray(state, dtype=np.float64)[1:]
+    first = rate[:1] if lr_before is None else np.broadcast_to(positive_array("lr_before", lr_before), rate[:1].shape)
+    alpha = momentum * rate / np.concatenate([first, rate[:-1]])
+    forward, push = 1 + alpha - rate * wd, rate**2 * h
+    path, overlap = np.empty((len(h) + 1, *h.shape[1:])), np.empty(h.shape)
+    path[0] = a
+    for t in range(len(h)):
+        f, m = forward[t], alpha[t]
+        path[t + 1] = new = f * f * a - 2 * m * f * b + m * m * c + push[t] / a
+        overlap[t] = b = f * a - m * b
+        a, c = new, a
+    before, after = path[:-1], path[1:]
+    angle = np.arctan2(np.sqrt(np.maximum(after * before - overlap**2, 0.0)), overlap)
+    return NormPath(after, angle, np.stack([a, b, c]))
+
+
+def _inputs(unit_grad2: Any, lr: Any, weight_decay: Any, norm2: Any) -> tuple[Array, Array, Array, Array]:
+    """L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
+    L, wd = np.asarray(unit_grad2, dtype=np.float64), np.asarray(weight_decay, dtype=np.float64)
+    if L.size == 0 or not np.isfinite(L).all():
+        raise ValueError("unit_grad2 must hold a finite number for each step")
+    if not (np.isfinite(wd) & (wd >= 0)).all():
+        raise ValueError(f"weight_decay={weight_decay!r} must be finite, 0 or above")
+    rate, start = np.asarray(positive_array("lr", lr)), np.asarray(positive_array("norm2", norm2))[None]
+    given = {"unit_grad2": L, "lr": rate, "weight_decay": wd, "norm2": start}
+    dims = max(array.ndim for array in given.values())
+    aligned = [array.reshape(array.shape + (1,) * (dims - array.ndim)) for array in given.values()]
+    try:
+        L, rate, wd, start = np.broadcast_arrays(*aligned)
+    except ValueError:
+        shapes = {name: array.shape for name, array in given.items()}
+        raise ValueError(f"arrays are (steps,) or (steps, runs), norm2 is (runs,); these differ: {shapes}") from None
+    return L, rate, wd, np.array(start[0])

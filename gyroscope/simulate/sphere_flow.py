@@ -1,0 +1,92 @@
+"""Norm and direction of a scale-invariant weight in continuous time (CT §4.2), and what is exact beside it.
+
+A step is W ← (1 - lr·λ)·W - lr·u. Norms need ‖u‖² (and, to be exact, ⟨W,u⟩) at every step, measured from a run.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gyroscope.theory.schedules import check_count
+
+Array = npt.NDArray[np.float64]
+
+
+def norm_equation(update2: Any, *, lr: Any, weight_decay: float, norm2: Any) -> Array:
+    """‖W‖² after each step by CT's equation, from ‖u‖² at each step (held for the time of the step), time first.
+
+        ‖W(t)‖² = ‖W(0)‖²·e^(-2λt) + η∫e^(-2λ(t-s))‖u(s)‖²ds,  t = η·n     (CT 8)
+
+    It drops ⟨W,u⟩. Under gradient noise momentum points back inwards, and the equation ends low: at β1 = 0.9 down to
+    a nineteenth of the true square (`norm_identity` keeps the term).
+
+    >>> norm_equation(np.ones(3), lr=0.1, weight_decay=0.0, norm2=1.0).round(2).tolist()
+    [1.01, 1.02, 1.03]
+    """
+    u2, rate = _over_time(update2, lr)
+    keep = np.exp(-2 * rate * weight_decay)
+    gain = rate * (1 - keep) / (2 * weight_decay) if weight_decay else rate**2
+    return _recursion(keep, gain * u2, norm2)
+
+
+def norm_identity(update2: Any, overlap: Any, *, lr: Any, weight_decay: float, norm2: Any) -> Array:
+    """‖W‖² after each step, exactly, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step, time first.
+
+        ‖W'‖² = (1-a)²‖W‖² - 2(1-a)·lr·⟨W,u⟩ + lr²‖u‖²,  a = lr·λ
+
+    >>> norm_identity([4.0], [1.0], lr=0.5, weight_decay=0.0, norm2=1.0).tolist()
+    [1.0]
+    """
+    u2, rate = _over_time(update2, lr)
+    keep = 1 - rate * weight_decay
+    return _recursion(keep**2, rate**2 * u2 - 2 * keep * rate * np.asarray(overlap, dtype=np.float64), norm2)
+
+
+def direction_flow(
+    direction: Tensor,
+    updates: Sequence[Tensor],
+    norms: Sequence[float],
+    *,
+    lr: float,
+    substeps: int = 100,
+    as_printed: bool = False,
+) -> Iterator[Tensor]:
+    """Ŵ = W/‖W‖ after each step, from u and ‖W‖ at each step, held for the time of the step; starts at rest.
+
+        ½η·Ŵ̈ + Ŵ̇ + Λ·Ŵ = -(u - ⟨u,Ŵ⟩Ŵ)/‖W‖,   Λ = ½η‖Ŵ̇‖²     (CT 16 and 17)
+
+    Euler's method in units of a step: with φ = dŴ/ds, dφ/ds = -2φ - ‖φ‖²Ŵ - 2η·u⊥/‖W‖. `as_printed` is CT (9), which
+    leaves out ⟨u,Ŵ⟩ and has a further factor ‖W‖ in Λ that does not follow from (16) and (17).
+
+    >>> up, push = torch.tensor([0.0, 1.0]), torch.tensor([-1.0, 0.0])
+    >>> [round(x.norm().item(), 3) for x in direction_flow(up, [push] * 3, [1.0] * 3, lr=0.01)]
+    [1.0, 1.0, 1.0]
+    """
+    check_count("substeps", substeps, at_least=2)
+    unit, phi = direction, torch.zeros_like(direction)
+    for u, norm in zip(updates, norms, strict=True):
+        push = 2 * lr * u / norm
+        for _ in range(substeps):
+            pull = norm * phi.square().sum() if as_printed else phi.square().sum() - (push * unit).sum()
+            force = -2 * phi - pull * unit - push
+            unit, phi = unit + phi / substeps, phi + force / substeps
+        yield unit
+
+
+def _over_time(update2: Any, lr: Any) -> tuple[Array, Array]:
+    """‖u‖² as an array, and lr of a shape to multiply it: a number, or one for each step."""
+    u2, rate = np.asarray(update2, dtype=np.float64), np.asarray(lr, dtype=np.float64)
+    rate = rate.reshape(rate.shape + (1,) * (u2.ndim - rate.ndim)) if rate.ndim else np.full((1,) * u2.ndim, rate)
+    return u2, np.broadcast_to(rate, (len(u2), *rate.shape[1:]))
+
+
+def _recursion(keep: Array, gain: Array, norm2: Any) -> Array:
+    """y' = keep·y + gain."""
+    path, y = np.empty_like(gain), np.asarray(norm2, dtype=np.float64)
+    for t in range(len(gain)):
+        path[t] = y = keep[t] * y + gain[t]
+    return path

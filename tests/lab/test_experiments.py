@@ -1,0 +1,179 @@
+"""Every experiment runs, draws and judges at a size of seconds; every claim that holds fails for a wrong prediction."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gyroscope.lab.bench import Bench
+from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
+from gyroscope.lab.experiment import Result, load
+from gyroscope.lab.record import read
+from gyroscope.lab.runner import recall
+from gyroscope.lab.smd import corollary3_1, fig4, theorem1, theorem2, theorem3
+from gyroscope.lab.smd import fig5 as smd_fig5
+from gyroscope.lab.sp import eq44, section4_2, theorem4
+from gyroscope.lab.sp import theorem2 as sp_theorem2
+
+RESULTS = Path(__file__).parents[2] / "results"
+MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
+
+TINY = {
+    "smd/fig4": fig4.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
+    "smd/fig5": smd_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
+    "smd/theorem1": theorem1.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
+    "smd/theorem2": theorem2.Config(momentum=0.9, weight_decay=0.01, vectors=2, fan_in=256, seeds=2),
+    "smd/theorem3": theorem3.Config(decay=0.01, vectors=2, fan_in=256, seeds=2),
+    "smd/corollary3_1": corollary3_1.Config(decay=0.005, k=4.0, vectors=2, fan_in=64, seeds=2),
+    "sp/theorem2": sp_theorem2.Config(neurons=3, fan_in=8, batch=16, steps=10, seeds=2),
+    "sp/theorem4": theorem4.Config(neurons=3, fan_in=8, batch=16, steps=10, halvings=3, seeds=2),
+    "sp/eq44": eq44.Config(neurons=3, fan_in=8, batch=16, steps=40, seeds=2),
+    "sp/section4_2": section4_2.Config(fan_in=8, inputs=64, batch=16, steps=30, seeds=2),
+    "ct/fig1": fig1.Config(**MODEL, steps=20, substeps=6, seeds=2),
+    "ct/fig2": fig2.Config(points=3, lengths=(60, 120)),
+    "ct/fig3": fig3.Config(**MODEL, steps=40, seeds=2, points=3),
+    "ct/fig5": fig5.Config(**MODEL, short=(1e-3, 0.01, 10), long=(3e-3, 1.0, 20), seeds=2),
+    "ct/fig7": fig7.Config(**MODEL, steps=40, seeds=2, points=2, double=True),
+    "ct/fig8": fig8.Config(**MODEL, steps=20, seeds=2),
+    "ct/fig9": fig9.Config(**MODEL, steps=20, seeds=2),
+}
+
+
+@cache
+def tiny(name: str) -> Result:
+    return load(name).run(TINY[name], Bench())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_it_runs_draws_and_judges(name):
+    result = tiny(name)
+    assert all(array.shape[0] == TINY[name].seeds for array in result.values.values())
+    figure = load(name).plot(result)
+    assert len(figure.data) > 0
+    assert figure.layout.title.text
+    claims = load(name).claims(result)
+    assert len({claim.sentence for claim in claims}) == len(claims) > 0
+    assert all(claim.measured.n == TINY[name].seeds for claim in claims)
+
+
+@pytest.mark.parametrize("name", ["smd/fig5", "sp/section4_2", "ct/fig9"])
+def test_the_same_seed_gives_the_same_numbers(name):
+    again = load(name).run(TINY[name], Bench())
+    for key, array in tiny(name).values.items():
+        np.testing.assert_array_equal(array, again[key])
+        assert array.size == 1 or not np.array_equal(array[0], array[-1]) or key in ("chance",)
+
+
+# How a prediction is made wrong: another config than the one that was run, or values as another theory has them.
+
+
+def config(**changes):
+    return lambda result: replace(result, config=replace(result.config, **changes))
+
+
+def values(**changes):
+    def lie(result):
+        return replace(result, values=result.values | {name: change(result[name]) for name, change in changes.items()})
+
+    return lie
+
+
+def times(factor):
+    return lambda array: array * factor
+
+
+def swapped(array):
+    return array[:, ::-1]
+
+
+LIES = {
+    "smd/fig4": [config(weight_decay=0.006)],
+    "smd/fig5": [config(weight_decay=0.0012), config(momentum=0.88)],
+    "smd/theorem1": [config(weight_decay=0.012), values(variance=times(8)), values(error2=times(8))],
+    "smd/theorem2": [config(weight_decay=0.0012), values(variance=times(1e5)), values(error2=times(4))],
+    "smd/theorem3": [config(decay=1.2e-3), values(variance=times(1e7))],
+    "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
+    "sp/theorem2": [values(direction=lambda x: x + 1e-6, radius=lambda x: x + 1e-6, table=lambda x: x + 1e-3),
+                    values(map_error=np.sqrt, radial=times(10))],
+    "sp/theorem4": [values(distance=lambda x: np.sqrt(x))],
+    "sp/eq44": [values(distance=swapped)],
+    "sp/section4_2": [values(distance=lambda x: x[:, [1, 0, 1, 4, 3, 4]], radial_share=swapped, radial=swapped),
+                      values(l2_share=times(0))],
+    "ct/fig1": [values(flow=times(2), distance2=times(100))],
+    "ct/fig2": [config(lowest=0.6), values(growth=times(1.5), update=times(4))],
+    "ct/fig3": [config(lowest=0.958, highest=0.975), values(slope=lambda x: x / 0.97),
+                values(over_bound=times(2), over_exact=times(2), of_a_character=times(0.5))],
+    "ct/fig5": [values(short_identity_error=lambda x: x + 1e-6, long_identity_error=lambda x: x + 1e-6),
+                config(long=(3e-3, 1.0, 20), short=(1e-3, 0.01, 3)), config(betas=(0.99, 0.999)), config(width=64),
+                values(long_equation=times(20), short_equation=times(1.2))],
+    "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
+    "ct/fig8": [values(last=swapped)],
+    "ct/fig9": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
+    experiment, result = recall(RESULTS, name)
+    true = [claim.holds for claim in experiment.claims(result)]
+    broken = {i for lie in LIES[name] for i, claim in enumerate(experiment.claims(lie(result))) if not claim.holds}
+    assert {i for i, holds in enumerate(true) if holds} <= broken
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_the_record_is_what_its_values_say(name):
+    experiment, result = recall(RESULTS, name)
+    stored, judged = read(RESULTS, name).claims, experiment.claims(result)
+    assert [(claim.sentence, claim.holds) for claim in stored] == [(claim.sentence, claim.holds) for claim in judged]
+    assert [claim.measured.mean for claim in stored] == pytest.approx([claim.measured.mean for claim in judged])
+
+
+# Where a prediction is part of the measurement, it is made wrong there.
+
+
+def holds(name):
+    return {claim.sentence: claim.holds for claim in load(name).claims(load(name).run(TINY[name], Bench()))}
+
+
+def test_a_wrong_effective_learning_rate_is_noticed(monkeypatch):
+    from gyroscope.theory import sphere
+
+    right = sphere.effective_step
+    monkeypatch.setattr(sphere, "effective_step", lambda x, a, b, lr: right(x, a, b, 1.01 * lr))
+    monkeypatch.setattr(sphere, "sgd_learning_rate", lambda lr, r, wd=0.0: lr / r)
+    found = holds("sp/theorem2")
+    assert not any(ok for sentence, ok in found.items() if "(12)" in sentence or "(13)" in sentence)
+    assert not any(ok for sentence, ok in found.items() if "rate, SGD" in sentence)
+
+
+def test_a_wrong_growth_of_the_learning_rate_is_noticed(monkeypatch):
+    monkeypatch.setattr(eq44, "lr_without_decay", lambda lr, wd, k: lr * (1 - lr * wd) ** (-2 * k))
+    assert holds("sp/eq44")["largest distance between the directions over all steps"] is False
+
+
+def test_a_wrong_start_of_the_second_moment_is_noticed(monkeypatch):
+    right = theorem4.adam_g_star
+    monkeypatch.setattr(theorem4, "adam_g_star", lambda *args: replace(right(*args), v0=1.1 * right(*args).v0))
+    assert not all(holds("sp/theorem4").values())
+
+
+def test_momentum_that_is_not_transported_is_noticed(monkeypatch):
+    from torch.optim import SGD
+
+    monkeypatch.setattr(section4_2, "SGDMRT", lambda *args, **options: SGD(*args, **options))
+    found = holds("sp/section4_2")
+    assert not any(ok for sentence, ok in found.items() if "SGD-MRT" in sentence and not sentence.startswith("1"))
+
+
+def test_a_flow_with_another_momentum_is_noticed(monkeypatch):
+    right = fig1.flow
+    monkeypatch.setattr(fig1, "flow", lambda *args, **options: right(*args, **(options | {"betas": (0.5, 0.9)})))
+    assert not all(holds("ct/fig1").values())
+
+
+def test_coarse_and_plain_second_moments_that_agree_would_be_seen():
+    agree = replace(tiny("ct/fig9"), values=tiny("ct/fig9").values | {"coarse": tiny("ct/fig9")["plain"]})
+    assert fig9.claims(agree)[0].holds
+    assert not fig9.claims(replace(agree, values=agree.values | {"coarse": -agree["plain"]}))[0].holds

@@ -1,0 +1,66 @@
+"""The lab's text and transformer: what the experiments take for granted of them."""
+
+import pytest
+import torch
+from torch import nn
+
+from gyroscope.geometry import Split
+from gyroscope.lab.invariant import Imitation
+from gyroscope.lab.models import Shape, Transformer, per_head, queries_and_keys
+from gyroscope.lab.text import standard_library
+
+
+@pytest.fixture
+def batch():
+    return standard_library().batch(3, 8, torch.Generator().manual_seed(0))
+
+
+def model(**options):
+    return Transformer(Shape(standard_library().alphabet, layers=2, heads=2, width=8, context=8, **options), seed=1)
+
+
+def test_a_batch_asks_for_the_following_character(batch):
+    now, following = batch
+    assert now.shape == following.shape == (3, 8)
+    assert torch.equal(now[:, 1:], following[:, :-1])
+
+
+def test_a_character_does_not_see_the_future(batch):
+    transformer, (now, _) = model(), batch
+    other = now.clone()
+    other[:, -1] = (other[:, -1] + 1) % 96
+    assert torch.allclose(transformer(now)[:, :-1], transformer(other)[:, :-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_with_qk_norm_each_heads_query_and_key_matrix_is_scale_invariant(qk_norm, batch):
+    transformer = model(qk_norm=qk_norm).double()
+    before = transformer.loss(*batch).item()
+    for weight in queries_and_keys(transformer):
+        with torch.no_grad():
+            per_head(weight, 2)[1].mul_(3.0)
+    assert (abs(transformer.loss(*batch).item() - before) < 1e-9) is qk_norm
+
+
+def test_without_qk_norm_a_gradient_has_a_radial_part(batch):
+    for qk_norm in (True, False):
+        transformer = model(qk_norm=qk_norm).double()
+        transformer.loss(*batch).backward()
+        weight = next(iter(queries_and_keys(transformer)))
+        radial = Split("group", group_size=4).dot(weight.grad, weight.detach()).abs() / weight.grad.norm()
+        assert (radial < 1e-9).all().item() is qk_norm
+
+
+def test_a_seed_makes_the_same_model():
+    a, b = (nn.utils.parameters_to_vector(model().parameters()) for _ in range(2))
+    assert torch.equal(a, b)
+
+
+def test_the_imitation_is_blind_to_norms_and_its_gradient_is_autograds():
+    generator = torch.Generator().manual_seed(0)
+    task = Imitation.draw(3, 6, 20, generator)
+    weight = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    assert task.loss(weight * torch.tensor([[2.0], [0.5], [7.0]])).item() == pytest.approx(task.loss(weight).item())
+    radial = (task.gradient(weight) * weight).sum(1).abs().max()
+    assert radial < 1e-12
+    assert len(task.part(15, 10).inputs) == 10

@@ -1,0 +1,269 @@
+"""The lab's runner: what is listed, how claims are judged, what is kept, written and refused."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gyroscope.cli import main
+from gyroscope.lab import record
+from gyroscope.lab.bench import Bench
+from gyroscope.lab.catalogue import catalogue, chosen, entry
+from gyroscope.lab.claim import agrees, at_least, at_most, estimate
+from gyroscope.lab.papers import ELSEWHERE
+from gyroscope.lab.picture import BROWSERS, draw, styled
+from gyroscope.lab.readme import write_readme
+
+FIGURES = {"re": 15, "smd": 9, "sp": 5, "ct": 16}
+TABLES = {"re": 5, "smd": 2, "sp": 5, "ct": 0}
+
+
+@dataclass(frozen=True)
+class Config:
+    level: float = 1.0
+    seeds: int = 3
+
+
+def shell(capsys, *argv):
+    code = main([str(arg) for arg in argv])
+    return code, *capsys.readouterr()
+
+
+def test_every_figure_and_table_of_the_papers_is_listed():
+    wanted = {f"{paper}/fig{i}" for paper, count in FIGURES.items() for i in range(1, count + 1)}
+    wanted |= {f"{paper}/table{i}" for paper, count in TABLES.items() for i in range(1, count + 1)}
+    assert wanted <= set(catalogue())
+
+
+def test_what_cannot_be_run_says_why_and_what_can_is_not_listed_twice():
+    for one in catalogue().values():
+        assert one.claim
+        assert one.implemented or one.note
+        assert not one.implemented or set(one.cost) == {"quick", "paper"}
+    assert not set(ELSEWHERE) & {name for name, one in catalogue().items() if one.implemented}
+
+
+def test_listing_imports_neither_torch_nor_plotly():
+    check = "import gyroscope.cli, sys; gyroscope.cli.main(['lab', 'list']); "
+    check += "assert not {'torch', 'plotly', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_paper_stands_for_all_that_can_be_run_of_it():
+    assert {one.id for one in chosen(["smd"])} == {
+        name for name, one in catalogue().items() if name.startswith("smd/") and one.implemented
+    }
+    assert len(chosen(["all"])) == sum(one.implemented for one in catalogue().values())
+
+
+@pytest.mark.parametrize(
+    ("argv", "quoted", "remedy"),
+    [
+        ("lab run smd/fg4", "'smd/fg4'", "did you mean 'smd/fig4'"),
+        ("lab show smd_fig4", "'smd_fig4'", "did you mean 'smd/fig4'"),
+        ("lab run qqq", "'qqq'", "gyroscope lab list"),
+        ("lab run re/fig1", "'re/fig1'", "a drawing"),
+        ("lab run smd/fig4 --size huge", "'huge'", "quick"),
+        ("lab run smd/fig4 --seeds 0", "seeds=0", "1 or above"),
+        ("lab run smd/fig4 --seeds x", "'x'", "not a number"),
+        ("lab run", "ids", "Missing"),
+        ("lab runn", "runn", "run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(argv, quoted, remedy, capsys):
+    code, out, err = shell(capsys, *argv.split())
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert quoted in err
+    assert remedy in err
+
+
+def test_an_interval_is_students_over_seeds():
+    found = estimate([1.0, 2.0, 3.0])
+    assert (found.mean, found.n) == (2.0, 3)
+    assert found.high - found.mean == pytest.approx(4.303 / 3**0.5)
+    assert estimate(np.array([5.0])).low == 5.0
+
+
+def test_a_claim_holds_only_with_its_whole_interval():
+    assert agrees("", 1.0, [0.999, 1.0, 1.001], within=0.01).holds
+    assert not agrees("", 1.0, [0.9, 1.0, 1.1], within=0.01).holds  # the mean is right, and means nothing
+    assert not agrees("", 1.1, [0.999, 1.0, 1.001], within=0.01).holds
+    assert at_most("", 1.0, [0.9, 0.91]).holds
+    assert not at_most("", 1.0, [0.5, 1.4]).holds
+    assert at_least("", 1.0, [1.2, 1.21]).holds
+    assert not at_least("", 1.0, [0.9, 1.5]).holds
+
+
+@pytest.mark.parametrize("judge", [at_most, at_least, lambda *args: agrees(*args, within=0.5)])
+def test_a_measurement_that_is_no_number_never_makes_a_claim_hold(judge):
+    assert not judge("", 1.0, [1.0, float("nan")]).holds
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    calls = []
+
+    def measure(seed, part):
+        calls.append((seed, part))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return {"value": 10 * seed + part, "curve": [seed, part]}
+
+    with pytest.raises(KeyboardInterrupt):
+        Bench(tmp_path).over_parts(Config(), (1, 2), measure)
+    result = Bench(tmp_path).over_parts(Config(), (1, 2), measure)
+    assert calls == [(0, 1), (0, 2), (1, 1), (1, 2), (1, 2), (2, 1), (2, 2)]
+    assert result["value"].tolist() == [[1, 2], [11, 12], [21, 22]]
+    assert result["curve"].shape == (3, 2, 2)
+
+
+def test_another_config_never_meets_parts_of_this_one_but_more_seeds_do(tmp_path):
+    calls = []
+
+    def measure(seed):
+        calls.append(seed)
+        return {"value": seed}
+
+    for config in (Config(), Config(level=2.0), Config(seeds=5)):
+        Bench(tmp_path).over_seeds(config, measure)
+    assert calls == [0, 1, 2, 0, 1, 2, 3, 4]
+
+
+def test_progress_rises_to_one():
+    told = []
+    bench = Bench(tell=told.append)
+    bench.over_seeds(Config(), lambda seed: {"steps": len(list(bench.steps(200)))})
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+
+
+def test_numbers_are_kept_to_seven_digits_so_that_what_is_judged_is_what_is_written():
+    result = Bench().over_seeds(Config(), lambda seed: {"value": 1 / 3})
+    assert result["value"].tolist() == [0.3333333] * 3
+
+
+def test_a_missing_value_is_named_with_those_there_are():
+    result = Bench().over_seeds(Config(), lambda seed: {"value": 1.0})
+    with pytest.raises(KeyError, match=r"norm.*value"):
+        result["norm"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder in which one short experiment has been run by the command line."""
+    out = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gyroscope.lab.picture._by_browser", lambda figure: "<svg/>")
+        assert main(["lab", "run", "sp/eq44", "--seeds", "2", "--out", str(out)]) == 0
+    return out
+
+
+def test_a_record_says_what_made_it(finished):
+    data = json.loads((finished / "sp" / "eq44.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert data["id"] == "sp/eq44"
+    assert (data["n"], data["seeds"], data["size"]) == (2, [0, 1], "quick")
+    assert {"python", "torch", "numpy", "gyroscope"} <= set(data["versions"])
+    assert {"commit", "changed", "seconds", "date", "config", "values"} <= set(data)
+    assert all({"sentence", "predicted", "measured", "tolerance", "holds"} <= set(claim) for claim in data["claims"])
+
+
+def test_a_finished_run_leaves_record_figure_and_readme_and_no_parts(finished):
+    readme = (finished / "README.md").read_text()
+    assert "gyroscope lab run sp/eq44 --size quick --seeds 2" in readme
+    assert "| yes |" in readme
+    assert (finished / "sp" / "eq44.svg").exists()
+    assert "![sp/eq44](sp/eq44.svg)" in readme
+    assert not list((finished / ".parts").rglob("*.json"))
+    assert (finished / ".parts" / ".gitignore").read_text() == "*\n"
+
+
+def test_show_and_list_tell_what_was_found(finished, capsys):
+    code, out, err = shell(capsys, "lab", "show", "sp/eq44", "--out", finished)
+    assert (code, err) == (0, "")
+    assert "yes" in out
+    assert "n = 2" in out
+    code, out, err = shell(capsys, "lab", "list", "--out", finished)
+    assert "2 of 2 hold" in " ".join(out.split())
+    assert "not run" in out
+
+
+def test_what_was_not_run_is_shown_with_how_to_run_it(tmp_path, capsys):
+    out = shell(capsys, "lab", "show", "smd/fig4", "--out", tmp_path)[1]
+    assert "gyroscope lab run smd/fig4" in " ".join(out.split())
+    assert "Cannot be run" in shell(capsys, "lab", "show", "re/fig1", "--out", tmp_path)[1]
+
+
+def test_a_claim_that_does_not_hold_is_shown_as_such(finished, tmp_path, capsys):
+    data = json.loads((finished / "sp" / "eq44.json").read_text())
+    data["claims"][0]["holds"] = False
+    (tmp_path / "sp").mkdir()
+    (tmp_path / "sp" / "eq44.json").write_text(json.dumps(data))
+    write_readme(tmp_path)
+    assert "| **no** |" in (tmp_path / "README.md").read_text()
+    assert "1 of 2 claims hold" in (tmp_path / "README.md").read_text()
+    assert "NO" in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
+
+
+def test_a_broken_record_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "sp").mkdir()
+    (tmp_path / "sp" / "eq44.json").write_text("{")
+    code, out, err = shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert "cannot read" in err
+
+
+def test_a_number_that_is_not_finite_becomes_null(tmp_path):
+    description = record.describe("sp/eq44", "claim", "quick", Config(), 1.0)
+    claim = at_most("", 1.0, [np.nan])
+    path = record.write(tmp_path, description, [claim], {"x": np.array([1.0, np.inf, np.nan])})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["values"]["x"] == [1.0, None, None]
+    assert np.isnan(record.read(tmp_path, "sp/eq44").claims[0].measured.mean)
+
+
+def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_path):
+    from plotly.graph_objects import Figure, Scatter
+
+    if not any(map(shutil.which, BROWSERS)):
+        pytest.skip("no browser here")
+    path = draw(styled(Figure(Scatter(y=[0.001, 0.0025, 0.0123])), "a title"), tmp_path / "figure.json")
+    text = path.read_text()
+    assert path.suffix == ".svg"
+    assert "a title" in text
+    assert "0.012" in text
+    assert len(text) < 30_000
+
+
+def test_without_a_browser_the_figure_is_a_page_that_needs_no_network(tmp_path, monkeypatch):
+    from plotly.graph_objects import Figure, Scatter
+
+    monkeypatch.setattr("gyroscope.lab.picture.BROWSERS", ())
+    monkeypatch.setattr("gyroscope.lab.picture.find_spec", lambda name: None)
+    path = draw(Figure(Scatter(y=[1, 2])), tmp_path / "figure.json")
+    assert path.suffix == ".html"
+    assert not re.search(r'src="https?:', path.read_text())
+
+
+def test_the_transcript_of_a_run_is_ids_then_calls(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr("gyroscope.lab.runner.run", lambda *args: calls.append(args[:4]))
+    assert main(["lab", "run", "sp/eq44", "smd/fig4", "--size", "paper", "--seeds", "7", "--out", str(tmp_path)]) == 0
+    assert calls == [("sp/eq44", "paper", 7, tmp_path), ("smd/fig4", "paper", 7, tmp_path)]
+
+
+def test_sizes_differ_and_seeds_can_be_chosen():
+    from gyroscope.lab.runner import config_of
+
+    for one in chosen(["all"]):
+        assert config_of(one.id, "quick") != config_of(one.id, "paper"), one.id
+        assert config_of(one.id, "quick", seeds=7) == replace(config_of(one.id, "quick"), seeds=7)
+
+
+def test_an_entry_names_its_module():
+    assert entry("ct/fig3").module == "gyroscope.lab.ct.fig3"
+    assert Path(sys.modules["gyroscope.lab.catalogue"].__file__).parent.joinpath("ct", "fig3.py").exists()
