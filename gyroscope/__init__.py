@@ -2,32 +2,53 @@
 
     import gyroscope as gyro
 
-`gyro.theory` predicts from hyper-parameters alone, without torch; `gyro.optim` controls the rotation; `gyro.probe`
-finds which weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly.
+`gyro.theory` predicts from hyper-parameters alone, without torch, and `gyro.plan` for a model at hand; `gyro.Tracker`
+measures a training run, `gyro.store.open_run` reads it; `gyro.optim` controls the rotation; `gyro.probe` finds which
+weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly; `gyro.simulate` is the ground truth.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gyroscope import nn, optim, theory, track
+    from gyroscope import nn, optim, simulate, store, theory, track, verdict
     from gyroscope.optim.groups import param_groups
     from gyroscope.optim.rules import rule_of
+    from gyroscope.track.plan import plan
     from gyroscope.track.probe import probe
+    from gyroscope.track.tracker import Tracker
 
 __version__ = "0.1.0"
-__all__ = ["nn", "optim", "param_groups", "probe", "rule_of", "theory", "track"]
+__all__ = [
+    "Tracker",
+    "nn",
+    "optim",
+    "param_groups",
+    "plan",
+    "probe",
+    "rule_of",
+    "simulate",
+    "store",
+    "theory",
+    "track",
+    "verdict",
+]
 
 # Name -> (module, attribute in it, or None for the module itself): imported when first asked for, so that theory and
 # the planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "Tracker": ("gyroscope.track.tracker", "Tracker"),
     "nn": ("gyroscope.nn", None),
     "optim": ("gyroscope.optim", None),
     "param_groups": ("gyroscope.optim.groups", "param_groups"),
+    "plan": ("gyroscope.track.plan", "plan"),
     "probe": ("gyroscope.track.probe", "probe"),
     "rule_of": ("gyroscope.optim.rules", "rule_of"),
+    "simulate": ("gyroscope.simulate", None),
+    "store": ("gyroscope.store", None),
     "theory": ("gyroscope.theory", None),
     "track": ("gyroscope.track", None),
+    "verdict": ("gyroscope.verdict", None),
 }
 
 

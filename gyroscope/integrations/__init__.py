@@ -1,0 +1,6 @@
+"""Thin adapters to other people's tools, each imported only when it is used.
+
+Anything that can be called with a step and named numbers is a sink of the tracker already:
+
+    gyro.Tracker(model, optimizer, sinks=[lambda step, scalars: my_logger.log(scalars, step)])
+"""

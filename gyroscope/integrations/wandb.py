@@ -1,0 +1,37 @@
+"""Weights & Biases as a sink of the tracker; offline works as online does."""
+
+from typing import Any, final
+
+from gyroscope.integrations.extras import extra
+
+STEP = "gyroscope/step"
+
+
+@final
+class WandB:
+    """Sends what the tracker measures to Weights & Biases: `Tracker(…, sinks=[WandB()])`.
+
+    Uses the run that is under way, or the one given, and leaves it open; without any it starts one with `options` of
+    `wandb.init`, for example mode="offline", and finishes it. Numbers have an axis of their own, gyroscope/step, so
+    that they go beside whatever the loop logs at its own steps.
+    """
+
+    def __init__(self, run: Any = None, **options: Any) -> None:
+        if run is None:
+            wandb = extra("wandb", "wandb")
+            run = wandb.run
+            self._own = run is None
+            self.run = wandb.init(**options) if self._own else run
+        else:
+            self._own, self.run = False, run
+        self.run.define_metric(STEP)
+        self.run.define_metric("gyroscope/*", step_metric=STEP)
+
+    def __call__(self, step: int, scalars: dict[str, float]) -> None:
+        """Log the numbers of one sample."""
+        self.run.log({**scalars, STEP: step})
+
+    def close(self) -> None:
+        """Finish the run if it was started here."""
+        if self._own:
+            self.run.finish()

@@ -1,0 +1,31 @@
+"""The example in which one line is added to an ordinary loop runs, and tells what it measured."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gyroscope.store import open_run
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_loop.py"
+
+
+def test_one_added_line_measures_an_ordinary_loop(tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'gyroscope[lab]'")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)], cwd=tmp_path, check=True, capture_output=True, encoding="utf-8", timeout=300
+    )
+    (path,) = (tmp_path / "runs").iterdir()
+    run = open_run(path)
+    assert run.layers == ["0.weight", "3.weight", "6.weight"]
+    assert run.steps.tolist() == list(range(0, 400, 10))
+    assert f"40 samples of 0.weight, 3.weight, 6.weight in {path}" in done.stdout
+    assert str(run.diagnose()).splitlines()[0] in done.stdout
+    measured, forecast = run.series("0.weight", "norm", "rms"), run.series("0.weight", "forecast_norm")
+    assert abs(measured / forecast - 1).max() < 0.2, "a layer before BatchNorm follows its forecast"
+
+
+def test_the_tracker_is_one_line_of_it():
+    lines = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines() if "Tracker" in line]
+    assert lines == ["tracker = gyro.Tracker(model, optimizer)  # the added line"]
