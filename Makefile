@@ -6,12 +6,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test check format bench docs clean
 
 demo: $(VENV)/installed
-	@echo "1. One optimizer, one kind of layer, and the same training with Lion:"; echo
-	@$(BIN)/gyroscope plan adamw --lr 1e-2 --weight-decay 0.5 --betas 0.9,0.99 --fan-in 288 --steps 2000 \
-		--schedule cosine --compare lion
-	@echo; echo "2. GPT-2, from examples/gpt2.toml, a tenth of its length, with the formulas:"; echo
-	@$(BIN)/gyroscope plan --config examples/gpt2.toml --steps 60000 --explain --html runs/demo/plan.html
-	@echo; echo "The forecast as a picture: runs/demo/plan.html"
+	@$(BIN)/gyroscope demo
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest

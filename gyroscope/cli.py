@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -111,6 +111,96 @@ def plan(
         show(PlanText(planned, explain))
     if html is not None:
         typer.echo(f"wrote {html}", err=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder of the two runs and their page")] = Path("runs/demo"),
+) -> None:
+    """Plan, train and compare a small network, in a minute or two: what was foretold beside what was measured."""
+    from rich.console import Console
+
+    from gyroscope.lab.demo import demo
+
+    raise typer.Exit(demo(out, Console()))
+
+
+lab = typer.Typer(rich_markup_mode=None)
+app.add_typer(lab, name="lab")
+RESULTS = Annotated[Path, typer.Option("--out", help="folder of the results")]
+
+
+@lab.callback(invoke_without_command=True)
+def lab_help(context: typer.Context) -> None:
+    """The papers' figures and tables: what is claimed, and what is measured."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@lab.command("list")
+def lab_list(out: RESULTS = Path("results")) -> None:
+    """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
+    from gyroscope.lab.terminal import ListText
+
+    show(ListText(out))
+
+
+@lab.command("run")
+def lab_run(
+    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4; or a paper: re, smd, sp, ct, beyond; or all")],
+    size: Annotated[Literal["quick", "paper"], typer.Option()] = "quick",
+    seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
+    out: RESULTS = Path("results"),
+) -> None:
+    """Measure what a figure or table claims; an interrupted run goes on where it was."""
+    from gyroscope.lab.command import run_all
+
+    run_all(ids, size, seeds, out, show)
+
+
+@lab.command("show")
+def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
+    """What was measured here: each claim beside its number."""
+    from gyroscope.lab.terminal import record_text
+
+    show(record_text(id, out))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="directories that a tracker made")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
+    text: Annotated[bool, typer.Option("--text", help="print verdict and layers instead")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
+) -> None:
+    """Say whether training is healthy: one page with the verdict first, that opens without a network."""
+    from gyroscope.report import dumps, gather
+
+    found = gather(runs)
+    if as_json:
+        typer.echo(dumps(found))
+    elif text:
+        from gyroscope.report.text import ReportText
+
+        show(ReportText(found))
+    else:
+        from gyroscope.report.page import page
+
+        write(out, page(found))
+        typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
+def watch(
+    directory: Annotated[Path, typer.Argument(help="where the runs are")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")] = 0,
+    host: Annotated[str, typer.Option(help="another address to serve at; visitors then need a token")] = "127.0.0.1",
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
+) -> None:
+    """Show the runs below a directory on a local page that follows them while they train."""
+    from gyroscope.report.watch import watch
+
+    watch(directory, host=host, port=port, browser=browser, say=typer.echo)
 
 
 def write(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,12 +24,14 @@ DIGITS = 7
 class Bench:
     """Runs the parts of an experiment one after the other; each finished part is kept in `keep`, if given.
 
-    >>> from gyroscope.lab.smd import fig5
-    >>> result = fig5.run(fig5.Config.quick(), Bench())     # doctest: +SKIP
+    >>> from gyroscope.lab.sp import eq44
+    >>> eq44.run(eq44.Config(neurons=2, fan_in=4, batch=8, steps=3, seeds=2), Bench())["distance"].shape
+    (2, 2, 3)
     """
 
     def __init__(self, keep: Path | None = None, tell: Callable[[float], None] | None = None) -> None:
         self._keep, self._tell = keep, tell
+        self.seconds = 0.0  # that measuring took, also before an interruption
         self._done, self._parts = 0, 1
 
     def over_seeds(self, config: C, measure: Callable[[int], Values]) -> Result[C]:
@@ -49,7 +52,10 @@ class Bench:
         self._parts, found = len(tasks), []
         for self._done, (seed, number) in enumerate(tasks):
             self._report(0.0)
-            found.append(_recall(folder, seed, number) or _store(folder, seed, number, measure(seed, parts[number])))
+            path = folder / f"{seed}-{number}.json" if folder else None
+            part = _recall(path) or _store(path, measure, seed, parts[number])
+            self.seconds += part["seconds"]
+            found.append(part["values"])
         self._done = len(tasks)
         self._report(0.0)
         return {name: _stack([one[name] for one in found], (config.seeds, len(parts))) for name in found[0]}
@@ -69,7 +75,7 @@ class Bench:
         """Where parts of this very experiment are kept: another config or other code never meets them."""
         if self._keep is None:
             return None
-        same = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint()}  # type: ignore[call-overload]
+        same = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint(type(config).__module__)}  # type: ignore[call-overload]
         folder = self._keep / hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -91,26 +97,32 @@ def _stack(values: list[Any], shape: tuple[int, ...]) -> FloatArray:
     return rounded(np.stack(arrays).reshape(*shape, *arrays[0].shape))
 
 
-def _fingerprint() -> str:
-    """A hash of the library's code."""
+def _fingerprint(module: str) -> str:
+    """A hash of the code that an experiment rests on: the rooms below, the lab, and the folder of its own module."""
     package = Path(__file__).parents[1]
+    rooms = [package / room for room in ("theory", "simulate", "optim", "nn")]
+    own = package.joinpath(*module.split(".")[1:-1])
+    files = {package / "geometry.py", *own.glob("*.py"), *Path(__file__).parent.glob("*.py")}
+    files |= {path for room in rooms for path in room.rglob("*.py")}
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _recall(folder: Path | None, seed: int, number: int) -> dict[str, Any] | None:
-    if folder is None or not (path := folder / f"{seed}-{number}.json").exists():
+def _recall(path: Path | None) -> dict[str, Any] | None:
+    if path is None or not path.exists():
         return None
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def _store(folder: Path | None, seed: int, number: int, values: Values) -> dict[str, Any]:
-    plain = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in values.items()}
-    if folder is not None:
-        partial = folder / f"{seed}-{number}.part"
-        partial.write_text(json.dumps(plain))
-        partial.replace(folder / f"{seed}-{number}.json")  # whole or not at all, whenever the process is killed
-    return plain
+def _store(path: Path | None, measure: Callable[[int, P], Values], seed: int, part: P) -> dict[str, Any]:
+    start = time.monotonic()
+    values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in measure(seed, part).items()}
+    done = {"seconds": time.monotonic() - start, "values": values}
+    if path is not None:
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps(done))
+        partial.replace(path)  # whole or not at all, whenever the process is killed
+    return done

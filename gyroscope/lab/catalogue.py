@@ -18,13 +18,17 @@ ROOM = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the list: an id, what is claimed, what it costs at each size, and a note where nothing can be run."""
+    """One line of the list: an id, what is claimed, what it costs at each size, and a note where nothing can be run.
+
+    `about` is what an experiment's docstring says beyond its first line.
+    """
 
     id: str
     claim: str
     cost: dict[str, str]
     covers: tuple[str, ...] = ()
     note: str = ""
+    about: str = ""
 
     @property
     def implemented(self) -> bool:
@@ -101,7 +105,7 @@ def _implemented() -> Iterator[Entry]:
 def _read(name: str, path: Path) -> Entry:
     """An entry from the text of its file: the first line of the docstring, COST and COVERS."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    claim = (ast.get_docstring(tree) or "").partition("\n")[0]
+    claim, _, about = (ast.get_docstring(tree) or "").partition("\n")
     constants: dict[str, Any] = {
         target.id: ast.literal_eval(node.value)
         for node in tree.body
@@ -111,4 +115,4 @@ def _read(name: str, path: Path) -> Entry:
     }
     if not claim or "COST" not in constants:
         raise ValueError(f"{path} is no experiment: give it a docstring and COST, or a name that begins with _")
-    return Entry(name, claim, constants["COST"], tuple(constants.get("COVERS", ())))
+    return Entry(name, claim, constants["COST"], tuple(constants.get("COVERS", ())), about=about.strip())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gyroscope.lab.catalogue import catalogue
+from gyroscope.lab.catalogue import catalogue, entry
 from gyroscope.lab.papers import PAPERS
 from gyroscope.lab.record import Record, read
 
@@ -40,6 +40,7 @@ def section(record: Record, out: Path) -> str:
     )
     return "\n".join([
         f"### {record.id}\n\n{data['claim']}\n",
+        *([f"{about}\n"] if (about := entry(record.id).about) else []),
         "| claim | predicted | measured | tolerance | holds |",
         "|---|---|---|---|---|",
         *rows,

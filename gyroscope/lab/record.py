@@ -50,9 +50,11 @@ def read(out: Path, name: str) -> Record | None:
     if not path.exists():
         return None
     try:
-        return Record(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error}; run the experiment again") from None
+        found = Record(json.loads(path.read_text(encoding="utf-8")))
+        found.claims, found.data["versions"]["torch"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"cannot read {str(path)!r} as a record: {error!r}; run the experiment again") from None
+    return found
 
 
 def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Run an experiment by its id: measure, judge, draw, and write the record; an interrupted run goes on where it was."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,12 +37,13 @@ def run(
     """Run the experiment of this id and write its record, its figure and the README of `out`."""
     experiment, config = load(name), config_of(name, size, seeds)
     kept = out / ".parts" / name
-    start = time.monotonic()
+    bench = Bench(_ignored(kept), tell)
     with threads(1 if size == "quick" else None):
-        result = experiment.run(config, Bench(_ignored(kept), tell))
-    seconds = time.monotonic() - start
+        result = experiment.run(config, bench)
     claims = experiment.claims(result)
-    where = record.write(out, record.describe(name, entry(name).claim, size, config, seconds), claims, result.values)
+    where = record.write(
+        out, record.describe(name, entry(name).claim, size, config, bench.seconds), claims, result.values
+    )
     figure = draw(experiment.plot(result), where)
     write_readme(out)
     shutil.rmtree(kept)
@@ -90,7 +90,10 @@ def _tuples(value: Any) -> Any:
 
 
 def _ignored(folder: Path) -> Path:
-    """The folder, made, and left out of version control."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder.parents[1] / ".gitignore").write_text("*\n")
+    """The folder, made, and left out of version control; ValueError where nothing can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder.parents[1] / ".gitignore").write_text("*\n")
+    except OSError as error:
+        raise ValueError(f"cannot write {str(folder)!r}: {error.strerror or error}; choose another --out") from None
     return folder

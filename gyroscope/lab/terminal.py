@@ -72,6 +72,8 @@ class RecordText:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(f"{self.entry.id}: {self.entry.claim}", style="bold")
+        if self.entry.about:
+            yield Text(" ".join(self.entry.about.split()))
         if self.record is None:
             yield Text(self._how())
             return

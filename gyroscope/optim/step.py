@@ -134,12 +134,15 @@ def turn(
     # What rounding leaves of a vector of equal entries is no direction.
     alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
     along = torch.where(alive, wu_c / ww_c, torch.zeros_like(ww))
-    across2 = (uu_c - wu_c * along).clamp_min(0)
+    across2 = uu_c - wu_c * along
+    # Nor is what it leaves of an update along ω or along 1: Adam's first one, where a row's gradients have one sign.
+    seen = across2 > 256 * torch.finfo(ww.dtype).eps * uu
+    across2 = torch.where(seen, across2, torch.zeros_like(ww))
     # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
     nu = by.beta * torch.where(new, by.prior * across2, update_sq) + (1 - by.beta) * across2
     rms = (nu / by.correction).sqrt() + by.eps
     angle = torch.zeros_like(ww) + by.angle
-    rate = torch.where(alive & (rms > 0), angle / rms, torch.zeros_like(ww))
+    rate = torch.where(alive & seen & (rms > 0), angle / rms, torch.zeros_like(ww))
     shrink = (1 + rate * rate * across2).rsqrt()
     A = shrink * n * (ww_c.clamp_min(0).rsqrt() - rate * along)
     B = shrink * n * rate

@@ -73,6 +73,7 @@ def test_a_paper_stands_for_all_that_can_be_run_of_it():
         ("lab run smd/fig4 --seeds 0", "seeds=0", "1 or above"),
         ("lab run smd/fig4 --seeds x", "'x'", "not a number"),
         ("lab run", "ids", "Missing"),
+        ("lab run sp/eq44 --out /proc/no", "/proc/no", "choose another --out"),
         ("lab runn", "runn", "run"),
     ],
 )
@@ -210,9 +211,10 @@ def test_a_claim_that_does_not_hold_is_shown_as_such(finished, tmp_path, capsys)
     assert "NO" in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
 
 
-def test_a_broken_record_is_one_sentence(tmp_path, capsys):
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"claims": [{}]}', '{"claims": [], "versions": null}'])
+def test_a_broken_record_is_one_sentence(text, tmp_path, capsys):
     (tmp_path / "sp").mkdir()
-    (tmp_path / "sp" / "eq44.json").write_text("{")
+    (tmp_path / "sp" / "eq44.json").write_text(text)
     code, out, err = shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)
     assert (code, out) == (2, "")
     assert "cannot read" in err

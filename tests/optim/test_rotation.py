@@ -315,3 +315,16 @@ def test_weights_are_where_they_were_when_the_inner_step_fails():
         optimizer.step()
     assert torch.equal(w.detach(), before)
     assert optimizer.param_groups is optimizer.inner.param_groups
+
+
+@every_variant
+def test_an_update_without_a_tangent_part_turns_nothing(make):
+    """Adam's and Lion's first update is a sign: the same for all entries of a row under a positive input and ReLU."""
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(8, 32) / 6)
+    optimizer = make([p])
+    norms = Split().norm(p.detach())
+    for step in range(4):
+        p.grad = torch.rand(8, 32) + 0.1 if step else torch.ones(8, 32)
+        optimizer.step()
+        torch.testing.assert_close(Split().norm(p.detach()), norms, rtol=1e-5, atol=0)

@@ -1,8 +1,8 @@
 """On the boundary C = 0 Adam's largest update stays bounded, although its bound grows as sqrt(n) (CT Figure 7).
 
 The paper suspects rounding. The discrete step has another reason: on C = 0 it is still stable, for β1² < β2 there, and
-the exact bound is a constant. (In float32 v of a vanished gradient underflows at β2 = 0.5, and the update passes any
-bound: hence float64.)
+the exact bound is a constant. (5) itself is exceeded at n = 1, where its sqrt(n) would have to be sqrt(n+1). In float32
+v of a vanished gradient underflows at β2 = 0.5, and the update passes any bound: hence float64.
 """
 
 from dataclasses import dataclass

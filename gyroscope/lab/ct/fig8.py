@@ -1,4 +1,8 @@
-"""Under qk-norm query and key matrices stay orthogonal to their gradients, past ones nearly so (CT Figure 8)."""
+"""Under qk-norm query and key matrices stay orthogonal to their gradients, past ones nearly so (CT Figure 8).
+
+At the step itself they are orthogonal, exactly. Earlier gradients are not: at a distance of a few steps, their products
+with the weights are as large as without qk-norm.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

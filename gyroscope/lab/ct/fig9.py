@@ -1,4 +1,8 @@
-"""One second moment for a whole query or key matrix trains it as one for each entry does (CT Figure 9)."""
+"""One second moment for a whole query or key matrix trains it as one for each entry does (CT Figure 9).
+
+In a small model the two ways part at the first step, where Adam moves every entry by lr and the coarse-grained rule
+each in proportion to its gradient; the loss hardly notices.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

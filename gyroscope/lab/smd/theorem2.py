@@ -24,7 +24,7 @@ class Config(Approach):
     @classmethod
     def paper(cls) -> "Config":
         """A smaller decay, more vectors."""
-        return cls(momentum=0.9, weight_decay=2.5e-4, vectors=256, fan_in=1024, seeds=5)
+        return cls(momentum=0.9, weight_decay=2.5e-4, vectors=64, fan_in=2048, seeds=5)
 
 
 def run(config: Config, bench: Bench) -> Result[Config]:

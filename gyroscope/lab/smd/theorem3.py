@@ -45,7 +45,7 @@ class Config:
     @classmethod
     def paper(cls) -> "Config":
         """A smaller decay, more vectors."""
-        return cls(decay=2.5e-4, vectors=48, seeds=5)
+        return cls(decay=2.5e-4, vectors=48, fan_in=4096, seeds=5)
 
     @property
     def steps(self) -> int:

@@ -141,7 +141,7 @@ def plot(result: Result[Config]) -> Figure:
     titles = [
         "1: distance of walks with equal η_e",
         "2: radial share of past gradients",
-        "3: radial part ⟨c,u⟩/(wd·r²)",
+        "3: |⟨c,u⟩/(wd·r²) - 1|",
     ]
     figure = make_subplots(cols=3, subplot_titles=titles)
     for i, scheme in enumerate(SCHEMES):

@@ -1,0 +1,45 @@
+"use strict";
+// Light and dark. The reader's system decides until the button is pressed; paper is always light.
+const Look = {
+  listeners: [],
+  chosen: null, // by the button
+  dark: false, // as painted
+  system: matchMedia("(prefers-color-scheme: dark)"),
+  get wanted() { return Look.chosen ?? Look.system.matches; },
+  of(name) { return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); },
+  paint(dark = Look.wanted) {
+    Look.dark = dark;
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    for (const button of document.querySelectorAll("button.theme")) {
+      button.textContent = dark ? "Light" : "Dark";
+      button.setAttribute("aria-label", `Switch to ${dark ? "light" : "dark"} colours`);
+    }
+    for (const listener of Look.listeners) listener();
+  },
+  // Colours of a Plotly layout: the same ink, ground and lines as the page.
+  layout() {
+    const axis = { gridcolor: Look.of("line"), linecolor: Look.of("line"), zerolinecolor: Look.of("line") };
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", axis,
+      font: { color: Look.of("text"), family: "system-ui, sans-serif", size: 13 },
+      hoverlabel: { bgcolor: Look.of("card"), bordercolor: Look.of("line"), font: { color: Look.of("text") } },
+    };
+  },
+  // Repaint figures that were drawn elsewhere.
+  figures() {
+    for (const figure of document.querySelectorAll(".js-plotly-plot")) {
+      const { axis, ...layout } = Look.layout();
+      for (const name of Object.keys(figure.layout))
+        if (/^[xy]axis/.test(name)) for (const [key, value] of Object.entries(axis)) layout[`${name}.${key}`] = value;
+      Plotly.relayout(figure, layout);
+    }
+  },
+  start() {
+    Look.system.addEventListener("change", () => Look.paint());
+    addEventListener("beforeprint", () => Look.paint(false));
+    addEventListener("afterprint", () => Look.paint());
+    for (const button of document.querySelectorAll("button.theme"))
+      button.addEventListener("click", () => { Look.chosen = !Look.wanted; Look.paint(); });
+    Look.paint();
+  },
+};

@@ -1,0 +1,36 @@
+"use strict";
+// The list of runs, asked for again and again; boxes that were ticked stay ticked.
+(() => {
+  const EVERY = 3000, chosen = new Set();
+  const cell = (...children) => { const one = document.createElement("td"); one.append(...children); return one; };
+  const number = value => value.toLocaleString("en");
+  function ago(seconds) {
+    if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
+    return seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
+  }
+  function row(run) {
+    const link = document.createElement("a"), box = document.createElement("input"), one = document.createElement("tr");
+    link.textContent = run.name;
+    link.href = "view?run=" + encodeURIComponent(run.id);
+    Object.assign(box, { type: "checkbox", name: "run", value: run.id, checked: chosen.has(run.id), ariaLabel: `compare ${run.name}` });
+    box.addEventListener("change", () => chosen[box.checked ? "add" : "delete"](run.id));
+    const state = cell(run.problem || run.status);
+    state.className = run.status === "running" ? "good" : run.problem || run.status === "failed" ? "warn" : "";
+    if (run.problem) one.append(cell(run.name), state, cell(), cell(), cell(), cell(), cell());
+    else one.append(cell(link), state, cell(number(run.samples)), cell(number(run.step)), cell(run.layers), cell(ago(run.idle)), cell(box));
+    return one;
+  }
+  async function load() {
+    try {
+      const runs = await (await fetch("runs")).json();
+      const focused = document.activeElement?.value;
+      document.getElementById("runs").replaceChildren(...runs.map(row));
+      if (focused) document.querySelector(`input[value="${CSS.escape(focused)}"]`)?.focus();
+      document.getElementById("said").textContent = runs.length ? "" : "No runs yet. A tracked training that writes below this directory appears here.";
+      document.body.dataset.ready = "yes";
+    } catch { document.getElementById("said").textContent = "The server does not answer."; }
+    setTimeout(load, EVERY);
+  }
+  Look.start();
+  load();
+})();

@@ -1,0 +1,53 @@
+"use strict";
+// The page of runs that are being written: events from the server, and where those do not come, questions.
+(() => {
+  const ids = new URLSearchParams(location.search).getAll("run");
+  const EVERY = 2000, PATIENCE = 3;
+  let at = {}, source = null, failures = 0;
+  const say = text => { document.getElementById("said").textContent = text; };
+  const query = () => ids.map(id => `run=${encodeURIComponent(id)}` + (at[id] ? `&at=${at[id].join(".")}` : "")).join("&");
+  const ask = async address => {
+    const answer = await fetch(address), found = await answer.json();
+    if (!answer.ok) throw new Error(found.error);
+    return found;
+  };
+  const live = {
+    distribution: (run, layer, quantity, step) =>
+      ask("distribution?" + new URLSearchParams({ run: run.id, layer, quantity, step })).catch(() => null),
+  };
+  function take(update) {
+    if (update.problem) return say(update.problem);
+    say("");
+    if (update.reset || !Gyroscope.grow(update)) return load();
+    at[update.id] = update.at;
+  }
+  async function load() {
+    source?.close();
+    try {
+      const found = await ask("data?" + ids.map(id => `run=${encodeURIComponent(id)}`).join("&"));
+      at = found.at;
+      say("");
+      Gyroscope.show(found.report, live);
+    } catch (error) {
+      say(error.message);
+      return setTimeout(load, EVERY);
+    }
+    if (new URLSearchParams(location.search).has("poll") || failures >= PATIENCE) poll(); else listen();
+  }
+  function listen() {
+    source = new EventSource("events?" + query());
+    source.onmessage = event => { failures = 0; take(JSON.parse(event.data)); };
+    source.onerror = () => { source.close(); failures += 1; setTimeout(load, EVERY); };
+  }
+  async function poll() {
+    try {
+      for (const update of await ask("update?" + query())) {
+        take(update);
+        if (update.reset) return;
+      }
+    } catch (error) { say(error.message); }
+    setTimeout(poll, EVERY);
+  }
+  Look.start();
+  load();
+})();
