@@ -138,14 +138,16 @@ def transient(courses: Sequence[Course]) -> Iterator[Verdict]:
     if not ones:
         return
     now, when = ones[0].reading.steps[-1], [course.settles_at for course in ones]
+    in_reach = max(when) <= limit.IN_REACH * (now + 1)
     ratios = [float(course.reading.distance[np.isfinite(course.reading.distance)][-1]) for course in ones]
     yield Verdict(
         "transient",
         "warn",
         f"{who([course.name for course in ones], 'is', 'are')} still in transient after {now + 1:,.0f} steps, "
-        f"{span(ratios, 2)} times the equilibrium norm; at this rate settled at about step {_steps(when)}.",
-        f"Train on to about step {_steps([max(when)])}, raise lr × weight decay, or start at the equilibrium norm with "
-        f"{to_equilibrium(ones[0].reading.rule)}.",
+        f"{span(ratios, 2)} times the equilibrium norm; "
+        + (f"at this rate settled at about step {_steps(when)}." if in_reach else "at this rate it will not settle."),
+        (f"Train on to about step {_steps([max(when)])}, raise" if in_reach else "Raise")
+        + f" lr × weight decay, or start at the equilibrium norm with {to_equilibrium(ones[0].reading.rule)}.",
         tuple(course.name for course in ones),
         {"settles_at": max(when), "smallest_ratio": min(ratios), "largest_ratio": max(ratios)},
     )

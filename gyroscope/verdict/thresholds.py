@@ -24,6 +24,9 @@ FALLEN_RATE = 0.7
 """Share of the peak learning rate below which the schedule is to blame for a norm that is too large: norms follow its
 square root, and 1.3 squared is 1.7."""
 
+IN_REACH = 10.0
+"""Lengths of the run so far within which a layer must settle for waiting to be advice."""
+
 OVER_ROTATION = 1.5
 """Rotation at the start over the equilibrium's at full rate that is too fast: in equilibrium it would take a learning
 rate 2.25 times as high to turn as fast."""
