@@ -12,7 +12,8 @@ from gyroscope.cli import main
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_python_examples_run_as_they_stand():
+def test_the_python_examples_run_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # they write runs
     failed, tried = doctest.testfile(str(README), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried > 5
     assert failed == 0
