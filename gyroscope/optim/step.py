@@ -24,7 +24,10 @@ def adamw(
     w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t).
     """
     _average(exp_avg, grad, w1)
-    _average(exp_avg_sq, torch.mul(grad, grad, out=out), w2)
+    if isinstance(w2, Tensor):
+        _average(exp_avg_sq, grad * grad, w2)
+    else:  # without a pass for the square
+        exp_avg_sq.mul_(1 - w2).addcmul_(grad, grad, value=w2)
     torch.sqrt(exp_avg_sq, out=out).add_(eps).mul_(-bias)
     torch.div(exp_avg, out, out=out)
 
@@ -156,7 +159,7 @@ def turn(
 def displace_(w: Tensor, u: Tensor, turn: Turn) -> Tensor:
     """Δ ← (A-1)·ω + B·Δ + D: what the turn adds to ω. Added at once, it is rounded only once at the weights' scale."""
     A, B, D = (values.view(-1, *(1,) * (u.dim() - 1)) for values in turn[:3])
-    return u.mul_(B).addcmul_(w.to(u.dtype), A - 1).add_(D)
+    return torch.addcmul(D, u, B, out=u).addcmul_(w.to(u.dtype), A - 1)
 
 
 def move_(w: Tensor, u: Tensor, turn: Turn, noise: Tensor | None = None) -> None:

@@ -20,7 +20,7 @@ State = dict[str, Any]
 Group = dict[str, Any]
 ROW_STATE = ("radius", "update_sq", "imbalance")
 """Values per vector in a parameter's state: they stay float32 or better whatever the weights are."""
-CACHED = 2**15
+CACHED = 2**19
 """Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
 SMALL = 2**13
 """Tensors of fewer entries that do not turn take their step together: one by one they would wait for Python."""

@@ -77,8 +77,9 @@ class TransportedAdamMotion(Motion):
         y, v = self.norm2, self._v
         g2_unit, C = (np.broadcast_to(value, y.shape).copy() for value in (weights.unit_grad_norm**2, weights.fan_in))
         decay, square, norm2 = np.empty((3, len(lr), y.size))
-        beside, per_decay = np.empty_like(y), scale * (1 - beta1) * wd
-        for a, u2, after, per_a, per_u in zip(decay, square, norm2, per_decay, scale * scale * filled, strict=True):
+        beside, per_decay, per_square = np.empty_like(y), scale * (1 - beta1) * wd, scale * scale * filled
+        per_step = zip(decay, square, norm2, per_decay.tolist(), per_square.tolist(), strict=True)
+        for a, u2, after, per_a, per_u in per_step:
             np.multiply(y, y, out=beside)
             beside *= wd * wd
             beside += g2_unit

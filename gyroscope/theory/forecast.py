@@ -15,6 +15,8 @@ from gyroscope.theory.weights import Weights
 
 SETTLED = 0.1
 """A norm within this fraction of its equilibrium has settled."""
+AT_ONCE = 256
+"""Steps whose equilibria are worked out at once: enough to amortise NumPy's calls, few enough to stay in cache."""
 LARGEST = 200_000_000
 """Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB."""
 
@@ -134,8 +136,8 @@ def _equilibria(
 ) -> tuple[Array, Array, Array]:
     """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
     norm, angle, total_decay = np.empty((len(lr), layers)), np.empty((len(lr), layers)), np.zeros(layers)
-    for first in range(0, len(lr), BLOCK):
-        block = slice(first, first + BLOCK)
+    for first in range(0, len(lr), AT_ONCE):
+        block = slice(first, first + AT_ONCE)
         eq = rule.at(lr[block, None], weights)
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update

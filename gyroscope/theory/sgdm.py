@@ -66,11 +66,10 @@ class HeavyBall:
         # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in; h = lr·G2/λ and r = p/λ are the unknowns.
         square_h, square_r = new * new + old * old * k, 2 * old * new + 2 * old * old * alpha * k
         m_update_h, m_update_r = new + old * alpha * k, new * alpha + old + 2 * old * alpha * alpha * k
-        a11, a12, b1 = square_h, e * square_r - 2 * old, 2 * new
-        a21, a22, b2 = m_update_h, 1 - alpha + e * m_update_r, 1
-        det = a11 * a22 - a12 * a21
-        h = (b1 * a22 - b2 * a12) / det
-        r = (a11 * b2 - a21 * b1) / det
+        # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
+        det = square_h * (1 - alpha) + 2 * old * m_update_h + e * (square_h * m_update_r - square_r * m_update_h)
+        h = (2 * new * (1 - alpha) + 2 * old + e * (2 * new * m_update_r - square_r)) / det
+        r = (square_h - 2 * new * m_update_h) / det
         return wd * (h - e), e * (new + old * r)
 
 

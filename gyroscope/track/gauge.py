@@ -107,9 +107,7 @@ class Gauge:
             if not closure and not usable(p.grad):
                 continue
             m = momentum(self.optimizer.state.get(p, {}), p)
-            watch.remember()
-            if not closure and p.grad is not None:
-                watch.gradient(p.grad, m)
+            watch.before(None if closure else p.grad, None if closure else m)
             self._under_way.append(UnderWay(watch, None if closure else p.grad, m is not None))
 
     @torch.no_grad()
@@ -123,14 +121,17 @@ class Gauge:
             if grad is None or not usable(grad):
                 continue
             group = self.optimizer.param_groups[layer.group]
-            if one.grad is None:
-                one.watch.gradient(grad, momentum(state, p), late=True)
-            one.watch.update(grad, _decay(group) if self._decoupled[layer.group] else None)
-            second = second_moment(state, group, p, layer.vectors)
-            if second is not None:
-                one.watch.scaled(grad, second, rescaled=self._amp is not None)
+            late, second = one.grad is None, second_moment(state, group, p, layer.vectors)
+            one.watch.after(
+                grad,
+                momentum(state, p) if late else None,
+                second,
+                _decay(group) if self._decoupled[layer.group] else None,
+                late=late,
+                rescaled=self._amp is not None,
+            )
             measured.append(one.watch)
-            readings[layer.name] = Reading(second is not None, one.grad is None, one.had_momentum)
+            readings[layer.name] = Reading(second is not None, late, one.had_momentum)
         return ship(measured), readings
 
     def amp(self) -> Parcel | None:

@@ -21,8 +21,10 @@ from gyroscope.optim.shards import local
 
 Ids = npt.NDArray[np.int64]
 
-LONGEST = 2**22
-"""Entries of a piece that are worked on at once, at most: longer ones are cut, for the sake of memory."""
+ON_CPU, ELSEWHERE = 2**15, 2**22
+"""Entries that are worked on at once. More than 2^15 torch would give to several threads; thousands of such short calls
+wait for each other as soon as a machine has other work, and then cost more than the step. Elsewhere memory sets it.
+"""
 
 TURN_BY_GROUP = {"AdamS", "AdamSRT", "SGDMRT", "SphericalAdam"}
 """Optimizers, beside the rotational ones, to which a group's granularity is more than a remark."""
@@ -69,11 +71,18 @@ class Tracked:
         """How many entries a vector has."""
         return self.split.fan_in(self.parameter.shape)
 
-    def views(self, *tensors: Tensor) -> list[Tensor]:
-        """This process's chosen pieces of tensors shaped like the parameter, (pieces, entries…), in its own order."""
-        parts = [local(_placed(x, self.parameter)) for x in (self.parameter.detach(), *tensors)]
-        places, (_, *found) = self.pieces.places, self.pieces.split.rows(*parts)
-        return found if places is None else [x.index_select(0, places) for x in found]
+    def views(self, *tensors: Tensor | None) -> list[Tensor | None]:
+        """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
+
+        None stays None.
+        """
+        given = [x for x in (self.parameter.detach(), *tensors) if x is not None]
+        places, (_, *found) = (
+            self.pieces.places,
+            self.pieces.split.rows(*(local(_placed(x, self.parameter)) for x in given)),
+        )
+        chosen = iter(found if places is None else [x.index_select(0, places) for x in found])
+        return [None if x is None else next(chosen) for x in tensors]
 
     def per_vector(self, values: Tensor) -> Tensor:
         """Of values per vector, kept as the optimizer keeps them, those of this process's chosen pieces."""
@@ -146,6 +155,11 @@ def _on_request(split: Split, parameter: nn.Parameter) -> Split:
     return Split() if Split().rotates(parameter.shape) else Split("tensor")
 
 
+def at_once(x: Tensor) -> int:
+    """How many entries are worked on at once where this tensor lives."""
+    return ON_CPU if x.device.type == "cpu" else ELSEWHERE
+
+
 def _placed(x: Tensor, like: Tensor) -> Tensor:
     """A DTensor cut as the parameter is; gradients and optimizer states usually are already."""
     wanted = getattr(like, "placements", None)
@@ -165,7 +179,7 @@ def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
         kept = np.flatnonzero(np.isin(ids, chosen))
         ids, places = ids[kept], torch.from_numpy(kept).to(p.device)
     most = split.num_vectors(shape)
-    cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
+    cuts = max(1, ceil(prod(shape) / max(most, 1) / at_once(p)))
     return Pieces(split, places, ids, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 

@@ -5,15 +5,16 @@ weights that they need is all of their size that is kept, float32 for all but fl
 """
 
 from collections.abc import Iterator
+from itertools import repeat
 from math import ceil, prod
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.track.layers import LONGEST, Tracked
+from gyroscope.track.layers import Tracked, at_once
 from gyroscope.track.memory import Number, Second
 
 TURN = ("ww", "wd", "tt")
@@ -34,17 +35,17 @@ SUMS = (
     *(f"old_{name}" for name in TURN),  # from the weights at the previous sample to those before this step
 )
 ROW = {name: number for number, name in enumerate(SUMS)}
-MOST, FROZEN, GRADIENT, SCALED = (ROW[name] for name in ("most", "frozen", "wg", "ws"))
 OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
 
-IN_CACHE = 2**18
-"""Entries that a CPU works on at once: its cache holds a few tensors of them, and larger ones would be fresh pages each
-time, which cost more than the arithmetic."""
 RADIAL = 16.0
 """Radial over tangential part of a move above which float32 is not enough for the angle: rounding the product r·w, by
 6e-8 of the radial part, then shows in the sixth digit of the tangential one."""
 TINY = 1e-37
 """Below the square of any norm: a zero vector moves along itself by nothing."""
+
+
+Sums = dict[str, Tensor]
+"""By name, one number per vector."""
 
 
 @final
@@ -56,78 +57,76 @@ class Watch:
         self.copy: Tensor | None = None
         self.sums: Tensor | None = None
 
-    def remember(self) -> None:
-        """Before the step: how far the weights have turned since they were last copied; then copy them."""
-        (weight,) = self.layer.views(self.layer.parameter.detach())
-        shape, old = (len(weight), prod(weight.shape[1:])), self.copy
-        size = len(SUMS), len(weight) * self.layer.pieces.cuts
+    def before(self, grad: Tensor | None, momentum: Tensor | None) -> None:
+        """Before the step: the turn since the last copy, a new copy, and what the gradient says if it is there."""
+        weight, *views = self.layer.views(self.layer.parameter.detach(), grad, momentum)
+        assert weight is not None
+        again = self._prepare(weight)
+        found = []
+        for copy, w, g, m in self._blocks(self.copy, weight, *views):
+            turned = _turn(copy, w)[1] if again else {}
+            copy.copy_(w)
+            sums = {f"old_{name}": x for name, x in turned.items()}
+            found.append(sums if g is None else sums | _gradient(copy, g, m))
+        self._fill(found)
+
+    def after(
+        self,
+        grad: Tensor,
+        momentum: Tensor | None,
+        second: Second | None,
+        decay: Number | None,
+        *,
+        late: bool = False,
+        rescaled: bool = False,
+    ) -> None:
+        """After the step: how far the weights moved, and what Adam makes of the gradient.
+
+        Weight decay beside the gradient, if there is any, moved w by -decay·w. `late`: the gradient was not there
+        before the step, and meets the momentum after it. `rescaled`: the step may have changed the gradient's scale.
+        """
+        entries = second.v if second is not None and second.v.shape == self.layer.parameter.shape else None
+        weight, g, m, v = self.layer.views(self.layer.parameter.detach(), grad, momentum, entries)
+        if second is not None and v is None and self.copy is not None:
+            v = self.layer.per_vector(second.v)[:, None].expand_as(self.copy)
+        found = []
+        for w, new, h, m_part, v_part in self._blocks(self.copy, weight, g, m, v):
+            d, sums = _turn(w, new)
+            sums |= _entries(d, w, h, decay)
+            if late:
+                sums |= _gradient(w, h, m_part, late=True)
+            if second is not None:
+                sums |= _scaled(w, h, v_part, second, rescaled)
+            found.append(sums)
+        self._fill(found)
+
+    def _prepare(self, weight: Tensor) -> bool:
+        """Room for the sums and the copy; whether there is a copy of these very vectors already."""
+        shape, size = (len(weight), prod(weight.shape[1:])), (len(SUMS), len(weight) * self.layer.pieces.cuts)
         self.sums = torch.zeros(size, dtype=precise(weight), device=weight.device)
-        if old is None or old.shape != shape or old.device != weight.device:
-            old, self.copy = None, torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
-        copy, sums = self._under_way()
-        for rows, columns, out in self._blocks():
-            w = _part(weight, rows, columns)
-            if old is not None:
-                sums[OLD, out] = _turn(old[rows, columns], w)[1]
-            copy[rows, columns] = w
+        if self.copy is not None and self.copy.shape == shape and self.copy.device == weight.device:
+            return True
+        self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
+        return False
 
-    def gradient(self, grad: Tensor, momentum: Tensor | None, *, late: bool = False) -> None:
-        """What the gradient has to do with the weights before the step and the momentum, which is `late` after it."""
-        copy, sums = self._under_way()
-        views = self.layer.views(grad, *(() if momentum is None else (momentum,)))
-        for rows, columns, out in self._blocks():
-            w, (g, *rest) = copy[rows, columns], (_part(x, rows, columns).to(copy.dtype) for x in views)
-            found = [vecdot(w, g), vecdot(g, g)]
-            for m in rest:
-                found += [vecdot(g, m), vecdot(m, m)] + ([vecdot(w, m)] if late else [])
-            sums[GRADIENT : GRADIENT + len(found), out] = torch.stack(found)
+    def _blocks(self, *views: Tensor | None) -> Iterator[tuple[Any, ...]]:
+        """Parts of all views that are worked on at once: a few vectors, or a cut of a long one. None stays None."""
+        return zip(*(repeat(None) if view is None else self._parts(view) for view in views), strict=False)
 
-    def update(self, grad: Tensor, decay: Number | None) -> None:
-        """After the step: how far the weights moved, of which decay beside the gradient, if any, took `decay`·w."""
-        copy, sums = self._under_way()
-        weight, g = self.layer.views(self.layer.parameter.detach(), grad)
-        for rows, columns, out in self._blocks():
-            w = copy[rows, columns]
-            d, sums[: len(TURN), out] = _turn(w, _part(weight, rows, columns))
-            sums[FROZEN, out.start] = _frozen(d, _part(g, rows, columns))
-            sums[MOST, out] = (d if decay is None else d.add_(w * decay)).abs_().amax(1)
+    def _parts(self, view: Tensor) -> list[Tensor]:
+        entries, cuts = prod(view.shape[1:]), self.layer.pieces.cuts
+        width = ceil(entries / cuts)
+        if not width:
+            return []
+        blocks = [block.flatten(1) for block in torch.split(view, max(1, at_once(view) // width))]
+        return [block[:, left : left + width] for left in range(0, entries, width) for block in blocks]
 
-    def scaled(self, grad: Tensor, second: Second, *, rescaled: bool = False) -> None:
-        """What Adam makes of the gradient, with the second moment after the step, which may have `rescaled` it."""
-        copy, sums = self._under_way()
-        per_entry = second.v.shape == self.layer.parameter.shape
-        g, *v = self.layer.views(grad, *((second.v,) if per_entry else ()))
-        whole = None if per_entry else self.layer.per_vector(second.v)
-        for rows, columns, out in self._blocks():
-            b = second.denominator((_part(v[0], rows, columns) if whole is None else whole[rows, None]).to(copy.dtype))
-            w, h = copy[rows, columns], _part(g, rows, columns).to(copy.dtype)
-            s, b = h / b, b.expand_as(h)
-            found = [vecdot(w, s), vecdot(s, s), vecdot(b, b) * second.fill**2] + ([vecdot(h, h)] if rescaled else [])
-            sums[SCALED : SCALED + len(found), out] = torch.stack(found).to(sums.dtype)
-
-    def _under_way(self) -> tuple[Tensor, Tensor]:
-        assert self.copy is not None, "remember() comes first"
-        assert self.sums is not None
-        return self.copy, self.sums
-
-    def _blocks(self) -> Iterator[tuple[slice, slice, slice]]:
-        """Rows and columns of the copy that are worked on at once, and where their sums go."""
-        copy, _ = self._under_way()
-        count, entries = copy.shape
-        width = ceil(entries / self.layer.pieces.cuts)
-        most = IN_CACHE if copy.device.type == "cpu" else LONGEST
-        height = max(1, most // max(width, 1))
-        for cut, left in enumerate(range(0, entries, width) if entries else ()):
-            for top in range(0, count, height):
-                rows = slice(top, min(top + height, count))
-                yield rows, slice(left, left + width), slice(cut * count + top, cut * count + rows.stop)
-
-
-def _frozen(d: Tensor, g: Tensor) -> Tensor | int:
-    """Entries that have a gradient and did not move; on a CPU, asking first whether any stood still is cheaper."""
-    if d.device.type == "cpu" and int(torch.count_nonzero(d)) == d.numel():
-        return 0
-    return torch.count_nonzero((d == 0) & (g != 0))
+    def _fill(self, blocks: list[Sums]) -> None:
+        """Put sums in their rows, pieces in the order of the parts."""
+        if blocks and blocks[0]:
+            assert self.sums is not None
+            table = torch.cat([torch.stack([x.to(self.sums.dtype) for x in sums.values()]) for sums in blocks], 1)
+            self.sums[[ROW[name] for name in blocks[0]], : table.shape[1]] = table
 
 
 def precise(weight: Tensor) -> torch.dtype:
@@ -135,12 +134,8 @@ def precise(weight: Tensor) -> torch.dtype:
     return torch.float32 if weight.device.type == "mps" else torch.float64
 
 
-def _part(view: Tensor, rows: slice, columns: slice) -> Tensor:
-    return view[rows, columns] if view.dim() == 2 else view[rows].flatten(1)[:, columns]
-
-
-def _turn(w: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """The displacement d = new - w of each vector, exact but for the last digit, and its sums `TURN`.
+def _turn(w: Tensor, new: Tensor) -> tuple[Tensor, Sums]:
+    """The displacement d = new - w of each vector, exact but for the last digit, and its sums.
 
     In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
     """
@@ -148,12 +143,45 @@ def _turn(w: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     if w.device.type == "cpu":
         ww, wd, tt = found = _turn_sums(w, d)
         if w.dtype == torch.float64 or not bool((wd.square() > RADIAL**2 * ww * tt).any()):
-            return d, found
+            return d, dict(zip(TURN, found, strict=True))
     exact = w.to(precise(w))
-    return d, _turn_sums(exact, new.to(exact.dtype).sub_(exact))
+    return d, dict(zip(TURN, _turn_sums(exact, new.to(exact.dtype).sub_(exact)), strict=True))
 
 
-def _turn_sums(w: Tensor, d: Tensor) -> Tensor:
+def _turn_sums(w: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ww, wd = vecdot(w, w), vecdot(w, d)
     across = torch.addcmul(d, w, (wd / ww.clamp_min(TINY))[:, None], value=-1)
-    return torch.stack([ww, wd, vecdot(across, across)])
+    return ww, wd, vecdot(across, across)
+
+
+def _gradient(w: Tensor, g: Tensor, m: Tensor | None, *, late: bool = False) -> Sums:
+    """What the gradient has to do with the weights before the step and with the momentum."""
+    g = g.to(w.dtype)
+    sums = {"wg": vecdot(w, g), "gg": vecdot(g, g)}
+    if m is not None:
+        m = m.to(w.dtype)
+        sums |= {"gm": vecdot(g, m), "mm": vecdot(m, m)} | ({"wm": vecdot(w, m)} if late else {})
+    return sums
+
+
+def _entries(d: Tensor, w: Tensor, g: Tensor, decay: Number | None) -> Sums:
+    """The largest entry of what the gradient moved, and how many entries it failed to move."""
+    sizes = d.abs()
+    if d.device.type == "cpu" and bool(sizes.amin() > 0):  # a question that saves the work of counting
+        frozen = torch.zeros(())
+    else:
+        frozen = torch.count_nonzero((d == 0) & (g != 0))
+    if decay is not None:
+        sizes = torch.add(d, w, alpha=decay) if isinstance(decay, float) else d + decay * w
+        sizes = sizes.abs_()
+    count = torch.zeros_like(sizes[:, 0])
+    count[:1] = frozen
+    return {"most": sizes.amax(1), "frozen": count}
+
+
+def _scaled(w: Tensor, g: Tensor, v: Tensor, second: Second, rescaled: bool) -> Sums:
+    """What Adam makes of the gradient as the step left it, with the second moment after the step."""
+    g, b = g.to(w.dtype), second.denominator(v.to(w.dtype))
+    s = g / b
+    sums = {"ws": vecdot(w, s), "ss": vecdot(s, s), "bb": vecdot(b, b) * second.fill**2}
+    return sums | {"hh": vecdot(g, g)} if rescaled else sums

@@ -82,10 +82,10 @@ def fails_alone(rank, mesh, folder):
     """Process 1 cannot measure; the other one must not wait for it."""
     from gyroscope.track.sums import Watch
 
-    model, update = network(), Watch.update
+    model, after = network(), Watch.after
     fully_shard(model, mesh=mesh)
     if rank == 1:
-        Watch.update = lambda *_: 1 / 0
+        Watch.after = lambda *_, **__: 1 / 0
     try:
         if rank == 1:
             with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
@@ -93,7 +93,7 @@ def fails_alone(rank, mesh, folder):
         else:
             trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "alone")
     finally:
-        Watch.update = update
+        Watch.after = after
 
 
 @pytest.fixture(scope="module")

@@ -574,10 +574,10 @@ def test_its_own_failure_is_one_warning_and_a_note_and_training_goes_on(tmp_path
     train(model, optimizer, 1)
     tracker._recorder.flush()
 
-    def broken(self):
+    def broken(*_):
         raise RuntimeError("no memory for the copy")
 
-    monkeypatch.setattr("gyroscope.track.sums.Watch.remember", broken)
+    monkeypatch.setattr("gyroscope.track.sums.Watch.before", broken)
     with pytest.warns(RuntimeWarning, match="no memory for the copy") as seen:
         train(model, optimizer, 3)
     assert len(seen) == 1
