@@ -51,7 +51,7 @@ class NAdamL2(UpdateRule):
             share, shrink = (2 * wd * (1 - beta1), None) if leading else self._ball.fixed_point(s, wd)
             ratio = wd * wd * s / (share * z)  # z'/z, where z' belongs to the ball's fixed point at this s
             z = z * (1 + (ratio - 1) / (0.75 + 0.5 * z / (1 + z)))
-            if np.abs(ratio - 1).max() < 1e-6:  # the last correction left lr·λ times as much
+            if np.abs(ratio - 1).max() < 1e-9:
                 break
         y = g_unit * z**0.5 / wd
         decay = s * wd / (1 - beta1)
