@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope.optim.groups import Invariance
-from gyroscope.track.about import rule_or_none
+from gyroscope.track.about import frozen, rule_or_none
 from gyroscope.track.layers import Tracked, keeps_norms_by_name, tracked
 from gyroscope.track.memory import is_decoupled, momentum, second_moment
 from gyroscope.track.optimizers import usable
@@ -100,6 +101,7 @@ class Gauge:
         return new
 
     @torch.no_grad()
+    @np.errstate(all="ignore")
     def before(self, closure: bool) -> None:
         """Before the step: copy weights, and look at gradients unless the closure is yet to make them."""
         self._amp, self._under_way = _amp(self.optimizer), []
@@ -111,6 +113,7 @@ class Gauge:
             self._under_way.append(UnderWay(watch, None if closure else p.grad, m is not None))
 
     @torch.no_grad()
+    @np.errstate(all="ignore")
     def after(self) -> tuple[list[Crate], dict[str, Reading]]:
         """After the step: what it did. The sums are sent off; how they were made is known at once."""
         under_way, self._under_way = self._under_way, []
@@ -157,4 +160,4 @@ def _amp(optimizer: Optimizer) -> Tensor | None:
 
 
 def _decay(group: Mapping[str, Any]) -> Any:
-    return group["lr"] * group.get("weight_decay", 0.0)
+    return frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0))

@@ -21,10 +21,9 @@ from gyroscope.optim.shards import local
 
 Ids = npt.NDArray[np.int64]
 
-ON_CPU, ELSEWHERE = 2**15, 2**22
-"""Entries that are worked on at once. More than 2^15 torch would give to several threads; thousands of such short calls
-wait for each other as soon as a machine has other work, and then cost more than the step. Elsewhere memory sets it.
-"""
+LONGEST = 2**13
+"""Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
+would spread over threads."""
 
 TURN_BY_GROUP = {"AdamS", "AdamSRT", "SGDMRT", "SphericalAdam"}
 """Optimizers, beside the rotational ones, to which a group's granularity is more than a remark."""
@@ -81,7 +80,7 @@ class Tracked:
             self.pieces.places,
             self.pieces.split.rows(*(local(_placed(x, self.parameter)) for x in given)),
         )
-        chosen = iter(found if places is None else [x.index_select(0, places) for x in found])
+        chosen = iter(found if places is None else [_taken(x, places) for x in found])
         return [None if x is None else next(chosen) for x in tensors]
 
     def per_vector(self, values: Tensor) -> Tensor:
@@ -155,9 +154,11 @@ def _on_request(split: Split, parameter: nn.Parameter) -> Split:
     return Split() if Split().rotates(parameter.shape) else Split("tensor")
 
 
-def at_once(x: Tensor) -> int:
-    """How many entries are worked on at once where this tensor lives."""
-    return ON_CPU if x.device.type == "cpu" else ELSEWHERE
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    """Rows of x; on a CPU by NumPy, which does it in the thread that asks."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.index_select(0, places)
+    return torch.from_numpy(x.numpy()[places.numpy()])
 
 
 def _placed(x: Tensor, like: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
         kept = np.flatnonzero(np.isin(ids, chosen))
         ids, places = ids[kept], torch.from_numpy(kept).to(p.device)
     most = split.num_vectors(shape)
-    cuts = max(1, ceil(prod(shape) / max(most, 1) / at_once(p)))
+    cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
     return Pieces(split, places, ids, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 

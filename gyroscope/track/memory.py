@@ -36,10 +36,9 @@ class Second:
     eps: Number
     fill: Number
 
-    def denominator(self, v: Tensor) -> Tensor:
-        """√v̂ + ε of these entries of v."""
-        found: Tensor = (v / self.correction).sqrt_().add_(self.eps)
-        return found
+    def denominator(self, v: Any) -> Any:
+        """√v̂ + ε of these entries of v, an array or a tensor."""
+        return (v / self.correction) ** 0.5 + self.eps
 
 
 def second_moment(state: State, group: Group, p: Tensor, vectors: int) -> Second | None:

@@ -1,7 +1,9 @@
-"""What is summed over each vector on the device: all that a sample needs of weights, gradient and optimizer state.
+"""What is summed over each vector, where the weights are: all that a sample needs of weights, gradients and state.
 
 A layer's sums are one matrix, a row for each name in `SUMS`, a column for each piece of a vector. The copy of the
-weights that they need is all of their size that is kept, float32 for all but float64 weights.
+weights that they need is all of their size that is kept, float32 for all but float64 weights. On a CPU the arithmetic
+is NumPy's, on the same memory: torch would spread these thousands of short operations over threads that wait for each
+other as soon as a machine has other work. Elsewhere it is torch's; the formulas are the same operators.
 """
 
 from collections.abc import Iterator
@@ -9,20 +11,24 @@ from itertools import repeat
 from math import ceil, prod
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.track.layers import Tracked, at_once
+from gyroscope.track.layers import Tracked
 from gyroscope.track.memory import Number, Second
+
+Array = Any
+"""A NumPy array or a tensor: vectors in rows, or one number for each."""
 
 TURN = ("ww", "wd", "tt")
 """⟨w,w⟩, ⟨w,d⟩ and ‖d - (⟨w,d⟩/⟨w,w⟩)·w‖² of a weight w that moves by d."""
 SUMS = (
     *TURN,
     "most",  # the largest |d + decay·w| of an entry
-    "frozen",  # entries with a gradient that did not move; right only in the sum over all pieces
+    "frozen",  # entries with a gradient that did not move; of all pieces, in the first one's place
     "wg",
     "gg",
     "gm",  # m: the momentum before the step, or after it where a closure makes the gradient within the step
@@ -37,15 +43,13 @@ SUMS = (
 ROW = {name: number for number, name in enumerate(SUMS)}
 OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
 
+AT_ONCE_CPU, AT_ONCE = 2**17, 2**22
+"""Entries that are worked on at once: on a CPU what its cache holds, elsewhere what memory can spare."""
 RADIAL = 16.0
 """Radial over tangential part of a move above which float32 is not enough for the angle: rounding the product r·w, by
 6e-8 of the radial part, then shows in the sixth digit of the tangential one."""
 TINY = 1e-37
-"""Below the square of any norm: a zero vector moves along itself by nothing."""
-
-
-Sums = dict[str, Tensor]
-"""By name, one number per vector."""
+"""Nothing beside the square of a norm, and something to divide by for a zero vector."""
 
 
 @final
@@ -65,7 +69,7 @@ class Watch:
         found = []
         for copy, w, g, m in self._blocks(self.copy, weight, *views):
             turned = _turn(copy, w)[1] if again else {}
-            copy.copy_(w)
+            copy[...] = w
             sums = {f"old_{name}": x for name, x in turned.items()}
             found.append(sums if g is None else sums | _gradient(copy, g, m))
         self._fill(found)
@@ -86,19 +90,25 @@ class Watch:
         before the step, and meets the momentum after it. `rescaled`: the step may have changed the gradient's scale.
         """
         entries = second.v if second is not None and second.v.shape == self.layer.parameter.shape else None
-        weight, g, m, v = self.layer.views(self.layer.parameter.detach(), grad, momentum, entries)
-        if second is not None and v is None and self.copy is not None:
+        weight, *views, v = self.layer.views(self.layer.parameter.detach(), grad, momentum, entries)
+        assert self.copy is not None
+        assert self.sums is not None
+        if second is not None and v is None:
             v = self.layer.per_vector(second.v)[:, None].expand_as(self.copy)
-        found = []
-        for w, new, h, m_part, v_part in self._blocks(self.copy, weight, g, m, v):
+        found, frozen = [], 0
+        for w, new, g, m, v_part in self._blocks(self.copy, weight, *views, v):
             d, sums = _turn(w, new)
-            sums |= _entries(d, w, h, decay)
+            frozen = frozen + _frozen(d, g)
+            sums["most"] = _largest(d if decay is None else d + decay * w)
             if late:
-                sums |= _gradient(w, h, m_part, late=True)
+                sums |= _gradient(w, g, m, late=True)
             if second is not None:
-                sums |= _scaled(w, h, v_part, second, rescaled)
+                sums |= _scaled(w, g, second.denominator(v_part), second.fill)
+            if rescaled:
+                sums["hh"] = _dot(g, g)
             found.append(sums)
         self._fill(found)
+        self.sums[ROW["frozen"], :1] = frozen
 
     def _prepare(self, weight: Tensor) -> bool:
         """Room for the sums and the copy; whether there is a copy of these very vectors already."""
@@ -109,24 +119,38 @@ class Watch:
         self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
         return False
 
-    def _blocks(self, *views: Tensor | None) -> Iterator[tuple[Any, ...]]:
-        """Parts of all views that are worked on at once: a few vectors, or a cut of a long one. None stays None."""
+    def _blocks(self, *views: Tensor | None) -> Iterator[tuple[Array, ...]]:
+        """Parts of all views that are worked on at once: a few vectors, or a cut of long ones. None stays None."""
         return zip(*(repeat(None) if view is None else self._parts(view) for view in views), strict=False)
 
-    def _parts(self, view: Tensor) -> list[Tensor]:
+    def _parts(self, view: Tensor) -> list[Array]:
         entries, cuts = prod(view.shape[1:]), self.layer.pieces.cuts
         width = ceil(entries / cuts)
         if not width:
             return []
-        blocks = [block.flatten(1) for block in torch.split(view, max(1, at_once(view) // width))]
-        return [block[:, left : left + width] for left in range(0, entries, width) for block in blocks]
+        height = max(1, (AT_ONCE_CPU if view.device.type == "cpu" else AT_ONCE) // width)
+        array, dtype = _array(view), None if self.copy is None else self.copy.dtype
+        tops, lefts = range(0, len(view), height), range(0, entries, width)
+        blocks = [array[top : top + height].reshape(-1, entries) for top in tops]
+        if cuts > 1:
+            blocks = [block[:, left : left + width] for left in lefts for block in blocks]
+        return blocks if view.dtype == dtype else [_array(block.to(dtype)) for block in blocks]
 
-    def _fill(self, blocks: list[Sums]) -> None:
+    def _fill(self, blocks: list[dict[str, Array]]) -> None:
         """Put sums in their rows, pieces in the order of the parts."""
-        if blocks and blocks[0]:
-            assert self.sums is not None
-            table = torch.cat([torch.stack([x.to(self.sums.dtype) for x in sums.values()]) for sums in blocks], 1)
-            self.sums[[ROW[name] for name in blocks[0]], : table.shape[1]] = table
+        assert self.sums is not None
+        table, place = _array(self.sums), 0
+        for sums in blocks:
+            end = place
+            for name, values in sums.items():
+                end = place + len(values)
+                table[ROW[name], place:end] = values
+            place = end
+
+
+def _array(x: Tensor) -> Array:
+    """The tensor itself, or on a CPU the same memory as NumPy sees it; types that NumPy lacks stay tensors."""
+    return x.numpy() if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) else x
 
 
 def precise(weight: Tensor) -> torch.dtype:
@@ -134,54 +158,56 @@ def precise(weight: Tensor) -> torch.dtype:
     return torch.float32 if weight.device.type == "mps" else torch.float64
 
 
-def _turn(w: Tensor, new: Tensor) -> tuple[Tensor, Sums]:
+def _turn(w: Array, new: Array) -> tuple[Array, dict[str, Array]]:
     """The displacement d = new - w of each vector, exact but for the last digit, and its sums.
 
     In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
     """
-    d = new.to(w.dtype).sub(w)
-    if w.device.type == "cpu":
+    d = new - w
+    if isinstance(d, np.ndarray):
         ww, wd, tt = found = _turn_sums(w, d)
-        if w.dtype == torch.float64 or not bool((wd.square() > RADIAL**2 * ww * tt).any()):
+        if not np.any(wd * wd > RADIAL**2 * ww * tt):
             return d, dict(zip(TURN, found, strict=True))
-    exact = w.to(precise(w))
-    return d, dict(zip(TURN, _turn_sums(exact, new.to(exact.dtype).sub_(exact)), strict=True))
+        exact, moved = w.astype(np.float64), new.astype(np.float64)
+    else:
+        exact, moved = w.to(precise(w)), new.to(precise(w))
+    return d, dict(zip(TURN, _turn_sums(exact, moved - exact), strict=True))
 
 
-def _turn_sums(w: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    ww, wd = vecdot(w, w), vecdot(w, d)
-    across = torch.addcmul(d, w, (wd / ww.clamp_min(TINY))[:, None], value=-1)
-    return ww, wd, vecdot(across, across)
+def _turn_sums(w: Array, d: Array) -> tuple[Array, Array, Array]:
+    ww, wd = _dot(w, w), _dot(w, d)
+    across = d - (wd / (ww + TINY))[:, None] * w
+    return ww, wd, _dot(across, across)
 
 
-def _gradient(w: Tensor, g: Tensor, m: Tensor | None, *, late: bool = False) -> Sums:
+def _gradient(w: Array, g: Array, m: Array | None, *, late: bool = False) -> dict[str, Array]:
     """What the gradient has to do with the weights before the step and with the momentum."""
-    g = g.to(w.dtype)
-    sums = {"wg": vecdot(w, g), "gg": vecdot(g, g)}
+    sums = {"wg": _dot(w, g), "gg": _dot(g, g)}
     if m is not None:
-        m = m.to(w.dtype)
-        sums |= {"gm": vecdot(g, m), "mm": vecdot(m, m)} | ({"wm": vecdot(w, m)} if late else {})
+        sums |= {"gm": _dot(g, m), "mm": _dot(m, m)} | ({"wm": _dot(w, m)} if late else {})
     return sums
 
 
-def _entries(d: Tensor, w: Tensor, g: Tensor, decay: Number | None) -> Sums:
-    """The largest entry of what the gradient moved, and how many entries it failed to move."""
-    sizes = d.abs()
-    if d.device.type == "cpu" and bool(sizes.amin() > 0):  # a question that saves the work of counting
-        frozen = torch.zeros(())
-    else:
-        frozen = torch.count_nonzero((d == 0) & (g != 0))
-    if decay is not None:
-        sizes = torch.add(d, w, alpha=decay) if isinstance(decay, float) else d + decay * w
-        sizes = sizes.abs_()
-    count = torch.zeros_like(sizes[:, 0])
-    count[:1] = frozen
-    return {"most": sizes.amax(1), "frozen": count}
-
-
-def _scaled(w: Tensor, g: Tensor, v: Tensor, second: Second, rescaled: bool) -> Sums:
-    """What Adam makes of the gradient as the step left it, with the second moment after the step."""
-    g, b = g.to(w.dtype), second.denominator(v.to(w.dtype))
+def _scaled(w: Array, g: Array, b: Array, fill: Number) -> dict[str, Array]:
+    """What Adam makes of the gradient as the step left it."""
     s = g / b
-    sums = {"ws": vecdot(w, s), "ss": vecdot(s, s), "bb": vecdot(b, b) * second.fill**2}
-    return sums | {"hh": vecdot(g, g)} if rescaled else sums
+    return {"ws": _dot(w, s), "ss": _dot(s, s), "bb": _dot(b, b) * fill**2}
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return _numpy_dot(x, y) if isinstance(x, np.ndarray) else vecdot(x, y)
+
+
+def _numpy_dot(x: Array, y: Array) -> Array:
+    return np.vecdot(x, y) if hasattr(np, "vecdot") else np.einsum("ij,ij->i", x, y)  # new in NumPy 2
+
+
+def _largest(x: Array) -> Array:
+    return np.abs(x).max(1) if isinstance(x, np.ndarray) else x.abs().amax(1)
+
+
+def _frozen(d: Array, g: Array) -> Any:
+    """Entries that have a gradient and did not move; on a CPU, asking first whether any stood still is cheaper."""
+    if isinstance(d, np.ndarray):
+        return 0 if d.all() else np.count_nonzero((d == 0) & (g != 0))
+    return torch.count_nonzero((d == 0) & (g != 0))
