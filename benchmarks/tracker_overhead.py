@@ -135,7 +135,7 @@ def judge(label, pairs, steps, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--models", nargs="*", default=["resnet20", "gpt"])
     arguments = parser.parse_args()
