@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.adam_l2 import UNDETERMINED, coupled_adam_equilibrium, coupled_adam_motion, never_settles
+from gyroscope.theory.coupled import UNDETERMINED, coupled_adam_equilibrium, coupled_adam_motion, never_settles
 from gyroscope.theory.mean_field import Array, LinearMotion, Number
 from gyroscope.theory.rule import Equilibrium, UpdateRule, leading_order
 from gyroscope.theory.sgdm import HeavyBall

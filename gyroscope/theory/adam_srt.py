@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.adam_l2 import UNDETERMINED, decay_power, never_settles
+from gyroscope.theory.coupled import UNDETERMINED, balance, never_settles
 from gyroscope.theory.mean_field import Array, Motion, Number, Step, adam_scale
 from gyroscope.theory.rule import Equilibrium, UpdateRule, forgetting_time, leading_order, turning_angle
 from gyroscope.theory.sgd_mrt import transported_power
@@ -48,10 +48,9 @@ class AdamSRT(UpdateRule):
         if leading:
             norm = np.cbrt(lr * C**0.5 * g_unit / (2 * wd * (1 + beta1)))
             return leading_order((1 - beta1) * lr * wd * norm * C**0.5 / g_unit, 1.0, lr * (C * kappa) ** 0.5)
-        z = decay_power(lr, wd, C, g_unit, 1 / (1 + beta1), 1 - beta1)
-        y = g_unit * z**0.5 / wd
-        decay = (1 - beta1) * lr * wd * (C * y / (g_unit**2 * (1 + z))) ** 0.5
-        return Equilibrium(turning_angle(decay), y**0.5, lr * (C * kappa / (1 + z)) ** 0.5, forgetting_time(decay))
+        norm, decay, damping = balance(lr, wd, C, g_unit, constant=1 / (1 + beta1), slope=1 - beta1)
+        decay = (1 - beta1) * decay
+        return Equilibrium(turning_angle(decay), norm, lr * (C * kappa) ** 0.5 * damping, forgetting_time(decay))
 
     def motion(self, norm2: Array) -> Motion:
         """Tangent steps of moments that, times ‖w‖², only remember gradients."""
@@ -74,26 +73,26 @@ class TransportedAdamMotion(Motion):
         (beta1, beta2), wd = self.rule.betas, self.rule.weight_decay
         scale = adam_scale(lr, self.rule.betas, self.done)
         filled = (1 - beta1) ** 2 * transported_power(beta1, self.done, len(lr))  # E‖m‖²·‖w‖²/g̃²
-        y, v = self.norm2, self._v
-        g2_unit, C = (np.broadcast_to(value, y.shape).copy() for value in (weights.unit_grad_norm**2, weights.fan_in))
+        y, v, beside = self.norm2, self._v, np.empty_like(self.norm2)
+        whole = (weights.unit_grad_norm**2, beta2, wd * wd, 1.0)  # as arrays: NumPy is slower with a plain number
+        g2_unit, keep, wd2, one = (np.full_like(y, value) for value in whole)
+        per_decay = (scale * (1 - beta1) * wd)[:, None] * np.sqrt(weights.fan_in)
+        per_square = (scale * scale * filled)[:, None] * (weights.fan_in * g2_unit)
         decay, square, norm2 = np.empty((3, len(lr), y.size))
-        beside, per_decay, per_square = np.empty_like(y), scale * (1 - beta1) * wd, scale * scale * filled
-        per_step = zip(decay, square, norm2, per_decay.tolist(), per_square.tolist(), strict=True)
-        for a, u2, after, per_a, per_u in per_step:
-            np.multiply(y, y, out=beside)
-            beside *= wd * wd
+        divide, multiply, sqrt, subtract = np.divide, np.multiply, np.sqrt, np.subtract
+        for a, u2, after, per_a, per_u in zip(decay, square, norm2, per_decay, per_square, strict=True):
+            multiply(y, y, beside)
+            beside *= wd2
             beside += g2_unit
-            v *= beta2
+            v *= keep
             v += beside
-            np.divide(C, v, out=u2)
-            np.multiply(u2, y, out=a)
-            np.sqrt(a, out=a)
+            divide(y, v, a)
+            sqrt(a, a)
             a *= per_a
-            u2 *= g2_unit
-            u2 *= per_u
-            np.subtract(1.0, a, out=beside)
+            divide(per_u, v, u2)
+            subtract(one, a, beside)
             beside *= beside
-            np.multiply(beside, y, out=after)
+            multiply(beside, y, after)
             after += u2
             y = after
         return Step(decay, np.zeros((len(lr), 1)), square, norm2)

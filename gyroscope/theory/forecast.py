@@ -15,7 +15,7 @@ from gyroscope.theory.weights import Weights
 
 SETTLED = 0.1
 """A norm within this fraction of its equilibrium has settled."""
-AT_ONCE = 256
+AT_ONCE = 128
 """Steps whose equilibria are worked out at once: enough to amortise NumPy's calls, few enough to stay in cache."""
 LARGEST = 200_000_000
 """Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB."""
@@ -135,7 +135,9 @@ def _equilibria(
     rule: UpdateRule, lr: Array, start: Number, weights: Weights, layers: int
 ) -> tuple[Array, Array, Array]:
     """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
-    norm, angle, total_decay = np.empty((len(lr), layers)), np.empty((len(lr), layers)), np.zeros(layers)
+    norm, total_decay = np.empty((len(lr), layers)), np.zeros(layers)
+    alike = np.size(rule.at(lr[:1, None], weights).angular_update) == 1  # an angle that no layer's inputs enter
+    angle = np.empty((len(lr), 1 if alike else layers))
     for first in range(0, len(lr), AT_ONCE):
         block = slice(first, first + AT_ONCE)
         eq = rule.at(lr[block, None], weights)
@@ -143,7 +145,7 @@ def _equilibria(
         angle[block] = eq.angular_update
         if eq.timescale is not None:
             total_decay += np.broadcast_to(1 / eq.timescale, norm[block].shape).sum(0)
-    return norm, angle, total_decay
+    return norm, np.broadcast_to(angle, norm.shape), total_decay
 
 
 def _follow(motion: Motion, lr: Array, weights: Weights, progress: Callable[[int], None] | None) -> tuple[Array, Array]:

@@ -19,8 +19,8 @@ Number: TypeAlias = Any
 
 Array = npt.NDArray[np.float64]
 
-BLOCK = 64
-"""Steps that are prepared, or worked out, at once: enough to amortise, few enough to stay in cache."""
+BLOCK = 128
+"""Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache."""
 
 
 class Step(NamedTuple):
@@ -41,8 +41,10 @@ class Step(NamedTuple):
     def angles(self, before2: Array) -> Array:
         """Angle of each step of a block, in radians; `before2` is E‖w‖² before the first."""
         start2 = np.concatenate([before2[None], self.norm2[:-1]])
-        tangential = np.sqrt(np.maximum(self.square * start2 - self.cross * self.cross, 0.0))
-        return np.asarray(np.arctan2(tangential, (1 - self.decay) * start2 - self.cross))
+        across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
+        along = (1 - self.decay) * start2 - self.cross
+        angle = np.arcsin(np.sqrt(across2 / (across2 + along * along)))  # half the time of an arctan2
+        return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
 class Motion(ABC):
@@ -75,13 +77,12 @@ class Combination(NamedTuple):
     gradient: float
 
     def dot(self, other: "Combination") -> Array:
-        """Coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖², D, E‖g‖²; g is new noise, orthogonal to both."""
+        """Coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖²; g is new noise, orthogonal to both."""
         return np.array(
             [
                 self.weight * other.weight,
                 self.weight * other.momentum + self.momentum * other.weight,
                 self.momentum * other.momentum,
-                0.0,
                 self.gradient * other.gradient,
             ]
         )
@@ -117,24 +118,26 @@ class LinearRule:
     excess: float = 1.0
 
     def forms(self, decay: Array, scale: Array) -> Array:
-        """Coefficients (step, quantity, moment) of a step's outcome, or (…, power of s × moment) where D is given.
+        """Coefficients (step, quantity, moment) of a step's outcome; where D is given, on D and each power of s.
 
-        Quantities are E⟨w,u⟩, E‖u‖², E‖w'‖², E⟨w',m'⟩, E‖m'‖² and what D' has of these; moments E‖w‖², E⟨w,m⟩, E‖m‖²,
-        D and E‖g‖².
+        Quantities are E⟨w,u⟩, E‖u‖², what D' has of the moments, E‖w'‖², E⟨w',m'⟩ and E‖m'‖²; columns are D, then
+        E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².
         """
         keep, scale, D = 1 - decay[:, None], scale[:, None], self.D or Scale()
-        forms = np.zeros((len(decay), 6, 3, 5))
-        forms[:, 0, 1] = scale * WEIGHT.dot(self.update)
-        forms[:, 1, 2] = scale**2 * self.excess * self.update.dot(self.update)
-        forms[:, 2, 0] = keep**2 * WEIGHT.dot(WEIGHT)
-        forms[:, 2, 1] = -2 * keep * forms[:, 0, 1]
-        forms[:, 2, 2] = forms[:, 1, 2]
-        forms[:, 3, 0] = keep * WEIGHT.dot(self.momentum)
-        forms[:, 3, 1] = -scale * self.update.dot(self.momentum)
-        forms[:, 4, 0] = self.momentum.dot(self.momentum)
-        forms[:, 5] = D.weight * forms[:, 2] + D.cross * forms[:, 3] + D.momentum * forms[:, 4]
-        forms[:, 5, 0, 3] = D.keep
-        return forms.reshape(len(decay), 6, 15) if self.D else forms.sum(2)
+        forms = np.zeros((len(decay), 6, 13))
+        plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
+        once[:, 0] = scale * WEIGHT.dot(self.update)
+        twice[:, 1] = twice[:, 3] = scale**2 * self.excess * self.update.dot(self.update)
+        plain[:, 3] = keep**2 * WEIGHT.dot(WEIGHT)
+        once[:, 3] = -2 * keep * once[:, 0]
+        plain[:, 4] = keep * WEIGHT.dot(self.momentum)
+        once[:, 4] = -scale * self.update.dot(self.momentum)
+        plain[:, 5] = self.momentum.dot(self.momentum)
+        if not self.D:
+            return np.concatenate([forms[:, :, :1], plain + once + twice], axis=2)
+        forms[:, 2] = D.weight * forms[:, 3] + D.cross * forms[:, 4] + D.momentum * forms[:, 5]
+        forms[:, 2, 0] = D.keep
+        return forms
 
 
 class Inputs(NamedTuple):
@@ -152,38 +155,43 @@ class LinearMotion(Motion):
 
     The next moments are polynomials in s with coefficients linear in the moments of now: one small matrix product with
     (moments, s·moments, s²·moments) makes a step for all layers. A hundred thousand steps are bound by the number of
-    NumPy calls, so the arrays of a block are laid out and viewed once: rows 0 to 5 of a step receive the product, rows
-    2 to 6 are the moments, rows 7 to 16 their multiples.
+    NumPy calls and the time of each. So two tables, of a step and of the one after, are laid out and viewed once: rows
+    0 to 5 receive the product, rows 2 to 6 are D and the moments, rows 7 to 14 their multiples.
     """
 
     def __init__(self, rule: LinearRule, norm2: Array, inputs: Callable[[Array, int, Weights], Inputs]) -> None:
         super().__init__(norm2)
         self.rule, self.inputs = rule, inputs
-        self._table = np.zeros((BLOCK + 1, 17, norm2.size))
-        self._table[0, 2] = norm2
-        self._table[0, 5] = norm2 * (rule.D.weight if rule.D else 0.0)
-        basis = slice(2, 17 if rule.D else 7)
-        self._views = [(t[2], t[5], t[6], t[2:7], t[7:12], t[12:17], t[basis]) for t in self._table[:-1]]
-        self._products = [t[:6] for t in self._table[1:]]
+        tables = np.zeros((2, 15, norm2.size))
+        tables[0, 2] = norm2 * (rule.D.weight if rule.D else 0.0)
+        tables[0, 3] = norm2
+        basis = slice(2, 15 if rule.D else 7)
+        self._views = tuple(
+            (now[3], now[2], now[6], now[3:7], now[7:11], now[11:15], now[basis], after[:6], after[:4])
+            for now, after in (tables, tables[::-1])
+        )
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         decay, scale, *by_layer = self.inputs(lr, self.done, weights)
         unit_grad2, size = (np.broadcast_to(value, self.norm2.shape).copy() for value in by_layer)
-        root, s = np.empty_like(size), np.empty((5, size.size))
-        forms, count = self.rule.forms(decay, scale), len(lr)
-        for form, views, product in zip(forms, self._views[:count], self._products[:count], strict=True):
-            y, D, g2, moments, once, twice, basis = views
-            np.divide(unit_grad2, y, out=g2)
-            if self.rule.D:
-                np.add(D, g2, out=D)
-                np.divide(size, D, out=root)
-                np.sqrt(root, out=root)
+        root, s = np.empty_like(size), np.empty((4, size.size))
+        add, divide, multiply, sqrt = np.add, np.divide, np.multiply, np.sqrt
+        outcome, now, after, has_D = np.empty((len(lr), 4, size.size)), *self._views, self.rule.D is not None
+        for form, found in zip(self.rule.forms(decay, scale), outcome, strict=True):
+            y, D, g2, moments, once, twice, basis, product, kept = now
+            divide(unit_grad2, y, g2)
+            if has_D:
+                add(D, g2, D)
+                divide(size, D, root)
+                sqrt(root, root)
                 s[...] = root  # one copy for each moment: a product without broadcasting
-                np.multiply(moments, s, out=once)
-                np.multiply(once, s, out=twice)
-            np.dot(form, basis, out=product)
-        cross, square, norm2 = (self._table[1 : count + 1, row].copy() for row in range(3))
-        self._table[0, :6] = self._table[count, :6]
+                multiply(moments, s, once)
+                multiply(once, s, twice)
+            form.dot(basis, product)
+            found[...] = kept
+            now, after = after, now
+        self._views = now, after
+        cross, square, _, norm2 = outcome.transpose(1, 0, 2)
         return Step(decay[:, None], cross, square, norm2)
 
 

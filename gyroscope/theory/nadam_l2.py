@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.adam_l2 import UNDETERMINED, coupled_adam_motion, decay_power, never_settles
+from gyroscope.theory.coupled import UNDETERMINED, coupled_adam_motion, never_settles, relative_norm, strength
 from gyroscope.theory.mean_field import Array, LinearMotion, Number
 from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, forgetting_time, turning_angle
 from gyroscope.theory.sgdm import HeavyBall, update_power
@@ -44,20 +44,25 @@ class NAdamL2(UpdateRule):
         power = update_power(beta1, nesterov=True)
         if wd == 0:
             return never_settles(lr * (1 - beta1) * (C * power) ** 0.5)
-        lr = np.maximum(lr, 1e-100)
-        z = decay_power(lr, wd, C, g_unit, 1.0, 0.0)  # leading order; the exact root is near
+        ball, per_lr = self._ball, strength(wd, C, g_unit)
+        x = relative_norm(lr, per_lr, 1.0, 0.0)  # the leading order; the exact root is near
+        x = x / (
+            1 + max(-ball.bend, 0.0) / 3 * x * x * x * x
+        )  # and nearer still in the next order, where that lowers it
+        twice_k = np.maximum(lr, 1e-100) * (2 * (1 - beta1) * per_lr)
         for _ in range(40):
-            s = (1 - beta1) * lr * (C / (g_unit * wd) * z**0.5 / (1 + z)) ** 0.5
-            share, shrink = (2 * wd * (1 - beta1), None) if leading else self._ball.fixed_point(s, wd)
-            ratio = wd * wd * s / (share * z)  # z'/z, where z' belongs to the ball's fixed point at this s
-            z = z * (1 + (ratio - 1) / (0.75 + 0.5 * z / (1 + z)))
-            if np.abs(ratio - 1).max() < 1e-9:
+            z = x * x * x * x
+            one_z = 1 + z
+            e = twice_k * x / one_z**0.5  # the ball's lr·λ
+            share = 2 * (1 - beta1) if leading else ball.gradient_share(e)
+            lack = e / (share * z) - 1  # of z to the z that belongs to the ball's fixed point
+            x = x * (1 + lack / (5 - 2 / one_z))
+            if np.abs(lack).max() < 1e-10:
                 break
-        y = g_unit * z**0.5 / wd
-        decay = s * wd / (1 - beta1)
+        decay, norm = e / (1 - beta1), x * (g_unit / wd) ** 0.5
         leading_angle = equilibrium_angle(decay, 1 / ((1 - beta1) ** 2 * power))
-        angle = leading_angle if shrink is None else turning_angle(shrink)
-        return Equilibrium(angle, y**0.5, s * g_unit * (power / y) ** 0.5, forgetting_time(decay))
+        angle = leading_angle if leading else turning_angle(ball.shrink(e))
+        return Equilibrium(angle, norm, e * (g_unit / wd * power**0.5) / norm, forgetting_time(decay))
 
     def motion(self, norm2: Array) -> LinearMotion:
         """Adam with L2's motion with Nesterov's update."""

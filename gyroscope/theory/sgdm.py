@@ -1,6 +1,7 @@
 """SGD with momentum and L2 in the gradient, as torch has it: the decay passes through the momentum."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
@@ -55,22 +56,41 @@ class HeavyBall:
         """The ball with L2: the decay is part of the update."""
         return LinearRule(Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0), D)
 
-    def fixed_point(self, lr: Number, wd: Number) -> tuple[Number, Number]:
-        """(lr·E‖g‖²/E‖w‖², 1 - cos η_r) where y, p and q stand still: two linear equations in E‖G‖² and p at y = 1.
+    @cached_property
+    def _balance(self) -> tuple[float, float, float, float, float]:
+        """h0, h1, d0, d1 and r0: where y, p and q stand still, h = (h0 + h1·e)/(d0 + d1·e) and r = r0/(d0 + d1·e).
 
-        For the heavy ball this is SMD Theorem 2: lr·λ(1-α)(2 - lr·λ/(1+α)) and lr·λ/(1+α).
+        h = lr·E‖G‖²/(λ·y), r = p/(λ·y), e = lr·λ.
         """
         alpha, old, new = self.alpha, self.old, self.new
         k = 1 / (1 - alpha * alpha)
-        e = lr * wd
-        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in; h = lr·G2/λ and r = p/λ are the unknowns.
+        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in.
         square_h, square_r = new * new + old * old * k, 2 * old * new + 2 * old * old * alpha * k
         m_update_h, m_update_r = new + old * alpha * k, new * alpha + old + 2 * old * alpha * alpha * k
         # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
-        det = square_h * (1 - alpha) + 2 * old * m_update_h + e * (square_h * m_update_r - square_r * m_update_h)
-        h = (2 * new * (1 - alpha) + 2 * old + e * (2 * new * m_update_r - square_r)) / det
-        r = (square_h - 2 * new * m_update_h) / det
-        return wd * (h - e), e * (new + old * r)
+        return (
+            2 * new * (1 - alpha) + 2 * old,
+            2 * new * m_update_r - square_r,
+            square_h * (1 - alpha) + 2 * old * m_update_h,
+            square_h * m_update_r - square_r * m_update_h,
+            square_h - 2 * new * m_update_h,
+        )
+
+    def gradient_share(self, e: Number) -> Number:
+        """lr·E‖g‖²/(λ·E‖w‖²) at rest, e = lr·λ. For the heavy ball SMD Theorem 2: (1-α)(2 - e/(1+α))."""
+        h0, h1, d0, d1, _ = self._balance
+        return (h0 + h1 * e) / (d0 + d1 * e) - e
+
+    def shrink(self, e: Number) -> Number:
+        """1 - cos η_r at rest, e = lr·λ. For the heavy ball SMD Theorem 2: e/(1+α)."""
+        _, _, d0, d1, r0 = self._balance
+        return e * (self.new + self.old * r0 / (d0 + d1 * e))
+
+    @property
+    def bend(self) -> float:
+        """f in e = z·share·(1 - f·z) + O(z³), z = λ²·E‖w‖²/E‖g‖²; for the heavy ball e = z·share/(1 + f·z) is exact."""
+        h0, h1, d0, d1, _ = self._balance
+        return 1 - (h1 - d1 * h0 / d0) / d0
 
 
 @final
@@ -108,8 +128,8 @@ class SGDM(UpdateRule):
         if leading:
             gradient_share, angular = 2 * wd * (1 - alpha), angular_update(lr, wd, alpha, self.nesterov)
         else:
-            gradient_share, shrink = self._ball.fixed_point(lr, wd)
-            angular = turning_angle(shrink)
+            gradient_share = wd * self._ball.gradient_share(lr * wd)
+            angular = turning_angle(self._ball.shrink(lr * wd))
         norm2 = None if g_unit is None else g_unit * over(lr, gradient_share) ** 0.5
         power = update_power(alpha, self.nesterov)
         return Equilibrium(
