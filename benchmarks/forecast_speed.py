@@ -1,6 +1,6 @@
 """How long do 100,000 steps of 100 layers take to forecast?
 
-A forecast's four arrays are 320 MB of fresh memory. Where that is fragmented, the kernel may spend 0.9 s on finding huge
+A forecast's four arrays are 320 MB of fresh memory. Where that is fragmented, the kernel may spend 0.9 s on huge
 pages for NumPy, whoever asks; with ordinary pages it is a steady 0.2 s, so that is what this measures.
 """
 

@@ -20,7 +20,7 @@ from gyroscope.track.merge import merged
 from gyroscope.track.prediction import Forecaster, Rates, Subject
 from gyroscope.track.quantities import Circumstances, Prediction, Vectors
 from gyroscope.track.sinks import Outlet, by_layer, overall
-from gyroscope.track.summary import layer_sample
+from gyroscope.track.summary import layer_samples
 from gyroscope.track.sums import OLD
 from gyroscope.track.transfer import Crate, Parcel
 
@@ -136,16 +136,18 @@ class Desk:
                 at = self._circumstances(arrival, layer, rules[layer.group], history[-1][0][layer.group], scale)
                 found[layer.name] = layer, ids, Vectors.of(sums, at)
         predicted = self._predictions(arrival, rules, history, found)
-        layers = {
-            name: layer_sample(
-                ids,
-                replace(vectors, predicted=predicted.get(name, Prediction())),
-                self.raw is not None and self.raw.search(name) is not None,
-            )
-            for name, (_, ids, vectors) in found.items()
-        }
+        summed = layer_samples(
+            [
+                (ids, replace(vectors, predicted=predicted.get(name, Prediction())), self._keeps(name))
+                for name, (_, ids, vectors) in found.items()
+            ]
+        )
+        layers = dict(zip(found, summed, strict=True))
         self.store.put(Sample(arrival.step, arrival.time, {self.indices[name]: one for name, one in layers.items()}))
         self._tell(arrival.step, layers)
+
+    def _keeps(self, name: str) -> bool:
+        return self.raw is not None and self.raw.search(name) is not None
 
     def _rule(self, arrival: Arrival, number: int) -> UpdateRule | None:
         try:

@@ -1,5 +1,7 @@
 """From values per vector to what is stored of a layer: statistics, histograms that merge, and the extreme vectors."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,14 +24,30 @@ def _inner_edges() -> Values:
 _EDGES = _inner_edges()
 
 
-def layer_sample(ids: Ids, vectors: Vectors, raw: bool = False) -> LayerSample:
-    """Every quantity of a layer, summed up; `raw` keeps the value of each vector as well."""
-    with np.errstate(all="ignore"):
-        values = np.array([row.of(vectors) for row in PER_VECTOR], dtype=np.float32)
-        scalars = np.array([row.of(vectors) for row in PER_LAYER], dtype=np.float32)
-    values[~np.isfinite(values)] = np.nan
-    scalars[~np.isfinite(scalars)] = np.nan
-    return LayerSample(statistics(values), scalars, histograms(values), extremes(ids, values), values if raw else None)
+def layer_samples(layers: Sequence[tuple[Ids, Vectors, bool]]) -> list[LayerSample]:
+    """Every quantity of each layer, summed up; the flag asks to keep the value of each vector as well.
+
+    Layers with equally many vectors are summed up together, for most of a small layer's time is NumPy's calls.
+    """
+    found: dict[int, LayerSample] = {}
+    for width in {len(ids) for ids, _, _ in layers}:
+        places = [place for place, (ids, _, _) in enumerate(layers) if len(ids) == width]
+        alike = [layers[place] for place in places]
+        with np.errstate(all="ignore"):
+            values = np.array([[row.of(v) for row in PER_VECTOR] for _, v, _ in alike], dtype=np.float32)
+            scalars = np.array([[row.of(v) for row in PER_LAYER] for _, v, _ in alike], dtype=np.float32)
+        values[~np.isfinite(values)] = np.nan
+        scalars[~np.isfinite(scalars)] = np.nan
+        rows = values.reshape(len(alike) * len(PER_VECTOR), width)
+        ids = np.repeat([ids for ids, _, _ in alike], len(PER_VECTOR), axis=0)
+        summed = (
+            x.reshape(len(alike), len(PER_VECTOR), -1)
+            for x in (statistics(rows), histograms(rows), extremes(ids, rows))
+        )
+        for place, (_, _, raw), one, *parts in zip(places, alike, values, scalars, *summed, strict=True):
+            scalar, statistic, histogram, extreme = parts
+            found[place] = LayerSample(statistic, scalar, histogram, extreme, one if raw else None)
+    return [found[place] for place in range(len(layers))]
 
 
 def statistics(values: Values) -> Values:
@@ -67,8 +85,8 @@ def extremes(ids: Ids, values: Values) -> npt.NDArray[np.int32]:
     """Ids of the vectors with the smallest and the largest value of each row; -1 where there is none."""
     found = np.full((len(values), 2), -1, np.int32)
     if values.shape[1]:
-        missing = np.isnan(values)
-        found[:, 0] = ids[np.where(missing, np.inf, values).argmin(axis=1)]
-        found[:, 1] = ids[np.where(missing, -np.inf, values).argmax(axis=1)]
+        missing, row = np.isnan(values), np.arange(len(values))
+        found[:, 0] = ids[row, np.where(missing, np.inf, values).argmin(axis=1)]
+        found[:, 1] = ids[row, np.where(missing, -np.inf, values).argmax(axis=1)]
         found[missing.all(axis=1)] = -1
     return found

@@ -165,6 +165,10 @@ def _turn(w: Array, new: Array) -> tuple[Array, dict[str, Array]]:
     """
     d = new - w
     if isinstance(d, np.ndarray):
+        ww, wd, dd = _dot(w, w), _dot(w, d), _dot(d, d)
+        radial = wd * wd / (ww + TINY)
+        if not np.any(2 * radial > dd):  # mostly sideways, as training moves: Pythagoras loses a bit at most
+            return d, dict(zip(TURN, (ww, wd, dd - radial), strict=True))
         ww, wd, tt = found = _turn_sums(w, d)
         if not np.any(wd * wd > RADIAL**2 * ww * tt):
             return d, dict(zip(TURN, found, strict=True))

@@ -49,7 +49,7 @@ def test_values_at_the_edges_fall_where_the_store_puts_them(nudge):
 
 def test_extremes_are_ids_of_vectors():
     given = values()
-    ids = 7 * np.arange(101)
+    ids = np.tile(7 * np.arange(101), (5, 1))
     found = extremes(ids, given)
     assert found[0].tolist() == [7 * given[0].argmin(), 7 * given[0].argmax()]
     assert found[1].tolist() == [7 * np.nanargmin(given[1]), 7 * np.nanargmax(given[1])]
