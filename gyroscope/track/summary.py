@@ -1,5 +1,6 @@
 """From values per vector to what is stored of a layer: statistics, histograms that merge, and the extreme vectors."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +15,12 @@ Values = npt.NDArray[np.float32]
 QUANTILES = np.array([int(name[1:]) / 100 for name in STATISTICS if name.startswith("q")])
 
 
-def _inner_edges() -> Values:
-    """The store's edges between bins, each as the smallest float32 that belongs to the upper bin."""
-    edges = bin_edges()[1:-1]
-    rounded = edges.astype(np.float32)
-    return np.where(rounded < edges, np.nextafter(rounded, np.float32(np.inf)), rounded)
-
-
-_EDGES = _inner_edges()
+MANTISSA = 23
+"""Bits of a float32 behind its exponent."""
+UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
+"""What the first float32 in the upper half of an octave, from √2 on, lacks to the next octave, in units of its last."""
+FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
+"""Half octaves below the store's first bin."""
 
 
 def layer_samples(layers: Sequence[tuple[Ids, Vectors, bool]]) -> list[LayerSample]:
@@ -56,17 +55,17 @@ def statistics(values: Values) -> Values:
     >>> dict(zip(STATISTICS, statistics(np.array([[3.0, np.nan, 4.0]], np.float32))[0].round(3).tolist()))["rms"]
     3.5360000133514404
     """
-    ordered = np.sort(values, axis=1)  # NaN last
-    count = np.count_nonzero(~np.isnan(ordered), axis=1)
+    ordered, missing = np.sort(values, axis=1), np.isnan(values)  # NaN last
+    count = values.shape[1] - np.count_nonzero(missing, axis=1)
     found = np.full((len(values), len(STATISTICS)), np.nan, np.float32)
     some = count > 0
-    ordered, n = ordered[some].astype(np.float64), count[some]
-    mean = np.nansum(ordered, axis=1) / n
-    rms = np.sqrt(np.nansum(ordered**2, axis=1) / n)
+    ordered, n = ordered[some], count[some]
+    known = np.where(missing[some], np.float64(0), values[some])
+    mean, rms = known.sum(1) / n, np.sqrt(np.einsum("ij,ij->i", known, known) / n)
     place = QUANTILES * (n - 1)[:, None]
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, (n - 1)[:, None])
-    low, high = (np.take_along_axis(ordered, index, axis=1) for index in (below, above))
+    low, high = (np.take_along_axis(ordered, index, axis=1).astype(np.float64) for index in (below, above))
     quantiles = low + (place - below) * (high - low)
     least, most = ordered[:, 0], np.take_along_axis(ordered, (n - 1)[:, None], axis=1)[:, 0]
     found[some] = np.column_stack([mean, rms, quantiles, least, most])
@@ -74,9 +73,14 @@ def statistics(values: Values) -> Values:
 
 
 def histograms(values: Values) -> npt.NDArray[np.uint32]:
-    """How many magnitudes of each row fall between the store's edges; NaN is left out."""
-    bins = np.searchsorted(_EDGES, np.abs(values), side="right")
-    bins += BINS * np.arange(len(values))[:, None]
+    """How many magnitudes of each row fall between the store's edges; NaN is left out.
+
+    A float32's exponent says which octave it is in; from an octave's upper half, `UPPER_HALF` reaches the next.
+    """
+    bits = np.abs(values).view(np.int32)
+    octave, next_half = bits >> MANTISSA, bits + UPPER_HALF >> MANTISSA
+    bins = np.clip(octave + next_half - FIRST, 0, BINS - 1)
+    bins += BINS * np.arange(len(values), dtype=np.int32)[:, None]
     counts = np.bincount(bins[~np.isnan(values)], minlength=BINS * len(values))
     return counts.reshape(len(values), BINS).astype(np.uint32)
 
