@@ -75,11 +75,10 @@ class Tracked:
 
         None stays None.
         """
-        given = [x for x in (self.parameter.detach(), *tensors) if x is not None]
-        places, (_, *found) = (
-            self.pieces.places,
-            self.pieces.split.rows(*(local(_placed(x, self.parameter)) for x in given)),
-        )
+        given, places = [x for x in tensors if x is not None], self.pieces.places
+        if self.pieces.sharded:
+            given = [local(_placed(x, self.parameter)) for x in given]
+        found = self.pieces.split.rows(*given)
         chosen = iter(found if places is None else [_taken(x, places) for x in found])
         return [None if x is None else next(chosen) for x in tensors]
 

@@ -7,7 +7,6 @@ other as soon as a machine has other work. Elsewhere it is torch's; the formulas
 """
 
 from collections.abc import Iterator
-from itertools import repeat
 from math import ceil, prod
 from typing import Any, final
 
@@ -112,7 +111,8 @@ class Watch:
 
     def _prepare(self, weight: Tensor) -> bool:
         """Room for the sums and the copy; whether there is a copy of these very vectors already."""
-        shape, size = (len(weight), prod(weight.shape[1:])), (len(SUMS), len(weight) * self.layer.pieces.cuts)
+        rows, *rest = weight.shape
+        shape, size = (rows, prod(rest)), (len(SUMS), rows * self.layer.pieces.cuts)
         self.sums = torch.zeros(size, dtype=precise(weight), device=weight.device)
         if self.copy is not None and self.copy.shape == shape and self.copy.device == weight.device:
             return True
@@ -121,20 +121,23 @@ class Watch:
 
     def _blocks(self, *views: Tensor | None) -> Iterator[tuple[Array, ...]]:
         """Parts of all views that are worked on at once: a few vectors, or a cut of long ones. None stays None."""
-        return zip(*(repeat(None) if view is None else self._parts(view) for view in views), strict=False)
-
-    def _parts(self, view: Tensor) -> list[Array]:
-        entries, cuts = prod(view.shape[1:]), self.layer.pieces.cuts
-        width = ceil(entries / cuts)
-        if not width:
-            return []
-        height = max(1, (AT_ONCE_CPU if view.device.type == "cpu" else AT_ONCE) // width)
-        array, dtype = _array(view), None if self.copy is None else self.copy.dtype
-        tops, lefts = range(0, len(view), height), range(0, entries, width)
-        blocks = [array[top : top + height].reshape(-1, entries) for top in tops]
-        if cuts > 1:
-            blocks = [block[:, left : left + width] for left in lefts for block in blocks]
-        return blocks if view.dtype == dtype else [_array(block.to(dtype)) for block in blocks]
+        assert self.copy is not None
+        (rows, entries), copy = self.copy.shape, self.copy
+        if not entries:
+            return
+        width = ceil(entries / self.layer.pieces.cuts)
+        height = max(1, (AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
+        ready = [view is None or view.dtype == copy.dtype for view in views]
+        whole = [_array(view) if same and view is not None else view for same, view in zip(ready, views, strict=True)]
+        for left in range(0, entries, width):
+            for top in range(0, rows, height):
+                parts: list[Array] = [
+                    None if x is None else x[top : top + height].reshape(-1, entries)[:, left : left + width]
+                    for x in whole
+                ]
+                yield tuple(
+                    part if same else _array(part.to(copy.dtype)) for same, part in zip(ready, parts, strict=True)
+                )
 
     def _fill(self, blocks: list[dict[str, Array]]) -> None:
         """Put sums in their rows, pieces in the order of the parts."""
