@@ -100,4 +100,4 @@ def _update(rule: Rule, p: Tensor, grad: Tensor, state: State, group: Group, spa
         plain_adam_(p, grad, state, by, space)
         return
     m, rows = per_entry(state, "exp_avg", p), [per_vector(state, "exp_avg_sq", p, group)]
-    advance_(p, grad, m, rows, rule, by, group, fan_in=split.fan_in(p.shape))
+    advance_(p, grad, m, rows, rule, by._replace(fan_in=split.fan_in(p.shape)), group)

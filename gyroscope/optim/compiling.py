@@ -1,25 +1,87 @@
 """Compiled steps: programs for kinds of tensors, and numbers that may change without a new program."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from types import FunctionType
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyroscope.optim.step import Turn, Turning, move_, sums, turn
+from gyroscope.optim.step import Turning, move_, sums, turn
+
+Function = Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
+"""Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place."""
+
+PROGRAMS: dict[tuple[object, ...], Callable[..., Sequence[Tensor]]] = {}
+"""What was compiled so far in this process."""
+MATRIX, ROW, TENSOR = (1031, 2053), (1, 1_000_003, 13, 11, 7, 5, 3), (1031, 67, 13, 11, 7, 5, 3)
+"""Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different."""
+LARGEST = 2**31
+"""Entries from which a tensor is beyond the numbers with which a program may count them."""
 
 
-@cache
-def compiled(function: Callable[..., Any], key: tuple[object, ...]) -> Callable[..., Any]:
-    """`function` compiled for one kind of tensor (sizes stay free).
+def run(key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> Any:
+    """Call `function`, compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
 
-    A copy of its code for each kind, because Dynamo counts recompilations per code object and gives up after eight.
+    It is captured by make_fx on other tensors of the same kind and goes to Inductor without Dynamo, whose guards cost
+    more time than the step of a small tensor. What they would guard is in the kind: types, devices, the order of
+    strides, and which sizes are 1.
     """
-    code = function.__code__.replace()
-    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    return torch.compile(copy, dynamic=True, fullgraph=True)
+    kind = (key, len(numbers), *map(_kind, entries), *(row.dtype for row in rows))
+    program = PROGRAMS.get(kind)
+    if program is None:
+        program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers)
+    return program(*entries, *rows, numbers)
+
+
+def can_run(entries: list[Tensor]) -> bool:
+    """Whether a program may take these tensors: there are some, not too many, and nobody compiles all of the step."""
+    return 0 < entries[0].numel() < LARGEST and not torch.compiler.is_compiling()
+
+
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return x.dtype, x.device, *(size == 1 for size in x.shape), None if x.is_contiguous() else _order(x)
+
+
+def _order(x: Tensor) -> tuple[int, ...] | None:
+    """Dimensions from the largest stride to the smallest; empty where memory between entries is not theirs."""
+    order = sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.shape[dim]), reverse=True)
+    dense = all(
+        x.stride(dim) == prod(x.shape[inner] for inner in order[place + 1 :])
+        for place, dim in enumerate(order)
+        if x.shape[dim] > 1
+    )
+    return tuple(order) if dense else ()
+
+
+def _example(x: Tensor) -> Tensor:
+    """Another tensor of x's kind."""
+    large = ROW if x.shape[0] == 1 else MATRIX if x.dim() == 2 else TENSOR
+    sizes = [1 if size == 1 else other for size, other in zip(x.shape, large, strict=False)]
+    if x.is_contiguous():
+        return x.new_empty(sizes)
+    order = _order(x)
+    if not order:
+        return x.new_empty([2 * size for size in sizes])[tuple(slice(0, 2 * size, 2) for size in sizes)]
+    made = x.new_empty([sizes[dim] for dim in order])
+    return made.permute([order.index(dim) for dim in range(x.dim())])
+
+
+def _compiled(
+    function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor
+) -> Callable[..., Sequence[Tensor]]:
+    import torch._inductor
+
+    count, like = len(entries), [_example(x) for x in entries]
+    examples = [*like, *(row.new_empty(like[0].shape[0]) for row in rows), numbers.clone()]
+
+    def flat(*tensors: Tensor) -> Sequence[Tensor]:
+        return function(list(tensors[:count]), list(tensors[count:-1]), tensors[-1])
+
+    graph = make_fx(flat, tracing_mode="symbolic")(*examples)
+    fake = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    return torch._inductor.compile(graph, fake)  # type: ignore[no-any-return]
 
 
 def packed(values: Sequence[Any], device: torch.device) -> Tensor:
@@ -30,36 +92,39 @@ def packed(values: Sequence[Any], device: torch.device) -> Tensor:
 
 
 def rotate_rows(
+    entries: list[Tensor],
+    rows: list[Tensor],
+    numbers: Tensor,
+    *,
     direction: Callable[..., None],
     names: tuple[str, ...],
     flags: Mapping[str, bool],
-    w: Tensor,
-    grad: Tensor,
-    moments: list[Tensor],
-    radius: Tensor,
-    update_sq: Tensor,
-    numbers: Tensor,
-    angle: Tensor | None,
-    l2: Tensor | None,
-    noise: Tensor | None,
-    **options: Any,
-) -> Turn:
-    """A rotational step on rows, one program: moves `w` and `moments`, and says what it did.
+    l2: bool,
+    moments: int,
+    centre: bool,
+    slack: float,
+) -> tuple[Tensor, ...]:
+    """A rotational step on rows, one program: moves weight and moments, and brings the row state up to date.
 
-    `numbers` are the seven of `Turning`, then the direction's by name; `angle` is per vector if imbalanced.
+    `entries` are weight, gradient, moments and noise if there is any; `rows` radius, average of ‖Δ⊥‖² and factors of
+    the angle if imbalanced; `numbers` the seven of `Turning`, then the direction's by name. `l2`: the direction wants
+    the weight, and as last number the L2 of what takes the plain step.
     """
-    values = numbers.unbind(0)
-    by, knobs = Turning(*values[:7]), {**flags, **dict(zip(names, values[7:], strict=True))}
-    if angle is not None:
-        by = by._replace(angle=angle)
-    if l2 is not None:
-        knobs |= {"w": w, "l2": _column(l2, w)}
+    (w, grad, *others), (radius, update_sq, *imbalance) = entries, rows
+    values, noise = numbers.unbind(0), others[moments:]
+    by, knobs = Turning(*values[:7]), {**flags, **dict(zip(names, values[7:], strict=False))}
+    if imbalance:
+        by = by._replace(angle=by.angle * imbalance[0])
+    if l2:
+        knobs |= {"w": w, "l2": _column(values[-1] * (radius == 0), w).to(radius.dtype)}
     u = torch.empty_like(w, dtype=radius.dtype)
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
-    direction(grad * _column(_one(radius), w), u, *moments, **knobs)
-    turned = turn(sums(w, u), one_by_one(radius), update_sq, by, **options)
-    move_(w, u.clone(), turned, noise)  # Inductor copies nothing for the clone
-    return turned  # all of it, so that Inductor makes it once per vector and not once per entry
+    direction(grad * _column(_one(radius), w), u, *others[:moments], **knobs)
+    turned = turn(sums(w, u), one_by_one(radius), update_sq, by, fan_in=prod(w.shape[1:]), centre=centre, slack=slack)
+    move_(w, u.clone(), turned, noise[0] if noise else None)  # Inductor copies nothing for the clone
+    radius.copy_(turned.radius)
+    update_sq.copy_(turned.update_sq)
+    return tuple(turned[:3])  # outputs, so that Inductor makes them once per vector and not once per entry
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.compiling import compiled, packed
+from gyroscope.optim.compiling import can_run, packed, run
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
 from gyroscope.optim.turning import Workspace, in_cache
@@ -78,18 +78,18 @@ def _advance(
     tensors: list[Tensor], stages: list[tuple[Number, Number, Number]], numbers: tuple[Number, ...], compile: bool
 ) -> None:
     views = Split("tensor").rows(*tensors)
-    if compile:
-        kind = (len(stages), views[0].dim(), views[0].dtype, views[0].numel() == 1)
-        program, flat = compiled(_k_adam_packed, kind), [*numbers, *chain.from_iterable(stages)]
-        program([view.data for view in views], packed(flat, views[0].device))
+    if compile and can_run(views):
+        flat = [*numbers, *chain.from_iterable(stages)]
+        run((_k_adam_packed, len(stages)), _k_adam_packed, views, [], packed(flat, views[0].device))
     else:
         for part in in_cache(views[0], dim=1):
             k_adam_([view[:, part] for view in views], stages, *numbers)
 
 
-def _k_adam_packed(tensors: list[Tensor], numbers: Tensor) -> None:
+def _k_adam_packed(tensors: list[Tensor], _: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
     values = numbers.unbind(0)
     k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
+    return ()
 
 
 def k_adam_(

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
+from gyroscope.optim.compiling import can_run
 from gyroscope.optim.shards import across_processes, local
-from gyroscope.optim.step import Turning, displace_
-from gyroscope.optim.turning import row_state, slack, turns
+from gyroscope.optim.step import Turning, given, move_
+from gyroscope.optim.turning import Inner, Plan, rotate_compiled, row_state, slack, turns
 from gyroscope.theory.rule import UpdateRule
 from gyroscope.theory.validate import check_fraction, check_non_negative
 from gyroscope.theory.weights import Weights
@@ -29,7 +30,7 @@ class Rotational(torch.optim.Optimizer):
     """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
-    off the weights, which for this are copied once, and turned. What does not rotate takes the inner step as it is.
+    off other memory of the weights' size, and turned. What does not rotate takes the inner step as it is.
     `angular_update`, radians per step: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of the
     moment; or a number, a function of the step (from 0), or another rule, taken at the group's lr. A group's
     `angle_schedule` multiplies it. mode="hyperball" turns by arctan(lr) every step, without centring or averaging.
@@ -53,12 +54,15 @@ class Rotational(torch.optim.Optimizer):
         beta: float = 0.99,
         centre: bool = True,
         granularity: Granularity = "neuron",
+        compile: bool = False,
     ) -> None:
         self.inner = inner
         options: Group = {**SPLIT, "granularity": granularity, "mode": mode, "beta": beta, "centre": centre}
+        options["compile"] = compile
         super().__init__(inner.param_groups, {**options, "angular_update": angular_update, "angle_schedule": None})
         self.param_groups, self.state = inner.param_groups, inner.state
-        self._copies: dict[Tensor, Tensor] = {}
+        self._spare: dict[Tensor, Tensor] = {}  # memory in which the inner optimizer steps
+        self._weights: dict[Tensor, Tensor] = {}  # while it does
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters with options of their own to the inner optimizer."""
@@ -102,22 +106,46 @@ class Rotational(torch.optim.Optimizer):
         turning = [[p for p in part[0] if p.grad is not None] for part in parts]
         stand_ins = []
         for group, part, now in zip(groups, parts, turning, strict=True):
-            alone = self._unscaled(group)
-            for p in now:
-                self._copy(p)
-                if alone["lr"] is not group["lr"] and not alone.get("weight_decay"):
-                    p.zero_()  # the update then stands alone, with all its digits
-            stand_ins += [{**alone, "params": now}, {**group, "params": part[1]}]
+            stand_ins += [{**self._unscaled(group), "params": now}, {**group, "params": part[1]}]
         try:
+            for group, now in zip(groups, turning, strict=True):
+                for p in now:
+                    self._lend(p, from_zero=self._stands_alone(group))
             self._inner_step(stand_ins)
-        except BaseException:  # out of memory, or Ctrl-C: the weights go back to where they were
-            for p in chain.from_iterable(turning):
-                p.copy_(self._copies[p])
-            raise
+        finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
+            updates = {p: self._take_back(p) for p in list(self._weights)}
         for group, now in zip(groups, turning, strict=True):
             for p in now:
-                self._turn(p, group)
+                self._turn(p, updates[p], group)
         return loss
+
+    def _stands_alone(self, group: Group) -> bool:
+        """Whether the inner step may start from zero: the update then stands alone, with all its digits."""
+        alone = self._unscaled(group)
+        return alone["lr"] is not group["lr"] and not alone.get("weight_decay")
+
+    def _lend(self, p: Tensor, from_zero: bool) -> None:
+        """Let the inner optimizer step in other memory, while the weights stay in theirs; a DTensor's are copied."""
+        spare = self._spare.get(p)
+        if spare is None:
+            spare = self._spare[p] = torch.empty_like(p)
+        if hasattr(p, "placements"):
+            self._weights[p] = spare.copy_(p)
+            if from_zero:
+                p.zero_()
+            return
+        spare = spare.zero_() if from_zero else spare.copy_(p)
+        self._weights[p], p.data = p.data, spare
+
+    def _take_back(self, p: Tensor) -> Tensor:
+        """Put the weights back; what the inner optimizer left in their place."""
+        weights = self._weights.pop(p)
+        if hasattr(p, "placements"):
+            left = p.detach().clone()
+            p.copy_(weights)
+            return left
+        left, p.data = p.data, weights
+        return left
 
     def _unscaled(self, group: Group) -> Group:
         """The group with which the inner optimizer makes directions."""
@@ -128,12 +156,6 @@ class Rotational(torch.optim.Optimizer):
             changes["weight_decay"] = 0.0
         return {**group, **changes}
 
-    def _copy(self, p: Tensor) -> None:
-        copy = self._copies.get(p)
-        if copy is None:
-            copy = self._copies[p] = torch.empty_like(p)
-        copy.copy_(p)
-
     def _inner_step(self, stand_ins: list[Group]) -> None:
         groups = self.inner.param_groups
         self.inner.param_groups = [group for group in stand_ins if group["params"]]
@@ -142,12 +164,12 @@ class Rotational(torch.optim.Optimizer):
         finally:
             self.inner.param_groups = groups
 
-    def _turn(self, p: Tensor, group: Group) -> None:
-        split, state, before, alone = Split.of(group), self.state[p], self._copies[p], self._unscaled(group)
+    def _turn(self, p: Tensor, update: Tensor, group: Group) -> None:
+        split, state, alone = Split.of(group), self.state[p], self._unscaled(group)
         if alone["lr"] is group["lr"]:
-            p.sub_(before).div_(group["lr"])
+            update.sub_(p).div_(group["lr"])
         elif alone.get("weight_decay"):
-            p.sub_(before)
+            update.sub_(p)
         if "radius" not in state:
             # After the inner step: torch's optimizers take an empty state for their sign to begin.
             state.update(row_state(split, p, None, 0), turns=torch.tensor(0.0))
@@ -161,13 +183,18 @@ class Rotational(torch.optim.Optimizer):
         across = across_processes(p, split)
         if across is None and local(p).numel() == 0:
             return
-        w, u = (split if across is None else across.split).rows(local(before), local(p.detach()))
-        update, rows = u.to(at_least_float32(u.dtype)), (local(state["radius"]), local(state["update_sq"]))
+        w, u = (split if across is None else across.split).rows(local(p.detach()), local(update))
+        rows = {name: local(state[name]) for name in self.row_state}
         options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
-        for part, turned in turns(w, lambda part: update[part], *rows, by, across, options):
-            displace_(w[part], update[part], turned).add_(w[part])
-        if update is not u:
-            u.copy_(update)
+        if group["compile"] and across is None and can_run([w]):
+            plan = Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by)
+            rotate_compiled([w, u], None, rows, plan, options)
+            return
+        u = u.to(at_least_float32(u.dtype))
+        for part, turned in turns(
+            w, lambda part: u[part], rows["radius"], rows["update_sq"], by, across, options
+        ):
+            move_(w[part], u[part], turned)
 
     def _angle(self, group: Group, p: Tensor, t: int) -> Any:
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""
@@ -205,7 +232,7 @@ class Rotational(torch.optim.Optimizer):
                 self.state[p][key] = saved[key].to(device=device, dtype=dtype, copy=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "inner": self.inner, "_copies": {}}
+        return {**super().__getstate__(), "inner": self.inner, "_spare": {}, "_weights": {}}
 
 
 def _split(group: Group) -> tuple[list[Tensor], list[Tensor]]:

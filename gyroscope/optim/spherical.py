@@ -1,6 +1,7 @@
 """One step on the sphere of one tensor: views, state, compiled functions and shards around `spherical_step.py`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import step
 from gyroscope.optim.base import Group, State
-from gyroscope.optim.compiling import compiled, one_by_one, packed
+from gyroscope.optim.compiling import can_run, one_by_one, packed, run
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
 from gyroscope.optim.step import Number, plain_
@@ -69,11 +70,9 @@ def advance_(
     across = across_processes(p, Split.of(group))
     w, g, m = (Split.of(group) if across is None else across.split).rows(*map(local, (p, grad, m)))
     rows, plain = [local(row) for row in rows], _may_hold_a_zero_vector(w)
-    if group["compile"] and across is None:
-        kind = (rule, w.dim(), w.dtype, w.shape[0] == 1, plain)
-        # As nobody's views, for Dynamo compiles again when a view's base has another number of dimensions.
-        tensors, numbers = [x.data for x in (w, g, m)], packed(by, w.device)
-        state, _ = compiled(_advance, kind)(rule, type(by), *tensors, rows, numbers, options, plain)
+    if group["compile"] and across is None and can_run([w]):
+        key = (rule, type(by), plain, *options.items())
+        run(key, partial(_advance, rule, type(by), plain, options), [w, g, m], rows, packed(by, w.device))
     else:
         parts = in_cache(w)
         found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)
@@ -82,27 +81,27 @@ def advance_(
         here = change if across is None else change.at(across.mine)
         for part in parts:
             combine_(w[part], g[part], m[part], here.at(part), plain)
-        state = change.state
-    for row, new in zip(rows, state, strict=True):
-        row.copy_(new)
+        for row, new in zip(rows, change.state, strict=True):
+            row.copy_(new)
 
 
 def _advance(
     rule: Rule,
     kind: type,
-    w: Tensor,
-    g: Tensor,
-    m: Tensor,
+    plain: bool,
+    options: dict[str, Any],
+    entries: list[Tensor],
     rows: list[Tensor],
     numbers: Tensor,
-    options: dict[str, Any],
-    plain: bool,
-) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+) -> list[Tensor]:
+    w, g, m = entries
     ww, *others = inner_products(w, g, m)
     change = rule((one_by_one(ww), *others), *rows, kind(*numbers.unbind(0)), **options)
     combine_(w, g, m, change, plain)
+    for row, new in zip(rows, change.state, strict=True):
+        row.copy_(new)
     # The coefficients are of no use outside, but an output is made once per vector and not once per entry.
-    return change.state, [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
+    return [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
 
 
 def _may_hold_a_zero_vector(w: Tensor) -> bool:

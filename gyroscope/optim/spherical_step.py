@@ -19,7 +19,7 @@ Products = tuple[Tensor, ...]
 
 
 class AdamNumbers(NamedTuple):
-    """Options of the moment, and the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …"""
+    """Options of the moment, the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …, and a vector's entries."""
 
     lr: Number
     l2: Number
@@ -28,6 +28,7 @@ class AdamNumbers(NamedTuple):
     correction1: Number
     correction2: Number
     eps: Number
+    fan_in: int = 1
 
 
 class SGDNumbers(NamedTuple):
@@ -105,7 +106,7 @@ def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
     return total
 
 
-def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int, transport: bool = False) -> Change:
+def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, transport: bool = False) -> Change:
     """Adam-S: Adam with one second moment v per vector     (SP 61–63).
 
         g ← g + λω,  m ← β1·m + (1-β1)g,  v ← β2·v + (1-β2)‖g‖²/d,  ω' = ω - lr·m̂/(√v̂ + ε)
@@ -114,7 +115,7 @@ def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int,
     """
     ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
     none, prior = ww == 0, by.beta2 / by.correction2 * exp_avg_sq
-    v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / fan_in
+    v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / by.fan_in
     rate = by.lr / by.correction1 / torch.where(none, 1.0, (v / by.correction2).sqrt() + by.eps)
     m0: Number = 0.0
     m1: Number = 1.0
@@ -128,9 +129,9 @@ def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int,
     return Change((*y, 0.0, -rate, m0, m1), adam, (v * shrink,))
 
 
-def adam_srt(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, fan_in: int) -> Change:
+def adam_srt(found: Products, exp_avg_sq: Tensor, by: AdamNumbers) -> Change:
     """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
-    return adam_s(found, exp_avg_sq, by, fan_in=fan_in, transport=True)
+    return adam_s(found, exp_avg_sq, by, transport=True)
 
 
 def sgd_mrt(found: Products, by: SGDNumbers) -> Change:

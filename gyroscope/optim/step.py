@@ -23,13 +23,40 @@ def adamw(
 
     w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t).
     """
+    if _fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
+        # AdamW's own step of a weight that is 0; a count so large needs no bias corrections.
+        out.zero_()
+        torch._fused_adamw_(
+            [out],
+            [grad],
+            [exp_avg],
+            [exp_avg_sq],
+            [],
+            [torch.full((), 1e30, device=out.device)],
+            lr=1 / bias,
+            beta1=1 - w1,
+            beta2=1 - w2,
+            weight_decay=0.0,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return
     _average(exp_avg, grad, w1)
-    if isinstance(w2, Tensor):
-        _average(exp_avg_sq, grad * grad, w2)
-    else:  # without a pass for the square
-        exp_avg_sq.mul_(1 - w2).addcmul_(grad, grad, value=w2)
+    _average(exp_avg_sq, grad * grad, w2)
     torch.sqrt(exp_avg_sq, out=out).add_(eps).mul_(-bias)
     torch.div(exp_avg, out, out=out)
+
+
+def _fusable(tensors: tuple[Tensor, ...], numbers: tuple[Number, ...]) -> bool:
+    """Whether torch's fused kernel takes these: one dtype, laid out alike, and numbers that no device has to tell."""
+    first = tensors[0]
+    return (
+        first.device.type in ("cpu", "cuda")
+        and not torch.compiler.is_compiling()
+        and all(x.dtype == first.dtype and x.is_contiguous() for x in tensors)
+        and not any(isinstance(number, Tensor) for number in numbers)
+    )
 
 
 def sgd(
@@ -63,6 +90,11 @@ def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) 
     _average(exp_avg, grad, w2)
 
 
+def given(update: Tensor, out: Tensor) -> None:
+    """A direction that somebody else has made."""
+    out.copy_(update)
+
+
 def _average(average: Tensor, value: Tensor, weight: Number) -> None:
     if isinstance(weight, Tensor):  # lerp_ wants a weight of the average's own dtype
         average.add_(weight * (value - average))
@@ -88,10 +120,13 @@ class Turning(NamedTuple):
 def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
     w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
-    if torch.compiler.is_compiling():
-        ww, uu = (w * w).sum(dims), (u * u).sum(dims)
-    else:  # a norm reads once what a product would write and read again
-        ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
+    return w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)
+
+
+def eager_sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+    """The same where each operation is a pass of its own: a norm reads once what a product writes and reads again."""
+    w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
+    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
     return w.sum(dims), u.sum(dims), ww, (w * u).sum(dims), uu
 
 
@@ -156,19 +191,15 @@ def turn(
     return Turn(A, B, torch.where(alive & moves, D, stays), n, nu)
 
 
-def displace_(w: Tensor, u: Tensor, turn: Turn) -> Tensor:
-    """Δ ← (A-1)·ω + B·Δ + D: what the turn adds to ω. Added at once, it is rounded only once at the weights' scale."""
-    A, B, D = (values.view(-1, *(1,) * (u.dim() - 1)) for values in turn[:3])
-    return torch.addcmul(D, u, B, out=u).addcmul_(w.to(u.dtype), A - 1)
-
-
 def move_(w: Tensor, u: Tensor, turn: Turn, noise: Tensor | None = None) -> None:
     """ω ← A·ω + B·Δ + D; Δ is used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
-    if noise is None:
-        w.add_(displace_(w, u, turn))
-    else:
-        new = displace_(w, u, turn).add_(w)
-        w.copy_(new + torch.ldexp(noise, torch.frexp(new).exponent + _digits(w.dtype)))
+    A, B, D = (values.view(-1, *(1,) * (u.dim() - 1)) for values in turn[:3])
+    u.mul_(B).add_(D)
+    if w.dtype == u.dtype:
+        w.mul_(A).add_(u)
+        return
+    moved = u.addcmul_(w.to(u.dtype), A)
+    w.copy_(moved if noise is None else moved + torch.ldexp(noise, torch.frexp(moved).exponent + _digits(w.dtype)))
 
 
 def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:

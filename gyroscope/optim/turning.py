@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim.compiling import compiled, packed, rotate_rows
+from gyroscope.optim.compiling import can_run, packed, rotate_rows, run
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
-from gyroscope.optim.step import Number, Turn, Turning, move_, plain_, sums, turn
+from gyroscope.optim.step import Number, Turn, Turning, eager_sums, move_, plain_, turn
 from gyroscope.theory.validate import check_fraction
 
 Direction = Callable[..., None]
@@ -72,9 +72,11 @@ class Plan:
         return {name: knob for name, knob in self.inner.knobs.items() if isinstance(knob, bool)}
 
     def numbers(self, device: torch.device) -> Tensor:
-        """The turn's numbers and the direction's as one tensor, made once."""
+        """The turn's numbers, the direction's and the L2, if it has one, as one tensor, made once."""
         if device not in self._packed:
-            self._packed[device] = packed([*self.by, *(self.inner.knobs[name] for name in self.names)], device)
+            l2 = [] if self.inner.l2 is None else [self.inner.l2]
+            knobs = [self.inner.knobs[name] for name in self.names]
+            self._packed[device] = packed([*self.by, *knobs, *l2], device)
         return self._packed[device]
 
 
@@ -204,39 +206,29 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
     noise = views.pop() if len(views) > 2 + len(plan.inner.moments) else None
     rows = {name: local(state[name]) for name in ROW_STATE if name in state}
     options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
-    if group["compile"] and across is None:
-        _rotate_compiled(views, noise, rows, plan, options)
+    if group["compile"] and across is None and can_run(views):
+        rotate_compiled(views, noise, rows, plan, options)
     else:
         _rotate_eager(views, noise, rows, plan, options, space, across)
 
 
-def _rotate_compiled(
+def rotate_compiled(
     views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, options: dict[str, Any]
 ) -> None:
-    # As nobody's views, for Dynamo compiles again when a view's base has another number of dimensions.
-    w, grad, *moments = (view.data for view in views)
-    inner, radius, imbalance = plan.inner, rows["radius"], rows.get("imbalance")
-    kind = (inner.direction, w.dim(), w.dtype, w.shape[0] == 1, options["centre"], noise is None, imbalance is None)
-    angle = None if imbalance is None else plan.by.angle * imbalance
-    l2 = None if inner.l2 is None else inner.l2 * (radius == 0).to(radius.dtype)
-    program, numbers = compiled(rotate_rows, kind), plan.numbers(w.device)
-    found = program(
-        inner.direction,
-        plan.names,
-        plan.flags,
-        w,
-        grad,
-        moments,
-        radius,
-        rows["update_sq"],
-        numbers,
-        angle,
-        l2,
-        noise,
-        **options,
+    """One rotational step of [weight, gradient, *moments] in rows, by one program."""
+    entries = views if noise is None else [*views, noise]
+    key = (plan.inner.direction, plan.names, *plan.flags.values(), options["centre"], options["slack"], noise is None)
+    step = partial(
+        rotate_rows,
+        direction=plan.inner.direction,
+        names=plan.names,
+        flags=plan.flags,
+        l2=plan.inner.l2 is not None,
+        moments=len(plan.inner.moments),
+        centre=options["centre"],
+        slack=options["slack"],
     )
-    radius.copy_(found.radius)
-    rows["update_sq"].copy_(found.update_sq)
+    run(key, step, entries, list(rows.values()), plan.numbers(views[0].device))
 
 
 def _rotate_eager(
@@ -276,7 +268,7 @@ def turns(
     Two passes over pieces that fit into cache, with what is known per vector made at once in between.
     """
     parts = in_cache(w)
-    found = torch.cat([torch.stack(sums(w[part], directed(part))) for part in parts], -1)
+    found = torch.cat([torch.stack(eager_sums(w[part], directed(part))) for part in parts], -1)
     found = found if across is None else across.summed(found)
     turned: Turn = turn(found.unbind(0), radius, update_sq, by, **options)
     radius.copy_(turned.radius)
