@@ -1,6 +1,5 @@
 """What every optimizer shares: checked options, state that survives loading, the loop over parameters."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import chain
@@ -22,10 +21,6 @@ BOOKKEEPING = {"params", "param_names", "name", "initial_lr", "max_lr", "min_lr"
 """Keys that torch, its schedulers and users keep in a group beside the options."""
 TORCH_ONLY = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay", "dampening"}
 REFUSED = {"amsgrad", "maximize"}
-ROUNDING = (
-    "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
-    "pass stochastic_rounding=True, or keep the weights in float32"
-)
 
 
 class Base(torch.optim.Optimizer, ABC):
@@ -82,9 +77,7 @@ class Base(torch.optim.Optimizer, ABC):
                 if p.grad is not None:
                     self._step(p, group, space)
         space.finish()
-        if space.rounds_updates_away and not self.__dict__.get("_warned"):
-            self._warned = True
-            warnings.warn(ROUNDING, stacklevel=2)
+        space.warn(self.__dict__.setdefault("_told", set()))
         return loss
 
     def _step(self, p: Tensor, group: Group, space: Workspace) -> None:

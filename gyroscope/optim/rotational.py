@@ -12,7 +12,7 @@ from gyroscope.optim.base import SPLIT, Group
 from gyroscope.optim.compiling import can_run
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.step import Turning, given, move_
-from gyroscope.optim.turning import Inner, Plan, rotate_compiled, row_state, slack, turns
+from gyroscope.optim.turning import Inner, Plan, Workspace, rotate_compiled, row_state, slack, turns
 from gyroscope.theory.rule import UpdateRule
 from gyroscope.theory.validate import check_fraction, check_non_negative
 from gyroscope.theory.weights import Weights
@@ -55,10 +55,11 @@ class Rotational(torch.optim.Optimizer):
         centre: bool = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
+        stochastic_rounding: bool = False,
     ) -> None:
         self.inner = inner
         options: Group = {**SPLIT, "granularity": granularity, "mode": mode, "beta": beta, "centre": centre}
-        options["compile"] = compile
+        options |= {"compile": compile, "stochastic_rounding": stochastic_rounding}
         super().__init__(inner.param_groups, {**options, "angular_update": angular_update, "angle_schedule": None})
         self.param_groups, self.state = inner.param_groups, inner.state
         self._spare: dict[Tensor, Tensor] = {}  # memory in which the inner optimizer steps
@@ -114,9 +115,11 @@ class Rotational(torch.optim.Optimizer):
             self._inner_step(stand_ins)
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = {p: self._take_back(p) for p in list(self._weights)}
+        space = Workspace()
         for group, now in zip(groups, turning, strict=True):
             for p in now:
-                self._turn(p, updates[p], group)
+                self._turn(p, updates[p], group, space)
+        space.warn(self.__dict__.setdefault("_told", set()))
         return loss
 
     def _stands_alone(self, group: Group) -> bool:
@@ -164,7 +167,7 @@ class Rotational(torch.optim.Optimizer):
         finally:
             self.inner.param_groups = groups
 
-    def _turn(self, p: Tensor, update: Tensor, group: Group) -> None:
+    def _turn(self, p: Tensor, update: Tensor, group: Group, space: Workspace) -> None:
         split, state, alone = Split.of(group), self.state[p], self._unscaled(group)
         if alone["lr"] is group["lr"]:
             update.sub_(p).div_(group["lr"])
@@ -183,18 +186,19 @@ class Rotational(torch.optim.Optimizer):
         across = across_processes(p, split)
         if across is None and local(p).numel() == 0:
             return
-        w, u = (split if across is None else across.split).rows(local(p.detach()), local(update))
+        tensors = [local(p.detach()), local(update)]
+        noise = space.noise(tensors[0], t, angle, group["stochastic_rounding"])
+        w, u, *others = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
+        noise = others[0] if others else None
         rows = {name: local(state[name]) for name in self.row_state}
         options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
         if group["compile"] and across is None and can_run([w]):
             plan = Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by)
-            rotate_compiled([w, u], None, rows, plan, options)
+            rotate_compiled([w, u], noise, rows, plan, options)
             return
         u = u.to(at_least_float32(u.dtype))
-        for part, turned in turns(
-            w, lambda part: u[part], rows["radius"], rows["update_sq"], by, across, options
-        ):
-            move_(w[part], u[part], turned)
+        for part, turned in turns(w, lambda part: u[part], rows["radius"], rows["update_sq"], by, across, options):
+            move_(w[part], u[part], turned, None if noise is None else noise[part])
 
     def _angle(self, group: Group, p: Tensor, t: int) -> Any:
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""

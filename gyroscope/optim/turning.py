@@ -1,5 +1,6 @@
 """One rotational step of one tensor: views, row state and pieces in cache around the formulas of `step.py`."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,6 +14,11 @@ from gyroscope.optim.compiling import can_run, packed, rotate_rows, run
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
 from gyroscope.optim.step import Number, Turn, Turning, eager_sums, move_, plain_, turn
 from gyroscope.theory.validate import check_fraction
+
+ROUNDING = (
+    "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
+    "pass stochastic_rounding=True, or keep the weights in float32"
+)
 
 Direction = Callable[..., None]
 Imbalance = tuple[float, float, int]
@@ -86,7 +92,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self.num_tensors = 0
-        self.rounds_updates_away = False
+        self._rounds_updates_away = False
         self._plans: dict[tuple[int, int], Plan] = {}
         self._small: dict[tuple[object, ...], tuple[Callable[[list[Tensor]], None], list[list[Tensor]]]] = {}
         self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
@@ -142,12 +148,26 @@ class Workspace:
                 for tensors, part in zip(waiting, together[index].split(sizes), strict=True):
                     tensors[index].view(-1).copy_(part)
 
-    def noise(self, x: Tensor, seed: int) -> Tensor:
-        """Uniform in [-½, ½), of x's shape; the seed is the step's number, so that a resumed run rounds alike."""
-        generator = self._generators.get(x.device)
+    def noise(self, w: Tensor, step: int, angle: Number, stochastic: bool) -> Tensor | None:
+        """Uniform in [-½, ½), to round low-precision weights with; seeded by `step`: a resumed run rounds alike.
+
+        None where the weights need none or none is wanted: then an angle too small for them is remembered.
+        """
+        if w.dtype.itemsize >= 4:
+            return None
+        if not stochastic:
+            self._rounds_updates_away |= _known_below(angle, 1.28 * torch.finfo(w.dtype).eps)
+            return None
+        generator = self._generators.get(w.device)
         if generator is None:
-            generator = self._generators[x.device] = torch.Generator(x.device).manual_seed(seed)
-        return torch.empty(x.shape, device=x.device).uniform_(-0.5, 0.5, generator=generator)
+            generator = self._generators[w.device] = torch.Generator(w.device).manual_seed(step)
+        return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
+
+    def warn(self, told: set[str]) -> None:
+        """Tell the user once of what was noticed; `told` remembers."""
+        if self._rounds_updates_away and ROUNDING not in told:
+            told.add(ROUNDING)
+            warnings.warn(ROUNDING, stacklevel=4)  # where the user calls step
 
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
@@ -198,12 +218,9 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
     across = across_processes(p, split)
     if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and nobody waits for it
         return
-    if w.dtype.itemsize < 4:
-        stochastic = group["stochastic_rounding"]
-        tensors += [space.noise(w, int(state["step"]))] if stochastic else []
-        space.rounds_updates_away |= not stochastic and _known_below(plan.by.angle, 1.28 * torch.finfo(w.dtype).eps)
-    views = (split if across is None else across.split).rows(*tensors)
-    noise = views.pop() if len(views) > 2 + len(plan.inner.moments) else None
+    noise = space.noise(w, int(state["step"]), plan.by.angle, group["stochastic_rounding"])
+    views = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
+    noise = None if noise is None else views.pop()
     rows = {name: local(state[name]) for name in ROW_STATE if name in state}
     options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
     if group["compile"] and across is None and can_run(views):

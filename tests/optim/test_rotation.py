@@ -21,6 +21,13 @@ VARIANTS = {
 every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
 
 
+def wrapped(params, eta=ETA, **options):
+    return Rotational(torch.optim.AdamW(params, lr=9.5 * eta**2, weight_decay=1.0), **options)
+
+
+every_rounding = pytest.mark.parametrize("make", [*VARIANTS.values(), wrapped], ids=[*VARIANTS, "Rotational"])
+
+
 def walk(make, steps, dtype=torch.float32, vectors=32, dim=128, **options):
     """Weights before and after, and the mean angle of the last half of the steps, on white-noise gradients."""
     generator = torch.Generator().manual_seed(0)
@@ -52,7 +59,7 @@ def test_bfloat16_weights_keep_norm_and_angle(make):
     assert end.mean(1).abs().max() < 1e-3
 
 
-@every_variant
+@every_rounding
 def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
     """Rounding itself turns a vector, so what is kept is the way travelled: the angle over many steps one way."""
     ways = {}
@@ -80,7 +87,7 @@ def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
     assert ways["rounded"] < 0.7 * ways["float32"]
 
 
-@every_variant
+@every_rounding
 def test_stochastic_rounding_turns_by_the_mean_angle_of_each_step_of_a_walk(make):
     """The turn along what a float32 twin, put at the same weights before each step, makes of the same gradient."""
     torch.manual_seed(0)
