@@ -112,8 +112,8 @@ def plot(result: Result[Config]) -> Figure:
             when = config.steps - falls_out_before_end(schedule, config.steps, config.decay, rule.norm_power)
             figure.add_vline(x=when, line={"color": COLOURS[i], "dash": "dot", "width": 1.5}, row=1, col=col + 1)
     figure.update_xaxes(title_text="step (dotted: the closed form for when it leaves)")
-    figure.update_yaxes(title_text="norm over equilibrium norm", range=[0.95, 2], col=1)
-    figure.update_yaxes(range=[0.95, 2], col=2)
+    figure.update_yaxes(title_text="norm over equilibrium norm", range=[0.8, 2], col=1)
+    figure.update_yaxes(range=[0.8, 2], col=2)
     return styled(figure, "Falling out of equilibrium at the end of a schedule")
 
 
