@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gyroscope.planner import look
+
 WIDTH, HEIGHT = 1000, 560
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 PAGE = """<!doctype html><meta charset="utf-8"><body>{figure}<pre id="svg"></pre><script>
@@ -17,23 +19,28 @@ Plotly.toImage("figure", {{format: "svg", width: {width}, height: {height}}}).th
   document.getElementById("svg").textContent = decodeURIComponent(url.slice(url.indexOf(",") + 1)); }});
 </script></body>"""
 
-# Okabe and Ito's colours: told apart by every kind of colour vision.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000")
+# The pages' look on light ground: what is measured is solid and coloured, what is predicted dashed and in ink.
+COLOURS = look.COLOURS
+INK, GROUND, GRID = (look.light(name) for name in ("text", "ground", "line"))
+MEASURED, PREDICTED = look.SOLID, {"color": INK, **look.DASHED}
 
 
 def styled(figure: Any, title: str) -> Any:
-    """The figure in the look of the lab: a title, white ground, thin grid."""
+    """The figure in the look of the pages: their ink, ground, grid, font and colours; a title above, a legend below."""
     figure.update_layout(
         template="plotly_white",
-        title={"text": title, "font": {"size": 17}, "x": 0.02},
-        font={"family": "system-ui, sans-serif", "size": 13},
+        title={"text": title, "font": {"size": 18}, "x": 0.02},
+        paper_bgcolor=GROUND,
+        plot_bgcolor=GROUND,
+        font={"family": look.FONT, "size": 14, "color": INK},
         colorway=COLOURS,
         legend={"orientation": "h", "yanchor": "top", "y": -0.13, "x": 0},
         margin={"l": 70, "r": 30, "t": 80, "b": 90},
         width=WIDTH,
         height=HEIGHT,
     )
-    return figure
+    axis = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID}
+    return figure.update_xaxes(axis).update_yaxes(axis)
 
 
 def draw(figure: Any, path: Path) -> Path:

@@ -14,11 +14,12 @@ import pytest
 from gyroscope.cli import main
 from gyroscope.lab import record
 from gyroscope.lab.bench import Bench
-from gyroscope.lab.catalogue import catalogue, chosen, entry
+from gyroscope.lab.catalogue import ROOM, catalogue, chosen, entry
 from gyroscope.lab.claim import agrees, at_least, at_most, estimate
 from gyroscope.lab.papers import ELSEWHERE
 from gyroscope.lab.picture import BROWSERS, draw, styled
 from gyroscope.lab.readme import write_readme
+from gyroscope.planner import look
 
 FIGURES = {"re": 15, "smd": 9, "sp": 5, "ct": 16}
 TABLES = {"re": 5, "smd": 2, "sp": 5, "ct": 0}
@@ -239,6 +240,24 @@ def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_pat
     assert "a title" in text
     assert "0.012" in text
     assert len(text) < 30_000
+
+
+def test_a_figure_has_the_look_of_the_pages():
+    from plotly.graph_objects import Figure, Scatter
+
+    from gyroscope.lab.picture import MEASURED, PREDICTED
+
+    figure = styled(Figure(Scatter(y=[1, 2])), "a title")
+    assert figure.layout.colorway == look.COLOURS
+    assert figure.layout.font.family in look.style()
+    for colour in (figure.layout.font.color, figure.layout.paper_bgcolor, figure.layout.xaxis.gridcolor):
+        assert colour in look.style().split("dark")[0]
+    assert ("dash" in MEASURED, PREDICTED["dash"]) == (False, "dash")
+
+
+def test_no_experiment_has_colours_of_its_own():
+    for path in ROOM.glob("*/*.py"):
+        assert not re.search(r'"#[0-9a-f]{3,6}"|"(black|red|blue|green|gr[ae]y)"|hsl\(|rgb\(', path.read_text()), path
 
 
 def test_without_a_browser_the_figure_is_a_page_that_needs_no_network(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
@@ -103,20 +103,17 @@ def plot(result: Result[Config]) -> Figure:
         for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
             told = config.forecast(rule, schedule)
             t = np.linspace(every(config) - 1, config.steps - 1, POINTS).astype(int)
-            marker = {"color": COLOURS[i], "size": 4}
-            dots = Scatter(
-                x=t, y=result["ratio"][:, col, i].mean(0), mode="markers", marker=marker, name=f"{name}, measured"
-            )
-            ratio = (told.norm / told.equilibrium_norm)[t]
-            line = Scatter(x=t, y=ratio, mode="lines", line={"color": COLOURS[i], "width": 1}, name=f"{name}, forecast")
-            for trace in (dots, line):
-                trace.showlegend = col == 0
-                figure.add_trace(trace, row=1, col=col + 1)
+            measured, ratio = result["ratio"][:, col, i].mean(0), (told.norm / told.equilibrium_norm)[t]
+            wide = {"color": COLOURS[i], "width": 3.5}  # to be seen on both sides of the forecast
+            line = Scatter(x=t, y=measured, mode="lines", line=wide, name=f"{name}, measured")
+            dashed = Scatter(x=t, y=ratio, mode="lines", line=PREDICTED, name="forecast")
+            figure.add_trace(line.update(showlegend=col == 0), row=1, col=col + 1)
+            figure.add_trace(dashed.update(showlegend=col == 0 and name == NAMES[-1]), row=1, col=col + 1)
             when = config.steps - falls_out_before_end(schedule, config.steps, config.decay, rule.norm_power)
             figure.add_vline(x=when, line={"color": COLOURS[i], "dash": "dot", "width": 1.5}, row=1, col=col + 1)
     figure.update_xaxes(title_text="step (dotted: the closed form for when it leaves)")
-    figure.update_yaxes(title_text="norm over equilibrium norm", range=[0.95, 2], col=1)
-    figure.update_yaxes(range=[0.95, 2], col=2)
+    figure.update_yaxes(title_text="norm over equilibrium norm", range=[0.8, 2], col=1)
+    figure.update_yaxes(range=[0.8, 2], col=2)
     return styled(figure, "Falling out of equilibrium at the end of a schedule")
 
 

@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure, Scatter
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
@@ -103,12 +103,12 @@ def plot(result: Result[Config]) -> Figure:
     fine = np.unique(np.geomspace(config.batches[0], config.batches[-1], 20).astype(int))
     figure = Figure()
     for i, (name, base) in enumerate((("norm", float(eq.norm or 0.0)), ("angle", float(eq.angular_update or 0.0)))):
-        marker, line = {"color": COLOURS[i], "size": 10}, {"color": COLOURS[i], "width": 1.5}
+        marker, line = {"color": COLOURS[i], "size": 10}, PREDICTED | {"color": COLOURS[i]}
         y = result[name].mean(0) / base
         figure.add_trace(Scatter(x=config.batches, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
         y = [predicted(config, int(batch))[i] / base for batch in fine]
         figure.add_trace(Scatter(x=fine, y=y, mode="lines", line=line, name=f"{name}, predicted"))
-    figure.add_hline(y=1, line={"dash": "dash", "color": "black", "width": 1})
+    figure.add_hline(y=1, line={"dash": "dot", "color": INK, "width": 1})
     figure.update_xaxes(type="log", title_text="batch", tickvals=config.batches)
     figure.update_yaxes(title_text="over the arcsine law for Gaussian gradients")
     return styled(figure, "Lion in small batches: gradient norms vary, signs stay correlated, norms grow")

@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure, Scatter
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
@@ -105,10 +105,10 @@ def plot(result: Result[Config]) -> Figure:
         y = result["cosine"][:, i].mean(0)
         figure.add_trace(Scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
     x = np.linspace(0, 3, 50)
-    line = {"color": "black", "dash": "dash", "width": 1.5}
-    figure.add_trace(Scatter(x=x, y=np.exp(-x), mode="lines", line=line, name="exp(-a·k)"))
+    figure.add_trace(Scatter(x=x, y=np.exp(-x), mode="lines", line=PREDICTED, name="exp(-a·k)"))
     figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
-    figure.update_yaxes(title_text="cosine of a vector with itself k steps ago", type="log", range=[-1.5, 0.05])
+    ticks = [0.05, 0.1, 0.2, 0.5, 1.0]
+    figure.update_yaxes(title_text="cosine with itself k steps ago", type="log", range=[-1.5, 0.05], tickvals=ticks)
     return styled(figure, "Directions are forgotten at the rate of the decay")
 
 

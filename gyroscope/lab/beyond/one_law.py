@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
@@ -115,7 +115,7 @@ def plot(result: Result[Config]) -> Figure:
             dots = Scatter(x=result.config.decays, y=ratio, mode="markers", marker=marker, showlegend=False)
             figure.add_trace(dots, row=1, col=2)
     ends = [told["angle"].min() / 1.2, told["angle"].max() * 1.2]
-    line = {"color": "black", "width": 1, "dash": "dash"}
+    line = PREDICTED
     figure.add_trace(Scatter(x=ends, y=ends, mode="lines", line=line, name="the law"), row=1, col=1)
     figure.add_hline(y=1, line=line, row=1, col=2)
     figure.update_xaxes(type="log")

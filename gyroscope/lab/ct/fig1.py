@@ -17,7 +17,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, at_least
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.models import Shape, Transformer
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, MEASURED, PREDICTED, styled
 from gyroscope.lab.text import standard_library
 from gyroscope.simulate.flow import flow
 
@@ -99,8 +99,8 @@ def plot(result: Result[Config]) -> Figure:
     figure = make_subplots(rows=4, cols=4, vertical_spacing=0.04, horizontal_spacing=0.04)
     for i in range(PICKED):
         for name, label, line in (
-            ("discrete", "training", {"color": COLOURS[0], "width": 2}),
-            ("flow", "differential equation", {"color": COLOURS[1], "width": 1.5, "dash": "dash"}),
+            ("discrete", "training", {"color": COLOURS[0], **MEASURED}),
+            ("flow", "differential equation", PREDICTED | {"color": COLOURS[1]}),
         ):
             y = result[name][0, i] / result.config.lr
             trace = Scatter(x=t, y=y, name=label, line=line, showlegend=i == 0)

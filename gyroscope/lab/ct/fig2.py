@@ -14,7 +14,7 @@ from torch.optim import Adam
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, at_least, at_most
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
 COST = {"quick": "15 s", "paper": "2 min"}
@@ -75,26 +75,27 @@ def last_update(beta1: FloatArray, beta2: float, n: int) -> FloatArray:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Measured growth as colour, level curves of C in grey, normal curves in red, both boundaries in black."""
+    """Measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
     config = result.config
     grid = config.grid
     figure = Figure(Heatmap(x=grid, y=grid, z=result["growth"][0].T, colorscale="YlGnBu", zmin=0,
-                            colorbar={"title": "growth", "len": 0.8}, name="measured"))  # fmt: skip
+                            colorbar={"title": "growth<br>per step", "len": 0.8}, name="measured"))  # fmt: skip
     fine = np.linspace(config.lowest, config.highest, 60)
     c = margin(fine[:, None], fine[None, :])
     levels = {"start": -0.8, "end": 2.0, "size": 0.2, "coloring": "none", "showlabels": True}
-    figure.add_trace(Contour(x=fine, y=fine, z=c, contours=levels, line={"color": "#888", "width": 1}, showscale=False,
+    grey = {"color": COLOURS[6], "width": 1}
+    figure.add_trace(Contour(x=fine, y=fine, z=c, contours=levels, line=grey, showscale=False,
                              name="level curves of C", showlegend=True))  # fmt: skip
     for start in (0.6, 0.7, 0.8, 0.9, 0.999):
         beta2 = np.linspace(config.lowest, config.highest, 200)
         cubes = 0.9**3 + 2 * (start**3 - beta2**3)
         inside = beta2[(cubes < config.highest**3) & (cubes > config.lowest**3)]
         y = normal_curve(0.9, start, inside)
-        red = {"color": "#d00", "width": 1.5, "dash": "dash"}
+        red = PREDICTED | {"color": COLOURS[1]}
         figure.add_trace(Scatter(x=inside, y=y, mode="lines", line=red, name="normal curves", showlegend=start == 0.6))
     for name, y, dash in (("C = 0", level_curve(0.0, fine), "solid"), ("β1² = β2", np.sqrt(fine), "dot")):
         shown = np.asarray(y) <= config.highest
-        black = {"color": "black", "width": 2.5, "dash": dash}
+        black = {"color": INK, "width": 2.5, "dash": dash}
         figure.add_trace(Scatter(x=fine[shown], y=np.asarray(y)[shown], mode="lines", line=black, name=name))
     figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
     figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])

@@ -15,7 +15,7 @@ from gyroscope.lab.bench import Bench
 from gyroscope.lab.claim import Claim, at_least, at_most
 from gyroscope.lab.ct._max_update import Training, bound, max_updates, shown
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.theory.stability import growth_rate, margin, normal_curve
 
 COST = {"quick": "2 min", "paper": "days"}
@@ -74,25 +74,23 @@ def plot(result: Result[Config]) -> Figure:
     """(a) the largest update over time under its bounds, (b) the slopes, (c) where the points lie."""
     config = result.config
     titles = ["largest update ‖u_n‖_∞, bounds (5) dotted", "slope of ln‖u_n‖_∞", "points on the normal curve"]
-    figure = make_subplots(cols=3, subplot_titles=titles, column_widths=[0.4, 0.35, 0.25])
+    figure = make_subplots(cols=3, subplot_titles=titles, column_widths=[0.4, 0.35, 0.25], horizontal_spacing=0.1)
     n, betas = shown(config), config.betas
     c = np.array([margin(*pair) for pair in betas])
-    for i in np.linspace(0, config.points - 1, min(config.points, 6)).astype(int):
-        line = {"color": f"hsl({int(240 * i / max(config.points - 1, 1))},70%,45%)", "width": 1.5}
+    for colour, i in zip(COLOURS, np.linspace(0, config.points - 1, min(config.points, 6)).astype(int), strict=False):
+        line = {"color": colour, "width": 1.5}
         figure.add_trace(Scatter(x=n + 1, y=result["update"][0, i], line=line, name=f"C = {c[i]:.3f}"), row=1, col=1)
         dotted = Scatter(x=n + 1, y=bound(config, betas[i], False)[n], line=line | {"dash": "dot"}, showlegend=False)
         figure.add_trace(dotted, row=1, col=1)
     for seed in range(config.seeds):
-        marker = {"color": COLOURS[7], "size": 7}
+        marker = {"color": INK, "size": 7}
         points = Scatter(
             x=c, y=result["slope"][seed], mode="markers", marker=marker, name="measured", showlegend=seed == 0
         )
         figure.add_trace(points, row=1, col=2)
     for exact, name, colour in ((False, "|C|/2", COLOURS[1]), (True, "½ln(β1²/β2)", COLOURS[0])):
         y = exponents(config, exact)
-        figure.add_trace(
-            Scatter(x=c, y=y, name=name, mode="lines", line={"dash": "dash", "color": colour}), row=1, col=2
-        )
+        figure.add_trace(Scatter(x=c, y=y, name=name, mode="lines", line=PREDICTED | {"color": colour}), row=1, col=2)
     dots = Scatter(x=[b for _, b in betas], y=[a for a, _ in betas], mode="markers", showlegend=False)
     figure.add_trace(dots.update(marker={"color": c, "colorscale": "Viridis_r", "size": 7}), row=1, col=3)
     figure.update_yaxes(type="log", exponentformat="power", dtick=2, row=1, col=1)

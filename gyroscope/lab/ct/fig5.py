@@ -20,7 +20,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import FloatArray, Result
 from gyroscope.lab.models import Shape, Transformer, per_head, queries_and_keys
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, styled
 from gyroscope.lab.text import standard_library
 from gyroscope.simulate.sphere_flow import norm_equation, norm_identity
 
@@ -131,7 +131,7 @@ def plot(result: Result[Config]) -> Figure:
         steps = _shown(result.config.settings(name)[2]) + 1
         for col, i in enumerate((0, 1, heads, heads + 1), 1):
             for label, y, line in (
-                ("measured", result[f"{name}_norm2"], {"color": COLOURS[7], "width": 3}),
+                ("measured", result[f"{name}_norm2"], {"color": INK, "width": 3}),
                 ("identity with ⟨W,u⟩", result[f"{name}_identity"], {"color": COLOURS[5], "dash": "dot", "width": 2.5}),
                 ("CT (8)", result[f"{name}_equation"], {"color": COLOURS[1], "dash": "dash"}),
                 ("recursion, hyper-parameters only", recursion(result, name), {"color": COLOURS[2], "dash": "dashdot"}),
@@ -139,6 +139,7 @@ def plot(result: Result[Config]) -> Figure:
                 trace = Scatter(x=steps, y=y[0, i], name=label, line=line, mode="lines", showlegend=row == col == 1)
                 figure.add_trace(trace, row=row, col=col)
     figure.update_annotations(font_size=12)
+    figure.update_xaxes(title_text="step", row=2)
     return styled(figure, "‖W‖² of query and key matrices: measured, and described in three ways")
 
 

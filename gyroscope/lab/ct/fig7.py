@@ -63,7 +63,7 @@ def plot(result: Result[Config]) -> Figure:
             y = bound(config, betas, exact)[n]
             figure.add_trace(Scatter(x=n[1:] + 1, y=y[1:], line=line | {"dash": dash, "width": 1}, showlegend=False))
     figure.update_xaxes(title_text="step", type="log", dtick=1)
-    figure.update_yaxes(title_text="largest update ‖u_n‖_∞", type="log")
+    figure.update_yaxes(title_text="largest update ‖u_n‖_∞", type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
     return styled(figure, "On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
 
 

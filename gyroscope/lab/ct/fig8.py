@@ -17,7 +17,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, at_least, at_most
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.models import Shape, Transformer, per_head, queries_and_keys
-from gyroscope.lab.picture import styled
+from gyroscope.lab.picture import COLOURS, styled
 from gyroscope.lab.text import standard_library
 
 COST = {"quick": "30 s", "paper": "a day"}
@@ -94,13 +94,13 @@ def plot(result: Result[Config]) -> Figure:
     for col in range(2):
         count = result["inner"].shape[2]
         for i in range(count):
-            line = {"color": f"hsl({int(300 * i / count)},60%,50%)", "width": 1}
+            line = {"color": COLOURS[i % len(COLOURS)], "width": 1}
             y = np.maximum(result["inner"][0, col, i], 1e-12)
             figure.add_trace(Scatter(x=n, y=y, line=line, showlegend=False), row=1, col=col + 1)
     figure.update_yaxes(type="log", dtick=2, exponentformat="power")
     figure.update_yaxes(title_text="|⟨W(t_N), g(t_n)⟩|", col=1)
     figure.update_xaxes(title_text="step n of the gradient")
-    return styled(figure, "The last query and key matrices and their past gradients")
+    return styled(figure, "The last query and key matrices and their past gradients, a line for each matrix")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -18,7 +18,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, at_least
 from gyroscope.lab.experiment import FloatArray, Result
 from gyroscope.lab.models import Shape, Transformer, queries_and_keys
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, MEASURED, PREDICTED, styled
 from gyroscope.lab.text import standard_library
 from gyroscope.optim import AdamS
 
@@ -111,8 +111,8 @@ def plot(result: Result[Config]) -> Figure:
     n = shown(result.config)
     for i in range(PICKED):
         for name, label, line in (
-            ("plain", "Adam", {"color": COLOURS[0], "width": 2}),
-            ("coarse", "one v per matrix", {"color": COLOURS[1], "width": 1.5, "dash": "dash"}),
+            ("plain", "Adam", {"color": COLOURS[0], **MEASURED}),
+            ("coarse", "one v per matrix", PREDICTED | {"color": COLOURS[1]}),
         ):
             y = result[name][0, i] / result.config.lr
             figure.add_trace(

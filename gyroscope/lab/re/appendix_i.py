@@ -10,12 +10,14 @@ from plotly.subplots import make_subplots
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._walks import optimizers, telling
 from gyroscope.simulate import network, unit_grad_norm
 
 COST = {"quick": "30 s", "paper": "8 min"}
 NAMES = ("Adam+L2", "AdamW", "SGDM")
+SYMBOLS = ("circle", "square-open", "x-thin-open")
+"""So that points on one another are seen."""
 COARSE = 0.1
 """Decay per step above which the paper's leading order is expected to fail: Adam+L2 on very small gradients."""
 
@@ -95,18 +97,18 @@ def plot(result: Result[Config]) -> Figure:
     figure = make_subplots(cols=2, subplot_titles=["norm", "angle per step, rad"])
     for col, quantity in enumerate(("norm", "angle")):
         for i, name in enumerate(NAMES):
-            marker = {"color": COLOURS[i], "size": 10}
+            marker = {"color": COLOURS[i], "size": 10, "symbol": SYMBOLS[i], "line": {"width": 2}}
             y = result[quantity][:, i].mean(0)
             dots = Scatter(x=config.gradients, y=y, mode="markers", marker=marker, name=name, showlegend=col == 0)
             figure.add_trace(dots, row=1, col=col + 1)
-        for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "solid")):
-            line = {"color": "black", "dash": dash, "width": 1.5}
+        for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "dash")):
+            line = PREDICTED | {"dash": dash}
             y = predicted(config, fine, leading)[col]
             figure.add_trace(
                 Scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0), row=1, col=col + 1
             )
-    figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
     return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not care")
 
 

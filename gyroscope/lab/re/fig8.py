@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.lab.re._walks import interquartile, of_layer, optimizers, telling
 from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
@@ -95,11 +95,11 @@ def plot(result: Result[Config]) -> Figure:
             for i, y in enumerate(result[quantity][0, col]):
                 mean = i == len(SHOWN)
                 name = "layer" if mean else f"vector at the {100 * SHOWN[i]:.0f} % quantile of gradient norms"
-                line = {"color": "black" if mean else COLOURS[i], "width": 2.2 if mean else 1}
+                line = {"color": INK if mean else COLOURS[2 + i], "width": 2.2 if mean else 1}
                 trace = Scatter(x=t, y=y, name=name, line=line, legendgroup=name, showlegend=row == col == 0)
                 figure.add_trace(trace, row=row + 1, col=col + 1)
             figure.add_hline(
-                y=predicted(result, rule)[row], line={"dash": "dash", "color": "red"}, row=row + 1, col=col + 1
+                y=predicted(result, rule)[row], line=PREDICTED | {"color": COLOURS[1]}, row=row + 1, col=col + 1
             )
     figure.update_xaxes(title_text="step", row=2)
     figure.update_yaxes(rangemode="tozero")

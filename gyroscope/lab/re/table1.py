@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, styled
 from gyroscope.lab.re._walks import NAMES, interquartile, of_layer, optimizers, telling
 from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 from gyroscope.theory import UpdateRule
@@ -108,9 +108,13 @@ def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[
 def plot(result: Result[Config]) -> Figure:
     """Measured over predicted by the paper's table (circles) and by the exact law (crosses)."""
     figure = make_subplots(
-        rows=2, cols=3, subplot_titles=[f"{q}: {s}" for q in ("norm", "angle") for s in SYSTEMS], shared_yaxes=True
+        rows=2,
+        cols=3,
+        subplot_titles=[f"{q}: {s}" for q in ("norm", "angle") for s in SYSTEMS],
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
     )
-    x = [f"{name}<br>×{scale:g}" for name in NAMES for scale in LOSS_SCALES]
+    x = [np.repeat(NAMES, len(LOSS_SCALES)), [f"{scale:g}" for scale in LOSS_SCALES] * len(NAMES)]
     for col, system in enumerate(SYSTEMS):
         for leading, symbol, name in ((True, "circle-open", "Table 1"), (False, "x-thin-open", "exact law")):
             told = predicted(result, system, leading)
@@ -119,11 +123,9 @@ def plot(result: Result[Config]) -> Figure:
                 marker = {"symbol": symbol, "size": 9, "color": COLOURS[0 if leading else 1], "line": {"width": 2}}
                 trace = Scatter(x=x, y=ratio, mode="markers", marker=marker, name=name, showlegend=row == col == 0)
                 figure.add_trace(trace, row=row + 1, col=col + 1)
-    figure.add_hline(y=1, line={"width": 1, "color": "black"})
-    figure.update_xaxes(tickfont={"size": 9}, tickangle=90)
-    styled(figure, "Measured over predicted, by optimizer and loss scale").update_layout(height=760)
-    figure.update_layout(legend={"y": -0.2})
-    return figure
+    figure.add_hline(y=1, line={"width": 1, "color": INK})
+    figure.update_xaxes(tickfont={"size": 10}, tickangle=0)
+    return styled(figure, "Measured over predicted, by optimizer and loss scale").update_layout(height=700)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

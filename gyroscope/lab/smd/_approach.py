@@ -15,7 +15,7 @@ from gyroscope.lab.bench import Values
 from gyroscope.lab.claim import Claim, agrees, at_most
 from gyroscope.lab.driven import drive, start
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import (
     contraction_far_above,
@@ -128,8 +128,8 @@ def picture(result: Result[A], title: str) -> Figure:
         dotted = Scatter(x=t, y=bound(config, result, 0, first * target), line=line | {"dash": "dot"}, showlegend=False)
         figure.add_trace(dotted, row=1, col=2)
     level = norm_variance(config.lr, config.momentum, variance=float(result["V"][0]), mean=float(result["L"][0]))
-    figure.add_hline(y=level, line={"dash": "dash", "color": "black"}, row=1, col=2)
-    figure.add_hline(y=1, line={"dash": "dash", "color": "black"}, row=1, col=1)
+    figure.add_hline(y=level, line=PREDICTED, row=1, col=2)
+    figure.add_hline(y=1, line=PREDICTED, row=1, col=1)
     figure.update_yaxes(type="log", dtick=1, exponentformat="power")
     figure.update_xaxes(title_text="step")
     return styled(figure, title)

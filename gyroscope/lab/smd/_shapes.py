@@ -15,7 +15,7 @@ from gyroscope.lab.bench import Values
 from gyroscope.lab.claim import Claim, agrees, at_most
 from gyroscope.lab.driven import drive, start
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, MEASURED, PREDICTED, styled
 from gyroscope.simulate.norm_map import sgd_map, sgdm_map
 from gyroscope.theory import SGDM
 
@@ -107,8 +107,8 @@ def picture(result: Result[D], title: str) -> Figure:
     for i in range(len(SHAPES)):
         for name, y, line in (
             ("L_t", result["L"][0, i], {"color": COLOURS[4], "width": 1}),
-            ("‖w‖², measured", result["norm2"][0, i], {"color": COLOURS[0], "width": 2.5}),
-            ("‖w‖², predicted", theory[:, i], {"color": COLOURS[7], "dash": "dash", "width": 1.5}),
+            ("‖w‖², measured", result["norm2"][0, i], {"color": COLOURS[0], **MEASURED}),
+            ("‖w‖², predicted", theory[:, i], PREDICTED),
         ):
             trace = Scatter(x=t, y=y, name=name, line=line, mode="lines", legendgroup=name, showlegend=i == 0)
             figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)

@@ -13,7 +13,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_least
 from gyroscope.lab.driven import drive, start
 from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.optim.schedule import EquilibriumRescale
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import steps_to_new_equilibrium
@@ -128,8 +128,8 @@ def plot(result: Result[Config]) -> Figure:
             for way, label in enumerate(WAYS):
                 line = Scatter(x=t, y=result[name][0, col, way] / unit, name=label, line={"color": COLOURS[way]})
                 figure.add_trace(line.update(showlegend=row == 1 and col == 0), row=row, col=col + 1)
-            figure.add_vline(x=least, line={"dash": "dot", "color": "black"}, row=row, col=col + 1)
-            figure.add_hline(y=1, line={"dash": "dash", "color": "black"}, row=row, col=col + 1)
+            figure.add_vline(x=least, line={"dash": "dot", "color": INK}, row=row, col=col + 1)
+            figure.add_hline(y=1, line=PREDICTED, row=row, col=col + 1)
     figure.update_xaxes(title_text="step after lr was divided", row=2)
     return styled(
         figure, f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"

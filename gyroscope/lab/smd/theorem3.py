@@ -13,7 +13,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_most
 from gyroscope.lab.driven import drive, start
 from gyroscope.lab.experiment import Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import angle_variance, angle_variance_bound
 
@@ -101,7 +101,7 @@ def plot(result: Result[Config]) -> Figure:
             line = {"color": COLOURS[i], "width": 1.5}
             y = result["angle"][0, col, level, first]
             figure.add_trace(Scatter(x=t, y=y, name=name, line=line, showlegend=col == 0), row=1, col=col + 1)
-        figure.add_hline(y=predicted(config, momentum), line={"dash": "dash", "color": "black"}, row=1, col=col + 1)
+        figure.add_hline(y=predicted(config, momentum), line=PREDICTED, row=1, col=col + 1)
     figure.update_xaxes(title_text="step")
     figure.update_yaxes(title_text="angle per step, rad", col=1)
     return styled(figure, "Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")

@@ -17,7 +17,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_most
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.lab.sp._generic import generic
 from gyroscope.optim import AdamSRT
 from gyroscope.theory import sphere
@@ -140,9 +140,9 @@ def plot(result: Result[Config]) -> Figure:
         figure.add_trace(Scatter(x=t, y=result["angle"][0, i], name=scheme, line=line), row=1, col=1)
     halvings = 0.5 ** np.arange(1, HALVINGS + 1)
     errors = result["map_error"][0, 0]
-    points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": "black"})
+    points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": INK})
     cubic = Scatter(
-        x=halvings, y=errors[-1] * (halvings / halvings[-1]) ** 3, name="third order", line={"dash": "dash"}
+        x=halvings, y=errors[-1] * (halvings / halvings[-1]) ** 3, name="third order", mode="lines", line=PREDICTED
     )
     figure.add_traces([points, cubic], rows=1, cols=2)
     figure.update_yaxes(type="log", dtick=1, exponentformat="power")

@@ -14,7 +14,7 @@ from gyroscope.lab.bench import Bench, Values
 from gyroscope.lab.claim import Claim, agrees, at_most
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.theory.sphere import AdamGStar, adam_g_star
 
 COST = {"quick": "10 s", "paper": "1 min"}
@@ -87,7 +87,7 @@ def plot(result: Result[Config]) -> Figure:
         marker = {"color": COLOURS[seed % len(COLOURS)], "size": 9}
         figure.add_trace(Scatter(x=lr, y=result["distance"][seed], mode="markers", name=f"seed {seed}", marker=marker))
     cubic = result["distance"][0, -1] * (lr / lr[-1]) ** 3
-    figure.add_trace(Scatter(x=lr, y=cubic, name="third order", line={"dash": "dash", "color": "black"}))
+    figure.add_trace(Scatter(x=lr, y=cubic, name="third order", mode="lines", line=PREDICTED))
     figure.add_trace(Scatter(x=lr, y=result["travelled"][0], name="way travelled", line={"color": COLOURS[6]}))
     figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
     figure.update_yaxes(title_text="mean distance of directions", type="log", dtick=1, exponentformat="power")
