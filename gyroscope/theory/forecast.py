@@ -136,8 +136,8 @@ def _equilibria(
 ) -> tuple[Array, Array, Array]:
     """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
     norm, total_decay = np.empty((len(lr), layers)), np.zeros(layers)
-    alike = np.size(rule.at(lr[:1, None], weights).angular_update) == 1  # an angle that no layer's inputs enter
-    angle = np.empty((len(lr), 1 if alike else layers))
+    first_angle = np.asarray(rule.at(lr[:1, None], weights).angular_update)
+    angle = np.empty((len(lr), first_angle.size))  # one column where no layer's inputs enter it
     for first in range(0, len(lr), AT_ONCE):
         block = slice(first, first + AT_ONCE)
         eq = rule.at(lr[block, None], weights)
