@@ -10,7 +10,6 @@ from gyroscope.lab.beyond import falling_out, lion_batch, memory, one_law
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.re import appendix_i, fig8, table1
 from gyroscope.lab.re._walks import interquartile, optimizers, telling
-from gyroscope.simulate import network
 
 # Module -> a small config, what must hold at that size, and changes of the config that make a prediction wrong.
 CASES = {
