@@ -178,7 +178,8 @@ def _rule(group: Any) -> str:
     rule = group.get("rule")
     if not isinstance(rule, Mapping):
         return str(group.get("optimizer", "unknown"))
-    options = (f"{key}={value}" for key, value in rule.items() if key != "name" and value is not False)
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}  # JSON has lists
+    options = (f"{key}={value}" for key, value in known.items() if key != "name" and value is not False)
     shown, optimizer = f"{rule.get('name')}({', '.join(options)})", group.get("optimizer")
     return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"
 
