@@ -4,12 +4,14 @@ const Look = {
   listeners: [],
   chosen: null, // by the button
   dark: false, // as painted
+  paper: false, // as wide as a sheet, see look.css: figures have to be drawn for it, a printer does not shrink them
   system: matchMedia("(prefers-color-scheme: dark)"),
   get wanted() { return Look.chosen ?? Look.system.matches; },
   of(name) { return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); },
   paint(dark = Look.wanted) {
     Look.dark = dark;
     document.documentElement.dataset.theme = dark ? "dark" : "light";
+    document.documentElement.classList.toggle("paper", Look.paper);
     for (const button of document.querySelectorAll("button.theme")) {
       button.textContent = dark ? "Light" : "Dark";
       button.setAttribute("aria-label", `Switch to ${dark ? "light" : "dark"} colours`);
@@ -29,6 +31,7 @@ const Look = {
   figures() {
     for (const figure of document.querySelectorAll(".js-plotly-plot")) {
       const { axis, ...layout } = Look.layout();
+      Object.assign(layout, Look.paper ? { width: figure.parentElement.clientWidth } : { width: null, autosize: true });
       for (const name of Object.keys(figure.layout))
         if (/^[xy]axis/.test(name)) for (const [key, value] of Object.entries(axis)) layout[`${name}.${key}`] = value;
       Plotly.relayout(figure, layout);
@@ -36,8 +39,8 @@ const Look = {
   },
   start() {
     Look.system.addEventListener("change", () => Look.paint());
-    addEventListener("beforeprint", () => Look.paint(false));
-    addEventListener("afterprint", () => Look.paint());
+    addEventListener("beforeprint", () => { Look.paper = true; Look.paint(false); });
+    addEventListener("afterprint", () => { Look.paper = false; Look.paint(); });
     for (const button of document.querySelectorAll("button.theme"))
       button.addEventListener("click", () => { Look.chosen = !Look.wanted; Look.paint(); });
     Look.paint();

@@ -10,7 +10,9 @@ from gyroscope.planner import look
 from gyroscope.report.data import Report
 from gyroscope.report.encode import dumps
 
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
+)
 """What a page in a file may do: run what it carries, and ask nobody for anything."""
 
 LEVEL = 5

@@ -40,20 +40,24 @@ const Gyroscope = (() => {
   // ---- figures
   function draw(id, traces, options = {}) {
     const { axis, ...look } = Look.layout();
-    const narrow = innerWidth < 700;
+    const figure = $(id), narrow = innerWidth < 700;
     const layout = { ...look, height: 340, margin: { l: narrow ? 52 : 64, r: 12, t: 12, b: 42 }, hovermode: "closest",
+      width: figure.clientWidth,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } }, showlegend: traces.length > 1, uirevision: "keep",
       ...options };
     for (const name of ["xaxis", "yaxis", ...Object.keys(options).filter(key => /^[xy]axis/.test(key))])
       layout[name] = { ...axis, automargin: true, exponentformat: "power", ...ticks(options[name]), ...options[name] };
-    return Plotly.react($(id), traces, layout, { displaylogo: false, responsive: true, displayModeBar: narrow ? false : "hover" });
+    if (figure.layout && figure.layout.width !== layout.width) Plotly.purge(figure); // or its legend stays where it was
+    Plotly.react(figure, traces, layout, { displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] }); // each is a stop for the Tab key
   }
   // Of a logarithmic axis: decades where there are several, else numbers between them too, written out.
   function ticks(axis) {
     if (axis?.type !== "log" || axis.tickvals || !axis.range) return {};
     if (Math.abs(axis.range[1] - axis.range[0]) > 2.2) return { dtick: 1 };
     const decades = Array.from({ length: 30 }, (_, i) => 10 ** (i - 20));
-    const digits = axis.range[1] - axis.range[0] > 0.5 ? [1, 2, 5] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+    const span = Math.abs(axis.range[1] - axis.range[0]);
+    const digits = span > 0.8 ? [1, 2, 5] : span > 0.4 ? [1, 1.5, 2, 3, 5, 7] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
     const tickvals = decades.flatMap(decade => digits.map(digit => Number((digit * decade).toPrecision(3))));
     return { tickangle: 0, tickvals, ticktext: tickvals.map(value => value < 1e-4 || value >= 1e5 ? value.toExponential() : String(value)) };
   }
@@ -74,8 +78,9 @@ const Gyroscope = (() => {
   }
   const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
+  const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
   function drawEquilibrium() {
-    const traces = [], shapes = [], annotations = [], shown = [];
+    const traces = [], shapes = [], annotations = [], shown = [], rows = Math.min(4, state.report.runs.length);
     state.report.runs.forEach((run, number) => {
       const many = several(), own = colour(number), group = { legendgroup: "run" + number };
       const pick = name => run.series[name];
@@ -97,13 +102,15 @@ const Gyroscope = (() => {
       run.marks.forEach(mark => {
         shapes.push({ type: "line", x0: mark.step, x1: mark.step, yref: "paper", y0: 0, y1: 1,
           line: { color: many ? own : Look.of("soft"), width: 1, dash: "dot" } });
-        annotations.push({ x: mark.step, yref: "paper", y: 0.995 - 0.055 * number, text: plain(mark.what), showarrow: false,
-          xanchor: "left", xshift: 3, font: { size: 12, color: many ? own : Look.of("soft") } });
+        annotations.push({ x: mark.step, yref: "paper", y: 0.995 - ROW * (number % rows), text: plain(mark.what), showarrow: false,
+          xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: many ? own : Look.of("soft") } });
       });
     });
+    const range = logRange(...shown);
+    if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
     draw("equilibrium-figure", traces, { height: 520, shapes, annotations, showlegend: true,
       xaxis: { title: { text: "step" }, anchor: "y2" },
-      yaxis: { title: { text: "rotation, rad per step" }, type: "log", range: logRange(...shown), domain: [0.3, 1] },
+      yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3, 1] },
       yaxis2: { title: { text: "lr" }, domain: [0, 0.22], rangemode: "tozero" } });
     $("equilibrium-note").textContent = several() ? "Solid: measured. Dashed: predicted equilibrium. Dotted: forecast." : "";
   }
@@ -119,17 +126,15 @@ const Gyroscope = (() => {
     const heat = { type: "heatmap", x: run.steps, y: rows, z: run.layers.map(ratios), zmin: -2, zmax: 2,
       colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.steps.map(() => plain(names[i]))),
       hovertemplate: "%{customdata}<br>step %{x}: 2^%{z:.2f} × predicted<extra></extra>",
-      colorbar: { title: { text: "measured ÷<br>predicted", side: "top" }, tickvals: [-2, -1, 0, 1, 2],
+      colorbar: { title: { text: "measured ÷ predicted", side: "right" }, tickvals: [-2, -1, 0, 1, 2],
         ticktext: ["≤ ¼", "½", "1", "2", "≥ 4"], thickness: 12 } };
     if (innerWidth < 700) heat.colorbar = { ...heat.colorbar, orientation: "h", y: 1.02, yanchor: "bottom", len: 0.9, title: { text: "" } };
     draw("heat-figure", [heat], { height: Math.max(240, Math.min(900, 18 * names.length + 110)), showlegend: false,
       xaxis: { title: { text: "step" }, showgrid: false }, yaxis: { autorange: "reversed", showgrid: false, zeroline: false,
         tickvals: rows.filter(i => i % every === 0), ticktext: labels(names).filter((_, i) => i % every === 0) } });
     const figure = $("heat-figure");
-    if (!figure.dataset.clicks) {
-      figure.dataset.clicks = "yes";
-      figure.on("plotly_click", event => open(current().layers[event.points[0].y].name));
-    }
+    figure.removeAllListeners("plotly_click");
+    figure.on("plotly_click", event => open(current().layers[event.points[0].y].name));
   }
 
   // ---- one layer
@@ -405,8 +410,11 @@ const Gyroscope = (() => {
     $("look-step").addEventListener("input", event => { state.look = Number(event.target.value); drawLook(); });
     $("look-quantity").addEventListener("change", event => { state.quantity = event.target.value; drawLook(); });
     Look.listeners.push(() => { drawWords(); drawFigures(); }); // at once: a printer does not wait
-    let width = innerWidth;
-    addEventListener("resize", () => { if ((width < 700) !== (innerWidth < 700)) redraw(); width = innerWidth; });
+    let width = innerWidth, later = 0;
+    addEventListener("resize", () => { // once it has come to rest
+      clearTimeout(later);
+      later = setTimeout(() => { if (width !== innerWidth) drawFigures(); width = innerWidth; }, 100);
+    });
   }
   function show(report, live = null) {
     const begun = state.report !== null;
