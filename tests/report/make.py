@@ -22,6 +22,8 @@ QUANTITIES = [
 ]
 RULE = AdamW(1e-2, 0.5, betas=(0.9, 0.99))
 NAMES = ("stem.weight", "block.0.conv1.weight", "block.0.conv2.weight", "block.1.conv1.weight", "block.1.conv2.weight")
+SMALL = {"names": NAMES[:2], "vectors": 8, "steps": 300}
+"""What makes a story short."""
 
 
 @dataclass

@@ -18,9 +18,9 @@ from tests.report import make
 from tests.report.browser import Tab, launch, missing
 
 ROOT = Path(__file__).parents[2]
-SCRIPT, UPWARDS = "<script>alert(1)<", "..%2f..%2fetc"
-STORIES = {"healthy": make.healthy, "imbalanced": make.imbalanced, "fell_out": make.fell_out}
-FIGURES = ("equilibrium", "heat", "balance", "plane", "betas", "bound")
+SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
+FIGURES = ["equilibrium", "heat", "balance", "plane", "betas", "bound"]
+SHEET = 717  # pixels: A4 less the margins that browsers leave
 EQUILIBRIUM = "document.getElementById('equilibrium-figure')"
 
 
@@ -34,14 +34,6 @@ def browser():
         one = launch(playwright)
         yield one
         one.close()
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    for i, (name, story) in enumerate(STORIES.items()):
-        make.run_at(folder / name, story(), seed=i)
-    return folder
 
 
 def opened(browser, folder, names, **options):
@@ -69,6 +61,7 @@ def imbalanced(browser, runs):
 def test_a_page_opens_from_a_file_without_a_network(fallen):
     assert fallen.wrong == []
     assert [url for url in fallen.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert fallen.js("document.querySelectorAll('.modebar [data-title*=hare]').length") == 0  # Plotly's upload
     for name in FIGURES:
         assert fallen.js(f"document.getElementById('{name}-figure').data.length") > 0
     assert "fell out of equilibrium" in fallen.page.inner_text("#verdict")
@@ -93,10 +86,14 @@ def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
     assert fallen.js(ink) != dark
     fallen.page.click("button.theme")
     assert fallen.js(ink) == dark
+    widths = f"{FIGURES!r}.map(name => document.querySelector(`#${{name}}-figure .main-svg`).clientWidth)"
+    drawn = fallen.js(widths)
     fallen.js("dispatchEvent(new Event('beforeprint'))")
     assert fallen.js(ink) != dark
+    assert max(fallen.js(widths)) < SHEET
     fallen.js("dispatchEvent(new Event('afterprint'))")
     assert fallen.js(ink) == dark
+    assert fallen.js(widths) == drawn
     assert fallen.wrong == []
 
 
@@ -166,7 +163,7 @@ def test_the_table_sorts_and_filters(imbalanced):
 
 
 def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
-    tab = opened(browser, runs, list(STORIES), viewport={"width": 400, "height": 900})
+    tab = opened(browser, runs, ["healthy", "imbalanced", "fell_out"], viewport={"width": 400, "height": 900})
     heads = tab.page.locator("#verdict h3").all_inner_texts()
     assert heads == ["healthy (healthiest)", "imbalanced (least healthy)", "fell_out"]
     legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
@@ -180,12 +177,32 @@ def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows
         for name in FIGURES:
             drawn = f"document.querySelector('#{name}-figure .main-svg').getBoundingClientRect().width"
             tab.until(f"{drawn} > {0.7 * width if name in FIGURES[:3] else 0.3 * width}")
+        for name in ("equilibrium", "plane", "betas", "bound"):
+            figure = tab.page.locator(f"#{name}-figure")
+            legend, plot = (figure.locator(part).first.bounding_box() for part in (".legend", ".nsewdrag"))
+            assert legend["y"] + legend["height"] <= plot["y"]
     assert tab.wrong == []
     tab.close()
 
 
-def test_a_plan_has_the_same_look(browser, tmp_path):
+@pytest.fixture(scope="module")
+def window(browser):
     tab = Tab(browser)
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def live(window):
+    """A tab with the network on. All tests share it, for a new one takes seconds; it forgets what went wrong before."""
+    window.page.goto("about:blank")
+    window.wrong.clear()
+    window.asked.clear()
+    return window
+
+
+def test_a_plan_has_the_same_look(live, tmp_path):
+    tab = live
     main(["plan", "adamw", "--fan-in", "64", "--html", str(tmp_path / "plan.html")])
     tab.page.goto((tmp_path / "plan.html").as_uri())
     drawn = "document.querySelector('.js-plotly-plot').layout.font.color"
@@ -193,7 +210,6 @@ def test_a_plan_has_the_same_look(browser, tmp_path):
     tab.page.click("button.theme")
     tab.until(f"{drawn} === '#e6e9ec'")
     assert tab.wrong == []
-    tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -214,13 +230,6 @@ def watched(tmp_path_factory):
     server.send_signal(signal.SIGINT)
     server.communicate(timeout=20)
     assert server.returncode == 0
-
-
-@pytest.fixture
-def live(browser):
-    tab = Tab(browser)
-    yield tab
-    tab.close()
 
 
 def choose(tab, address, name):

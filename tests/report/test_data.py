@@ -16,16 +16,10 @@ from gyroscope.verdict.record import Reading
 from tests.report import make
 
 GOLDEN = Path(__file__).parent / "golden.json"
-SMALL = {"names": make.NAMES[:2], "vectors": 8, "steps": 300, "every": 10}
 
 
 def data_of(*paths):
     return json.loads(dumps(gather(paths)))
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return make.run_at(tmp_path_factory.mktemp("data") / "small", make.imbalanced(**SMALL))
 
 
 def same(found, expected, digits=5):
@@ -161,21 +155,19 @@ def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13
 
 
-def test_several_runs_stand_healthiest_first_then_the_least_healthy(tmp_path):
-    stories = {"odd": make.imbalanced, "fine": make.healthy, "fallen": make.fell_out}
-    paths = [make.run_at(tmp_path / name, story(vectors=16)) for name, story in stories.items()]
-    report = gather(paths)
-    assert [run.name for run in report.runs] == ["fine", "odd", "fallen"]
+def test_several_runs_stand_healthiest_first_then_the_least_healthy(runs):
+    report = gather([runs / name for name in ("imbalanced", "healthy", "fell_out")])
+    assert [run.name for run in report.runs] == ["healthy", "imbalanced", "fell_out"]
 
 
 def test_runs_of_one_name_are_told_apart_by_what_stands_above(tmp_path):
-    paths = [make.run_at(tmp_path / above / "run", make.healthy(**SMALL)) for above in "ab"]
+    paths = [make.run_at(tmp_path / above / "run", make.healthy(**make.SMALL)) for above in "ab"]
     assert sorted(run.name for run in gather(paths).runs) == ["a/run", "b/run"]
     assert sorted(run.name for run in gather([paths[0], paths[0]]).runs)[1].endswith("(2)")
 
 
 def test_a_run_that_theory_does_not_know_has_curves_and_no_map(tmp_path):
-    story = make.healthy(**SMALL, config={"groups": [{"optimizer": "Mystery"}]})
+    story = make.healthy(**make.SMALL, config={"groups": [{"optimizer": "Mystery"}]})
     run = gather([make.run_at(tmp_path / "run", story)]).runs[0]
     assert run.plane is None
     assert run.stability is None
@@ -187,7 +179,7 @@ def test_a_run_without_some_quantities_still_has_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(make, "QUANTITIES", make.QUANTITIES[:1])
     whole = make.layer_sample
     monkeypatch.setattr(make, "layer_sample", lambda x, scalars: whole(x[:1], []))
-    run = gather([make.run_at(tmp_path / "bare", make.healthy(**SMALL))]).runs[0]
+    run = gather([make.run_at(tmp_path / "bare", make.healthy(**make.SMALL))]).runs[0]
     assert np.isfinite(run.layers[0].series["angular_update.mean"]).all()
     assert np.isnan(run.layers[0].series["norm.rms"]).all()
 
@@ -209,5 +201,5 @@ def test_a_run_without_samples_is_refused(tmp_path):
 if __name__ == "__main__":
     import tempfile
 
-    story = make.imbalanced(**SMALL)
+    story = make.imbalanced(**make.SMALL)
     GOLDEN.write_text(json.dumps(comparable(data_of(make.run_at(Path(tempfile.mkdtemp()) / "small", story)))) + "\n")

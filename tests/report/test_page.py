@@ -16,13 +16,6 @@ from gyroscope.report.page import page
 from gyroscope.store import Quantity, Writer
 from tests.report import make
 
-SMALL = {"names": make.NAMES[:2], "vectors": 8, "steps": 300}
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return make.run_at(tmp_path_factory.mktemp("page") / "small", make.imbalanced(**SMALL))
-
 
 def run(capsys, *argv):
     code = main([*map(str, argv)])
@@ -69,7 +62,7 @@ def test_json_is_what_the_page_holds(path, capsys):
 
 def test_a_name_that_is_a_script_stays_a_name(tmp_path):
     name = "<script>alert(1)<"
-    story = make.healthy(**{**SMALL, "names": ("</script><img src=x onerror=alert(2)>",)}, config={"user": name})
+    story = make.healthy(**{**make.SMALL, "names": ("</script><img src=x onerror=alert(2)>",)}, config={"user": name})
     text = page(gather([make.run_at(tmp_path / name, story)]))
     assert "<script>alert" not in text
     assert "onerror" not in text
@@ -77,7 +70,7 @@ def test_a_name_that_is_a_script_stays_a_name(tmp_path):
 
 
 def newer(path):
-    make.run_at(path, make.healthy(**SMALL))
+    make.run_at(path, make.healthy(**make.SMALL))
     with sqlite3.connect(path / "run.sqlite") as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -114,7 +107,7 @@ def test_what_is_no_run_is_one_sentence(tmp_path, capsys, prepare, words):
 
 
 def test_runs_of_different_models_are_not_compared(path, tmp_path, capsys):
-    other = make.run_at(tmp_path / "other", make.healthy(**{**SMALL, "names": ("else.weight",)}))
+    other = make.run_at(tmp_path / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
     code, _, said = run(capsys, "report", path, other, "--text")
     assert code == 2
     assert "different layers" in said

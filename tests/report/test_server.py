@@ -27,8 +27,7 @@ from gyroscope.report.shelf import Shelf
 from gyroscope.store import RunError, Sample, open_run
 from tests.report import make
 
-SMALL = {"names": make.NAMES[:2], "vectors": 8, "steps": 300, "every": 10}
-SCRIPT = "<script>alert(1)<"
+SCRIPT = "<script>alert(1)</script>"
 ROOT = Path(__file__).parents[2]
 
 
@@ -56,8 +55,8 @@ def _no_waiting(monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    make.run_at(tmp_path / "runs" / "first", make.healthy(**SMALL))
+def folder(tmp_path, path):
+    shutil.copytree(path, tmp_path / "runs" / "first")
     return tmp_path / "runs"
 
 
@@ -71,7 +70,7 @@ def listed(client):
 
 
 def test_runs_are_listed_with_their_state(client, folder):
-    with make.writer(folder / "deep" / "alive", make.healthy(**SMALL)) as writer:
+    with make.writer(folder / "deep" / "alive", make.healthy(**make.SMALL)) as writer:
         writer.flush()
         runs = listed(client)
         assert list(runs) == ["deep/alive", "first"]
@@ -103,7 +102,7 @@ def test_a_run_that_is_damaged_or_deleted_while_it_is_watched_is_a_sentence(clie
         assert "gone" in answer.json()["error"]
     assert "gone" in client.get("/update", params={"run": id, "at": "1.30.1"}).json()[0]["problem"]
     assert listed(client) == {}
-    make.run_at(folder / "first", make.healthy(**SMALL))
+    make.run_at(folder / "first", make.healthy(**make.SMALL))
     assert client.get("/data", params={"run": id}).status_code == 200
 
 
@@ -122,7 +121,7 @@ def test_no_address_leads_out_of_the_directory(client, address):
 
 
 def test_links_that_lead_out_are_not_followed(client, folder, tmp_path):
-    outside = make.run_at(tmp_path / "outside", make.healthy(**SMALL))
+    outside = make.run_at(tmp_path / "outside", make.healthy(**make.SMALL))
     (folder / "link").symlink_to(outside)
     (folder / "half").mkdir()
     (folder / "half" / "run.sqlite").symlink_to(outside / "run.sqlite")
@@ -130,8 +129,8 @@ def test_links_that_lead_out_are_not_followed(client, folder, tmp_path):
 
 
 def test_names_are_shown_and_never_run(client, folder):
-    make.run_at(folder / SCRIPT, make.healthy(**SMALL))
-    make.run_at(folder / "..%2f..%2fetc", make.healthy(**SMALL))
+    make.run_at(folder / SCRIPT, make.healthy(**make.SMALL))
+    make.run_at(folder / "..%2f..%2fetc", make.healthy(**make.SMALL))
     runs = listed(client)
     for name in (SCRIPT, "..%2f..%2fetc"):
         answer = client.get("/view", params={"run": runs[name]["id"]})
@@ -155,7 +154,7 @@ def test_with_a_token_nobody_else_sees_anything(folder):
 
 
 def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client, folder):
-    story = make.healthy(**{**SMALL, "steps": 400})
+    story = make.healthy(**{**make.SMALL, "steps": 400})
     with make.writer(folder / "now", story) as writer:
         everything = list(make.samples(story))
         put(writer, everything[:20])
@@ -190,7 +189,7 @@ def put(writer, samples):
 
 def test_what_cannot_be_continued_is_asked_for_anew(folder, monkeypatch):
     monkeypatch.setattr(feeds, "MOST", 16)
-    story = make.healthy(**SMALL)
+    story = make.healthy(**make.SMALL)
     with make.writer(folder / "now", story) as writer:
         samples = list(make.samples(story))
         put(writer, samples[:14])
@@ -209,8 +208,8 @@ def test_what_cannot_be_continued_is_asked_for_anew(folder, monkeypatch):
 
 def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
     monkeypatch.setattr(feeds, "PAUSE", 60.0)
-    with make.writer(folder / "now", make.healthy(**SMALL)) as writer:
-        samples = list(make.samples(make.healthy(**SMALL)))
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
+        samples = list(make.samples(make.healthy(**make.SMALL)))
         put(writer, samples[:10])
         feed = Feed("id", "now", folder / "now")
         at, _ = feed.whole()
@@ -228,16 +227,16 @@ def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
 
 
 def test_a_run_that_has_only_begun_is_waited_for(client, folder):
-    with make.writer(folder / "now", make.healthy(**SMALL)) as writer:
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
         writer.flush()
         id = listed(client)["now"]["id"]
         assert "no samples yet" in client.get("/data", params={"run": id}).json()["error"]
-        put(writer, list(make.samples(make.healthy(**SMALL)))[:1])
+        put(writer, list(make.samples(make.healthy(**make.SMALL)))[:1])
         assert client.get("/data", params={"run": id}).status_code == 200
 
 
 def test_runs_of_different_models_are_not_compared(client, folder):
-    make.run_at(folder / "other", make.healthy(**{**SMALL, "names": ("else.weight",)}))
+    make.run_at(folder / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
     ids = [one["id"] for one in client.get("/runs").json()]
     answer = client.get("/data", params={"run": ids})
     assert answer.status_code == 409
