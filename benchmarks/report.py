@@ -177,8 +177,11 @@ def crowd(folder: Path, runs: int = 50, duration: float = 20.0) -> float:
             return (processor(server) - before) / (time.monotonic() - begun)
 
 
-def company(folder: Path, rounds: int = 4, window: float = 3.0) -> tuple[float, float]:
-    """Median step of a training while it is watched over that while it is not, by turns; and the server's share."""
+def company(folder: Path, rounds: int = 8, window: float = 2.0) -> tuple[float, float]:
+    """Median step of a training while it is watched over that while the server is stopped, and the server's share.
+
+    By turns, and the median over the turns: a machine that others use as well changes from minute to minute.
+    """
     path = folder / f"trained{os.getpid()}" / "now"
     process = multiprocessing.get_context("spawn")
     stop = process.Event()
@@ -186,23 +189,21 @@ def company(folder: Path, rounds: int = 4, window: float = 3.0) -> tuple[float, 
     training.start()
     while not (path / "run.sqlite").exists():
         time.sleep(0.2)
-    time.sleep(2)  # the first steps are slower
-    alone, watched, shares = [], [], []
-    for _ in range(rounds):
-        alone.append(span(window))
-        with watching(path.parent, "now") as server:
+    spans, shares = [], []
+    with watching(path.parent, "now") as server:
+        for _ in range(rounds):
             before = processor(server)
-            watched.append(span(window))
+            watched = span(window)
             shares.append((processor(server) - before) / window)
+            os.kill(server, signal.SIGSTOP)
+            spans.append((watched, span(window)))
+            os.kill(server, signal.SIGCONT)
     stop.set()
     training.join()
     with open_run(path) as run:
         times = run.times
-    took = [
-        statistics.median(np.concatenate([np.diff(times[(times > start) & (times < end)]) for start, end in spans]))
-        for spans in (watched, alone)
-    ]
-    return took[0] / took[1], statistics.mean(shares)
+    steps = [[np.median(np.diff(times[(times > start) & (times < end)])) for start, end in pair] for pair in spans]
+    return statistics.median(float(watched / alone) for watched, alone in steps), statistics.mean(shares)
 
 
 def span(seconds: float) -> tuple[float, float]:
