@@ -38,7 +38,7 @@ LIMITS = {
     "page, 20,000 samples": 10.0,
     "live update": 0.020,
     "share of a core": 0.25,
-    "step, watched ÷ alone": 1.05,
+    "step, watched ÷ alone": 1.1,
     "share while training": 0.25,
 }
 """Seconds, unless named otherwise; shares are what the server takes of a core with 10 viewers: of 50 runs, one of which

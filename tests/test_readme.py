@@ -21,9 +21,8 @@ def test_the_python_examples_run_as_they_stand(tmp_path, monkeypatch):
 
 def test_the_plan_in_the_readme_is_the_plan_that_is_printed(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    text = README.read_text(encoding="utf-8")
-    command = re.search(r"^\$ gyroscope (plan .*)$", text, re.MULTILINE)
-    shown = re.search(r"```text\n(.*?)```", text, re.DOTALL)
+    command = re.search(r"^\$ gyroscope (plan .*)$", text(), re.MULTILINE)
+    shown = re.search(r"```text\n(.*?)```", text(), re.DOTALL)
     assert command
     assert shown
     printed = io.StringIO()
@@ -32,5 +31,24 @@ def test_the_plan_in_the_readme_is_the_plan_that_is_printed(monkeypatch):
     assert lines(printed.getvalue()) == lines(shown[1])
 
 
-def lines(text: str) -> list[str]:
-    return [line.rstrip(" ⠀") for line in text.strip().splitlines()]
+def test_the_lab_commands_are_there():
+    commands = [shlex.split(line) for line in re.findall(r"^\$ gyroscope (lab .*)$", text(), re.MULTILINE)]
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["lab", "list"]) == 0
+    assert commands[0] == ["lab", "list"]
+    assert all(id in printed.getvalue() for command in commands[1:] for id in command[2:])
+
+
+def test_the_files_it_leads_to_are_there():
+    links = re.findall(r"\]\(([^)#:]+)\)", text())
+    assert "docs/report.png" in links
+    assert [link for link in links if not (README.parent / link).is_file()] == []
+
+
+def text() -> str:
+    return README.read_text(encoding="utf-8")
+
+
+def lines(block: str) -> list[str]:
+    return [line.rstrip(" ⠀") for line in block.strip().splitlines()]
