@@ -239,22 +239,6 @@ def choose(tab, address, name):
     return address + tab.page.get_attribute(f"#runs a:text-is('{name}')", "href")
 
 
-@pytest.mark.parametrize("how", ["", "&poll"], ids=["by events", "by asking"])
-def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched, how):
-    folder, address = watched
-    live.open(choose(live, address, "now") + how)
-    count = f"{EQUILIBRIUM}.data.find(one => one.name?.startsWith('measured')).x.length"
-    before = live.js(count)
-    live.until(f"{count} >= {before} + 8")
-    shown = "Gyroscope.state.report.runs[0]"
-    step, value = live.js(f"[{shown}.steps.at(-1), {shown}.layers[2].series['angular_update.mean'].at(-1)]")
-    with open_run(folder / "now") as run:
-        place = run.steps.tolist().index(step)
-        assert value == pytest.approx(run.series(run.layers[2], "angular_update")[place], rel=1e-4)
-    assert live.page.inner_text("#about [data-status]") == "running"
-    assert live.wrong == []
-
-
 def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
     _, address = watched
     live.open(address)
@@ -270,6 +254,22 @@ def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
     live.page.wait_for_selector("#layer:visible")
     assert live.js("document.querySelectorAll('img[src=x]').length") == 0
     assert [url for url in live.asked if not url.startswith((address, "data:", "blob:"))] == []
+    assert live.wrong == []
+
+
+@pytest.mark.parametrize("how", ["", "&poll"], ids=["by events", "by asking"])
+def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched, how):
+    folder, address = watched
+    live.open(choose(live, address, "now") + how)
+    count = f"{EQUILIBRIUM}.data.find(one => one.name?.startsWith('measured')).x.length"
+    before = live.js(count)
+    live.until(f"{count} >= {before} + 8")
+    shown = "Gyroscope.state.report.runs[0]"
+    step, value = live.js(f"[{shown}.steps.at(-1), {shown}.layers[2].series['angular_update.mean'].at(-1)]")
+    with open_run(folder / "now") as run:
+        place = run.steps.tolist().index(step)
+        assert value == pytest.approx(run.series(run.layers[2], "angular_update")[place], rel=1e-4)
+    assert live.page.inner_text("#about [data-status]") == "running"
     assert live.wrong == []
 
 
