@@ -9,6 +9,8 @@ demo: $(VENV)/installed
 	@$(BIN)/gyroscope demo
 
 test: $(VENV)/installed
+	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/playwright install chromium \
+		|| echo "No browser could be installed: tests of pages will be skipped."
 	$(BIN)/python -m pytest
 
 check: $(VENV)/installed

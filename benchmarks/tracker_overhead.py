@@ -1,8 +1,8 @@
 """What does measuring cost? Training with and without the tracker, interleaved in one run: medians and shares.
 
 ResNet-20 on random 32×32 images at batch 128, and a GPT of 10M parameters: < 1 % at the default sampling, < 5 % at
-every=1 with rows=64. Judged twice: by the time for which hooks held training up, together with the processor time of
-the tracker's threads, as if no core had been free for them; and by the ratio of the same training's steps with and
+every=1 with rows=64. Judged twice: by the time for which hooks held training up, together with the share of all cores
+that the tracker's threads took, as if none had been idle; and by the ratio of the same training's steps with and
 without, to which a busy machine adds noise: that one may exceed the limit by what rounds differ. Memory is what it
 keeps beside the model. Exits with 1 when a limit is missed.
 """
@@ -124,9 +124,10 @@ def turns(model, training, options, steps, tracked_first):
 
 
 def taken(tracker):
-    """Seconds for which hooks held training up, and the processor time of the tracker's threads."""
+    """Seconds for which hooks held training up, and the tracker's threads' processor time as a share of all cores."""
     threads = [thread.ident for thread in threading.enumerate() if thread.name.startswith("gyroscope-")]
-    return tracker.seconds + sum(time.clock_gettime(time.pthread_getcpuclockid(one)) for one in threads)
+    cores = torch.get_num_threads()
+    return tracker.seconds + sum(time.clock_gettime(time.pthread_getcpuclockid(one)) for one in threads) / cores
 
 
 def judge(label, found, steps, limit):

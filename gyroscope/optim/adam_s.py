@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from gyroscope.geometry import Granularity, Split
+from gyroscope.geometry import Granularity
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.spherical import Rule, adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
 from gyroscope.optim.spherical_step import adam_s, adam_srt
@@ -95,9 +95,10 @@ class AdamSRT(Base):
 
 
 def _update(rule: Rule, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-    split, by = Split.of(group), adam_numbers(group, state)
+    split, by = adam_numbers(group, state, space)
     if not split.rotates(p.shape):
         plain_adam_(p, grad, state, by, space)
         return
-    m, rows = per_entry(state, "exp_avg", p), [per_vector(state, "exp_avg_sq", p, group)]
-    advance_(p, grad, m, rows, rule, by._replace(fan_in=split.fan_in(p.shape)), group)
+    m, rows = per_entry(state, "exp_avg", p), [per_vector(state, "exp_avg_sq", p, split)]
+    by = by._replace(fan_in=split.fan_in(p.shape))
+    advance_(p, grad, m, rows, rule, by, split, space, compile=group["compile"])

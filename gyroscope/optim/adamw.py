@@ -16,7 +16,7 @@ from gyroscope.theory.validate import check_betas, check_non_negative
 
 @final
 class RotationalAdamW(Base):
-    """AdamW in equilibrium from the first step: every weight vector keeps its norm and turns by η_r on average.
+    """AdamW held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
 

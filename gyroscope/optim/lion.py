@@ -47,7 +47,7 @@ class Lion(Base):
 
 @final
 class RotationalLion(Base):
-    """Lion in equilibrium from the first step: every weight vector keeps its norm and turns by η_r on average.
+    """Lion held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay/τ) radians per step, τ of the signs by the arcsine law     (RE Algorithm 1)
 

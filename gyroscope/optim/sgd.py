@@ -16,7 +16,7 @@ from gyroscope.theory.validate import check_fraction
 
 @final
 class RotationalSGD(Base):
-    """SGD in equilibrium from the first step: every weight vector keeps its norm and turns by η_r on average.
+    """SGD held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay/(1+momentum)) radians per step     (RE Table 1, Algorithm 1; Nesterov: the one law)
 

@@ -53,8 +53,10 @@ class SGDMRT(Base):
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
         lr, weight_decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
         buffers = [per_entry(state, "momentum_buffer", p)] if momentum > 0 else []
-        if buffers and Split.of(group).rotates(p.shape):
-            advance_(p, grad, buffers[0], [], sgd_mrt, SGDNumbers(lr, weight_decay, momentum), group)
+        split = space.once(("split", id(group)), lambda: Split.of(group))
+        if buffers and split.rotates(p.shape):
+            by = SGDNumbers(lr, weight_decay, momentum)
+            advance_(p, grad, buffers[0], [], sgd_mrt, by, split, space, compile=group["compile"])
             return
 
         def take(tensors: list[Tensor]) -> None:

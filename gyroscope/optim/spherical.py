@@ -26,10 +26,15 @@ def check_adam(group: Group) -> None:
     check_non_negative("eps", group["eps"])
 
 
-def adam_numbers(group: Group, state: State) -> AdamNumbers:
-    """Adam's options of the moment, and the bias corrections of this step."""
+def adam_numbers(group: Group, state: State, space: Workspace) -> tuple[Split, AdamNumbers]:
+    """The group's split, and Adam's options of the moment with the bias corrections of this step."""
     (beta1, beta2), t = group["betas"], int(state["step"])
-    return AdamNumbers(group["lr"], group["weight_decay"], beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
+
+    def make() -> tuple[Split, AdamNumbers]:
+        rest = (group["lr"], group["weight_decay"], beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
+        return Split.of(group), AdamNumbers(*rest)
+
+    return cast(tuple[Split, AdamNumbers], space.once((id(group), t), make))
 
 
 def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: Workspace) -> None:
@@ -54,25 +59,38 @@ def per_entry(state: State, name: str, p: Tensor, dtype: torch.dtype | None = No
     return cast(Tensor, state[name])
 
 
-def per_vector(state: State, name: str, p: Tensor, group: Group, first: Number = 0.0) -> Tensor:
+def per_vector(state: State, name: str, p: Tensor, split: Split, first: Number = 0.0) -> Tensor:
     """A value per vector in a parameter's state: float32 or better, and spread over processes as the vectors are."""
     if name not in state:
-        split, dtype = Split.of(group), at_least_float32(p.dtype)
+        dtype = at_least_float32(p.dtype)
         like = split.sum(p) if hasattr(p, "placements") else p.new_empty(split.num_vectors(p.shape))
         state[name] = torch.zeros_like(like, dtype=dtype).add_(first)
     return cast(Tensor, state[name])
 
 
 def advance_(
-    p: Tensor, grad: Tensor, m: Tensor, rows: list[Tensor], rule: Rule, by: Any, group: Group, **options: Any
+    p: Tensor,
+    grad: Tensor,
+    m: Tensor,
+    rows: list[Tensor],
+    rule: Rule,
+    by: Any,
+    split: Split,
+    space: Workspace,
+    *,
+    compile: bool,
+    **options: Any,
 ) -> None:
     """One step of a tensor that turns: `rule(products, *rows, by, **options)` says what becomes of each vector."""
-    across = across_processes(p, Split.of(group))
-    w, g, m = (Split.of(group) if across is None else across.split).rows(*map(local, (p, grad, m)))
+    across = across_processes(p, split)
+    w, g, m = (split if across is None else across.split).rows(*map(local, (p, grad, m)))
     rows, plain = [local(row) for row in rows], _may_hold_a_zero_vector(w)
-    if group["compile"] and across is None and can_run([w]):
-        key = (rule, type(by), plain, *options.items())
-        run(key, partial(_advance, rule, type(by), plain, options), [w, g, m], rows, packed(by, w.device))
+    if compile and across is None and can_run([w]):
+        key, numbers = (
+            (rule, type(by), plain, *options.items()),
+            space.once((by, w.device), lambda: packed(by, w.device)),
+        )
+        run(key, partial(_advance, rule, type(by), plain, options), [w, g, m], rows, numbers)
     else:
         parts = in_cache(w)
         found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)

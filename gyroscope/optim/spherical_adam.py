@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from gyroscope.geometry import Granularity, Split
+from gyroscope.geometry import Granularity
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.spherical import adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
 from gyroscope.optim.spherical_step import adam_g, adam_g_star
@@ -64,11 +64,11 @@ class SphericalAdam(Base):
             raise ValueError(f"beta1={beta1!r} with v0={v0!r}: AdamG* has no momentum, pass betas=(0.0, beta2)")
 
     def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        split, by, v0 = Split.of(group), adam_numbers(group, state), group["v0"]
+        (split, by), v0 = adam_numbers(group, state, space), group["v0"]
         if not split.rotates(p.shape):
             plain_adam_(p, grad, state, by, space)
             return
-        m, radius = per_entry(state, "exp_avg", p), per_vector(state, "radius", p, group, -1.0)
-        v = per_vector(state, "exp_avg_sq", p, group, 0.0 if v0 is None else v0)
+        m, radius = per_entry(state, "exp_avg", p), per_vector(state, "radius", p, split, -1.0)
+        v = per_vector(state, "exp_avg_sq", p, split, 0.0 if v0 is None else v0)
         rule = adam_g if v0 is None else adam_g_star
-        advance_(p, grad, m, [radius, v], rule, by, group, slack=slack(p.dtype))
+        advance_(p, grad, m, [radius, v], rule, by, split, space, compile=group["compile"], slack=slack(p.dtype))

@@ -1,10 +1,10 @@
 """One rotational step of one tensor: views, row state and pieces in cache around the formulas of `step.py`."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Workspace:
     def __init__(self) -> None:
         self.num_tensors = 0
         self._rounds_updates_away = False
-        self._plans: dict[tuple[int, int], Plan] = {}
+        self._shared: dict[Hashable, Any] = {}
         self._small: dict[tuple[object, ...], tuple[Callable[[list[Tensor]], None], list[list[Tensor]]]] = {}
         self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
@@ -110,15 +110,22 @@ class Workspace:
         span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
         return buffer.as_strided(x.shape, x.stride()) if span == x.numel() else buffer[: x.numel()].view(x.shape)
 
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What tensors with one key share in this step, made when the first of them asks."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
     def plan(self, group: Group, t: int, rule: Rule) -> Plan:
-        """The numbers of a group's t-th step, made once: most of its tensors have the same count."""
-        key = (id(group), t)
-        if key not in self._plans:
+        """The numbers of a group's t-th step: most of its tensors have the same count."""
+
+        def make() -> Plan:
             inner, angle = rule(group, t)
             beta = group.get("beta", 0.0)
             by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
-            self._plans[key] = Plan(Split("none") if angle is None else Split.of(group), inner, by)
-        return self._plans[key]
+            return Plan(Split("none") if angle is None else Split.of(group), inner, by)
+
+        return cast(Plan, self.once((id(group), t), make))
 
     def act(self, rule: object, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
         """Let `step` change a weight and its moments entry by entry, given [weight, gradient, *moments].
@@ -145,8 +152,7 @@ class Workspace:
             step(together)
             sizes = [tensors[0].numel() for tensors in waiting]
             for index in (0, *range(2, len(together))):  # all but the gradient have changed
-                for tensors, part in zip(waiting, together[index].split(sizes), strict=True):
-                    tensors[index].view(-1).copy_(part)
+                torch._foreach_copy_([x[index].view(-1) for x in waiting], list(together[index].split(sizes)))
 
     def noise(self, w: Tensor, step: int, angle: Number, stochastic: bool) -> Tensor | None:
         """Uniform in [-½, ½), to round low-precision weights with; seeded by `step`: a resumed run rounds alike.

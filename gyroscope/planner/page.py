@@ -78,7 +78,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _chart(layers: Sequence[Prediction]) -> str:
     if all(one.forecast is None for one in layers):
         return "<p>No curves: an input is missing, see below.</p>"
-    options = {"displaylogo": False, "responsive": True}
+    options = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # a page sends nothing anywhere
     return str(figure(layers).to_html(include_plotlyjs=True, full_html=False, config=options))
 
 

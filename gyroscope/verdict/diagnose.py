@@ -85,11 +85,13 @@ def _well(courses: Sequence[Course]) -> Iterator[Verdict]:
     since = [reading.settled_at for reading in known if isfinite(reading.settled_at)]
     settled = f", settled since step {sig(max(since))}" if len(since) == len(known) else ""
     count = f"All {len(known)}" if len(known) == len(courses) else f"{len(known)} of {len(courses)}"
-    turn = f"{span(angles, 2)} rad per step, within {sig(100 * off, 2)} % of theory"
+    fell = any(c.state == "fell out" for c in courses)
+    turn = "turned as predicted before they fell out" if fell else "turn as predicted"
+    size = f"{span(angles, 2)} rad per step, within {sig(100 * off, 2)} % of theory"
     yield Verdict(
         "well",
         "good",
-        f"{count} layers turn as predicted: {turn}{settled}.",
+        f"{count} layers {turn}: {size}{settled}.",
         "",
         tuple(reading.name for reading in known),
         {"largest_error": off, "slowest": min(speeds), "fastest": max(speeds)},
