@@ -35,16 +35,16 @@ def run(key: tuple[object, ...], function: Function, entries: list[Tensor], rows
     return program(*entries, *rows, numbers)
 
 
-def can_run(entries: list[Tensor]) -> bool:
-    """Whether a program may take these tensors: there are some, not too many, and nobody compiles all of the step."""
-    return 0 < entries[0].numel() < LARGEST and not torch.compiler.is_compiling()
+def can_run(w: Tensor) -> bool:
+    """Whether a program may take this weight: it has entries, not too many, and nobody compiles all of the step."""
+    return 0 < w.numel() < LARGEST and not torch.compiler.is_compiling()
 
 
 def _kind(x: Tensor) -> tuple[object, ...]:
     return x.dtype, x.device, *(size == 1 for size in x.shape), None if x.is_contiguous() else _order(x)
 
 
-def _order(x: Tensor) -> tuple[int, ...] | None:
+def _order(x: Tensor) -> tuple[int, ...]:
     """Dimensions from the largest stride to the smallest; empty where memory between entries is not theirs."""
     order = sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.shape[dim]), reverse=True)
     dense = all(

@@ -78,7 +78,7 @@ def _advance(
     tensors: list[Tensor], stages: list[tuple[Number, Number, Number]], numbers: tuple[Number, ...], compile: bool
 ) -> None:
     views = Split("tensor").rows(*tensors)
-    if compile and can_run(views):
+    if compile and can_run(views[0]):
         flat = [*numbers, *chain.from_iterable(stages)]
         run((_k_adam_packed, len(stages)), _k_adam_packed, views, [], packed(flat, views[0].device))
     else:

@@ -192,7 +192,7 @@ class Rotational(torch.optim.Optimizer):
         noise = others[0] if others else None
         rows = {name: local(state[name]) for name in self.row_state}
         options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
-        if group["compile"] and across is None and can_run([w]):
+        if group["compile"] and across is None and can_run(w):
             plan = Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by)
             rotate_compiled([w, u], noise, rows, plan, options)
             return

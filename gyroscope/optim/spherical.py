@@ -85,11 +85,9 @@ def advance_(
     across = across_processes(p, split)
     w, g, m = (split if across is None else across.split).rows(*map(local, (p, grad, m)))
     rows, plain = [local(row) for row in rows], _may_hold_a_zero_vector(w)
-    if compile and across is None and can_run([w]):
-        key, numbers = (
-            (rule, type(by), plain, *options.items()),
-            space.once((by, w.device), lambda: packed(by, w.device)),
-        )
+    if compile and across is None and can_run(w):
+        key = (rule, type(by), plain, *options.items())
+        numbers = space.once((by, w.device), lambda: packed(by, w.device))
         run(key, partial(_advance, rule, type(by), plain, options), [w, g, m], rows, numbers)
     else:
         parts = in_cache(w)

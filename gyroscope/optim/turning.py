@@ -173,7 +173,7 @@ class Workspace:
         """Tell the user once of what was noticed; `told` remembers."""
         if self._rounds_updates_away and ROUNDING not in told:
             told.add(ROUNDING)
-            warnings.warn(ROUNDING, stacklevel=4)  # where the user calls step
+            warnings.warn(ROUNDING, stacklevel=5)  # the user's line, behind what torch wraps around step
 
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
@@ -229,7 +229,7 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
     noise = None if noise is None else views.pop()
     rows = {name: local(state[name]) for name in ROW_STATE if name in state}
     options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
-    if group["compile"] and across is None and can_run(views):
+    if group["compile"] and across is None and can_run(w):
         rotate_compiled(views, noise, rows, plan, options)
     else:
         _rotate_eager(views, noise, rows, plan, options, space, across)
@@ -240,7 +240,7 @@ def rotate_compiled(
 ) -> None:
     """One rotational step of [weight, gradient, *moments] in rows, by one program."""
     entries = views if noise is None else [*views, noise]
-    key = (plan.inner.direction, plan.names, *plan.flags.values(), options["centre"], options["slack"], noise is None)
+    key = (plan.inner.direction, plan.names, *plan.flags.values(), options["centre"], options["slack"])
     step = partial(
         rotate_rows,
         direction=plan.inner.direction,

@@ -1,5 +1,6 @@
 """How every page of the library looks: its colours, its style sheet and the few lines that switch light and dark."""
 
+import json
 import re
 from importlib.resources import files
 from typing import Any
@@ -30,5 +31,6 @@ def light(name: str) -> str:
 
 
 def script() -> str:
-    """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it."""
-    return files("gyroscope.planner").joinpath("look.js").read_text(encoding="utf-8")
+    """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it; colours."""
+    text = files("gyroscope.planner").joinpath("look.js").read_text(encoding="utf-8")
+    return f"{text}Look.colours = {json.dumps(COLOURS)};\n"

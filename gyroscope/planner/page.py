@@ -96,7 +96,7 @@ def figure(layers: Sequence[Prediction]) -> Any:
         style = {"x": kept, "legendgroup": one.layer.name, "mode": "lines"}
         for row, (name, _) in enumerate(rows[:2], start=1):
             label = escape(one.layer.name)
-            line, dashed = {"color": colour, "width": 2}, {"color": colour, "width": 1.5, "dash": "dash"}
+            line, dashed = {"color": colour, **look.SOLID}, {"color": colour, **look.DASHED}
             solid = {"y": getattr(f, name)[kept], "name": label, "line": line, "showlegend": row == 1}
             twin = {"y": getattr(f, f"equilibrium_{name}")[kept], "name": f"{label}, equilibrium", "line": dashed}
             chart.add_scatter(**style, **solid, row=row, col=1)

@@ -1,7 +1,7 @@
 "use strict";
 // The page of a report: data in the layout of gyroscope/report/data.py, drawn by Plotly.
 const Gyroscope = (() => {
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+  const COLOURS = Look.colours;
   const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter twins for a dark ground
   const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
   const QUANTITY = { angular_update: "rotation, rad per step", norm: "norm" };

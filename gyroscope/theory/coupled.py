@@ -37,7 +37,7 @@ def balance(lr: Number, wd: float, C: Number, g_unit: Number, constant: float = 
     """
     per_lr = strength(wd, C, g_unit)
     x = relative_norm(lr, per_lr, constant, slope)
-    damping = 1 / (1 + _fourth(x)) ** 0.5
+    damping = 1 / (1 + fourth(x)) ** 0.5
     return Balance(x * (g_unit / wd) ** 0.5, lr * (2 * per_lr) * x * damping, damping)
 
 
@@ -55,11 +55,11 @@ def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> 
     lr = np.maximum(lr, 1e-100)
     k, x = lr * per_lr, np.cbrt(lr) * np.cbrt(constant * per_lr)
     first, second = _next_orders(slope / constant)
-    t = _fourth(x)
+    t = fourth(x)
     t /= 1 + t
     x = x * (1 + t * (first + second * t))
     for _ in range(40):
-        z = _fourth(x)
+        z = fourth(x)
         right, one_z = constant + slope * z, 1 + z
         excess = k * right / (x * x * x * one_z**0.5) - 1
         x = x + x * excess / (3 + z * (2 / one_z - 4 * slope / right))
@@ -77,7 +77,8 @@ def _next_orders(slope: float) -> tuple[float, float]:
     return b / 4, b / 4 + (b * b + c) / 4 + b * b / 32
 
 
-def _fourth(x: Number) -> Number:
+def fourth(x: Number) -> Number:
+    """x⁴ by two products, where a power would take a logarithm."""
     squared = x * x
     return squared * squared
 

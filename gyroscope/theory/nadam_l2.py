@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope.theory.coupled import UNDETERMINED, coupled_adam_motion, never_settles, relative_norm, strength
+from gyroscope.theory.coupled import UNDETERMINED, coupled_adam_motion, fourth, never_settles, relative_norm, strength
 from gyroscope.theory.mean_field import Array, LinearMotion, Number
 from gyroscope.theory.rule import Equilibrium, UpdateRule, equilibrium_angle, forgetting_time, turning_angle
 from gyroscope.theory.sgdm import HeavyBall, update_power
@@ -46,12 +46,10 @@ class NAdamL2(UpdateRule):
             return never_settles(lr * (1 - beta1) * (C * power) ** 0.5)
         ball, per_lr = self._ball, strength(wd, C, g_unit)
         x = relative_norm(lr, per_lr, 1.0, 0.0)  # the leading order; the exact root is near
-        x = x / (
-            1 + max(-ball.bend, 0.0) / 3 * x * x * x * x
-        )  # and nearer still in the next order, where that lowers it
+        x = x / (1 + max(-ball.bend, 0.0) / 3 * fourth(x))  # and nearer still in the next order, where that lowers it
         twice_k = np.maximum(lr, 1e-100) * (2 * (1 - beta1) * per_lr)
         for _ in range(40):
-            z = x * x * x * x
+            z = fourth(x)
             one_z = 1 + z
             e = twice_k * x / one_z**0.5  # the ball's lr·λ
             share = 2 * (1 - beta1) if leading else ball.gradient_share(e)

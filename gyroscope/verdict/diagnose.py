@@ -86,7 +86,7 @@ def _well(courses: Sequence[Course]) -> Iterator[Verdict]:
     settled = f", settled since step {sig(max(since))}" if len(since) == len(known) else ""
     count = f"All {len(known)}" if len(known) == len(courses) else f"{len(known)} of {len(courses)}"
     fell = any(c.state == "fell out" for c in courses)
-    turn = "turned as predicted before they fell out" if fell else "turn as predicted"
+    turn = "turn as predicted, or did before they fell out" if fell else "turn as predicted"
     size = f"{span(angles, 2)} rad per step, within {sig(100 * off, 2)} % of theory"
     yield Verdict(
         "well",

@@ -73,8 +73,9 @@ def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
         for step in range(60):
             p.grad = g.clone()
             if kind == "rounded" and step == 0:
-                with pytest.warns(UserWarning, match="stochastic_rounding=True"):
+                with pytest.warns(UserWarning, match="stochastic_rounding=True") as told:
                     optimizer.step()
+                assert told[0].filename == __file__
             else:
                 optimizer.step()
             before = p.detach().clone() if before is None else before

@@ -98,7 +98,9 @@ def test_falling_out_names_its_step_and_is_a_note_where_the_rate_goes_to_zero():
     steps = np.arange(0, 1000, 10)
     rate = (1 + np.cos(np.pi * steps / 1000)) / 2
     lagging = np.maximum(1.0, np.where(steps > 600, rate[60] ** 0.5 / rate**0.5, 1.0))
-    found = only(diagnose(record(lr=cosine(1000), norm=lagging, speed=1 / lagging)), "fell_out")
+    diagnosis = diagnose(record(lr=cosine(1000), norm=lagging, speed=1 / lagging))
+    assert "turn as predicted, or did before they fell out" in only(diagnosis, "well").sentence
+    found = only(diagnosis, "fell_out")
     assert found.severity == "note"
     assert found.evidence["step"] == steps[np.argmax(lagging > 1.3)]
     assert "could not follow the learning rate" in found.sentence
