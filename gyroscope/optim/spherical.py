@@ -40,11 +40,11 @@ def adam_numbers(group: Group, state: State, space: Workspace) -> tuple[Split, A
 def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: Workspace) -> None:
     """Adam's own step, L2 in the gradient, of a tensor that does not turn."""
     moments = per_entry(state, "exp_avg", p), per_entry(state, "exp_avg_sq", p, at_least_float32(p.dtype))
-    root = by.correction2**0.5
-    knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
 
     def take(tensors: list[Tensor]) -> None:
         w, grad, m, v = tensors
+        root = by.correction2**0.5
+        knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
         u = space.like(w)
         step.adamw(grad + by.l2 * w, u, m, v, **knobs)
         plain_(w, u, by.lr, 0.0)
@@ -122,4 +122,7 @@ def _advance(
 
 def _may_hold_a_zero_vector(w: Tensor) -> bool:
     """Whether Adam's step, a division and a root per entry, must be at hand: asked of a CPU, presumed elsewhere."""
-    return w.device.type != "cpu" or not bool(w[:, *(slice(0, 1),) * (w.dim() - 1)].all())
+    if w.device.type != "cpu":
+        return True
+    first = w[:, *(slice(0, 1),) * (w.dim() - 1)]  # a zero vector's first entry is 0
+    return int(torch.count_nonzero(first)) < w.shape[0]
