@@ -9,7 +9,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.spherical import Rule, adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
 from gyroscope.optim.spherical_step import adam_s, adam_srt
-from gyroscope.optim.turning import Workspace
+from gyroscope.optim.workspace import Workspace
 
 
 @final
@@ -100,5 +100,4 @@ def _update(rule: Rule, p: Tensor, grad: Tensor, state: State, group: Group, spa
         plain_adam_(p, grad, state, by, space)
         return
     m, rows = per_entry(state, "exp_avg", p), [per_vector(state, "exp_avg_sq", p, split)]
-    by = by._replace(fan_in=split.fan_in(p.shape))
     advance_(p, grad, m, rows, rule, by, split, space, compile=group["compile"])

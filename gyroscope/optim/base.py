@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim.turning import Workspace
+from gyroscope.optim.workspace import Kept, Workspace
 from gyroscope.theory.validate import check_decay
 
 Group = dict[str, Any]
@@ -71,28 +71,25 @@ class Base(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        space = Workspace()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._step(p, group, space)
+        space = Workspace(self.__dict__.setdefault("_kept", Kept()))
+        ready = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self._count([p for p, _ in ready])
+        for p, group in ready:
+            self._update(p, cast(Tensor, p.grad), self.state[p], group, space)
         space.finish()
-        space.warn(self.__dict__.setdefault("_told", set()))
         return loss
 
-    def _step(self, p: Tensor, group: Group, space: Workspace) -> None:
-        grad = p.grad
-        assert grad is not None
-        if grad.layout != torch.strided:
+    def _count(self, ready: list[Tensor]) -> None:
+        if any(cast(Tensor, p.grad).layout != torch.strided for p in ready):
             raise RuntimeError(
                 f"{type(self).__name__} takes no sparse gradients: set sparse=False in the Embedding that makes them"
             )
-        state = self.state[p]
-        # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
-        if "step" not in state:
-            state["step"] = torch.tensor(0.0)
-        state["step"] += 1
-        self._update(p, grad, state, group, space)
+        for p in ready:
+            # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
+            if "step" not in self.state[p]:
+                self.state[p]["step"] = torch.tensor(0.0)
+        if ready:
+            torch._foreach_add_([self.state[p]["step"] for p in ready], 1.0)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the torch optimizer whose rule it has.

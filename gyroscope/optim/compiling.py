@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyroscope.optim.step import Turning, move_, sums, turn
+from gyroscope.optim.step import Turning, column, move_, sums, turn
 
 Function = Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
 """Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place."""
 
-PROGRAMS: dict[tuple[object, ...], Callable[..., Sequence[Tensor]]] = {}
+Program = Callable[[list[Tensor]], Sequence[Tensor]]
+
+PROGRAMS: dict[tuple[object, ...], Program] = {}
 """What was compiled so far in this process."""
 MATRIX, ROW, TENSOR = (1031, 2053), (1, 1_000_003, 13, 11, 7, 5, 3), (1031, 67, 13, 11, 7, 5, 3)
 """Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different."""
@@ -24,15 +26,15 @@ LARGEST = 2**31
 def run(key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> Any:
     """Call `function`, compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
 
-    It is captured by make_fx on other tensors of the same kind and goes to Inductor without Dynamo, whose guards cost
-    more time than the step of a small tensor. What they would guard is in the kind: types, devices, the order of
-    strides, and which sizes are 1.
+    It is captured by make_fx on other tensors of the same kind and goes to Inductor, whose program is called without
+    what Dynamo and AOTAutograd put around it: that costs more time than the step of a small tensor. What Dynamo would
+    guard is in the kind: types, device, the order of strides, and which sizes are 1.
     """
-    kind = (key, len(numbers), *map(_kind, entries), *(row.dtype for row in rows))
+    kind = (key, numbers.numel(), entries[0].device, *map(_kind, entries), *[row.dtype for row in rows])
     program = PROGRAMS.get(kind)
     if program is None:
         program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers)
-    return program(*entries, *rows, numbers)
+    return program([*entries, *rows, numbers])
 
 
 def can_run(w: Tensor) -> bool:
@@ -41,7 +43,8 @@ def can_run(w: Tensor) -> bool:
 
 
 def _kind(x: Tensor) -> tuple[object, ...]:
-    return x.dtype, x.device, *(size == 1 for size in x.shape), None if x.is_contiguous() else _order(x)
+    ones = [size == 1 for size in x.shape] if 1 in x.shape else []
+    return x.dtype, x.dim(), *ones, None if x.is_contiguous() else _order(x)
 
 
 def _order(x: Tensor) -> tuple[int, ...]:
@@ -68,10 +71,9 @@ def _example(x: Tensor) -> Tensor:
     return made.permute([order.index(dim) for dim in range(x.dim())])
 
 
-def _compiled(
-    function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor
-) -> Callable[..., Sequence[Tensor]]:
-    import torch._inductor
+def _compiled(function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> Program:
+    from torch._functorch.config import patch
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     count, like = len(entries), [_example(x) for x in entries]
     examples = [*like, *(row.new_empty(like[0].shape[0]) for row in rows), numbers.clone()]
@@ -81,7 +83,15 @@ def _compiled(
 
     graph = make_fx(flat, tracing_mode="symbolic")(*examples)
     fake = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    return torch._inductor.compile(graph, fake)  # type: ignore[no-any-return]
+    programs: list[Any] = []
+
+    def remembered(*args: Any, **options: Any) -> Any:
+        programs.append(compile_fx_inner(*args, **options))
+        return programs[-1]
+
+    with patch(enable_autograd_cache=False):  # from that cache it would not come by `remembered`
+        compile_fx(graph, fake, inner_compile=remembered)
+    return cast(Program, programs[0].current_callable)
 
 
 def packed(values: Sequence[Any], device: torch.device) -> Tensor:
@@ -116,19 +126,15 @@ def rotate_rows(
     if imbalance:
         by = by._replace(angle=by.angle * imbalance[0])
     if l2:
-        knobs |= {"w": w, "l2": _column(values[-1] * (radius == 0), w).to(radius.dtype)}
+        knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w).to(radius.dtype)}
     u = torch.empty_like(w, dtype=radius.dtype)
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
-    direction(grad * _column(_one(radius), w), u, *others[:moments], **knobs)
+    direction(grad * column(_one(radius), w), u, *others[:moments], **knobs)
     turned = turn(sums(w, u), one_by_one(radius), update_sq, by, fan_in=prod(w.shape[1:]), centre=centre, slack=slack)
-    move_(w, u.clone(), turned, noise[0] if noise else None)  # Inductor copies nothing for the clone
+    move_(w, u.clone(), *turned[:3], noise[0] if noise else None)  # Inductor copies nothing for the clone
     radius.copy_(turned.radius)
     update_sq.copy_(turned.update_sq)
     return tuple(turned[:3])  # outputs, so that Inductor makes them once per vector and not once per entry
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *(1,) * (like.dim() - 1))
 
 
 def one_by_one(values: Tensor) -> Tensor:

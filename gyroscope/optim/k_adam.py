@@ -14,7 +14,7 @@ from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.compiling import can_run, packed, run
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
-from gyroscope.optim.turning import Workspace, in_cache
+from gyroscope.optim.workspace import Workspace, in_cache
 from gyroscope.theory.stability import kadam_betas
 from gyroscope.theory.validate import check_betas, check_non_negative
 

@@ -11,8 +11,9 @@ from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
 from gyroscope.optim.compiling import can_run
 from gyroscope.optim.shards import across_processes, local
-from gyroscope.optim.step import Turning, given, move_
-from gyroscope.optim.turning import Inner, Plan, Workspace, rotate_compiled, row_state, slack, turns
+from gyroscope.optim.step import Turning, given
+from gyroscope.optim.turning import How, Inner, Plan, rotate_compiled, row_state, slack, turn_with_others
+from gyroscope.optim.workspace import Kept, Workspace
 from gyroscope.theory.rule import UpdateRule
 from gyroscope.theory.validate import check_fraction, check_non_negative
 from gyroscope.theory.weights import Weights
@@ -115,11 +116,11 @@ class Rotational(torch.optim.Optimizer):
             self._inner_step(stand_ins)
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = {p: self._take_back(p) for p in list(self._weights)}
-        space = Workspace()
+        space = Workspace(self.__dict__.setdefault("_kept", Kept()))
         for group, now in zip(groups, turning, strict=True):
             for p in now:
                 self._turn(p, updates[p], group, space)
-        space.warn(self.__dict__.setdefault("_told", set()))
+        space.finish()
         return loss
 
     def _stands_alone(self, group: Group) -> bool:
@@ -182,23 +183,21 @@ class Rotational(torch.optim.Optimizer):
         angle = group["lr"] if hyperball else self._angle(group, p, t - 1)
         eps = 0.0 if hyperball else group.get("eps", 0.0)
         decay = group["lr"] * group.get("weight_decay", 0.0)
-        by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), eps, group["lr"], decay)
+        by = Turning.at(t, angle, beta, eps, group["lr"], decay)
         across = across_processes(p, split)
         if across is None and local(p).numel() == 0:
             return
         tensors = [local(p.detach()), local(update)]
         noise = space.noise(tensors[0], t, angle, group["stochastic_rounding"])
-        w, u, *others = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
-        noise = others[0] if others else None
+        views = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
         rows = {name: local(state[name]) for name in self.row_state}
-        options: Group = {"fan_in": split.fan_in(p.shape), "centre": centre, "slack": slack(p.dtype)}
-        if group["compile"] and across is None and can_run(w):
-            plan = Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by)
-            rotate_compiled([w, u], noise, rows, plan, options)
+        how = How(split.fan_in(p.shape), centre, slack(p.dtype), across)
+        if group["compile"] and across is None and can_run(views[0]):
+            rotate_compiled(views, rows, Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by), how)
             return
+        w, u, *others = views
         u = u.to(at_least_float32(u.dtype))
-        for part, turned in turns(w, lambda part: u[part], rows["radius"], rows["update_sq"], by, across, options):
-            move_(w[part], u[part], turned, None if noise is None else noise[part])
+        turn_with_others(w, u, others[0] if others else None, rows, by, how, space)
 
     def _angle(self, group: Group, p: Tensor, t: int) -> Any:
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""

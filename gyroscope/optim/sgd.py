@@ -9,7 +9,8 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import step
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.step import Number
-from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, Workspace, check_rotational, update_
+from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, check_rotational, update_
+from gyroscope.optim.workspace import Workspace
 from gyroscope.theory import sgdm
 from gyroscope.theory.validate import check_fraction
 

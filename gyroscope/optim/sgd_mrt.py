@@ -11,7 +11,7 @@ from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.shards import local
 from gyroscope.optim.spherical import advance_, per_entry
 from gyroscope.optim.spherical_step import SGDNumbers, sgd_mrt
-from gyroscope.optim.turning import Workspace
+from gyroscope.optim.workspace import Workspace
 from gyroscope.theory.validate import check_fraction
 
 

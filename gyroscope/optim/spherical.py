@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -12,9 +13,9 @@ from gyroscope.optim import step
 from gyroscope.optim.base import Group, State
 from gyroscope.optim.compiling import can_run, one_by_one, packed, run
 from gyroscope.optim.shards import across_processes, local
-from gyroscope.optim.spherical_step import AdamNumbers, Change, combine_, inner_products
+from gyroscope.optim.spherical_step import Adam, AdamNumbers, Change, combine_, divide_, inner_products
 from gyroscope.optim.step import Number, plain_
-from gyroscope.optim.turning import Workspace, in_cache
+from gyroscope.optim.workspace import Workspace, in_cache
 from gyroscope.theory.validate import check_betas, check_non_negative
 
 Rule = Callable[..., Change]
@@ -84,45 +85,47 @@ def advance_(
     """One step of a tensor that turns: `rule(products, *rows, by, **options)` says what becomes of each vector."""
     across = across_processes(p, split)
     w, g, m = (split if across is None else across.split).rows(*map(local, (p, grad, m)))
-    rows, plain = [local(row) for row in rows], _may_hold_a_zero_vector(w)
+    rows, on_cpu = [local(row) for row in rows], w.device.type == "cpu"
     if compile and across is None and can_run(w):
-        key = (rule, type(by), plain, *options.items())
         numbers = space.once((by, w.device), lambda: packed(by, w.device))
-        run(key, partial(_advance, rule, type(by), plain, options), [w, g, m], rows, numbers)
-    else:
-        parts = in_cache(w)
-        found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)
-        found = found if across is None else across.summed(found)
-        change = rule(found.unbind(0), *rows, by, **options)
-        here = change if across is None else change.at(across.mine)
-        for part in parts:
-            combine_(w[part], g[part], m[part], here.at(part), plain)
-        for row, new in zip(rows, change.state, strict=True):
-            row.copy_(new)
+        key = (rule, type(by), on_cpu, *options.items())
+        adam = run(key, partial(_advance, rule, type(by), options, not on_cpu), [w, g, m], rows, numbers)
+        if on_cpu and isinstance(by, AdamNumbers):
+            divide_(w, g, Adam(adam[0], adam[1], by.eps))
+        return
+    parts = in_cache(w)
+    found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)
+    found = found if across is None else across.summed(found)
+    change = rule(found.unbind(0), *rows, _sized(by, split.fan_in(p.shape)), **options)
+    here = change if across is None else change.at(across.mine)
+    for part in parts:
+        combine_(w[part], g[part], m[part], here.at(part), divide=not on_cpu)
+    if on_cpu and here.adam is not None:
+        divide_(w, g, here.adam)
+    for row, new in zip(rows, change.state, strict=True):
+        row.copy_(new)
 
 
 def _advance(
     rule: Rule,
     kind: type,
-    plain: bool,
     options: dict[str, Any],
+    divide: bool,
     entries: list[Tensor],
     rows: list[Tensor],
     numbers: Tensor,
 ) -> list[Tensor]:
     w, g, m = entries
     ww, *others = inner_products(w, g, m)
-    change = rule((one_by_one(ww), *others), *rows, kind(*numbers.unbind(0)), **options)
-    combine_(w, g, m, change, plain)
+    by = _sized(kind(*numbers.unbind(0)), prod(w.shape[1:]))
+    change = rule((one_by_one(ww), *others), *rows, by, **options)
+    combine_(w, g, m, change, divide)
     for row, new in zip(rows, change.state, strict=True):
         row.copy_(new)
     # The coefficients are of no use outside, but an output is made once per vector and not once per entry.
-    return [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
+    adam = [] if change.adam is None else [change.adam.prior, change.adam.share]
+    return adam + [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
 
 
-def _may_hold_a_zero_vector(w: Tensor) -> bool:
-    """Whether Adam's step, a division and a root per entry, must be at hand: asked of a CPU, presumed elsewhere."""
-    if w.device.type != "cpu":
-        return True
-    first = w[:, *(slice(0, 1),) * (w.dim() - 1)]  # a zero vector's first entry is 0
-    return int(torch.count_nonzero(first)) < w.shape[0]
+def _sized(by: Any, fan_in: int) -> Any:
+    return by._replace(fan_in=fan_in) if isinstance(by, AdamNumbers) else by

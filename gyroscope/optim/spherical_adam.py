@@ -10,7 +10,8 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.spherical import adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
 from gyroscope.optim.spherical_step import adam_g, adam_g_star
-from gyroscope.optim.turning import Workspace, slack
+from gyroscope.optim.turning import slack
+from gyroscope.optim.workspace import Workspace
 
 
 @final

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.step import Number
+from gyroscope.optim.step import Number, column
 
 Products = tuple[Tensor, ...]
 """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector."""
@@ -46,13 +46,13 @@ class Adam(NamedTuple):
     """
 
     prior: Tensor
-    share: Number
+    share: Tensor
     eps: Number
 
     def divisor(self, g: Tensor) -> Tensor:
         """√v̂ + ε where Adam's step is taken, 1 elsewhere."""
-        prior = _column(self.prior, g)
-        return torch.where(prior < 0, 1.0, (prior + self.share * g * g).clamp_min(0).sqrt() + self.eps)
+        prior, share = column(self.prior, g), column(self.share, g)
+        return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + self.eps)
 
 
 class Change(NamedTuple):
@@ -68,7 +68,7 @@ class Change(NamedTuple):
 
     def at(self, index: Tensor | slice) -> "Change":
         """Of these vectors."""
-        adam = None if self.adam is None else self.adam._replace(prior=self.adam.prior[index])
+        adam = self.adam and Adam(self.adam.prior[index], self.adam.share[index], self.adam.eps)
         return Change(tuple(c[index] if _per_vector(c) else c for c in self.coefficients), adam)
 
 
@@ -79,19 +79,26 @@ def inner_products(w: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, ...]:
     return tuple((a * b).sum(dims) for a, b in ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m)))
 
 
-def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, plain: bool) -> None:
-    """Move the entries as `change` says, in float32 or better, and round once; `plain` if some have no direction.
+def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, divide: bool) -> None:
+    """Move the entries as `change` says, in float32 or better, and round once.
 
-    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay.
+    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. Adam's division, for vectors without a direction,
+    costs all entries a root: without `divide` it is left to `divide_`.
     """
     dtype = at_least_float32(w.dtype)
     x, g = w.to(dtype), g.to(dtype)
-    y0, y1, y2, w0, w1, m0, m1 = (_column(c, g) if _per_vector(c) else c for c in change.coefficients)
+    y0, y1, y2, w0, w1, m0, m1 = (column(c, g) if _per_vector(c) else c for c in change.coefficients)
     y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
     m.copy_(_combined((y, m1), (x, m0)))
-    if plain and change.adam is not None:
+    if divide and change.adam is not None:
         y = y / change.adam.divisor(g)
     w.copy_(_combined((y, w1), (x, w0)).add_(x))
+
+
+def divide_(w: Tensor, g: Tensor, adam: Adam) -> None:
+    """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself."""
+    if not bool((adam.prior < 0).all()):
+        w.div_(adam.divisor(g.to(adam.prior.dtype)))
 
 
 def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
@@ -124,7 +131,7 @@ def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, transport: b
         wy = by.beta1 * wm + (1 - by.beta1) * wg
         yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
         m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
-    adam = Adam(torch.where(none, prior, -1.0), (1 - by.beta2) / by.correction2, by.eps)
+    adam = Adam(torch.where(none, prior, -1.0), torch.zeros_like(ww) + (1 - by.beta2) / by.correction2, by.eps)
     y = (1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1
     return Change((*y, 0.0, -rate, m0, m1), adam, (v * shrink,))
 
@@ -162,7 +169,9 @@ def adam_g(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers,
     yy = yy + 2 * by.beta1 * (1 - by.beta1) * memory * scale * (gm - wg * wm / length2)
     v = by.beta2 * memory * exp_avg_sq + (1 - by.beta2) * hh
     rate = by.lr * by.correction2**0.5 / by.correction1 / (v.sqrt() + by.eps)
-    adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), (1 - by.beta2) / by.correction2, by.eps)
+    adam = Adam(
+        torch.where(none, 0.0, -torch.ones_like(n)), torch.zeros_like(n) + (1 - by.beta2) / by.correction2, by.eps
+    )
     first = by.lr / by.correction1
     return Change((*y, *_turned(length2, n, rate, yy, none, first)), adam, (n, v))
 
@@ -180,7 +189,7 @@ def adam_g_star(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNum
     scale, hh = _tangent(length2, wg, gg, n)
     rate = by.lr / (exp_avg_sq.sqrt() + by.eps)
     v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
-    adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), 1.0, by.eps)
+    adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), torch.ones_like(n), by.eps)
     y = -scale * wg / length2, torch.where(none, 1.0, scale), 0.0
     return Change((*y, *_turned(length2, n, rate, hh, none, by.lr)), adam, (n, v))
 
@@ -236,7 +245,3 @@ def _turned(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain
 
 def _per_vector(coefficient: Number) -> bool:
     return isinstance(coefficient, Tensor) and coefficient.dim() > 0
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *(1,) * (like.dim() - 1))

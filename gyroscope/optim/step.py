@@ -7,6 +7,7 @@ Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never 
 """
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ def adamw(
             [exp_avg],
             [exp_avg_sq],
             [],
-            [torch.full((), 1e30, device=out.device)],
+            [_uncounted(out.device)],
             lr=1 / bias,
             beta1=1 - w1,
             beta2=1 - w2,
@@ -46,6 +47,11 @@ def adamw(
     _average(exp_avg_sq, grad * grad, w2)
     torch.sqrt(exp_avg_sq, out=out).add_(eps).mul_(-bias)
     torch.div(exp_avg, out, out=out)
+
+
+@cache
+def _uncounted(device: torch.device) -> Tensor:
+    return torch.full((), 1e30, device=device)
 
 
 def _fusable(tensors: tuple[Tensor, ...], numbers: tuple[Number, ...]) -> bool:
@@ -116,6 +122,12 @@ class Turning(NamedTuple):
     lr: Number
     decay: Number
 
+    @classmethod
+    def at(cls, t: int, angle: Number, beta: float, eps: Number, lr: Number, decay: Number) -> "Turning":
+        """Of a tensor's t-th step."""
+        known = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
+        return cls(known, beta, 1 - beta**t, 1 - beta ** (t - 1), eps, lr, decay)
+
 
 def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
@@ -123,11 +135,11 @@ def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     return w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)
 
 
-def eager_sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-    """The same where each operation is a pass of its own: a norm reads once what a product writes and reads again."""
+def eager_sums(w: Tensor, u: Tensor, product: Tensor) -> tuple[Tensor, ...]:
+    """The same where each operation is a pass of its own, and a norm reads but once; `product` is memory to use up."""
     w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
-    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square() for x in (w, u))
-    return w.sum(dims), u.sum(dims), ww, (w * u).sum(dims), uu
+    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square_() for x in (w, u))
+    return w.sum(dims), u.sum(dims), ww, torch.mul(w, u, out=product).sum(dims), uu
 
 
 class Turn(NamedTuple):
@@ -139,10 +151,6 @@ class Turn(NamedTuple):
     radius: Tensor
     update_sq: Tensor
 
-    def at(self, index: Tensor | slice) -> "Turn":
-        """Of these vectors."""
-        return Turn(*(values[index] for values in self))
-
 
 def turn(
     sums: tuple[Tensor, ...],
@@ -150,7 +158,7 @@ def turn(
     update_sq: Tensor,
     by: Turning,
     *,
-    fan_in: int,
+    fan_in: Number,
     centre: bool,
     slack: float,
 ) -> Turn:
@@ -164,42 +172,44 @@ def turn(
     direction, of norm 0 or with all entries equal, take the plain step.
     """
     sum_w, sum_u, ww, wu, uu = sums
-    norm = ww.sqrt()
-    mean_w, mean_u = (sum_w / fan_in, sum_u / fan_in) if centre else (torch.zeros_like(ww), torch.zeros_like(ww))
+    none = torch.zeros_like(ww)
+    mean_w, mean_u = (sum_w / fan_in, sum_u / fan_in) if centre else (none, none)
     ww_c, wu_c, uu_c = ww - sum_w * mean_w, wu - sum_w * mean_u, uu - sum_u * mean_u
-    new = radius < 0
-    n = torch.where(new | ((norm - radius).abs() > slack * radius) & (radius > 0), norm, radius)
+    norm, new = ww.sqrt(), radius < 0
+    n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
     # What rounding leaves of a vector of equal entries is no direction.
     alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
-    along = torch.where(alive, wu_c / ww_c, torch.zeros_like(ww))
+    along = torch.where(alive, wu_c / ww_c, none)
     across2 = uu_c - wu_c * along
     # Nor is what it leaves of an update along ω or along 1: Adam's first one, where a row's gradients have one sign.
     seen = across2 > 256 * torch.finfo(ww.dtype).eps * uu
-    across2 = torch.where(seen, across2, torch.zeros_like(ww))
+    across2 = torch.where(seen, across2, none)
     # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
     nu = by.beta * torch.where(new, by.prior * across2, update_sq) + (1 - by.beta) * across2
     rms = (nu / by.correction).sqrt() + by.eps
-    angle = torch.zeros_like(ww) + by.angle
-    rate = torch.where(alive & seen & (rms > 0), angle / rms, torch.zeros_like(ww))
-    shrink = (1 + rate * rate * across2).rsqrt()
-    A = shrink * n * (ww_c.clamp_min(0).rsqrt() - rate * along)
-    B = shrink * n * rate
-    D = -A * mean_w - B * mean_u
-    moves, stays = angle > 0, torch.zeros_like(ww)
-    A = torch.where(alive, torch.where(moves, A, stays + 1), stays + (1 - by.decay))
-    B = torch.where(alive, torch.where(moves, B, stays), stays + by.lr)
-    return Turn(A, B, torch.where(alive & moves, D, stays), n, nu)
+    rate = torch.where(alive & seen & (rms > 0), by.angle / rms, none)
+    size = n * (1 + rate * rate * across2).rsqrt()
+    moves = alive & (by.angle > 0)
+    A = torch.where(moves, size * (ww_c.clamp_min(0).rsqrt() - rate * along), 1.0)
+    B = torch.where(moves, size * rate, none)
+    D = torch.where(moves, -A * mean_w - B * mean_u, none)
+    return Turn(torch.where(alive, A, none + (1 - by.decay)), torch.where(alive, B, none + by.lr), D, n, nu)
 
 
-def move_(w: Tensor, u: Tensor, turn: Turn, noise: Tensor | None = None) -> None:
+def move_(w: Tensor, u: Tensor, A: Tensor, B: Tensor, D: Tensor, noise: Tensor | None = None) -> None:
     """ω ← A·ω + B·Δ + D; Δ is used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
-    A, B, D = (values.view(-1, *(1,) * (u.dim() - 1)) for values in turn[:3])
+    A, B, D = (column(values, u) for values in (A, B, D))
     u.mul_(B).add_(D)
     if w.dtype == u.dtype:
         w.mul_(A).add_(u)
         return
     moved = u.addcmul_(w.to(u.dtype), A)
     w.copy_(moved if noise is None else moved + torch.ldexp(noise, torch.frexp(moved).exponent + _digits(w.dtype)))
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """Values per vector in a form that broadcasts against entries."""
+    return values.view(-1, *(1,) * (like.dim() - 1))
 
 
 def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:

@@ -1,10 +1,9 @@
 """One rotational step of one tensor: views, row state and pieces in cache around the formulas of `step.py`."""
 
-import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, cast, final
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -12,13 +11,9 @@ from torch import Tensor
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.compiling import can_run, packed, rotate_rows, run
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
-from gyroscope.optim.step import Number, Turn, Turning, eager_sums, move_, plain_, turn
+from gyroscope.optim.step import Number, Turning, column, eager_sums, move_, plain_, turn
+from gyroscope.optim.workspace import WHOLE, Workspace, cut, in_cache
 from gyroscope.theory.validate import check_fraction
-
-ROUNDING = (
-    "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
-    "pass stochastic_rounding=True, or keep the weights in float32"
-)
 
 Direction = Callable[..., None]
 Imbalance = tuple[float, float, int]
@@ -26,10 +21,6 @@ State = dict[str, Any]
 Group = dict[str, Any]
 ROW_STATE = ("radius", "update_sq", "imbalance")
 """Values per vector in a parameter's state: they stay float32 or better whatever the weights are."""
-CACHED = 2**19
-"""Entries of a piece of an eager step: more of them leave the cache, fewer wait for Python."""
-SMALL = 2**13
-"""Tensors of fewer entries that do not turn take their step together: one by one they would wait for Python."""
 
 
 @dataclass(frozen=True)
@@ -86,94 +77,25 @@ class Plan:
         return self._packed[device]
 
 
-@final
-class Workspace:
-    """What the tensors of one step share: memory for Δ, noise for rounding, a count, and a note for the user."""
+class How(NamedTuple):
+    """What a turn needs to know of a tensor beside its entries."""
 
-    def __init__(self) -> None:
-        self.num_tensors = 0
-        self._rounds_updates_away = False
-        self._shared: dict[Hashable, Any] = {}
-        self._small: dict[tuple[object, ...], tuple[Callable[[list[Tensor]], None], list[list[Tensor]]]] = {}
-        self._buffers: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._generators: dict[torch.device, torch.Generator] = {}
+    fan_in: int
+    centre: bool
+    slack: float
+    across: Across | None = None
 
-    def like(self, x: Tensor) -> Tensor:
-        """Uninitialised, of x's shape, x's strides where they are dense, and float32 or better.
 
-        One memory for all tensors: fresh pages would cost as much as the arithmetic.
-        """
-        dtype = at_least_float32(x.dtype)
-        buffer = self._buffers.get((x.device, dtype))
-        if buffer is None or buffer.numel() < x.numel():
-            buffer = self._buffers[x.device, dtype] = torch.empty(x.numel(), dtype=dtype, device=x.device)
-        span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-        return buffer.as_strided(x.shape, x.stride()) if span == x.numel() else buffer[: x.numel()].view(x.shape)
+class Piece(NamedTuple):
+    """Vectors whose Δ is known, with their sums and row state; `mine` finds their turns where others hold the rest."""
 
-    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What tensors with one key share in this step, made when the first of them asks."""
-        if key not in self._shared:
-            self._shared[key] = make()
-        return self._shared[key]
-
-    def plan(self, group: Group, t: int, rule: Rule) -> Plan:
-        """The numbers of a group's t-th step: most of its tensors have the same count."""
-
-        def make() -> Plan:
-            inner, angle = rule(group, t)
-            beta = group.get("beta", 0.0)
-            by = Turning(angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
-            return Plan(Split("none") if angle is None else Split.of(group), inner, by)
-
-        return cast(Plan, self.once((id(group), t), make))
-
-    def act(self, rule: object, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
-        """Let `step` change a weight and its moments entry by entry, given [weight, gradient, *moments].
-
-        Small tensors of one `rule`, a name for what steps alike, wait for `finish` and are changed together.
-        """
-        if tensors[0].numel() < SMALL and all(x.is_contiguous() for x in tensors):
-            kind = (rule, *((x.dtype, x.device) for x in tensors))
-            self._small.setdefault(kind, (step, []))[1].append(tensors)
-        else:
-            step(tensors)
-
-    def plain(self, inner: Inner, tensors: list[Tensor]) -> None:
-        """The inner rule's own step of [weight, gradient, *moments]."""
-        w, grad, *moments = tensors
-        u = self.like(w)
-        inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
-        plain_(w, u, inner.lr, inner.decay)
-
-    def finish(self) -> None:
-        """The steps that small tensors wait for, with their entries laid end to end."""
-        for step, waiting in self._small.values():
-            together = [torch.cat([x.view(-1) for x in tensors]) for tensors in zip(*waiting, strict=True)]
-            step(together)
-            sizes = [tensors[0].numel() for tensors in waiting]
-            for index in (0, *range(2, len(together))):  # all but the gradient have changed
-                torch._foreach_copy_([x[index].view(-1) for x in waiting], list(together[index].split(sizes)))
-
-    def noise(self, w: Tensor, step: int, angle: Number, stochastic: bool) -> Tensor | None:
-        """Uniform in [-½, ½), to round low-precision weights with; seeded by `step`: a resumed run rounds alike.
-
-        None where the weights need none or none is wanted: then an angle too small for them is remembered.
-        """
-        if w.dtype.itemsize >= 4:
-            return None
-        if not stochastic:
-            self._rounds_updates_away |= _known_below(angle, 1.28 * torch.finfo(w.dtype).eps)
-            return None
-        generator = self._generators.get(w.device)
-        if generator is None:
-            generator = self._generators[w.device] = torch.Generator(w.device).manual_seed(step)
-        return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
-
-    def warn(self, told: set[str]) -> None:
-        """Tell the user once of what was noticed; `told` remembers."""
-        if self._rounds_updates_away and ROUNDING not in told:
-            told.add(ROUNDING)
-            warnings.warn(ROUNDING, stacklevel=5)  # the user's line, behind what torch wraps around step
+    w: Tensor
+    u: Tensor
+    noise: Tensor | None
+    sums: Tensor
+    rows: dict[str, Tensor]
+    fan_in: int
+    mine: Tensor | slice
 
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
@@ -205,16 +127,36 @@ def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> T
 
 def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, space: Workspace) -> None:
     """One step of one parameter: turned by the rule's angle where its group rotates it, else the plain step."""
-    plan = space.plan(group, int(state["step"]), rule)
+    plan = planned(group, int(state["step"]), rule, space)
     for name in plan.inner.moments:
         if name not in state:
             state[name] = torch.zeros_like(p)
-    tensors = [p.detach(), grad, *(state[name] for name in plan.inner.moments)]
+    w = p.detach()
+    tensors = [local(w), local(grad), *[local(state[name]) for name in plan.inner.moments]]
     if plan.split.rotates(p.shape):
-        _rotate(p.detach(), [local(x) for x in tensors], state, group, plan, space)
+        _rotate(w, tensors, state, group, plan, space)
     else:
-        space.act(id(plan), partial(space.plain, plan.inner), [local(x) for x in tensors])
+        space.act(id(plan), partial(_plain, plan.inner, space), tensors)
     space.num_tensors += 1
+
+
+def planned(group: Group, t: int, rule: Rule, space: Workspace) -> Plan:
+    """The numbers of a group's t-th step: most of its tensors have the same count."""
+
+    def make() -> Plan:
+        inner, angle = rule(group, t)
+        by = Turning.at(t, 0.0 if angle is None else angle, group.get("beta", 0.0), inner.eps, inner.lr, inner.decay)
+        return Plan(Split("none") if angle is None else Split.of(group), inner, by)
+
+    return cast(Plan, space.once((id(group), t), make))
+
+
+def _plain(inner: Inner, space: Workspace, tensors: list[Tensor]) -> None:
+    """The inner rule's own step of [weight, gradient, *moments]."""
+    w, grad, *moments = tensors
+    u = space.like(w)
+    inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
+    plain_(w, u, inner.lr, inner.decay)
 
 
 def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace) -> None:
@@ -226,21 +168,18 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
         return
     noise = space.noise(w, int(state["step"]), plan.by.angle, group["stochastic_rounding"])
     views = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
-    noise = None if noise is None else views.pop()
     rows = {name: local(state[name]) for name in ROW_STATE if name in state}
-    options = {"fan_in": split.fan_in(p.shape), "centre": group["centre"], "slack": slack(w.dtype)}
+    how = How(split.fan_in(p.shape), group["centre"], slack(w.dtype), across)
     if group["compile"] and across is None and can_run(w):
-        rotate_compiled(views, noise, rows, plan, options)
+        rotate_compiled(views, rows, plan, how)
     else:
-        _rotate_eager(views, noise, rows, plan, options, space, across)
+        noise = None if noise is None else views.pop()
+        _rotate_eager(views, noise, rows, plan, how, space)
 
 
-def rotate_compiled(
-    views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, options: dict[str, Any]
-) -> None:
-    """One rotational step of [weight, gradient, *moments] in rows, by one program."""
-    entries = views if noise is None else [*views, noise]
-    key = (plan.inner.direction, plan.names, *plan.flags.values(), options["centre"], options["slack"])
+def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, how: How) -> None:
+    """One rotational step of [weight, gradient, *moments, noise if there is any] in rows, by one program."""
+    key = (plan.inner.direction, plan.names, *plan.flags.values(), how.centre, how.slack)
     step = partial(
         rotate_rows,
         direction=plan.inner.direction,
@@ -248,70 +187,61 @@ def rotate_compiled(
         flags=plan.flags,
         l2=plan.inner.l2 is not None,
         moments=len(plan.inner.moments),
-        centre=options["centre"],
-        slack=options["slack"],
+        centre=how.centre,
+        slack=how.slack,
     )
-    run(key, step, entries, list(rows.values()), plan.numbers(views[0].device))
+    values, numbers = list(rows.values()), plan.numbers(entries[0].device)
+    for part in in_cache(entries[0]):  # a program's memory for Δ is a piece's, and stays in cache
+        run(key, step, cut(entries, part), cut(values, part), numbers)
 
 
 def _rotate_eager(
-    views: list[Tensor],
-    noise: Tensor | None,
-    rows: dict[str, Tensor],
-    plan: Plan,
-    options: dict[str, Any],
-    space: Workspace,
-    across: Across | None,
+    views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace
 ) -> None:
-    w, radius, inner, u = views[0], rows["radius"], plan.inner, space.like(views[0])
-    by = plan.by._replace(angle=plan.by.angle * rows["imbalance"]) if "imbalance" in rows else plan.by
-    at_rest = (radius == 0)[slice(None) if across is None else across.mine]
-    at_rest = at_rest.to(radius.dtype).view(-1, *(1,) * (w.dim() - 1))
+    inner, mine = plan.inner, WHOLE if how.across is None else how.across.mine
+    for part in in_cache(views[0]) if how.across is None else [WHOLE]:
+        w, grad, *moments = cut(views, part)
+        values = dict(zip(rows, cut(list(rows.values()), part), strict=True))
+        knobs = inner.knobs
+        if inner.l2 is not None:
+            at_rest = (values["radius"][mine] == 0).to(values["radius"].dtype)
+            knobs = inner.knobs_for(w, column(at_rest, w))
+        u = space.like(w, keep=True)
+        inner.direction(grad, u, *moments, **knobs)
+        turn_with_others(w, u, None if noise is None else noise[part], values, plan.by, how, space)
 
-    def directed(part: slice) -> Tensor:
-        _, grad, *moments = (view[part] for view in views)
-        inner.direction(grad, u[part], *moments, **inner.knobs_for(w[part], at_rest[part]))
-        return u[part]
 
-    for part, turned in turns(w, directed, radius, rows["update_sq"], by, across, options):
-        move_(w[part], u[part], turned, None if noise is None else noise[part])
+def turn_with_others(
+    w: Tensor, u: Tensor, noise: Tensor | None, rows: dict[str, Tensor], by: Turning, how: How, space: Workspace
+) -> None:
+    """Turn the vectors of w, whose Δ is u, when enough others have come.
 
-
-def turns(
-    w: Tensor,
-    directed: Callable[[slice], Tensor],
-    radius: Tensor,
-    update_sq: Tensor,
-    by: Turning,
-    across: Across | None,
-    options: dict[str, Any],
-) -> Iterator[tuple[slice, Turn]]:
-    """The turns of the vectors of w, piece by piece; `directed` makes Δ of a piece. The row state is updated.
-
-    Two passes over pieces that fit into cache, with what is known per vector made at once in between.
+    What is computed per vector takes as long for one tensor as for many.
     """
-    parts = in_cache(w)
-    found = torch.cat([torch.stack(eager_sums(w[part], directed(part))) for part in parts], -1)
-    found = found if across is None else across.summed(found)
-    turned: Turn = turn(found.unbind(0), radius, update_sq, by, **options)
-    radius.copy_(turned.radius)
-    update_sq.copy_(turned.update_sq)
-    turned = turned if across is None else turned.at(across.mine)
-    for part in parts:
-        yield part, turned.at(part)
+    sums = torch.stack(eager_sums(w, u, space.like(u)))
+    mine: Tensor | slice = WHOLE
+    if how.across is not None:
+        sums, mine = how.across.summed(sums), how.across.mine
+    radius = rows["radius"]
+    key = (by, how.centre, how.slack, radius.dtype, radius.device, *rows)
+    piece = Piece(w, u, noise, sums, rows, how.fan_in, mine)
+    space.together(key, partial(_turn_together, by, how.centre, how.slack), piece, w.numel())
 
 
-def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
-    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices."""
-    if x.device.type != "cpu" or x.numel() <= CACHED:
-        return [slice(None)]
-    size = max(1, CACHED * x.shape[dim] // x.numel())
-    return [slice(start, start + size) for start in range(0, x.shape[dim], size)]
-
-
-def _known_below(angle: Number, threshold: float) -> bool:
-    """Whether the angle is above 0 and below the threshold, as far as that is known without asking a device."""
-    return not (isinstance(angle, Tensor) and angle.device.type != "cpu") and bool(0 < angle < threshold)
+def _turn_together(by: Turning, centre: bool, slack: float, pieces: list[Piece]) -> None:
+    radius, update_sq, *imbalance = (torch.cat(rows) for rows in zip(*(x.rows.values() for x in pieces), strict=True))
+    if imbalance:
+        by = by._replace(angle=by.angle * imbalance[0])
+    sums = torch.cat([piece.sums for piece in pieces], -1).unbind(0)
+    fan_in = torch.cat([torch.full_like(piece.rows["radius"], piece.fan_in) for piece in pieces])
+    turned = turn(sums, radius, update_sq, by, fan_in=fan_in, centre=centre, slack=slack)
+    sizes = [piece.rows["radius"].numel() for piece in pieces]
+    torch._foreach_copy_([piece.rows["radius"] for piece in pieces], torch.split(turned.radius, sizes))
+    torch._foreach_copy_([piece.rows["update_sq"] for piece in pieces], torch.split(turned.update_sq, sizes))
+    coefficients = zip(*(torch.split(values, sizes) for values in turned[:3]), strict=True)
+    for piece, found in zip(pieces, coefficients, strict=True):
+        A, B, D = cut(list(found), piece.mine)
+        move_(piece.w, piece.u, A, B, D, piece.noise)
 
 
 def check_rotational(group: Group) -> None:

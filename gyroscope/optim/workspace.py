@@ -1,0 +1,166 @@
+"""What the tensors of one step share: values made once, memory for updates, company for the small ones."""
+
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import at_least_float32
+from gyroscope.optim.step import Number
+
+ROUNDING = (
+    "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
+    "pass stochastic_rounding=True, or keep the weights in float32"
+)
+
+CACHED = 2**20
+"""Entries of a piece of a step on a CPU: more of them leave its cache, fewer wait for Python."""
+WHOLE = slice(None)
+SMALL = 2**13
+"""Tensors of fewer entries that do not turn take their step together: one by one they would wait for Python."""
+
+
+@dataclass
+class Kept:
+    """What an optimizer keeps from step to step beside its state: memory of a few pieces, and what the user was told.
+
+    Fresh memory would cost as much as the arithmetic: the system maps it page by page.
+    """
+
+    buffers: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+
+
+@final
+class Workspace:
+    """What the tensors of one step share."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.num_tensors = 0
+        self._kept = kept
+        self._rounds_updates_away = False
+        self._shared: dict[Hashable, Any] = {}
+        self._waiting: dict[Hashable, tuple[Callable[[list[Any]], None], list[Any]]] = {}
+        self._num_waiting = 0
+        self._lent: dict[tuple[torch.device, torch.dtype], int] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What tensors with one key share in this step, made when the first of them asks."""
+        made = self._shared.get(key)
+        if made is None:
+            made = self._shared[key] = make()
+        return made
+
+    def like(self, x: Tensor, keep: bool = False) -> Tensor:
+        """Uninitialised, of x's shape, x's strides where they are dense, and float32 or better.
+
+        The next to ask gets the same memory, unless it is to `keep`: then it is yours until all that waits is taken.
+        """
+        dtype, size = at_least_float32(x.dtype), x.numel()
+        key = (x.device, dtype)
+        buffer, lent = self._kept.buffers.get(key), self._lent.get(key, 0)
+        if buffer is None or buffer.numel() < lent + size:
+            buffer, lent = torch.empty(lent + size, dtype=dtype, device=x.device), 0
+            self._kept.buffers[key] = buffer
+        self._lent[key] = lent + size if keep else lent
+        if x.is_contiguous() or _is_dense(x):
+            return buffer.as_strided(x.shape, x.stride(), lent)
+        return buffer[lent : lent + size].view(x.shape)
+
+    def together(self, key: Hashable, take: Callable[[list[Any]], None], item: Any, entries: int) -> None:
+        """Let `take` have the item along with others of its key, when enough wait or all have come."""
+        if key not in self._waiting:
+            self._waiting[key] = (take, [])
+        self._waiting[key][1].append(item)
+        self._num_waiting += entries
+        if self._num_waiting >= CACHED:
+            self._take()
+
+    def act(self, rule: Hashable, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
+        """Let `step` change a weight and its moments entry by entry, given [weight, gradient, *moments].
+
+        Small tensors of one `rule`, a name for what steps alike, are changed together.
+        """
+        size = tensors[0].numel()
+        if size < SMALL and all(x.is_contiguous() for x in tensors):
+            kinds = [x.dtype for x in tensors]
+            self.together((rule, tensors[0].device, *kinds), partial(_end_to_end, step), tensors, size)
+        else:
+            step(tensors)
+
+    def finish(self) -> None:
+        """Take what still waits, give back the memory that is too much to keep, and tell the user what was noticed."""
+        self._take()
+        kept = self._kept.buffers
+        for key in [key for key, buffer in kept.items() if key[0].type != "cpu" or buffer.numel() > 4 * CACHED]:
+            del kept[key]
+        if self._rounds_updates_away and ROUNDING not in self._kept.told:
+            self._kept.told.add(ROUNDING)
+            warnings.warn(ROUNDING, stacklevel=5)  # the user's line, behind what torch wraps around step
+
+    def _take(self) -> None:
+        for take, items in self._waiting.values():
+            take(items)
+        self._waiting.clear()
+        self._lent.clear()
+        self._num_waiting = 0
+
+    def noise(self, w: Tensor, step: int, angle: Number, stochastic: bool) -> Tensor | None:
+        """Uniform in [-½, ½), to round low-precision weights with; seeded by `step`: a resumed run rounds alike.
+
+        None where the weights need none or none is wanted: then an angle too small for them is remembered.
+        """
+        if w.dtype.itemsize >= 4:
+            return None
+        if not stochastic:
+            self._rounds_updates_away |= _known_below(angle, 1.28 * torch.finfo(w.dtype).eps)
+            return None
+        generator = self._generators.get(w.device)
+        if generator is None:
+            generator = self._generators[w.device] = torch.Generator(w.device).manual_seed(step)
+        return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
+
+
+def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
+    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices.
+
+    Pieces have 2 indices or more if x has: a size of 1 would be another kind to a compiled step.
+    """
+    size, pieces = x.shape[dim], -(-x.numel() // CACHED)
+    pieces = min(pieces, size // 2)
+    if pieces <= 1 or x.device.type != "cpu":
+        return [WHOLE]
+    cuts = [piece * size // pieces for piece in range(pieces + 1)]
+    return [slice(start, stop) for start, stop in pairwise(cuts)]
+
+
+def cut(tensors: list[Tensor], part: Tensor | slice) -> list[Tensor]:
+    """A part of each of the tensors."""
+    return tensors if part is WHOLE else [x[part] for x in tensors]
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether x's entries fill the memory that they span."""
+    return x.numel() == 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _end_to_end(step: Callable[[list[Tensor]], None], waiting: list[list[Tensor]]) -> None:
+    """One step of many small tensors, their entries laid end to end."""
+    columns = list(zip(*waiting, strict=True))
+    together = [torch.cat([x.view(-1) for x in tensors]) for tensors in columns]
+    step(together)
+    sizes = [x.numel() for x in columns[0]]
+    for tensors, changed in zip(columns, together, strict=True):
+        if tensors is not columns[1]:  # all but the gradient
+            torch._foreach_copy_([x.view(-1) for x in tensors], torch.split(changed, sizes))
+
+
+def _known_below(angle: Number, threshold: float) -> bool:
+    """Whether the angle is above 0 and below the threshold, as far as that is known without asking a device."""
+    return not (isinstance(angle, Tensor) and angle.device.type != "cpu") and bool(0 < angle < threshold)
