@@ -23,18 +23,21 @@ LARGEST = 2**31
 """Entries from which a tensor is beyond the numbers with which a program may count them."""
 
 
-def run(key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> Any:
-    """Call `function`, compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
+def program_for(
+    key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor
+) -> Program:
+    """`function` compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
 
     It is captured by make_fx on other tensors of the same kind and goes to Inductor, whose program is called without
     what Dynamo and AOTAutograd put around it: that costs more time than the step of a small tensor. What Dynamo would
     guard is in the kind: types, device, the order of strides, and which sizes are 1.
+    A program takes one list, [*entries, *rows, numbers], and empties it.
     """
     kind = (key, numbers.numel(), entries[0].device, *map(_kind, entries), *[row.dtype for row in rows])
     program = PROGRAMS.get(kind)
     if program is None:
         program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers)
-    return program([*entries, *rows, numbers])
+    return program
 
 
 def can_run(w: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.compiling import can_run, packed, run
+from gyroscope.optim.compiling import can_run, packed, program_for
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
 from gyroscope.optim.workspace import Workspace, in_cache
@@ -80,7 +80,8 @@ def _advance(
     views = Split("tensor").rows(*tensors)
     if compile and can_run(views[0]):
         flat = [*numbers, *chain.from_iterable(stages)]
-        run((_k_adam_packed, len(stages)), _k_adam_packed, views, [], packed(flat, views[0].device))
+        numbers_ = packed(flat, views[0].device)
+        program_for((_k_adam_packed, len(stages)), _k_adam_packed, views, [], numbers_)([*views, numbers_])
     else:
         for part in in_cache(views[0], dim=1):
             k_adam_([view[:, part] for view in views], stages, *numbers)

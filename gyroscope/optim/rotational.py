@@ -1,6 +1,7 @@
 """Rotational: the rotational variant of any torch optimizer, made around an instance of it."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Literal, final
 
@@ -104,29 +105,33 @@ class Rotational(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        groups, parts = self.inner.param_groups, [_split(group) for group in self.inner.param_groups]
+        groups = self.inner.param_groups
+        alone = [self._unscaled(group) for group in groups]
+        parts = [_split(group) for group in groups]
         turning = [[p for p in part[0] if p.grad is not None] for part in parts]
         stand_ins = []
-        for group, part, now in zip(groups, parts, turning, strict=True):
-            stand_ins += [{**self._unscaled(group), "params": now}, {**group, "params": part[1]}]
+        for group, unscaled, part, now in zip(groups, alone, parts, turning, strict=True):
+            stand_ins += [{**unscaled, "params": now}, {**group, "params": part[1]}]
         try:
-            for group, now in zip(groups, turning, strict=True):
+            for group, unscaled, now in zip(groups, alone, turning, strict=True):
+                # Where the inner step may start from zero the update stands alone, with all its digits.
+                from_zero = unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay")
                 for p in now:
-                    self._lend(p, from_zero=self._stands_alone(group))
+                    self._lend(p, from_zero)
             self._inner_step(stand_ins)
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = {p: self._take_back(p) for p in list(self._weights)}
         space = Workspace(self.__dict__.setdefault("_kept", Kept()))
-        for group, now in zip(groups, turning, strict=True):
+        for group, unscaled, now in zip(groups, alone, turning, strict=True):
             for p in now:
-                self._turn(p, updates[p], group, space)
+                update = updates[p]
+                if unscaled["lr"] is group["lr"]:
+                    update.sub_(p).div_(group["lr"])
+                elif unscaled.get("weight_decay"):
+                    update.sub_(p)
+                self._turn(p, update, group, space)
         space.finish()
         return loss
-
-    def _stands_alone(self, group: Group) -> bool:
-        """Whether the inner step may start from zero: the update then stands alone, with all its digits."""
-        alone = self._unscaled(group)
-        return alone["lr"] is not group["lr"] and not alone.get("weight_decay")
 
     def _lend(self, p: Tensor, from_zero: bool) -> None:
         """Let the inner optimizer step in other memory, while the weights stay in theirs; a DTensor's are copied."""
@@ -169,35 +174,36 @@ class Rotational(torch.optim.Optimizer):
             self.inner.param_groups = groups
 
     def _turn(self, p: Tensor, update: Tensor, group: Group, space: Workspace) -> None:
-        split, state, alone = Split.of(group), self.state[p], self._unscaled(group)
-        if alone["lr"] is group["lr"]:
-            update.sub_(p).div_(group["lr"])
-        elif alone.get("weight_decay"):
-            update.sub_(p)
+        state = self.state[p]
         if "radius" not in state:
             # After the inner step: torch's optimizers take an empty state for their sign to begin.
-            state.update(row_state(split, p, None, 0), turns=torch.tensor(0.0))
+            state.update(row_state(Split.of(group), p, None, 0), turns=torch.tensor(0.0))
         t = int(state["turns"].add_(1))
-        hyperball = group["mode"] == "hyperball"
-        beta, centre = (0.0, False) if hyperball else (group["beta"], group["centre"])
-        angle = group["lr"] if hyperball else self._angle(group, p, t - 1)
-        eps = 0.0 if hyperball else group.get("eps", 0.0)
-        decay = group["lr"] * group.get("weight_decay", 0.0)
-        by = Turning.at(t, angle, beta, eps, group["lr"], decay)
-        across = across_processes(p, split)
-        if across is None and local(p).numel() == 0:
+        plan: Plan = space.once((id(group), t, p.shape), lambda: self._plan(group, p, t))
+        across = across_processes(p, plan.split)
+        w, u = local(p.detach()), local(update)
+        if across is None and w.numel() == 0:
             return
-        tensors = [local(p.detach()), local(update)]
-        noise = space.noise(tensors[0], t, angle, group["stochastic_rounding"])
-        views = (split if across is None else across.split).rows(*tensors, *([] if noise is None else [noise]))
+        noise = space.noise(w, t, plan.by.angle, group["stochastic_rounding"])
+        views = (plan.split if across is None else across.split).rows(w, u, *([] if noise is None else [noise]))
         rows = {name: local(state[name]) for name in self.row_state}
-        how = How(split.fan_in(p.shape), centre, slack(p.dtype), across)
-        if group["compile"] and across is None and can_run(views[0]):
-            rotate_compiled(views, rows, Plan(split, Inner(given, (), {}, by.lr, by.decay, by.eps), by), how)
+        centre = group["centre"] and group["mode"] != "hyperball"
+        how = How(plan.split.fan_in(p.shape), centre, slack(p.dtype), across)
+        if group["compile"] and across is None and can_run(w):
+            rotate_compiled(views, rows, plan, how, space)
             return
         w, u, *others = views
         u = u.to(at_least_float32(u.dtype))
-        turn_with_others(w, u, others[0] if others else None, rows, by, how, space)
+        space.later(partial(turn_with_others, w, u, others[0] if others else None, rows, plan.by, how, space))
+
+    def _plan(self, group: Group, p: Tensor, t: int) -> Plan:
+        """The numbers of the t-th turn of tensors of p's shape."""
+        lr, decay = group["lr"], group["lr"] * group.get("weight_decay", 0.0)
+        if group["mode"] == "hyperball":
+            by = Turning.at(t, lr, 0.0, 0.0, lr, decay)
+        else:
+            by = Turning.at(t, self._angle(group, p, t - 1), group["beta"], group.get("eps", 0.0), lr, decay)
+        return Plan(Split.of(group), Inner(given, (), {}, lr), by)
 
     def _angle(self, group: Group, p: Tensor, t: int) -> Any:
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""

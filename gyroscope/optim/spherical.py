@@ -1,6 +1,6 @@
 """One step on the sphere of one tensor: views, state, compiled functions and shards around `spherical_step.py`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any, cast
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim import step
+from gyroscope.optim import step as rules
 from gyroscope.optim.base import Group, State
-from gyroscope.optim.compiling import can_run, one_by_one, packed, run
+from gyroscope.optim.compiling import can_run, one_by_one, packed, program_for
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import Adam, AdamNumbers, Change, combine_, divide_, inner_products
 from gyroscope.optim.step import Number, plain_
@@ -47,7 +47,7 @@ def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: W
         root = by.correction2**0.5
         knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
         u = space.like(w)
-        step.adamw(grad + by.l2 * w, u, m, v, **knobs)
+        rules.adamw(grad + by.l2 * w, u, m, v, **knobs)
         plain_(w, u, by.lr, 0.0)
 
     space.act(by, take, [local(x) for x in (p.detach(), grad, *moments)])
@@ -89,9 +89,10 @@ def advance_(
     if compile and across is None and can_run(w):
         numbers = space.once((by, w.device), lambda: packed(by, w.device))
         key = (rule, type(by), on_cpu, *options.items())
-        adam = run(key, partial(_advance, rule, type(by), options, not on_cpu), [w, g, m], rows, numbers)
-        if on_cpu and isinstance(by, AdamNumbers):
-            divide_(w, g, Adam(adam[0], adam[1], by.eps))
+        step = partial(_advance, rule, type(by), options, not on_cpu)
+        program = program_for(key, step, [w, g, m], rows, numbers)
+        act = partial(program, [w, g, m, *rows, numbers])
+        space.later(partial(_then_divide, act, w, g, by.eps) if on_cpu and isinstance(by, AdamNumbers) else act)
         return
     parts = in_cache(w)
     found = torch.cat([torch.stack(inner_products(w[part], g[part], m[part])) for part in parts], -1)
@@ -125,6 +126,11 @@ def _advance(
     # The coefficients are of no use outside, but an output is made once per vector and not once per entry.
     adam = [] if change.adam is None else [change.adam.prior, change.adam.share]
     return adam + [c for c in change.coefficients if isinstance(c, Tensor) and c.dim()]
+
+
+def _then_divide(act: Callable[[], Sequence[Tensor]], w: Tensor, g: Tensor, eps: Number) -> None:
+    prior, share, *_ = act()
+    divide_(w, g, Adam(prior, share, eps))
 
 
 def _sized(by: Any, fan_in: int) -> Any:

@@ -187,23 +187,24 @@ def turn(
     # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
     nu = by.beta * torch.where(new, by.prior * across2, update_sq) + (1 - by.beta) * across2
     rms = (nu / by.correction).sqrt() + by.eps
-    rate = torch.where(alive & seen & (rms > 0), by.angle / rms, none)
+    rate = torch.where(seen & (rms > 0), by.angle / rms, none)
     size = n * (1 + rate * rate * across2).rsqrt()
-    moves = alive & (by.angle > 0)
-    A = torch.where(moves, size * (ww_c.clamp_min(0).rsqrt() - rate * along), 1.0)
-    B = torch.where(moves, size * rate, none)
-    D = torch.where(moves, -A * mean_w - B * mean_u, none)
-    return Turn(torch.where(alive, A, none + (1 - by.decay)), torch.where(alive, B, none + by.lr), D, n, nu)
+    A, B = size * (ww_c.rsqrt() - rate * along), size * rate
+    D = -A * mean_w - B * mean_u
+    if isinstance(by.angle, Tensor) or by.angle == 0:
+        moves = none + by.angle > 0
+        A, B, D = torch.where(moves, A, none + 1), torch.where(moves, B, none), torch.where(moves, D, none)
+    A, B = torch.where(alive, A, none + (1 - by.decay)), torch.where(alive, B, none + by.lr)
+    return Turn(A, B, torch.where(alive, D, none), n, nu)
 
 
 def move_(w: Tensor, u: Tensor, A: Tensor, B: Tensor, D: Tensor, noise: Tensor | None = None) -> None:
-    """ω ← A·ω + B·Δ + D; Δ is used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
+    """ω ← A·ω + B·Δ + D; Δ may be used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
     A, B, D = (column(values, u) for values in (A, B, D))
-    u.mul_(B).add_(D)
     if w.dtype == u.dtype:
-        w.mul_(A).add_(u)
+        w.mul_(A).addcmul_(u, B).add_(D)
         return
-    moved = u.addcmul_(w.to(u.dtype), A)
+    moved = u.mul_(B).add_(D).addcmul_(w.to(u.dtype), A)
     w.copy_(moved if noise is None else moved + torch.ldexp(noise, torch.frexp(moved).exponent + _digits(w.dtype)))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim.compiling import can_run, packed, rotate_rows, run
+from gyroscope.optim.compiling import can_run, packed, program_for, rotate_rows
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
 from gyroscope.optim.step import Number, Turning, column, eager_sums, move_, plain_, turn
 from gyroscope.optim.workspace import WHOLE, Workspace, cut, in_cache
@@ -87,15 +87,14 @@ class How(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Vectors whose Δ is known, with their sums and row state; `mine` finds their turns where others hold the rest."""
+    """Vectors whose Δ is known, with their sums and their row state."""
 
     w: Tensor
     u: Tensor
     noise: Tensor | None
-    sums: Tensor
+    sums: tuple[Tensor, ...]
     rows: dict[str, Tensor]
-    fan_in: int
-    mine: Tensor | slice
+    how: How
 
 
 def row_state(split: Split, p: Tensor, imbalance: Imbalance | None, number: int) -> dict[str, Tensor]:
@@ -171,13 +170,13 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
     rows = {name: local(state[name]) for name in ROW_STATE if name in state}
     how = How(split.fan_in(p.shape), group["centre"], slack(w.dtype), across)
     if group["compile"] and across is None and can_run(w):
-        rotate_compiled(views, rows, plan, how)
+        rotate_compiled(views, rows, plan, how, space)
     else:
         noise = None if noise is None else views.pop()
         _rotate_eager(views, noise, rows, plan, how, space)
 
 
-def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, how: How) -> None:
+def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace) -> None:
     """One rotational step of [weight, gradient, *moments, noise if there is any] in rows, by one program."""
     key = (plan.inner.direction, plan.names, *plan.flags.values(), how.centre, how.slack)
     step = partial(
@@ -192,23 +191,32 @@ def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, 
     )
     values, numbers = list(rows.values()), plan.numbers(entries[0].device)
     for part in in_cache(entries[0]):  # a program's memory for Δ is a piece's, and stays in cache
-        run(key, step, cut(entries, part), cut(values, part), numbers)
+        w_and_others, row_values = cut(entries, part), cut(values, part)
+        program = program_for(key, step, w_and_others, row_values, numbers)
+        space.later(partial(program, [*w_and_others, *row_values, numbers]))
 
 
 def _rotate_eager(
     views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace
 ) -> None:
-    inner, mine = plan.inner, WHOLE if how.across is None else how.across.mine
     for part in in_cache(views[0]) if how.across is None else [WHOLE]:
-        w, grad, *moments = cut(views, part)
         values = dict(zip(rows, cut(list(rows.values()), part), strict=True))
-        knobs = inner.knobs
-        if inner.l2 is not None:
-            at_rest = (values["radius"][mine] == 0).to(values["radius"].dtype)
-            knobs = inner.knobs_for(w, column(at_rest, w))
-        u = space.like(w, keep=True)
-        inner.direction(grad, u, *moments, **knobs)
-        turn_with_others(w, u, None if noise is None else noise[part], values, plan.by, how, space)
+        piece = cut(views if noise is None else [*views, noise], part)
+        space.later(partial(_rotate_piece, piece, noise is not None, values, plan, how, space))
+
+
+def _rotate_piece(
+    views: list[Tensor], noisy: bool, rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace
+) -> None:
+    inner, noise = plan.inner, views.pop() if noisy else None
+    w, grad, *moments = views
+    knobs = inner.knobs
+    if inner.l2 is not None:
+        radius = rows["radius"] if how.across is None else rows["radius"][how.across.mine]
+        knobs = inner.knobs_for(w, column((radius == 0).to(radius.dtype), w))
+    u = space.like(w, keep=True)
+    inner.direction(grad, u, *moments, **knobs)
+    turn_with_others(w, u, noise, rows, plan.by, how, space)
 
 
 def turn_with_others(
@@ -218,30 +226,29 @@ def turn_with_others(
 
     What is computed per vector takes as long for one tensor as for many.
     """
-    sums = torch.stack(eager_sums(w, u, space.like(u)))
-    mine: Tensor | slice = WHOLE
+    sums = eager_sums(w, u, space.like(u))
     if how.across is not None:
-        sums, mine = how.across.summed(sums), how.across.mine
-    radius = rows["radius"]
-    key = (by, how.centre, how.slack, radius.dtype, radius.device, *rows)
-    piece = Piece(w, u, noise, sums, rows, how.fan_in, mine)
-    space.together(key, partial(_turn_together, by, how.centre, how.slack), piece, w.numel())
+        sums = how.across.summed(torch.stack(sums)).unbind(0)
+    key = (by, how.centre, how.slack, sums[0].dtype, w.device, *rows)
+    space.together(
+        key, partial(_turn_together, by, how.centre, how.slack), Piece(w, u, noise, sums, rows, how), w.numel()
+    )
 
 
 def _turn_together(by: Turning, centre: bool, slack: float, pieces: list[Piece]) -> None:
+    sums = tuple(torch.cat(column) for column in zip(*(piece.sums for piece in pieces), strict=True))
     radius, update_sq, *imbalance = (torch.cat(rows) for rows in zip(*(x.rows.values() for x in pieces), strict=True))
     if imbalance:
         by = by._replace(angle=by.angle * imbalance[0])
-    sums = torch.cat([piece.sums for piece in pieces], -1).unbind(0)
-    fan_in = torch.cat([torch.full_like(piece.rows["radius"], piece.fan_in) for piece in pieces])
+    fan_in = torch.cat([torch.full_like(piece.sums[0], piece.how.fan_in) for piece in pieces])
     turned = turn(sums, radius, update_sq, by, fan_in=fan_in, centre=centre, slack=slack)
-    sizes = [piece.rows["radius"].numel() for piece in pieces]
+    sizes = [piece.sums[0].numel() for piece in pieces]
     torch._foreach_copy_([piece.rows["radius"] for piece in pieces], torch.split(turned.radius, sizes))
     torch._foreach_copy_([piece.rows["update_sq"] for piece in pieces], torch.split(turned.update_sq, sizes))
     coefficients = zip(*(torch.split(values, sizes) for values in turned[:3]), strict=True)
-    for piece, found in zip(pieces, coefficients, strict=True):
-        A, B, D = cut(list(found), piece.mine)
-        move_(piece.w, piece.u, A, B, D, piece.noise)
+    for (w, u, noise, _, _, how), found in zip(pieces, coefficients, strict=True):
+        A, B, D = found if how.across is None else cut(list(found), how.across.mine)
+        move_(w, u, A, B, D, noise)
 
 
 def check_rotational(group: Group) -> None:

@@ -20,6 +20,8 @@ ROUNDING = (
 
 CACHED = 2**20
 """Entries of a piece of a step on a CPU: more of them leave its cache, fewer wait for Python."""
+BATCH = 2**22
+"""Entries that wait for company before they take their step: what is shared is computed once for them all."""
 WHOLE = slice(None)
 SMALL = 2**13
 """Tensors of fewer entries that do not turn take their step together: one by one they would wait for Python."""
@@ -47,6 +49,7 @@ class Workspace:
         self._shared: dict[Hashable, Any] = {}
         self._waiting: dict[Hashable, tuple[Callable[[list[Any]], None], list[Any]]] = {}
         self._num_waiting = 0
+        self._later: list[Callable[[], Any]] = []
         self._lent: dict[tuple[torch.device, torch.dtype], int] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -79,7 +82,7 @@ class Workspace:
             self._waiting[key] = (take, [])
         self._waiting[key][1].append(item)
         self._num_waiting += entries
-        if self._num_waiting >= CACHED:
+        if self._num_waiting >= BATCH:
             self._take()
 
     def act(self, rule: Hashable, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
@@ -94,11 +97,21 @@ class Workspace:
         else:
             step(tensors)
 
+    def later(self, act: Callable[[], Any]) -> None:
+        """Do this when all of the step is prepared.
+
+        It streams through memory and pushes all else out of the processor's cache: in between, the Python that
+        prepares would take several times as long.
+        """
+        self._later.append(act)
+
     def finish(self) -> None:
-        """Take what still waits, give back the memory that is too much to keep, and tell the user what was noticed."""
+        """Do what was left for later, give back memory that is too much to keep, tell the user what was noticed."""
+        for act in self._later:
+            act()
         self._take()
         kept = self._kept.buffers
-        for key in [key for key, buffer in kept.items() if key[0].type != "cpu" or buffer.numel() > 4 * CACHED]:
+        for key in [key for key, buffer in kept.items() if key[0].type != "cpu" or buffer.numel() > 4 * BATCH]:
             del kept[key]
         if self._rounds_updates_away and ROUNDING not in self._kept.told:
             self._kept.told.add(ROUNDING)
@@ -152,13 +165,13 @@ def _is_dense(x: Tensor) -> bool:
 
 def _end_to_end(step: Callable[[list[Tensor]], None], waiting: list[list[Tensor]]) -> None:
     """One step of many small tensors, their entries laid end to end."""
-    columns = list(zip(*waiting, strict=True))
-    together = [torch.cat([x.view(-1) for x in tensors]) for tensors in columns]
+    columns = [[x if x.dim() == 1 else x.view(-1) for x in tensors] for tensors in zip(*waiting, strict=True)]
+    together = [torch.cat(tensors) for tensors in columns]
     step(together)
     sizes = [x.numel() for x in columns[0]]
     for tensors, changed in zip(columns, together, strict=True):
         if tensors is not columns[1]:  # all but the gradient
-            torch._foreach_copy_([x.view(-1) for x in tensors], torch.split(changed, sizes))
+            torch._foreach_copy_(tensors, torch.split(changed, sizes))
 
 
 def _known_below(angle: Number, threshold: float) -> bool:
