@@ -72,7 +72,6 @@ class RotationalAdamW(Base):
 def _rule(group: Group, t: int) -> tuple[Inner, Number]:
     lr, weight_decay, eps = group["lr"], group["weight_decay"], group["eps"]
     beta1, beta2 = group["betas"]
-    root = (1 - beta2**t) ** 0.5
-    knobs = {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
-    inner = Inner(step.adamw, ("exp_avg", "exp_avg_sq"), knobs, lr, lr * weight_decay, eps)
+    knobs = step.adam_knobs(beta1, beta2, 1 - beta1**t, 1 - beta2**t, eps)
+    inner = Inner(step.adamw, ("exp_avg", "exp_avg_sq"), knobs, lr, lr * weight_decay, eps, fused_=step.fused_adam_)
     return inner, adamw.angular_update(lr, weight_decay, beta1)

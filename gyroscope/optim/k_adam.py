@@ -14,7 +14,7 @@ from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.compiling import can_run, packed, program_for
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
-from gyroscope.optim.workspace import Workspace, in_cache
+from gyroscope.optim.workspace import Own, Workspace, in_cache
 from gyroscope.theory.stability import kadam_betas
 from gyroscope.theory.validate import check_betas, check_non_negative
 
@@ -66,12 +66,16 @@ class KAdam(Base):
         for name in self.row_state:
             if name not in state:
                 state[name] = _stacked(p, group["k"])
-        moments = [*local(state["exp_avg"]), *local(state["exp_avg_sq"])]
-        tensors, t = [local(p.detach()), local(grad), *moments], int(state["step"])
-        stages = [(1 - b1, 1 - b2, (1 - b2**t) ** 0.5 / (1 - b1**t)) for b1, b2 in _stages(group)]
-        l2, decay = (group["weight_decay"], 0.0) if group["coupled"] else (0.0, group["weight_decay"])
-        numbers = (group["lr"], l2, decay, group["eps"])
-        space.act((id(group), t), partial(_advance, stages=stages, numbers=numbers, compile=group["compile"]), tensors)
+        moments, t = [*local(state["exp_avg"]), *local(state["exp_avg_sq"])], int(state["step"])
+        own = space.once((id(group), t), lambda: _own(group, t))
+        space.act(own, [local(p.detach()), local(grad), *moments])
+
+
+def _own(group: Group, t: int) -> Own:
+    stages = [(1 - b1, 1 - b2, (1 - b2**t) ** 0.5 / (1 - b1**t)) for b1, b2 in _stages(group)]
+    l2, decay = (group["weight_decay"], 0.0) if group["coupled"] else (0.0, group["weight_decay"])
+    numbers = (group["lr"], l2, decay, group["eps"])
+    return Own(partial(_advance, stages=stages, numbers=numbers, compile=group["compile"]))
 
 
 def _advance(

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim import step as rules
 from gyroscope.optim.base import Group, State
 from gyroscope.optim.compiling import can_run, one_by_one, packed, program_for
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import Adam, AdamNumbers, Change, combine_, divide_, inner_products
-from gyroscope.optim.step import Number, plain_
-from gyroscope.optim.workspace import Workspace, in_cache
+from gyroscope.optim.step import Number, adam_knobs, adamw, fused_adam_, plain_
+from gyroscope.optim.workspace import Own, Workspace, cut, in_cache
 from gyroscope.theory.validate import check_betas, check_non_negative
 
 Rule = Callable[..., Change]
@@ -41,16 +40,22 @@ def adam_numbers(group: Group, state: State, space: Workspace) -> tuple[Split, A
 def plain_adam_(p: Tensor, grad: Tensor, state: State, by: AdamNumbers, space: Workspace) -> None:
     """Adam's own step, L2 in the gradient, of a tensor that does not turn."""
     moments = per_entry(state, "exp_avg", p), per_entry(state, "exp_avg_sq", p, at_least_float32(p.dtype))
+    own = space.once(("own", by), lambda: _own(by, space))
+    space.act(own, [local(x) for x in (p.detach(), grad, *moments)])
 
-    def take(tensors: list[Tensor]) -> None:
-        w, grad, m, v = tensors
-        root = by.correction2**0.5
-        knobs = {"w1": 1 - by.beta1, "w2": 1 - by.beta2, "eps": by.eps * root, "bias": by.correction1 / root}
-        u = space.like(w)
-        rules.adamw(grad + by.l2 * w, u, m, v, **knobs)
-        plain_(w, u, by.lr, 0.0)
 
-    space.act(by, take, [local(x) for x in (p.detach(), grad, *moments)])
+def _own(by: AdamNumbers, space: Workspace) -> Own:
+    knobs = adam_knobs(by.beta1, by.beta2, by.correction1, by.correction2, by.eps)
+
+    def step(tensors: list[Tensor]) -> None:
+        for part in in_cache(tensors[0]):
+            w, grad, m, v = cut(tensors, part)
+            u = space.like(w)
+            adamw(grad + by.l2 * w, u, m, v, **knobs)
+            plain_(w, u, by.lr, 0.0)
+
+    known = not any(isinstance(number, Tensor) for number in by)
+    return Own(step, partial(fused_adam_, **knobs, lr=by.lr, l2=by.l2) if known else None)
 
 
 def per_entry(state: State, name: str, p: Tensor, dtype: torch.dtype | None = None) -> Tensor:

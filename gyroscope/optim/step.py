@@ -7,6 +7,7 @@ Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never 
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 Number = Any
 """A float or a 0-d tensor."""
+Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 def adamw(
@@ -24,24 +26,9 @@ def adamw(
 
     w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t).
     """
-    if _fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
-        # AdamW's own step of a weight that is 0; a count so large needs no bias corrections.
-        out.zero_()
-        torch._fused_adamw_(
-            [out],
-            [grad],
-            [exp_avg],
-            [exp_avg_sq],
-            [],
-            [_uncounted(out.device)],
-            lr=1 / bias,
-            beta1=1 - w1,
-            beta2=1 - w2,
-            weight_decay=0.0,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-        )
+    if fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
+        # Adam's own step of a weight that is 0.
+        fused_adam_([out.zero_()], [grad], [exp_avg], [exp_avg_sq], w1=w1, w2=w2, eps=eps, bias=bias)
         return
     _average(exp_avg, grad, w1)
     _average(exp_avg_sq, grad * grad, w2)
@@ -49,12 +36,56 @@ def adamw(
     torch.div(exp_avg, out, out=out)
 
 
+def adam_knobs(
+    beta1: Number, beta2: Number, correction1: Number, correction2: Number, eps: Number
+) -> dict[str, Number]:
+    """The numbers of `adamw`; the corrections are 1-β1^t and 1-β2^t."""
+    root = correction2**0.5
+    return {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": correction1 / root}
+
+
+def fused_adam_(
+    weights: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    exp_avg_sqs: Tensors,
+    *,
+    w1: float,
+    w2: float,
+    eps: float,
+    bias: float,
+    lr: float = 1.0,
+    decay: float = 0.0,
+    l2: float = 0.0,
+) -> None:
+    """Adam's own step, ω ← (1 - decay)·ω + lr·Δ, of many tensors by torch's kernel; l2·ω adds to the gradient.
+
+    The numbers hold the bias corrections already: to the kernel this is a step so late that it needs none.
+    """
+    step, rate = torch._fused_adam_ if l2 else torch._fused_adamw_, lr / bias
+    step(
+        weights,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        [],
+        [_late(weights[0].device)] * len(weights),
+        lr=rate,
+        beta1=1 - w1,
+        beta2=1 - w2,
+        weight_decay=l2 or (decay / rate if decay else 0.0),
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
 @cache
-def _uncounted(device: torch.device) -> Tensor:
+def _late(device: torch.device) -> Tensor:
     return torch.full((), 1e30, device=device)
 
 
-def _fusable(tensors: tuple[Tensor, ...], numbers: tuple[Number, ...]) -> bool:
+def fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
     """Whether torch's fused kernel takes these: one dtype, laid out alike, and numbers that no device has to tell."""
     first = tensors[0]
     return (

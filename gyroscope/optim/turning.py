@@ -12,7 +12,7 @@ from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim.compiling import can_run, packed, program_for, rotate_rows
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
 from gyroscope.optim.step import Number, Turning, column, eager_sums, move_, plain_, turn
-from gyroscope.optim.workspace import WHOLE, Workspace, cut, in_cache
+from gyroscope.optim.workspace import WHOLE, Own, Workspace, cut, in_cache
 from gyroscope.theory.validate import check_fraction
 
 Direction = Callable[..., None]
@@ -27,7 +27,8 @@ ROW_STATE = ("radius", "update_sq", "imbalance")
 class Inner:
     """The rule whose direction is turned: its function, its moments, its numbers of the moment, and its own step.
 
-    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none).
+    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
+    `fused_` is the rule's own step of many tensors at once, where torch has a kernel for it.
     """
 
     direction: Direction
@@ -37,6 +38,7 @@ class Inner:
     decay: Number = 0.0
     eps: Number = 0.0
     l2: Number | None = None
+    fused_: Callable[..., None] | None = None
 
     def knobs_for(self, w: Tensor, plain: Any) -> Mapping[str, Any]:
         """The direction's numbers; `plain` is 1 for the vectors that take the plain step, 0 for those that turn."""
@@ -135,7 +137,7 @@ def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, spa
     if plan.split.rotates(p.shape):
         _rotate(w, tensors, state, group, plan, space)
     else:
-        space.act(id(plan), partial(_plain, plan.inner, space), tensors)
+        space.act(space.once(("own", id(plan)), lambda: _own(plan.inner, space)), tensors)
     space.num_tensors += 1
 
 
@@ -150,12 +152,19 @@ def planned(group: Group, t: int, rule: Rule, space: Workspace) -> Plan:
     return cast(Plan, space.once((id(group), t), make))
 
 
-def _plain(inner: Inner, space: Workspace, tensors: list[Tensor]) -> None:
-    """The inner rule's own step of [weight, gradient, *moments]."""
-    w, grad, *moments = tensors
-    u = space.like(w)
-    inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
-    plain_(w, u, inner.lr, inner.decay)
+def _own(inner: Inner, space: Workspace) -> Own:
+    """The inner rule's own step."""
+
+    def step(tensors: list[Tensor]) -> None:
+        for part in in_cache(tensors[0]):
+            w, grad, *moments = cut(tensors, part)
+            u = space.like(w)
+            inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
+            plain_(w, u, inner.lr, inner.decay)
+
+    numbers = {**inner.knobs, "lr": inner.lr, "decay": inner.decay}
+    known = not any(isinstance(number, Tensor) for number in numbers.values())
+    return Own(step, partial(inner.fused_, **numbers) if inner.fused_ is not None and known else None)
 
 
 def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: Plan, space: Workspace) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.step import Number
+from gyroscope.optim.step import Number, fusable
 
 ROUNDING = (
     "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
@@ -36,6 +36,17 @@ class Kept:
 
     buffers: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
+
+
+class Own(NamedTuple):
+    """A rule's own step, which goes entry by entry: `step` changes weight and moments of [weight, gradient, *moments].
+
+    `fused` does so for many tensors, given their weights, their gradients and so on: a kernel that takes them as they
+    are, if there is one.
+    """
+
+    step: Callable[[list[Tensor]], None]
+    fused: Callable[..., None] | None = None
 
 
 @final
@@ -85,17 +96,15 @@ class Workspace:
         if self._num_waiting >= BATCH:
             self._take()
 
-    def act(self, rule: Hashable, step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
-        """Let `step` change a weight and its moments entry by entry, given [weight, gradient, *moments].
-
-        Small tensors of one `rule`, a name for what steps alike, are changed together.
-        """
-        size = tensors[0].numel()
-        if size < SMALL and all(x.is_contiguous() for x in tensors):
-            kinds = [x.dtype for x in tensors]
-            self.together((rule, tensors[0].device, *kinds), partial(_end_to_end, step), tensors, size)
+    def act(self, own: Own, tensors: list[Tensor]) -> None:
+        """Take a rule's own step of [weight, gradient, *moments], together with others where that is faster."""
+        size, alike = tensors[0].numel(), (id(own), tensors[0].device, *[x.dtype for x in tensors])
+        if own.fused is not None and fusable(tensors):
+            self.together(("fused", *alike), partial(_by_kind, own.fused), tensors, size)
+        elif size < SMALL and all(x.is_contiguous() for x in tensors):
+            self.together(alike, partial(_end_to_end, own.step), tensors, size)
         else:
-            step(tensors)
+            own.step(tensors)
 
     def later(self, act: Callable[[], Any]) -> None:
         """Do this when all of the step is prepared.
@@ -161,6 +170,10 @@ def cut(tensors: list[Tensor], part: Tensor | slice) -> list[Tensor]:
 def _is_dense(x: Tensor) -> bool:
     """Whether x's entries fill the memory that they span."""
     return x.numel() == 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _by_kind(fused: Callable[..., None], waiting: list[list[Tensor]]) -> None:
+    fused(*zip(*waiting, strict=True))
 
 
 def _end_to_end(step: Callable[[list[Tensor]], None], waiting: list[list[Tensor]]) -> None:
