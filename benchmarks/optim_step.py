@@ -5,6 +5,7 @@ missed, a step marked compiled compiled nothing, or a schedule made it compile a
 """
 
 import argparse
+import random
 import resource
 import statistics
 import sys
@@ -86,10 +87,13 @@ def optimizers(shapes):
 
 
 def median_times(steps, repeats):
-    """Seconds per step of each, interleaved so that whatever else the machine does falls on all alike."""
-    times = {name: [] for name in steps}
+    """Seconds per step of each, interleaved so that whatever else the machine does falls on all alike.
+
+    In another order each time: what a step leaves in caches and page tables falls on the next one.
+    """
+    times, order = {name: [] for name in steps}, random.Random(0)
     for _ in range(repeats):
-        for name, step in steps.items():
+        for name, step in order.sample(list(steps.items()), len(steps)):
             start = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - start)

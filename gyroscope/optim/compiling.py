@@ -119,11 +119,11 @@ def rotate_rows(
 ) -> tuple[Tensor, ...]:
     """A rotational step on rows, one program: moves weight and moments, and brings the row state up to date.
 
-    `entries` are weight, gradient, moments and noise if there is any; `rows` radius, average of ‖Δ⊥‖² and factors of
-    the angle if imbalanced; `numbers` the seven of `Turning`, then the direction's by name. `l2`: the direction wants
-    the weight, and as last number the L2 of what takes the plain step.
+    `entries` are weight, gradient, moments and noise if there is any; `rows` radius, average of ‖Δ⊥‖², factors of the
+    angle if imbalanced, and ones; `numbers` the seven of `Turning`, then the direction's by name. `l2`: the direction
+    wants the weight, and as last number the L2 of what takes the plain step.
     """
-    (w, grad, *others), (radius, update_sq, *imbalance) = entries, rows
+    (w, grad, *others), (radius, update_sq, *imbalance, ones) = entries, rows
     values, noise = numbers.unbind(0), others[moments:]
     by, knobs = Turning(*values[:7]), {**flags, **dict(zip(names, values[7:], strict=False))}
     if imbalance:
@@ -132,7 +132,7 @@ def rotate_rows(
         knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w).to(radius.dtype)}
     u = torch.empty_like(w, dtype=radius.dtype)
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
-    direction(grad * column(_one(radius), w), u, *others[:moments], **knobs)
+    direction(grad * column(ones, w), u, *others[:moments], **knobs)
     turned = turn(sums(w, u), one_by_one(radius), update_sq, by, fan_in=prod(w.shape[1:]), centre=centre, slack=slack)
     move_(w, u.clone(), *turned[:3], noise[0] if noise else None)  # Inductor copies nothing for the clone
     radius.copy_(turned.radius)
@@ -148,9 +148,4 @@ def one_by_one(values: Tensor) -> Tensor:
     """
     if values.device.type != "cpu":
         return values
-    return values * _one(values).to(torch.uint16).to(values.dtype)
-
-
-def _one(radius: Tensor) -> Tensor:
-    """1 for each vector, in a way that no compiler can foresee: a radius is 0 or above, or -1."""
-    return (radius > -2).to(radius.dtype)
+    return values * (values > -2).to(torch.uint16).to(values.dtype)

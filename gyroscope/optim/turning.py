@@ -200,9 +200,11 @@ def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, 
     )
     values, numbers = list(rows.values()), plan.numbers(entries[0].device)
     for part in in_cache(entries[0]):  # a program's memory for Δ is a piece's, and stays in cache
-        w_and_others, row_values = cut(entries, part), cut(values, part)
-        program = program_for(key, step, w_and_others, row_values, numbers)
-        space.later(partial(program, [*w_and_others, *row_values, numbers]))
+        piece, of_rows = cut(entries, part), cut(values, part)
+        like = of_rows[0]
+        ones = space.once(("ones", like.shape, like.dtype, like.device), partial(torch.ones_like, like))
+        program = program_for(key, step, piece, [*of_rows, ones], numbers)
+        space.later(partial(program, [*piece, *of_rows, ones, numbers]))
 
 
 def _rotate_eager(
