@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
@@ -64,6 +65,7 @@ class Base(torch.optim.Optimizer, ABC):
             split.rotates(p.shape)  # raises where the split does not fit the tensor
         self._check(group)
 
+    @_disable_dynamo  # in a trace its numbers would be constants
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; a closure recomputes the loss, which is returned."""

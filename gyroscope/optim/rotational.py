@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
@@ -98,6 +99,7 @@ class Rotational(torch.optim.Optimizer):
                 )
             self._angle(group, turning[0], 0)
 
+    @_disable_dynamo  # in a trace its numbers would be constants, and the memory that it lends would be lost
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; a closure recomputes the loss, which is returned."""

@@ -90,7 +90,6 @@ def fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
     first = tensors[0]
     return (
         first.device.type in ("cpu", "cuda")
-        and not torch.compiler.is_compiling()
         and all(x.dtype == first.dtype and x.is_contiguous() for x in tensors)
         and not any(isinstance(number, Tensor) for number in numbers)
     )

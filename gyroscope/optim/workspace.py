@@ -124,7 +124,7 @@ class Workspace:
             del kept[key]
         if self._rounds_updates_away and ROUNDING not in self._kept.told:
             self._kept.told.add(ROUNDING)
-            warnings.warn(ROUNDING, stacklevel=5)  # the user's line, behind what torch wraps around step
+            warnings.warn(ROUNDING, stacklevel=7)  # the user's line, behind what torch wraps around step
 
     def _take(self) -> None:
         for take, items in self._waiting.values():

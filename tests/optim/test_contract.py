@@ -290,6 +290,21 @@ def test_a_compiled_model_trains_with_it(row):
 
 
 @every_optimizer
+@pytest.mark.filterwarnings("ignore:Dynamo")
+def test_a_step_that_is_compiled_from_outside_is_the_same_step(row):
+    nets = model(), model()
+    for net, wrap in zip(
+        nets, (lambda step: torch.compile(lambda: step(), backend="eager"), lambda step: step), strict=True
+    ):
+        step = wrap(row.make(net.parameters()).step)
+        for _ in range(3):
+            net.zero_grad()
+            net(torch.ones(2, 1, 4, 4)).square().mean().backward()
+            step()
+    assert same(*map(weights, nets))
+
+
+@every_optimizer
 def test_state_is_the_moments_and_three_values_per_vector_at_most(row):
     net = model()
     optimizer = row.make(net.parameters())
