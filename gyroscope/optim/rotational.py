@@ -196,7 +196,8 @@ class Rotational(torch.optim.Optimizer):
             return
         w, u, *others = views
         u = u.to(at_least_float32(u.dtype))
-        space.later(partial(turn_with_others, w, u, others[0] if others else None, rows, plan.by, how, space))
+        act = partial(turn_with_others, w, u, others[0] if others else None, rows, plan.by, how, space)
+        space.later(act, now=noise is not None)
 
     def _plan(self, group: Group, p: Tensor, t: int) -> Plan:
         """The numbers of the t-th turn of tensors of p's shape."""

@@ -199,12 +199,13 @@ def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, 
         slack=how.slack,
     )
     values, numbers = list(rows.values()), plan.numbers(entries[0].device)
+    noisy = len(entries) > 2 + len(plan.inner.moments)
     for part in in_cache(entries[0]):  # a program's memory for Δ is a piece's, and stays in cache
         piece, of_rows = cut(entries, part), cut(values, part)
         like = of_rows[0]
         ones = space.once(("ones", like.shape, like.dtype, like.device), partial(torch.ones_like, like))
         program = program_for(key, step, piece, [*of_rows, ones], numbers)
-        space.later(partial(program, [*piece, *of_rows, ones, numbers]))
+        space.later(partial(program, [*piece, *of_rows, ones, numbers]), now=noisy)
 
 
 def _rotate_eager(
@@ -212,15 +213,15 @@ def _rotate_eager(
 ) -> None:
     for part in in_cache(views[0]) if how.across is None else [WHOLE]:
         values = dict(zip(rows, cut(list(rows.values()), part), strict=True))
-        piece = cut(views if noise is None else [*views, noise], part)
-        space.later(partial(_rotate_piece, piece, noise is not None, values, plan, how, space))
+        rounding = None if noise is None else noise[part]
+        act = partial(_rotate_piece, cut(views, part), rounding, values, plan, how, space)
+        space.later(act, now=noise is not None)
 
 
 def _rotate_piece(
-    views: list[Tensor], noisy: bool, rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace
+    views: list[Tensor], noise: Tensor | None, rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace
 ) -> None:
-    inner, noise = plan.inner, views.pop() if noisy else None
-    w, grad, *moments = views
+    (w, grad, *moments), inner = views, plan.inner
     knobs = inner.knobs
     if inner.l2 is not None:
         radius = rows["radius"] if how.across is None else rows["radius"][how.across.mine]

@@ -106,13 +106,16 @@ class Workspace:
         else:
             own.step(tensors)
 
-    def later(self, act: Callable[[], Any]) -> None:
-        """Do this when all of the step is prepared.
+    def later(self, act: Callable[[], Any], now: bool = False) -> None:
+        """Do this when all of the step is prepared, or `now`, for the sake of memory that it frees.
 
         It streams through memory and pushes all else out of the processor's cache: in between, the Python that
         prepares would take several times as long.
         """
-        self._later.append(act)
+        if now:
+            act()
+        else:
+            self._later.append(act)
 
     def finish(self) -> None:
         """Do what was left for later, give back memory that is too much to keep, tell the user what was noticed."""
