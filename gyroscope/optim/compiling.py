@@ -24,19 +24,25 @@ LARGEST = 2**31
 
 
 def program_for(
-    key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor
+    key: tuple[object, ...],
+    function: Function,
+    entries: list[Tensor],
+    rows: list[Tensor],
+    numbers: Tensor,
+    scratch: bool = False,
 ) -> Program:
     """`function` compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
 
     It is captured by make_fx on other tensors of the same kind and goes to Inductor, whose program is called without
     what Dynamo and AOTAutograd put around it: that costs more time than the step of a small tensor. What Dynamo would
     guard is in the kind: types, device, the order of strides, and which sizes are 1.
-    A program takes one list, [*entries, *rows, numbers], and empties it.
+    A program takes one list, [*entries, *rows, numbers], and empties it. With `scratch` the last of the entries is
+    memory to work in: left to itself, a program would ask the system for new pages at each call.
     """
-    kind = (key, numbers.numel(), entries[0].device, *map(_kind, entries), *[row.dtype for row in rows])
+    kind = (key, scratch, numbers.numel(), entries[0].device, *map(_kind, entries), *[row.dtype for row in rows])
     program = PROGRAMS.get(kind)
     if program is None:
-        program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers)
+        program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers, scratch)
     return program
 
 
@@ -74,7 +80,7 @@ def _example(x: Tensor) -> Tensor:
     return made.permute([order.index(dim) for dim in range(x.dim())])
 
 
-def _compiled(function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> Program:
+def _compiled(function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor, scratch: bool) -> Program:
     from torch._functorch.config import patch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
@@ -88,13 +94,24 @@ def _compiled(function: Function, entries: list[Tensor], rows: list[Tensor], num
     fake = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     programs: list[Any] = []
 
-    def remembered(*args: Any, **options: Any) -> Any:
-        programs.append(compile_fx_inner(*args, **options))
+    def remembered(module: Any, *args: Any, **options: Any) -> Any:
+        if scratch:
+            _write_early(module.graph, len(entries) - 1)
+        programs.append(compile_fx_inner(module, *args, **options))
         return programs[-1]
 
     with patch(enable_autograd_cache=False):  # from that cache it would not come by `remembered`
         compile_fx(graph, fake, inner_compile=remembered)
     return cast(Program, programs[0].current_callable)
+
+
+def _write_early(graph: Any, scratch: int) -> None:
+    """Let what is written into an input at the end stand there as soon as it is known, and be read there."""
+    memory = [node for node in graph.nodes if node.op == "placeholder"][scratch]
+    (writing,) = (user for user in memory.users if user.target is torch.ops.aten.copy_.default)
+    value = writing.args[1]
+    value.append(writing)
+    value.replace_all_uses_with(writing, delete_user_cb=lambda user: user is not writing)
 
 
 def packed(values: Sequence[Any], device: torch.device) -> Tensor:
@@ -114,6 +131,7 @@ def rotate_rows(
     flags: Mapping[str, bool],
     l2: bool,
     moments: int,
+    scratch: bool,
     centre: bool,
     slack: float,
 ) -> tuple[Tensor, ...]:
@@ -121,16 +139,16 @@ def rotate_rows(
 
     `entries` are weight, gradient, moments and noise if there is any; `rows` radius, average of ‖Δ⊥‖², factors of the
     angle if imbalanced, and ones; `numbers` the seven of `Turning`, then the direction's by name. `l2`: the direction
-    wants the weight, and as last number the L2 of what takes the plain step.
+    wants the weight, and as last number the L2 of what takes the plain step. `scratch`: the last entry is memory for Δ.
     """
     (w, grad, *others), (radius, update_sq, *imbalance, ones) = entries, rows
+    u = others.pop() if scratch else torch.empty_like(w, dtype=radius.dtype)
     values, noise = numbers.unbind(0), others[moments:]
     by, knobs = Turning(*values[:7]), {**flags, **dict(zip(names, values[7:], strict=False))}
     if imbalance:
         by = by._replace(angle=by.angle * imbalance[0])
     if l2:
         knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w).to(radius.dtype)}
-    u = torch.empty_like(w, dtype=radius.dtype)
     # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
     direction(grad * column(ones, w), u, *others[:moments], **knobs)
     turned = turn(sums(w, u), one_by_one(radius), update_sq, by, fan_in=prod(w.shape[1:]), centre=centre, slack=slack)

@@ -100,4 +100,4 @@ def _inner(group: Group) -> Inner:
     beta1, beta2 = group["betas"]
     lr = group["lr"]
     knobs = {"w1": 1 - beta1, "w2": 1 - beta2}
-    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"])
+    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"], cheap=True)

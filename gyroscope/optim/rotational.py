@@ -206,7 +206,7 @@ class Rotational(torch.optim.Optimizer):
             by = Turning.at(t, lr, 0.0, 0.0, lr, decay)
         else:
             by = Turning.at(t, self._angle(group, p, t - 1), group["beta"], group.get("eps", 0.0), lr, decay)
-        return Plan(Split.of(group), Inner(given, (), {}, lr), by)
+        return Plan(Split.of(group), Inner(given, (), {}, lr, cheap=True), by)
 
     def _angle(self, group: Group, p: Tensor, t: int) -> Any:
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim.compiling import can_run, packed, program_for, rotate_rows
+from gyroscope.optim.compiling import Program, can_run, packed, program_for, rotate_rows
 from gyroscope.optim.shards import Across, across_processes, local, placed_like
 from gyroscope.optim.step import Number, Turning, column, eager_sums, move_, plain_, turn
 from gyroscope.optim.workspace import WHOLE, Own, Workspace, cut, in_cache
@@ -28,7 +28,8 @@ class Inner:
     """The rule whose direction is turned: its function, its moments, its numbers of the moment, and its own step.
 
     `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
-    `fused_` is the rule's own step of many tensors at once, where torch has a kernel for it.
+    `fused_` is the rule's own step of many tensors at once, where torch has a kernel for it; `cheap` says that a
+    program makes Δ twice in less time than it takes to keep it.
     """
 
     direction: Direction
@@ -39,6 +40,7 @@ class Inner:
     eps: Number = 0.0
     l2: Number | None = None
     fused_: Callable[..., None] | None = None
+    cheap: bool = False
 
     def knobs_for(self, w: Tensor, plain: Any) -> Mapping[str, Any]:
         """The direction's numbers; `plain` is 1 for the vectors that take the plain step, 0 for those that turn."""
@@ -187,6 +189,7 @@ def _rotate(p: Tensor, tensors: list[Tensor], state: State, group: Group, plan: 
 
 def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, how: How, space: Workspace) -> None:
     """One rotational step of [weight, gradient, *moments, noise if there is any] in rows, by one program."""
+    scratch = not plan.inner.cheap
     key = (plan.inner.direction, plan.names, *plan.flags.values(), how.centre, how.slack)
     step = partial(
         rotate_rows,
@@ -195,17 +198,24 @@ def rotate_compiled(entries: list[Tensor], rows: dict[str, Tensor], plan: Plan, 
         flags=plan.flags,
         l2=plan.inner.l2 is not None,
         moments=len(plan.inner.moments),
+        scratch=scratch,
         centre=how.centre,
         slack=how.slack,
     )
     values, numbers = list(rows.values()), plan.numbers(entries[0].device)
     noisy = len(entries) > 2 + len(plan.inner.moments)
-    for part in in_cache(entries[0]):  # a program's memory for Δ is a piece's, and stays in cache
+    for part in in_cache(entries[0]):
         piece, of_rows = cut(entries, part), cut(values, part)
         like = of_rows[0]
-        ones = space.once(("ones", like.shape, like.dtype, like.device), partial(torch.ones_like, like))
-        program = program_for(key, step, piece, [*of_rows, ones], numbers)
-        space.later(partial(program, [*piece, *of_rows, ones, numbers]), now=noisy)
+        of_rows = [*of_rows, space.once(("ones", like.shape, like.dtype, like.device), partial(torch.ones_like, like))]
+        memory = [space.like(piece[0])] if scratch else []
+        program = program_for(key, step, [*piece, *memory], of_rows, numbers, scratch)
+        space.later(partial(_run, program, piece, [*of_rows, numbers], scratch, space), now=noisy)
+
+
+def _run(program: Program, entries: list[Tensor], others: list[Tensor], scratch: bool, space: Workspace) -> None:
+    memory = [space.like(entries[0])] if scratch else []  # only now: what waits may hold other memory
+    program([*entries, *memory, *others])
 
 
 def _rotate_eager(

@@ -148,3 +148,14 @@ def test_a_vector_of_zeros_takes_the_plain_step_in_a_program_too(cls):
         return train(cls(params, lr=0.02, compile=compile), params)[0]
 
     torch.testing.assert_close(stepped(True), stepped(False), rtol=1e-12, atol=1e-14)
+
+
+@compiles
+def test_groups_that_are_compiled_and_groups_that_are_not_share_no_memory():
+    def trained(compiles):
+        params = weights([(6, 10), (8, 10), (5, 7), (4, 12)])
+        groups = [{"params": [p], "compile": compile} for p, compile in zip(params, compiles, strict=True)]
+        return train(RotationalAdamW(groups, lr=0.02), params)
+
+    for found, expected in zip(trained([False, True, False, True]), trained(4 * [False]), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
