@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Split, at_least_float32
@@ -79,6 +80,7 @@ class Base(torch.optim.Optimizer, ABC):
         for p, group in ready:
             self._update(p, cast(Tensor, p.grad), self.state[p], group, space)
         space.finish()
+        increment_version([p for p, _ in ready])  # a compiled program tells autograd nothing of what it changes
         return loss
 
     def _count(self, ready: list[Tensor]) -> None:

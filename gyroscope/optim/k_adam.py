@@ -14,7 +14,7 @@ from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.compiling import can_run, packed, program_for
 from gyroscope.optim.shards import local
 from gyroscope.optim.step import Number
-from gyroscope.optim.workspace import Own, Workspace, in_cache
+from gyroscope.optim.workspace import Own, Workspace
 from gyroscope.theory.stability import kadam_betas
 from gyroscope.theory.validate import check_betas, check_non_negative
 
@@ -81,14 +81,13 @@ def _own(group: Group, t: int) -> Own:
 def _advance(
     tensors: list[Tensor], stages: list[tuple[Number, Number, Number]], numbers: tuple[Number, ...], compile: bool
 ) -> None:
+    if not (compile and can_run(tensors[0])):
+        k_adam_(tensors, stages, *numbers)
+        return
     views = Split("tensor").rows(*tensors)
-    if compile and can_run(views[0]):
-        flat = [*numbers, *chain.from_iterable(stages)]
-        numbers_ = packed(flat, views[0].device)
-        program_for((_k_adam_packed, len(stages)), _k_adam_packed, views, [], numbers_)([*views, numbers_])
-    else:
-        for part in in_cache(views[0], dim=1):
-            k_adam_([view[:, part] for view in views], stages, *numbers)
+    values = packed([*numbers, *chain.from_iterable(stages)], views[0].device)
+    program = program_for((_k_adam_packed, len(stages)), _k_adam_packed, views, [], values)
+    program([*views, values])
 
 
 def _k_adam_packed(tensors: list[Tensor], _: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch.autograd.graph import increment_version
 
 from gyroscope.geometry import Granularity, Split, at_least_float32
 from gyroscope.optim.base import SPLIT, Group
@@ -133,6 +134,7 @@ class Rotational(torch.optim.Optimizer):
                     update.sub_(p)
                 self._turn(p, update, group, space)
         space.finish()
+        increment_version(updates)  # a compiled program tells autograd nothing of what it changes
         return loss
 
     def _lend(self, p: Tensor, from_zero: bool) -> None:

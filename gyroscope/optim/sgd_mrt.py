@@ -11,7 +11,7 @@ from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.shards import local
 from gyroscope.optim.spherical import advance_, per_entry
 from gyroscope.optim.spherical_step import SGDNumbers, sgd_mrt
-from gyroscope.optim.workspace import Own, Workspace, cut, in_cache
+from gyroscope.optim.workspace import Own, Workspace
 from gyroscope.theory.validate import check_fraction
 
 
@@ -60,11 +60,10 @@ class SGDMRT(Base):
             return
 
         def take(tensors: list[Tensor]) -> None:
-            for part in in_cache(tensors[0]):
-                w, grad, *buffers = cut(tensors, part)
-                u = space.like(w)
-                step.sgd(grad, u, *buffers, w=w, l2=u.new_full((), weight_decay), momentum=momentum, nesterov=False)
-                step.plain_(w, u, lr, 0.0)
+            w, grad, *buffers = tensors
+            u = space.like(w)
+            step.sgd(grad, u, *buffers, w=w, l2=u.new_full((), weight_decay), momentum=momentum, nesterov=False)
+            step.plain_(w, u, lr, 0.0)
 
         own = space.once(("own", id(group)), lambda: Own(take))
         space.act(own, [local(x) for x in (p.detach(), grad, *buffers)])

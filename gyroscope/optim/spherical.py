@@ -14,7 +14,7 @@ from gyroscope.optim.compiling import can_run, one_by_one, packed, program_for
 from gyroscope.optim.shards import across_processes, local
 from gyroscope.optim.spherical_step import Adam, AdamNumbers, Change, combine_, divide_, inner_products
 from gyroscope.optim.step import Number, adam_knobs, adamw, fused_adam_, plain_
-from gyroscope.optim.workspace import Own, Workspace, cut, in_cache
+from gyroscope.optim.workspace import Own, Workspace, in_cache
 from gyroscope.theory.validate import check_betas, check_non_negative
 
 Rule = Callable[..., Change]
@@ -48,11 +48,10 @@ def _own(by: AdamNumbers, space: Workspace) -> Own:
     knobs = adam_knobs(by.beta1, by.beta2, by.correction1, by.correction2, by.eps)
 
     def step(tensors: list[Tensor]) -> None:
-        for part in in_cache(tensors[0]):
-            w, grad, m, v = cut(tensors, part)
-            u = space.like(w)
-            adamw(grad + by.l2 * w, u, m, v, **knobs)
-            plain_(w, u, by.lr, 0.0)
+        w, grad, m, v = tensors
+        u = space.like(w)
+        adamw(grad + by.l2 * w, u, m, v, **knobs)
+        plain_(w, u, by.lr, 0.0)
 
     known = not any(isinstance(number, Tensor) for number in by)
     return Own(step, partial(fused_adam_, **knobs, lr=by.lr, l2=by.l2) if known else None)

@@ -158,11 +158,10 @@ def _own(inner: Inner, space: Workspace) -> Own:
     """The inner rule's own step."""
 
     def step(tensors: list[Tensor]) -> None:
-        for part in in_cache(tensors[0]):
-            w, grad, *moments = cut(tensors, part)
-            u = space.like(w)
-            inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
-            plain_(w, u, inner.lr, inner.decay)
+        w, grad, *moments = tensors
+        u = space.like(w)
+        inner.direction(grad, u, *moments, **inner.knobs_for(w, 1.0))
+        plain_(w, u, inner.lr, inner.decay)
 
     numbers = {**inner.knobs, "lr": inner.lr, "decay": inner.decay}
     known = not any(isinstance(number, Tensor) for number in numbers.values())

@@ -104,7 +104,7 @@ class Workspace:
         elif size < SMALL and all(x.is_contiguous() for x in tensors):
             self.together(alike, partial(_end_to_end, own.step), tensors, size)
         else:
-            own.step(tensors)
+            _in_pieces(own.step, tensors)
 
     def later(self, act: Callable[[], Any], now: bool = False) -> None:
         """Do this when all of the step is prepared, or `now`, for the sake of memory that it frees.
@@ -175,6 +175,11 @@ def _is_dense(x: Tensor) -> bool:
     return x.numel() == 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
+def _in_pieces(step: Callable[[list[Tensor]], None], tensors: list[Tensor]) -> None:
+    for part in in_cache(tensors[0]):
+        step(cut(tensors, part))
+
+
 def _by_kind(fused: Callable[..., None], waiting: list[list[Tensor]]) -> None:
     fused(*zip(*waiting, strict=True))
 
@@ -183,7 +188,7 @@ def _end_to_end(step: Callable[[list[Tensor]], None], waiting: list[list[Tensor]
     """One step of many small tensors, their entries laid end to end."""
     columns = [[x if x.dim() == 1 else x.view(-1) for x in tensors] for tensors in zip(*waiting, strict=True)]
     together = [torch.cat(tensors) for tensors in columns]
-    step(together)
+    _in_pieces(step, together)
     sizes = [x.numel() for x in columns[0]]
     for tensors, changed in zip(columns, together, strict=True):
         if tensors is not columns[1]:  # all but the gradient

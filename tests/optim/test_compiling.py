@@ -78,3 +78,15 @@ def test_a_compiled_wrapper_keeps_norms_and_rounds_low_precision_once():
         weight.grad = torch.randn_like(weight)
         optimizer.step()
     torch.testing.assert_close(weight.detach().float().norm(dim=1), norms, rtol=1e-2, atol=0)
+
+
+@compiles
+@pytest.mark.parametrize("name", MAKERS)
+def test_autograd_notices_a_compiled_step_between_forward_and_backward(name):
+    weight = nn.Parameter(torch.randn(16, 600))
+    optimizer = MAKERS[name]([weight], True)
+    loss = weight.square().sum()
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
