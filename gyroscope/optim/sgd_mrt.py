@@ -6,12 +6,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity, Split
-from gyroscope.optim import step
 from gyroscope.optim.base import Base, Group, State
 from gyroscope.optim.shards import local
 from gyroscope.optim.spherical import advance_, per_entry
 from gyroscope.optim.spherical_step import SGDNumbers, sgd_mrt
-from gyroscope.optim.workspace import Own, Workspace
+from gyroscope.optim.step import sgd
+from gyroscope.optim.turning import Inner, own_step
+from gyroscope.optim.workspace import Workspace
 from gyroscope.theory.validate import check_fraction
 
 
@@ -58,12 +59,6 @@ class SGDMRT(Base):
             by = SGDNumbers(lr, weight_decay, momentum)
             advance_(p, grad, buffers[0], [], sgd_mrt, by, split, space, compile=group["compile"])
             return
-
-        def take(tensors: list[Tensor]) -> None:
-            w, grad, *buffers = tensors
-            u = space.like(w)
-            step.sgd(grad, u, *buffers, w=w, l2=u.new_full((), weight_decay), momentum=momentum, nesterov=False)
-            step.plain_(w, u, lr, 0.0)
-
-        own = space.once(("own", id(group)), lambda: Own(take))
+        plain = Inner(sgd, ("momentum_buffer",), {"momentum": momentum, "nesterov": False}, lr, l2=weight_decay)
+        own = space.once(("own", id(group)), lambda: own_step(plain, space))
         space.act(own, [local(x) for x in (p.detach(), grad, *buffers)])

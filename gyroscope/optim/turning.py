@@ -139,7 +139,7 @@ def update_(p: Tensor, grad: Tensor, state: State, group: Group, rule: Rule, spa
     if plan.split.rotates(p.shape):
         _rotate(w, tensors, state, group, plan, space)
     else:
-        space.act(space.once(("own", id(plan)), lambda: _own(plan.inner, space)), tensors)
+        space.act(space.once(("own", id(plan)), lambda: own_step(plan.inner, space)), tensors)
     space.num_tensors += 1
 
 
@@ -154,7 +154,7 @@ def planned(group: Group, t: int, rule: Rule, space: Workspace) -> Plan:
     return cast(Plan, space.once((id(group), t), make))
 
 
-def _own(inner: Inner, space: Workspace) -> Own:
+def own_step(inner: Inner, space: Workspace) -> Own:
     """The inner rule's own step."""
 
     def step(tensors: list[Tensor]) -> None:

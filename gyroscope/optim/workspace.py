@@ -34,7 +34,7 @@ class Kept:
     Fresh memory would cost as much as the arithmetic: the system maps it page by page.
     """
 
-    buffers: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict)
+    buffers: dict[torch.dtype, Tensor] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
 
 
@@ -61,7 +61,7 @@ class Workspace:
         self._waiting: dict[Hashable, tuple[Callable[[list[Any]], None], list[Any]]] = {}
         self._num_waiting = 0
         self._later: list[Callable[[], Any]] = []
-        self._lent: dict[tuple[torch.device, torch.dtype], int] = {}
+        self._lent: dict[torch.dtype, int] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -75,14 +75,16 @@ class Workspace:
         """Uninitialised, of x's shape, x's strides where they are dense, and float32 or better.
 
         The next to ask gets the same memory, unless it is to `keep`: then it is yours until all that waits is taken.
+        What is too much to keep is new, and so is all on other devices, whose allocators keep what they have.
         """
         dtype, size = at_least_float32(x.dtype), x.numel()
-        key = (x.device, dtype)
-        buffer, lent = self._kept.buffers.get(key), self._lent.get(key, 0)
+        if x.device.type != "cpu" or size > BATCH:
+            return torch.empty_like(x, dtype=dtype)
+        buffer, lent = self._kept.buffers.get(dtype), self._lent.get(dtype, 0)
         if buffer is None or buffer.numel() < lent + size:
-            buffer, lent = torch.empty(lent + size, dtype=dtype, device=x.device), 0
-            self._kept.buffers[key] = buffer
-        self._lent[key] = lent + size if keep else lent
+            buffer, lent = torch.empty(lent + size, dtype=dtype), 0
+            self._kept.buffers[dtype] = buffer
+        self._lent[dtype] = lent + size if keep else lent
         if x.is_contiguous() or _is_dense(x):
             return buffer.as_strided(x.shape, x.stride(), lent)
         return buffer[lent : lent + size].view(x.shape)
@@ -118,13 +120,10 @@ class Workspace:
             self._later.append(act)
 
     def finish(self) -> None:
-        """Do what was left for later, give back memory that is too much to keep, tell the user what was noticed."""
+        """Do what was left for later, and tell the user what was noticed."""
         for act in self._later:
             act()
         self._take()
-        kept = self._kept.buffers
-        for key in [key for key, buffer in kept.items() if key[0].type != "cpu" or buffer.numel() > 4 * BATCH]:
-            del kept[key]
         if self._rounds_updates_away and ROUNDING not in self._kept.told:
             self._kept.told.add(ROUNDING)
             warnings.warn(ROUNDING, stacklevel=7)  # the user's line, behind what torch wraps around step
@@ -152,13 +151,13 @@ class Workspace:
         return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
 
 
-def in_cache(x: Tensor, dim: int = 0) -> list[slice]:
-    """Cuts along a dimension that keep what is computed of each piece in a CPU's cache; one cut on other devices.
+def in_cache(x: Tensor) -> list[slice]:
+    """Cuts along dimension 0 that keep what is computed of each piece in a CPU's cache; one cut on other devices.
 
     Pieces have 2 indices or more if x has: a size of 1 would be another kind to a compiled step.
     """
-    size, pieces = x.shape[dim], -(-x.numel() // CACHED)
-    pieces = min(pieces, size // 2)
+    size = x.shape[0]
+    pieces = min(-(-x.numel() // CACHED), size // 2)
     if pieces <= 1 or x.device.type != "cpu":
         return [WHOLE]
     cuts = [piece * size // pieces for piece in range(pieces + 1)]
