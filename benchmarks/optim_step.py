@@ -24,7 +24,7 @@ from gyroscope.optim import (
     RotationalLion,
     RotationalSGD,
 )
-from gyroscope.optim.compiling import PROGRAMS
+from gyroscope.optim._engine.compiled import PROGRAMS
 
 LIMITS = {
     ("gpt", "RotationalAdamW compiled"): 2.0,

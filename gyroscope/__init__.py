@@ -11,16 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gyroscope import nn, optim, simulate, store, theory, track, verdict
-    from gyroscope.optim.groups import param_groups
-    from gyroscope.optim.rules import rule_of
-    from gyroscope.track.plan import plan
-    from gyroscope.track.probe import probe
-    from gyroscope.track.tracker import Tracker
+    from gyroscope import advice, measure, nn, optim, simulate, store, theory
+    from gyroscope.measure.tracker import Tracker
+    from gyroscope.model.groups import param_groups
+    from gyroscope.model.probe import probe
+    from gyroscope.optim.torch_rules import rule_of
+    from gyroscope.planner.plan import plan
 
 __version__ = "0.1.0"
 __all__ = [
     "Tracker",
+    "advice",
+    "measure",
     "nn",
     "optim",
     "param_groups",
@@ -30,25 +32,23 @@ __all__ = [
     "simulate",
     "store",
     "theory",
-    "track",
-    "verdict",
 ]
 
 # Name -> (module, attribute in it, or None for the module itself): imported when first asked for, so that theory and
 # the planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "Tracker": ("gyroscope.track.tracker", "Tracker"),
+    "Tracker": ("gyroscope.measure.tracker", "Tracker"),
     "nn": ("gyroscope.nn", None),
     "optim": ("gyroscope.optim", None),
-    "param_groups": ("gyroscope.optim.groups", "param_groups"),
-    "plan": ("gyroscope.track.plan", "plan"),
-    "probe": ("gyroscope.track.probe", "probe"),
-    "rule_of": ("gyroscope.optim.rules", "rule_of"),
+    "param_groups": ("gyroscope.model.groups", "param_groups"),
+    "plan": ("gyroscope.planner.plan", "plan"),
+    "probe": ("gyroscope.model.probe", "probe"),
+    "rule_of": ("gyroscope.optim.torch_rules", "rule_of"),
     "simulate": ("gyroscope.simulate", None),
     "store": ("gyroscope.store", None),
     "theory": ("gyroscope.theory", None),
-    "track": ("gyroscope.track", None),
-    "verdict": ("gyroscope.verdict", None),
+    "measure": ("gyroscope.measure", None),
+    "advice": ("gyroscope.advice", None),
 }
 
 

@@ -98,15 +98,15 @@ def plan(
     with progress_bar(question.schedule.steps * len(question.layers)) as progress:
         planned = answer(question, progress)
     if html is not None:
-        from gyroscope.planner.page import page
+        from gyroscope.render.plan_page import page
 
         write(html, page(planned))
     if as_json:
-        from gyroscope.planner.data import as_data
+        from gyroscope.render.plan_json import as_data
 
         typer.echo(json.dumps(as_data(planned), indent=2))
     else:
-        from gyroscope.planner.text import PlanText
+        from gyroscope.render.plan_text import PlanText
 
         show(PlanText(planned, explain))
     if html is not None:
@@ -174,17 +174,17 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
 ) -> None:
     """Say whether training is healthy: one page with the verdict first, that opens without a network."""
-    from gyroscope.report import dumps, gather
+    from gyroscope.render import dumps, gather
 
     found = gather(runs)
     if as_json:
         typer.echo(dumps(found))
     elif text:
-        from gyroscope.report.text import ReportText
+        from gyroscope.render.run_text import ReportText
 
         show(ReportText(found))
     else:
-        from gyroscope.report.page import page
+        from gyroscope.render.run_page import page
 
         write(out, page(found))
         typer.echo(f"wrote {out}", err=True)
@@ -198,7 +198,7 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
 ) -> None:
     """Show the runs below a directory on a local page that follows them while they train."""
-    from gyroscope.report.watch import watch
+    from gyroscope.live.watch import watch
 
     watch(directory, host=host, port=port, browser=browser, say=typer.echo)
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gyroscope.cli import main
-from gyroscope.planner.question import RULES
+from gyroscope.planner.settings import RULES
 
 EXAMPLE = "plan adamw --lr 1e-3 --weight-decay 0.1 --steps 10000 --schedule cosine --warmup 500 --fan-in 512"
 ENOUGH = ["--fan-in", "512", "--unit-grad-norm", "0.3", "--shape", "64x512", "--steps", "300"]

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from gyroscope.lab import digits
+from gyroscope.measure import Tracker
 from gyroscope.optim import RotationalAdamW, param_groups
-from gyroscope.report import gather
-from gyroscope.report.page import page
+from gyroscope.planner.plan import plan
+from gyroscope.render import gather
+from gyroscope.render.run_page import page
 from gyroscope.store import Run, open_run
-from gyroscope.track import Tracker
-from gyroscope.track.plan import plan
 
 LR, WEIGHT_DECAY, BETAS = 1e-2, 0.5, (0.9, 0.99)
 BATCH, EPOCHS, NOISE, SMOOTHING = 128, 100, 0.3, 0.1

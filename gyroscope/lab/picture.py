@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gyroscope.planner import look
+from gyroscope.render import theme
 
 WIDTH, HEIGHT = 1000, 560
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
@@ -20,9 +20,9 @@ Plotly.toImage("figure", {{format: "svg", width: {width}, height: {height}}}).th
 </script></body>"""
 
 # The pages' look on light ground: what is measured is solid and coloured, what is predicted dashed and in ink.
-COLOURS = look.COLOURS
-INK, GROUND, GRID = (look.light(name) for name in ("text", "ground", "line"))
-MEASURED, PREDICTED = look.SOLID, {"color": INK, **look.DASHED}
+COLOURS = theme.COLOURS
+INK, GROUND, GRID = (theme.light(name) for name in ("text", "ground", "line"))
+MEASURED, PREDICTED = theme.SOLID, {"color": INK, **theme.DASHED}
 
 
 def styled(figure: Any, title: str) -> Any:
@@ -32,7 +32,7 @@ def styled(figure: Any, title: str) -> Any:
         title={"text": title, "font": {"size": 18}, "x": 0.02},
         paper_bgcolor=GROUND,
         plot_bgcolor=GROUND,
-        font={"family": look.FONT, "size": 14, "color": INK},
+        font={"family": theme.FONT, "size": 14, "color": INK},
         colorway=COLOURS,
         legend={"orientation": "h", "yanchor": "top", "y": -0.13, "x": 0},
         margin={"l": 70, "r": 30, "t": 80, "b": 90},

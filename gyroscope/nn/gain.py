@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gyroscope.geometry import Split
-from gyroscope.nn.layers import parametrizations, weights
+from gyroscope.model.parameters import parametrizations, weights
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gyroscope.geometry import Split, at_least_float32
+from gyroscope.model.parameters import weights
 from gyroscope.nn.gain import Gain, has
-from gyroscope.nn.layers import weights
 
 Model = TypeVar("Model", bound=nn.Module)
 Size = Literal["variance", "norm"]

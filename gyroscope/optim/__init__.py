@@ -1,16 +1,17 @@
 """Gradients to steps: optimizers that control how fast each weight vector turns."""
 
+from gyroscope.model.groups import param_groups
 from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
-from gyroscope.optim.groups import param_groups
+from gyroscope.optim.equilibrium_init import to_equilibrium_
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.rotational import Rotational
-from gyroscope.optim.rules import rule_of
-from gyroscope.optim.schedule import CorrectedDecay, EquilibriumRescale, instead_of_decay, to_equilibrium_
+from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.sgd import RotationalSGD
 from gyroscope.optim.sgd_mrt import SGDMRT
 from gyroscope.optim.spherical_adam import SphericalAdam
+from gyroscope.optim.torch_rules import rule_of
 
 __all__ = [
     "SGDMRT",

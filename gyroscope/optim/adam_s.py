@@ -6,10 +6,18 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
-from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.spherical import Rule, adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
-from gyroscope.optim.spherical_step import adam_s, adam_srt
-from gyroscope.optim.workspace import Workspace
+from gyroscope.optim._engine.base import Base, Group, State
+from gyroscope.optim._engine.spherical import (
+    Rule,
+    adam_numbers,
+    advance_,
+    check_adam,
+    per_entry,
+    per_vector,
+    plain_adam_,
+)
+from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim.sphere_formulas import adam_s, adam_srt
 
 
 @final

@@ -5,14 +5,14 @@ from typing import final
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Granularity
-from gyroscope.optim import step
-from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.step import Number
-from gyroscope.optim.turning import ROW_STATE, Imbalance, Inner, check_rotational, update_
-from gyroscope.optim.workspace import Workspace
-from gyroscope.theory import adamw
-from gyroscope.theory.validate import check_betas, check_non_negative
+from gyroscope.optim import formulas as step
+from gyroscope.optim._engine.base import Base, Group, State
+from gyroscope.optim._engine.turning import ROW_STATE, Imbalance, Inner, check_rotational, update_
+from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim.formulas import Number
+from gyroscope.theory.rules import adamw
 
 
 @final

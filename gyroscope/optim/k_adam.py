@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.compiling import can_run, packed, program_for
-from gyroscope.optim.shards import local
-from gyroscope.optim.step import Number
-from gyroscope.optim.workspace import Own, Workspace
+from gyroscope.optim._engine.base import Base, Group, State
+from gyroscope.optim._engine.compiled import can_run, packed, program_for
+from gyroscope.optim._engine.shards import local
+from gyroscope.optim._engine.workspace import Own, Workspace
+from gyroscope.optim.formulas import Number
 from gyroscope.theory.stability import kadam_betas
-from gyroscope.theory.validate import check_betas, check_non_negative
 
 Betas = tuple[float, float]
 

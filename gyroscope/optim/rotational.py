@@ -10,15 +10,15 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.graph import increment_version
 
+from gyroscope._checks import check_fraction, check_non_negative
 from gyroscope.geometry import Granularity, Split, at_least_float32
-from gyroscope.optim.base import SPLIT, Group
-from gyroscope.optim.compiling import can_run
-from gyroscope.optim.shards import across_processes, local
-from gyroscope.optim.step import Turning, given
-from gyroscope.optim.turning import How, Inner, Plan, rotate_compiled, row_state, slack, turn_with_others
-from gyroscope.optim.workspace import Kept, Workspace
-from gyroscope.theory.rule import UpdateRule
-from gyroscope.theory.validate import check_fraction, check_non_negative
+from gyroscope.optim._engine.base import SPLIT, Group
+from gyroscope.optim._engine.compiled import can_run
+from gyroscope.optim._engine.shards import across_processes, local
+from gyroscope.optim._engine.turning import How, Inner, Plan, rotate_compiled, row_state, slack, turn_with_others
+from gyroscope.optim._engine.workspace import Kept, Workspace
+from gyroscope.optim.formulas import Turning, given
+from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.weights import Weights
 
 Angle = float | Callable[[int], float] | UpdateRule
@@ -214,7 +214,7 @@ class Rotational(torch.optim.Optimizer):
         """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""
         asked, lr, schedule = group["angular_update"], group["lr"], group["angle_schedule"]
         if asked is None:
-            from gyroscope.optim.rules import rule_of
+            from gyroscope.optim.torch_rules import rule_of
 
             asked = rule_of(group, self.inner)
         if isinstance(asked, UpdateRule):

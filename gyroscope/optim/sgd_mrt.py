@@ -5,15 +5,15 @@ from typing import final
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity, Split
-from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.shards import local
-from gyroscope.optim.spherical import advance_, per_entry
-from gyroscope.optim.spherical_step import SGDNumbers, sgd_mrt
-from gyroscope.optim.step import sgd
-from gyroscope.optim.turning import Inner, own_step
-from gyroscope.optim.workspace import Workspace
-from gyroscope.theory.validate import check_fraction
+from gyroscope.optim._engine.base import Base, Group, State
+from gyroscope.optim._engine.shards import local
+from gyroscope.optim._engine.spherical import advance_, per_entry
+from gyroscope.optim._engine.turning import Inner, own_step
+from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim.formulas import sgd
+from gyroscope.optim.sphere_formulas import SGDNumbers, sgd_mrt
 
 
 @final

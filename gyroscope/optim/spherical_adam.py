@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
-from gyroscope.optim.base import Base, Group, State
-from gyroscope.optim.spherical import adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
-from gyroscope.optim.spherical_step import adam_g, adam_g_star
-from gyroscope.optim.turning import slack
-from gyroscope.optim.workspace import Workspace
+from gyroscope.optim._engine.base import Base, Group, State
+from gyroscope.optim._engine.spherical import adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
+from gyroscope.optim._engine.turning import slack
+from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
 
 
 @final

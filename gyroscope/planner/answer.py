@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.planner import sentences
-from gyroscope.planner.prediction import Prediction, predict
-from gyroscope.planner.question import RULES, TYPICAL, Question
-from gyroscope.planner.sentences import Level, Sentence
-from gyroscope.planner.words import sig
+from gyroscope.advice import plan_sentences as sentences
+from gyroscope.advice.plan_sentences import Level, Sentence
+from gyroscope.advice.question import Question
+from gyroscope.advice.words import sig
+from gyroscope.planner.settings import RULES, TYPICAL
 from gyroscope.theory import Match, match
+from gyroscope.theory.layers import Prediction, predict
 from gyroscope.theory.transient import settling
 
 TOO_FAST = 0.1
@@ -32,7 +33,7 @@ class Answer:
 
 def answer(question: Question, progress: Callable[[int], None] | None = None) -> Answer:
     """Work out the plan; `progress` is told the steps done, layer after layer."""
-    layers = predict(question, progress)
+    layers = predict(question.rule, question.schedule, question.layers, progress)
     matches = dict(_matches(question))
     said = tuple(sentences.of(question, layers, matches))
     return Answer(question, layers, matches, said, tuple(_verdict(question, layers)))

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.validate import check_fraction, positive_array
+from gyroscope._checks import check_fraction, positive_array
 
 Array = npt.NDArray[np.float64]
 

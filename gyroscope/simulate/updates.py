@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
-from gyroscope.optim import step
-from gyroscope.optim.step import Number
+from gyroscope.optim import formulas as step
+from gyroscope.optim.formulas import Number
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Lion, NAdam, NAdamL2, UpdateRule
 
 Factory: TypeAlias = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]

@@ -18,7 +18,7 @@ from gyroscope.store.follow import Follower
 from gyroscope.store.schema import BINS, STATISTICS, Layer, Quantity
 
 if TYPE_CHECKING:
-    from gyroscope.verdict import Diagnosis
+    from gyroscope.advice import Diagnosis
 
 Float64 = npt.NDArray[np.float64]
 ENOUGH = 4000
@@ -153,7 +153,7 @@ class Run:
 
     def diagnose(self) -> "Diagnosis":
         """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples."""
-        from gyroscope.verdict import diagnose
+        from gyroscope.advice import diagnose
 
         if len(self.steps) <= ENOUGH:
             return diagnose(self)

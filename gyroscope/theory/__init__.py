@@ -1,21 +1,22 @@
 """Hyper-parameters to prediction: floats and NumPy, never torch."""
 
 from gyroscope.theory import convergence, sensitivity, sphere, stability, transient
-from gyroscope.theory.adam_l2 import AdamL2
-from gyroscope.theory.adam_s import AdamS
-from gyroscope.theory.adam_srt import AdamSRT
-from gyroscope.theory.adamw import AdamW
 from gyroscope.theory.forecast import Forecast, forecast
-from gyroscope.theory.hyperball import Hyperball
-from gyroscope.theory.lion import Lion
+from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
-from gyroscope.theory.muon import Muon
-from gyroscope.theory.nadam import NAdam
-from gyroscope.theory.nadam_l2 import NAdamL2
-from gyroscope.theory.rule import Equilibrium, Rule, UpdateRule
+from gyroscope.theory.rules.adam_l2 import AdamL2
+from gyroscope.theory.rules.adam_s import AdamS
+from gyroscope.theory.rules.adam_srt import AdamSRT
+from gyroscope.theory.rules.adamw import AdamW
+from gyroscope.theory.rules.base import Rule, UpdateRule
+from gyroscope.theory.rules.hyperball import Hyperball
+from gyroscope.theory.rules.lion import Lion
+from gyroscope.theory.rules.muon import Muon
+from gyroscope.theory.rules.nadam import NAdam
+from gyroscope.theory.rules.nadam_l2 import NAdamL2
+from gyroscope.theory.rules.sgd_mrt import SGDMRT
+from gyroscope.theory.rules.sgdm import SGDM
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, with_warmup
-from gyroscope.theory.sgd_mrt import SGDMRT
-from gyroscope.theory.sgdm import SGDM
 
 __all__ = [
     "SGDM",

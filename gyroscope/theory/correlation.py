@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.mean_field import Array, Number
+from gyroscope.theory.recursion import Array, Number
 
 
 @dataclass(frozen=True)

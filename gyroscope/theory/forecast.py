@@ -7,10 +7,11 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.mean_field import BLOCK, Array, Motion, Number
-from gyroscope.theory.rule import UpdateRule, over, require
+from gyroscope._checks import positive_array
+from gyroscope.theory.law import over
+from gyroscope.theory.recursion import BLOCK, Array, Motion, Number
+from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers
-from gyroscope.theory.validate import positive_array
 from gyroscope.theory.weights import Weights
 
 SETTLED = 0.1

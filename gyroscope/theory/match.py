@@ -7,7 +7,8 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.rule import MEANING, Equilibrium, Rule, UpdateRule
+from gyroscope.theory.law import Equilibrium
+from gyroscope.theory.rules.base import MEANING, Rule, UpdateRule
 
 QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
 """What two rules can have in common, in the order in which it is kept."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.validate import check_decay, positive_array
+from gyroscope._checks import check_decay, positive_array
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Floats: TypeAlias = float | FloatArray

@@ -3,7 +3,7 @@
 from math import pi
 from typing import Literal
 
-from gyroscope.theory.mean_field import Number
+from gyroscope.theory.recursion import Number
 
 NEVER, SETTLES = 0.3, 3.0
 """Total decay X = Σ a_t below which a run never settles, and above which it does."""

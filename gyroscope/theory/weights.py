@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from gyroscope.theory.validate import positive_array
+from gyroscope._checks import positive_array
 
 
 @dataclass(frozen=True)

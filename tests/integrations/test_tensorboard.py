@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gyroscope.integrations.tensorboard import TensorBoard
-from tests.track.test_sinks import tracked
+from tests.measure.test_sinks import tracked
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -8,7 +8,7 @@ import pytest
 
 from gyroscope.integrations.extras import extra
 from gyroscope.integrations.wandb import WandB
-from tests.track.test_sinks import tracked
+from tests.measure.test_sinks import tracked
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -44,8 +44,8 @@ def test_the_real_package_works_offline(tmp_path):
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from gyroscope.integrations.wandb import WandB
-from gyroscope.track import sinks
-from tests.track.test_sinks import tracked
+from gyroscope.measure import sinks
+from tests.measure.test_sinks import tracked
 sinks.PATIENCE = 60.0  # a busy machine is not what is tested
 tracked("run", WandB(mode="offline", settings={{"console": "off", "x_disable_stats": True, "silent": True}}))
 """

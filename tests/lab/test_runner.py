@@ -19,7 +19,7 @@ from gyroscope.lab.claim import agrees, at_least, at_most, estimate
 from gyroscope.lab.papers import ELSEWHERE
 from gyroscope.lab.picture import BROWSERS, draw, styled
 from gyroscope.lab.readme import write_readme
-from gyroscope.planner import look
+from gyroscope.render import theme as look
 
 FIGURES = {"re": 15, "smd": 9, "sp": 5, "ct": 16}
 TABLES = {"re": 5, "smd": 2, "sp": 5, "ct": 0}

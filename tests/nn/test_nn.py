@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from gyroscope.model.groups import param_groups
 from gyroscope.nn import Gain, Standardise, add_gain, fold, standardise
-from gyroscope.optim.groups import param_groups
 
 
 class Conv1D(nn.Module):

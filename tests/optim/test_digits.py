@@ -4,8 +4,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from gyroscope.model.groups import param_groups
 from gyroscope.optim import RotationalAdamW
-from gyroscope.optim.groups import param_groups
 
 SEEDS = (0, 1, 2)
 

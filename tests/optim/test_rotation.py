@@ -9,8 +9,9 @@ from torch import nn
 
 from gyroscope.geometry import Split
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
-from gyroscope.optim.turning import imbalance_factors
-from gyroscope.theory import AdamL2, AdamW, adamw, cosine, lion, sgdm
+from gyroscope.optim._engine.turning import imbalance_factors
+from gyroscope.theory import AdamL2, AdamW, cosine
+from gyroscope.theory.rules import adamw, lion, sgdm
 
 ETA = 0.03
 VARIANTS = {

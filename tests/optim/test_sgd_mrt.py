@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gyroscope import theory
-from gyroscope.optim.compiling import PROGRAMS
+from gyroscope.optim._engine.compiled import PROGRAMS
 from gyroscope.optim.sgd_mrt import SGDMRT
 from tests.optim.catalogue import compiles
 from tests.optim.torch_walk import walk

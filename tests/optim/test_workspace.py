@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, turning, workspace
+from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD
+from gyroscope.optim._engine import turning, workspace
 from tests.optim.catalogue import CATALOGUE, compiles
 
 SHAPES = [(40, 6), (7,), (9, 30), (3, 50), (5, 4, 3), (1, 33), (2, 2), (60,), ()]

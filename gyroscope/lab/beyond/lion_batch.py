@@ -13,7 +13,7 @@ from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
-from gyroscope.theory.rule import law
+from gyroscope.theory.law import law
 
 COST = {"quick": "40 s", "paper": "5 min"}
 SAMPLES, SEED = 200_000, 0

@@ -14,7 +14,7 @@ from gyroscope.lab.claim import Claim, agrees, at_least
 from gyroscope.lab.driven import drive, start
 from gyroscope.lab.experiment import FloatArray, Result
 from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
-from gyroscope.optim.schedule import EquilibriumRescale
+from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import steps_to_new_equilibrium
 

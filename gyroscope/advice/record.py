@@ -1,0 +1,224 @@
+"""What a diagnosis reads: a run's series, and what they say about one layer, with gaps and infinities left out."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope import theory
+from gyroscope.advice.thresholds import FULL_RATE, JUDGED, SETTLED
+from gyroscope.theory import UpdateRule
+from gyroscope.theory.law import over
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Layer(Protocol):
+    """What a record knows about a layer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def vectors(self) -> int: ...  # noqa: D102
+    @property
+    def fan_in(self) -> int: ...  # noqa: D102
+    @property
+    def group(self) -> int: ...  # noqa: D102
+
+
+class Record(Protocol):
+    """A run as measured: `gyroscope.store.Run` is one. It may also have `status` and `raw`."""
+
+    @property
+    def layers(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def steps(self) -> npt.NDArray[Any]: ...  # noqa: D102
+    @property
+    def quantities(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def config(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def notes(self) -> Sequence[str]: ...  # noqa: D102
+
+    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
+        """A statistic over the layer's vectors at each of `steps`; NaN where there is no value."""
+
+    def layer(self, name: str) -> Layer:
+        """What is known about a layer."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One layer of a record: its series, and what follows from them."""
+
+    record: Record
+    name: str
+
+    def series(self, quantity: str, stat: str = "mean") -> Array:
+        """A series as finite numbers and NaN; all NaN where the record has no such quantity."""
+        if quantity not in self.record.quantities:
+            return np.full(len(self.steps), np.nan)
+        values = np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    @cached_property
+    def steps(self) -> Array:
+        """Step of each sample."""
+        return np.asarray(self.record.steps, dtype=np.float64)
+
+    @cached_property
+    def layer(self) -> Layer:
+        """Shape, vectors and group."""
+        return self.record.layer(self.name)
+
+    @cached_property
+    def angle(self) -> Array:
+        """Mean angle per step, in radians."""
+        return self.series("angular_update")
+
+    @cached_property
+    def predicted_angle(self) -> Array:
+        """The same in equilibrium, at the rates of each step."""
+        return self.series("predicted_angular_update")
+
+    @cached_property
+    def lr(self) -> Array:
+        """Learning rate."""
+        return self.series("lr")
+
+    @cached_property
+    def decay(self) -> Array:
+        """Fraction of the weight that decays per step, a; 0 without decay, NaN where unknown."""
+        wanted = "predicted_timescale" in self.record.quantities
+        timescale = self.record.series(self.name, "predicted_timescale") if wanted else np.full(len(self.steps), np.nan)
+        return np.asarray(over(1.0, np.asarray(timescale, dtype=np.float64)))
+
+    @cached_property
+    def distance(self) -> Array:
+        """RMS norm over its equilibrium."""
+        ratio = over(self.series("norm", "rms"), self.series("predicted_norm"))
+        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+
+    @cached_property
+    def peak(self) -> int:
+        """Sample with the highest learning rate, the first of several; 0 where rates are unknown."""
+        return int(np.nanargmax(self.lr)) if np.isfinite(self.lr).any() else 0
+
+    @cached_property
+    def full_rate(self) -> Mask:
+        """Samples at which the learning rate is not far below its peak."""
+        known = np.isfinite(self.lr)
+        return np.asarray(~known | (self.lr >= FULL_RATE * self.lr[self.peak])) if known.any() else ~known
+
+    @cached_property
+    def window(self) -> Mask:
+        """Samples over which steady things are averaged: the last part of the run at full rate."""
+        usable = np.flatnonzero(self.full_rate & np.isfinite(self.angle))
+        chosen = np.zeros(len(self.steps), dtype=bool)
+        if usable.size:
+            first, last = self.steps[usable[0]], self.steps[usable[-1]]
+            late = usable[self.steps[usable] >= last - JUDGED * (last - first)]
+            chosen[late if late.size >= 3 else usable[-3:]] = True
+        return chosen
+
+    def mean(self, values: Array) -> float:
+        """Mean over the window; NaN if there is none."""
+        found = values[self.window & np.isfinite(values)]
+        return float(found.mean()) if found.size else float("nan")
+
+    @cached_property
+    def total_decay(self) -> float:
+        """X = Σ a_t over the run, samples standing for the steps around them."""
+        known = np.isfinite(self.decay)
+        if not known.any():
+            return float("nan")
+        steps, decay = self.steps[known], self.decay[known]
+        between = np.diff(steps) @ (decay[1:] + decay[:-1]) / 2
+        return float(decay[0] * (steps[0] + 1) + between)
+
+    @cached_property
+    def settled_at(self) -> float:
+        """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium; else NaN."""
+        near = np.abs(self.distance - 1) <= SETTLED
+        near[: self.peak] = False
+        together = np.flatnonzero(near[:-1] & near[1:])
+        return float(self.steps[together[0]]) if together.size else float("nan")
+
+    @cached_property
+    def rule(self) -> UpdateRule | None:
+        """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
+        groups = self.record.config.get("groups")
+        number = self.layer.group
+        if not isinstance(groups, Sequence) or not 0 <= number < len(groups):
+            return None
+        said = groups[number].get("rule") if isinstance(groups[number], Mapping) else None
+        if not isinstance(said, Mapping):
+            return None
+        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+        cls = getattr(theory, str(settings.pop("name", "")), None)
+        if not (isinstance(cls, type) and issubclass(cls, UpdateRule)):
+            return None
+        for name, values in (("lr", self.lr), ("weight_decay", self.series("weight_decay"))):
+            if name in settings and len(values) and np.isfinite(values[self.peak]):
+                settings[name] = float(values[self.peak])
+        try:
+            return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return None
+
+    @cached_property
+    def keeps_norm(self) -> bool:
+        """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
+        groups = self.record.config.get("groups")
+        if not isinstance(groups, Sequence) or not 0 <= self.layer.group < len(groups):
+            return False
+        group = groups[self.layer.group]
+        return isinstance(group, Mapping) and str(group.get("optimizer", "")).startswith("Rotational")
+
+    @property
+    def speed(self) -> float:
+        """Measured over predicted rotation, over the window."""
+        return self.mean(self.speeds)
+
+    @cached_property
+    def speeds(self) -> Array:
+        """Measured over predicted rotation at each sample."""
+        ratio = over(self.angle, self.predicted_angle)
+        return np.where(np.isfinite(ratio), ratio, np.nan)
+
+    @property
+    def weight_decay(self) -> float:
+        """Weight decay at the peak learning rate."""
+        values = self.series("weight_decay")
+        return float(values[self.peak]) if len(values) else float("nan")
+
+    def quantile_ratio(self) -> Array:
+        """95th over 5th percentile of the angle over vectors, at each sample."""
+        ratio = over(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
+        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+
+
+def readings(record: Record) -> list[Reading]:
+    """Every layer of a record."""
+    return [Reading(record, name) for name in record.layers]
+
+
+def raw_angles(reading: Reading) -> Array | None:
+    """(samples, vectors) of the judged part of the run, where the record kept every vector; None otherwise."""
+    raw = getattr(reading.record, "raw", None)
+    if raw is None or "angular_update" not in reading.record.quantities:
+        return None
+    try:
+        values = np.asarray(raw(reading.name, "angular_update"), dtype=np.float64)
+    except (ValueError, KeyError):
+        return None
+    chosen = values[reading.window]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return chosen if chosen.size and np.isfinite(np.nanmean(chosen, axis=0)).any() else None

@@ -1,0 +1,81 @@
+"""Start and stop the live page."""
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from gyroscope.live.run_index import Shelf
+
+PATIENCE = 2
+"""Seconds that open connections have to end at Ctrl-C."""
+
+
+def watch(
+    root: Path, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True, say: Callable[[str], None] = print
+) -> None:
+    """Serve the runs below `root` until interrupted; port 0 takes a free one.
+
+    On another address than this machine's own, the printed address carries a token without which nothing is shown.
+    """
+    shelf = Shelf(root)
+    uvicorn, application = _server()
+    bound = _bind(host, port)
+    token = None if _is_local(host) else secrets.token_urlsafe(16)
+    served = application(shelf, token, lambda: server.should_exit)
+    options = {"log_level": "warning", "timeout_graceful_shutdown": PATIENCE, "ws": "none"}
+    server: Any = uvicorn.Server(uvicorn.Config(served, **options))
+    address = _address(host, bound.getsockname()[1]) + (f"?token={token}" if token else "")
+    say(f"watching {shelf.root} at {address} (Ctrl-C ends)")
+    if browser:
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    try:
+        server.run(sockets=[bound])
+    except KeyboardInterrupt:  # uvicorn passes it on once it has ended
+        pass
+    finally:
+        bound.close()
+
+
+def _server() -> tuple[Any, Any]:
+    try:
+        import uvicorn
+
+        from gyroscope.live.server import application
+    except ImportError as error:
+        raise ValueError(f"{error.name} is missing: pip install 'gyroscope[live]'") from None
+    return uvicorn, application
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ValueError(f"there is no address {host!r} on this machine: {error.strerror or error}") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+        bound.listen()  # a browser that comes before the server is ready waits
+    except OSError as error:
+        bound.close()
+        raise ValueError(
+            f"cannot serve at {host}, port {port}: {error.strerror or error}; leave --port out to take a free one"
+        ) from None
+    return bound
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str, port: int) -> str:
+    name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"

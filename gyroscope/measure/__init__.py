@@ -1,0 +1,6 @@
+"""Steps to samples: how fast every weight vector turns, beside what theory predicts."""
+
+from gyroscope.measure.quantities import QUANTITIES
+from gyroscope.measure.tracker import Tracker
+
+__all__ = ["QUANTITIES", "Tracker"]

@@ -1,0 +1,218 @@
+"""Which parameters are watched, and how each splits into vectors – also where no process holds the whole of them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any, cast, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gyroscope.geometry import Split
+from gyroscope.model.groups import Invariance
+from gyroscope.model.parameters import Entry, entries
+from gyroscope.optim._engine.shards import local
+from gyroscope.optim.torch_rules import keeps_norms
+
+Ids = npt.NDArray[np.int64]
+
+LONGEST = 2**13
+"""Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
+would spread over threads."""
+
+TURN_BY_GROUP = {"AdamS", "AdamSRT", "SGDMRT", "SphericalAdam"}
+"""Optimizers, beside the rotational ones, to which a group's granularity is more than a remark."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What of a parameter's vectors this process measures.
+
+    `split` cuts its part of the tensor into pieces, each a vector or a share of one; `places` are the chosen pieces
+    (None: all), `ids` the vectors they belong to, and `owners` the same on the device. Long pieces are measured in
+    `cuts` parts. No process has more than `capacity` pieces, cuts counted.
+    """
+
+    split: Split
+    places: Tensor | None
+    ids: Ids
+    owners: Tensor
+    cuts: int
+    capacity: int
+    sharded: bool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """A parameter under observation; `rows` are the ids of the measured vectors, None for all."""
+
+    name: str
+    parameter: nn.Parameter
+    group: int
+    split: Split
+    rows: tuple[int, ...] | None
+    pieces: Pieces
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors the parameter has."""
+        return self.split.num_vectors(self.parameter.shape)
+
+    @property
+    def fan_in(self) -> int:
+        """How many entries a vector has."""
+        return self.split.fan_in(self.parameter.shape)
+
+    def views(self, *tensors: Tensor | None) -> list[Tensor | None]:
+        """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
+
+        None stays None.
+        """
+        given, places = [x for x in tensors if x is not None], self.pieces.places
+        if self.pieces.sharded:
+            given = [local(_placed(x, self.parameter)) for x in given]
+        found = self.pieces.split.rows(*given)
+        chosen = iter(found if places is None else [_taken(x, places) for x in found])
+        return [None if x is None else next(chosen) for x in tensors]
+
+    def per_vector(self, values: Tensor) -> Tensor:
+        """Of values per vector, kept as the optimizer keeps them, those of this process's chosen pieces."""
+        mine = local(values)
+        if mine.shape == values.shape:
+            return mine[self.pieces.owners]
+        return mine if self.pieces.places is None else mine.index_select(0, self.pieces.places)
+
+
+def tracked(
+    model: nn.Module,
+    optimizer: Optimizer,
+    layers: re.Pattern[str] | None = None,
+    probe: Mapping[str, Invariance] | None = None,
+    rows: int | None = None,
+) -> list[Tracked]:
+    """The parameters that the optimizer trains and that are watched.
+
+    By default the weights that `param_groups` would rotate, split as their group says, or as the probe found, or as
+    their layer keeps its neurons; with `layers`, all parameters in whose name the expression is found.
+    """
+    known = {entry.parameter: entry for entry in entries(model)}
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            entry = known.get(parameter)
+            if entry is None or parameter.is_complex() or parameter.numel() < 2:
+                continue
+            split = _split(entry, group, optimizer, (probe or {}).get(entry.name))
+            if layers is not None:
+                split = _on_request(split, parameter) if layers.search(entry.name) else Split("none")
+            if split.granularity != "none":
+                chosen = chosen_rows(split.num_vectors(parameter.shape), rows)
+                found.append(Tracked(entry.name, parameter, number, split, chosen, _pieces(parameter, split, chosen)))
+    return found
+
+
+def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
+    """Ids of `rows` vectors, evenly spread; None where that is all of them.
+
+    >>> chosen_rows(10, 4), chosen_rows(3, 4)
+    ((0, 2, 5, 7), None)
+    """
+    return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
+
+
+def _split(entry: Entry, group: Mapping[str, Any], optimizer: Optimizer, found: Invariance | None) -> Split:
+    """As the optimizer turns it, or the group or the probe says, or the type of the layer suggests."""
+    shape, asked = entry.parameter.shape, Split.of(group)
+    turns = keeps_norms_by_name(optimizer) or type(optimizer).__name__ in TURN_BY_GROUP
+    # Our optimizers write the bare default into every group: of those that do not turn it says nothing.
+    if "granularity" in group and (turns or asked != Split()):
+        return asked if asked.rotates(shape) else Split("none")
+    if found is not None and found.granularity != "none":
+        return Split(cast(Any, found.granularity), found.axis, found.group_size)
+    return entry.split
+
+
+def keeps_norms_by_name(optimizer: Optimizer) -> bool:
+    """`keeps_norms`, and False for an optimizer that nobody knows."""
+    try:
+        return keeps_norms(optimizer)
+    except ValueError:
+        return False
+
+
+def _on_request(split: Split, parameter: nn.Parameter) -> Split:
+    if split.granularity != "none":
+        return split
+    return Split() if Split().rotates(parameter.shape) else Split("tensor")
+
+
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    """Rows of x; on a CPU by NumPy, which does it in the thread that asks."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.index_select(0, places)
+    return torch.from_numpy(x.numpy()[places.numpy()])
+
+
+def _placed(x: Tensor, like: Tensor) -> Tensor:
+    """A DTensor cut as the parameter is; gradients and optimizer states usually are already."""
+    wanted = getattr(like, "placements", None)
+    if wanted is None or not hasattr(x, "placements") or x.placements == wanted:
+        return x
+    return cast(Tensor, cast(Any, x).redistribute(placements=wanted))
+
+
+def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
+    shape, sharded = list(p.shape), hasattr(p, "placements")
+    if sharded:
+        split, ids, shape = _held(p, split)
+    else:
+        ids = np.arange(split.num_vectors(shape))
+    places = None
+    if chosen is not None:
+        kept = np.flatnonzero(np.isin(ids, chosen))
+        ids, places = ids[kept], torch.from_numpy(kept).to(p.device)
+    most = split.num_vectors(shape)
+    cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
+    return Pieces(split, places, ids, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
+
+
+def _held(p: Tensor, split: Split) -> tuple[Split, Ids, list[int]]:
+    """Of a DTensor: how this process's part splits into pieces, whose they are, and the largest part of any process.
+
+    Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id; where
+    the cut counts neurons of a group, each neuron is a piece.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    sharded = cast(DTensor, p)
+    mesh, placements, shape = sharded.device_mesh, sharded.placements, list(p.shape)
+    if mesh.size() != dist.get_world_size():
+        raise ValueError(
+            f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
+            "the tracker gathers from all of them; leave such parameters out by layers=…, a regular expression"
+        )
+    for number, placement in enumerate(placements):
+        if placement.is_shard():
+            shape[cast(Shard, placement).dim] = ceil(shape[cast(Shard, placement).dim] / mesh.size(number))
+    if split.granularity == "tensor":
+        ids = torch.zeros(1, dtype=torch.int64)
+    else:
+        axis = split.axis % p.dim()
+        cut = [Shard(0) if placement.is_shard(axis) else Replicate() for placement in placements]
+        every = torch.arange(p.shape[axis], device=p.device)
+        whole = DTensor.from_local(every, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        ids = whole.redistribute(mesh, cut).to_local()
+        if split.granularity == "group" and any(part.is_shard() for part in cut):
+            ids, split = ids // split.group_size, Split("neuron", split.axis)
+        elif split.granularity == "group":
+            ids = ids[: split.num_vectors(p.shape)]
+    place = cast(list[int], mesh.get_coordinate())
+    first = all(part.is_shard() or at == 0 for part, at in zip(placements, place, strict=True))
+    return split, ids.cpu().numpy() if first else ids.new_empty(0).cpu().numpy(), shape

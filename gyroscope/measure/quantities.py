@@ -1,0 +1,305 @@
+"""What is measured: one table with the unit, the formula and the paper of each quantity, and its code beside it.
+
+RE is Kosson et al., "Rotational Equilibrium"; SP Roburin et al., "Spherical Perspective on Learning with Batch Norm";
+SMD "Spherical Motion Dynamics" (ICLR 2021 submission); CT "Continuous-Time Analysis of Adaptive Optimization and
+Normalization". "ours" is derived in the documentation of `gyroscope.theory`.
+
+In the formulas w is a weight vector of C entries before the step, d its displacement and w' = w + d; g is the gradient
+at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after it, and λ the weight decay.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from gyroscope.measure.merge import Array
+from gyroscope.measure.optimizer_state import Recall, is_decoupled
+from gyroscope.measure.sums import ROW
+from gyroscope.store import Quantity
+from gyroscope.theory import SGDM, Lion, UpdateRule
+
+NAN = float("nan")
+
+
+@final
+@dataclass(frozen=True)
+class Prediction:
+    """What theory says of a layer at a step: where it would settle, and where it should be by now; NaN: nothing."""
+
+    angular_update: float = NAN
+    norm: float = NAN
+    timescale: float = NAN
+    forecast_angular_update: float = NAN
+    forecast_norm: float = NAN
+
+
+@final
+@dataclass(frozen=True)
+class Circumstances:
+    """What the vectors of a layer share in a step.
+
+    Gradients are `scale` times too large under mixed precision, and point the wrong way where the objective is
+    maximised (`sign` = -1). `late`: the momentum is the one after the step; `recall` leads back to the one before, of
+    which `had_momentum` says whether there was any.
+    """
+
+    lr: float
+    weight_decay: float
+    fan_in: int
+    rule: UpdateRule | None = None
+    adam: bool = False
+    scale: float = 1.0
+    sign: float = 1.0
+    late: bool = False
+    recall: Recall | None = None
+    had_momentum: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Vectors:
+    """Sums over each vector of a layer; arrays over vectors, and what all of them share."""
+
+    at: Circumstances
+    ww: Array
+    wd: Array
+    tt: Array
+    most: Array
+    wg: Array
+    gg: Array
+    gm: Array
+    mm: Array
+    ws: Array
+    ss: Array
+    bb: Array
+    old_ww: Array
+    old_wd: Array
+    old_tt: Array
+    frozen: float
+    predicted: Prediction = Prediction()
+
+    @classmethod
+    def of(cls, sums: Array, at: Circumstances) -> "Vectors":
+        """From sums as the device made them: gradients in their true scale, and the momentum before the step."""
+        s = {name: sums[row] for name, row in ROW.items()}
+        with np.errstate(all="ignore"):
+            # The step itself may have rescaled the gradient (fused kernels do), which only the later sums have seen.
+            after = np.where(s["hh"] > 0, np.sqrt(s["gg"] / s["hh"]), 1.0) / at.scale
+            wg, gg, gm = s["wg"] * at.sign / at.scale, s["gg"] / at.scale**2, s["gm"] * at.sign / at.scale
+            gm, mm = _momentum_before(at, s["ww"], wg, gg, gm, s["mm"], s["wm"])
+            keep = {name: s[name] for name in ("ww", "wd", "tt", "most", "bb", "old_ww", "old_wd", "old_tt")}
+            ws, ss = s["ws"] * at.sign * after, s["ss"] * after**2
+        return cls(at, wg=wg, gg=gg, gm=gm, mm=mm, ws=ws, ss=ss, frozen=float(s["frozen"].sum()), **keep)
+
+    @property
+    def r(self) -> Array:
+        """Radial growth, ⟨w,d⟩/‖w‖²."""
+        return self.wd / self.ww
+
+    @property
+    def norm(self) -> Array:
+        """‖w‖ before the step."""
+        return np.sqrt(self.ww)
+
+    @property
+    def unit_grad_norm(self) -> Array:
+        """‖g‖·‖w‖."""
+        return np.sqrt(self.gg * self.ww)
+
+    @property
+    def angle(self) -> Array:
+        """Angle from w to w'."""
+        return _angle(self.ww, self.wd, self.tt)
+
+    @property
+    def b(self) -> Array | float:
+        """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
+        return np.sqrt(self.bb / self.at.fan_in) if self.at.adam else 1.0
+
+    @property
+    def lambda_u(self) -> Array:
+        """Weight decay to which the radial part of the gradient amounts, in the unit of λ."""
+        rule = self.at.rule
+        if isinstance(rule, Lion):  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
+            beta1 = rule.betas[0]
+            c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
+            return self.wg * np.sqrt(2 * self.at.fan_in / np.pi / c2) / self.ww
+        if is_decoupled(rule):
+            return self.ws / self.ww if self.at.adam else np.full_like(self.ww, NAN)
+        return self.wg / self.ww if rule is not None else np.full_like(self.ww, NAN)
+
+    @property
+    def smd_h(self) -> Array:
+        """What drives the norm under SGD with momentum; not Nesterov's."""
+        rule = self.at.rule
+        if not isinstance(rule, SGDM) or rule.nesterov:
+            return np.full_like(self.ww, NAN)
+        return (self.gg + 2 * rule.momentum * self.gm) * self.ww
+
+
+def _momentum_before(
+    at: Circumstances, ww: Array, wg: Array, gg: Array, gm: Array, mm: Array, wm: Array
+) -> tuple[Array, Array]:
+    """⟨g,m⟩ and ‖m‖² of the momentum before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
+    if not at.late:
+        return gm, mm
+    if not at.had_momentum:
+        return np.zeros_like(gm), np.zeros_like(mm)
+    if at.recall is None:
+        return np.full_like(gm, NAN), np.full_like(mm, NAN)
+    keep, share, decay = at.recall
+    GG = gg + 2 * decay * wg + decay**2 * ww
+    before_gm = gm - share * (gg + decay * wg)
+    before_mm = mm - 2 * share * (gm + decay * wm) + share**2 * GG
+    return before_gm / keep, before_mm / keep**2
+
+
+def _angle(ww: Array, wd: Array, tt: Array) -> Array:
+    """Angle by which a vector turns that moves by d; NaN where there is no direction."""
+    along = ww + wd
+    alive = (ww > 0) & ((along != 0) | (tt > 0))
+    return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)
+
+
+@final
+@dataclass(frozen=True)
+class Measured:
+    """A quantity and the code that takes it from a layer's sums: one value per vector, or one per layer."""
+
+    quantity: Quantity
+    of: Callable[[Vectors], Any]
+
+
+def _row(name: str, unit: str, formula: str, source: str, of: Callable[[Vectors], Any]) -> Measured:
+    return Measured(Quantity(name, unit, formula, source), of)
+
+
+def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[Vectors], float]) -> Measured:
+    return Measured(Quantity(name, unit, formula, source, per_vector=False), of)
+
+
+QUANTITIES = (
+    _row(
+        "angular_update",
+        "rad",
+        "∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖²",
+        "RE (5)",
+        lambda v: v.angle,
+    ),
+    _row("norm", "weight", "‖w'‖, after the step", "RE Table 1", lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt)),
+    _row("update_norm", "weight", "‖d‖", "RE (3)", lambda v: np.sqrt(v.r**2 * v.ww + v.tt)),
+    _row("radial_update", "weight", "⟨w,d⟩/‖w‖; negative inwards", "RE Figure 2", lambda v: v.r * v.norm),
+    _row("tangential_update", "weight", "‖d - r·w‖", "RE Figure 2", lambda v: np.sqrt(v.tt)),
+    _row("unit_grad_norm", "loss", "‖g‖·‖w‖", "SMD Definition 1, RE (2)", lambda v: v.unit_grad_norm),
+    _row("grad_weight_cosine", "", "⟨g,w⟩/(‖g‖·‖w‖)", "RE (1)", lambda v: v.wg / v.unit_grad_norm),
+    _row(
+        "grad_momentum_cosine",
+        "",
+        "⟨g,m⟩/(‖g‖·‖m‖), m before the step; NaN where there is none, or it cannot be told after a closure",
+        "SMD (60)",
+        lambda v: v.gm / np.sqrt(v.gg * v.mm),
+    ),
+    _row(
+        "lambda_u",
+        "weight decay",
+        "⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for AdamW and NAdam, "
+        "g·sqrt(2C/π)/‖β1·m + (1-β1)·g‖ for Lion",
+        "RE (94)",
+        lambda v: v.lambda_u,
+    ),
+    _row("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.at.weight_decay + v.lambda_u),
+    _row(
+        "scaled_grad_norm",
+        "",
+        "‖g/b‖/√C; NaN without a second moment",
+        "RE (91)",
+        lambda v: np.sqrt(v.ss / v.at.fan_in) if v.at.adam else np.full_like(v.ss, NAN),
+    ),
+    _row("smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h),
+    _row(
+        "effective_lr",
+        "",
+        "η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1",
+        "SP Theorem 2 (11)",
+        lambda v: v.at.lr / (v.ww * v.b * (1 + v.r)),
+    ),
+    _row(
+        "perpendicular_update",
+        "",
+        "‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = effective_lr·perpendicular_update",
+        "SP Theorem 2 (12)",
+        lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.lr,
+    ),
+    _row(
+        "max_update",
+        "",
+        "‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0",
+        "CT (5)",
+        lambda v: v.most / v.at.lr,
+    ),
+    _row(
+        "accumulated_angle",
+        "rad",
+        "∠(w at the previous sample, w), both before their step",
+        "ours: in equilibrium its cosine is e^(-steps/timescale)",
+        lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
+    ),
+    _row(
+        "kappa",
+        "",
+        "(predicted_angular_update/angular_update)²",
+        "ours",
+        lambda v: (v.predicted.angular_update / v.angle) ** 2,
+    ),
+    _layer(
+        "predicted_angular_update",
+        "rad",
+        "angle per step in equilibrium, at the lr and decay of this step",
+        "RE Table 1; theory.Rule.at",
+        lambda v: v.predicted.angular_update,
+    ),
+    _layer(
+        "predicted_norm",
+        "weight",
+        "RMS norm in equilibrium, at the lr and decay of this step; the norm held, where the optimizer holds it",
+        "RE Table 1; theory.Rule.at",
+        lambda v: v.predicted.norm,
+    ),
+    _layer(
+        "predicted_timescale",
+        "steps",
+        "1/a, after which a direction is forgotten in equilibrium",
+        "ours; theory.Rule.at",
+        lambda v: v.predicted.timescale,
+    ),
+    _layer(
+        "forecast_angular_update",
+        "rad",
+        "angle of this step by the averaged motion from the first measured norm, with the lr of every step since",
+        "ours; theory.forecast",
+        lambda v: v.predicted.forecast_angular_update,
+    ),
+    _layer(
+        "forecast_norm",
+        "weight",
+        "RMS norm after this step by the same motion",
+        "ours; theory.forecast",
+        lambda v: v.predicted.forecast_norm,
+    ),
+    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda v: v.at.lr),
+    _layer("weight_decay", "", "weight decay of the layer's group in this step", "torch", lambda v: v.at.weight_decay),
+    _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda v: float(np.sum(v.gg == 0))),
+    _layer(
+        "frozen_entries",
+        "entries",
+        "measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0",
+        "ours",
+        lambda v: v.frozen if v.at.lr else 0.0,
+    ),
+    _layer("entries", "entries", "measured entries", "ours", lambda v: v.ww.size * v.at.fan_in),
+)
+PER_VECTOR = tuple(row for row in QUANTITIES if row.quantity.per_vector)
+PER_LAYER = tuple(row for row in QUANTITIES if not row.quantity.per_vector)
+PLACE = {row.quantity.name: place for rows in (PER_VECTOR, PER_LAYER) for place, row in enumerate(rows)}

@@ -1,0 +1,1 @@
+"""A model to the weight vectors that turn: names, selection, groups, probe."""

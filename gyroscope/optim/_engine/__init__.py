@@ -1,0 +1,1 @@
+"""How a step is carried out: one loop, scratch memory, batches, rounding, shards, compiled programs."""

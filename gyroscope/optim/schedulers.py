@@ -1,0 +1,168 @@
+"""Schedules that keep equilibrium: rescaling when lr changes, corrected decay, and a start at the equilibrium norms."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import fields
+from math import log
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gyroscope._checks import positive_array
+from gyroscope.model.groups import rotating
+from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
+from gyroscope.theory.sphere import lr_without_decay
+
+MOMENTS = {"exp_avg": -1, "momentum_buffer": -1, "exp_avg_sq": -2}
+"""By which power of the weight's size the optimizer's memory of gradients shrinks or grows."""
+
+
+class AfterScheduler(ABC):
+    """An LR scheduler with something to do after each of its steps; used and saved in its place.
+
+    Groups added to the optimizer later are left alone, as torch's schedulers leave them.
+    """
+
+    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", memory: dict[str, list[float | None]]) -> None:
+        self.optimizer, self.scheduler, self._memory = optimizer, scheduler, memory
+
+    def step(self, *metrics: Any) -> None:
+        """The scheduler's step, and what follows from it; `metrics` for ReduceLROnPlateau."""
+        self.scheduler.step(*metrics)
+        known = min(len(values) for values in self._memory.values())
+        for number, group in enumerate(self.optimizer.param_groups[:known]):
+            self._follow(number, group)
+
+    @abstractmethod
+    def _follow(self, number: int, group: dict[str, Any]) -> None:
+        """Act on one group, whose lr may be new."""
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """The scheduler's."""
+        return self.scheduler.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's state, and ours."""
+        return {"scheduler": self.scheduler.state_dict(), **{name: list(v) for name, v in self._memory.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the saved one was; load the optimizer's state as well."""
+        self.scheduler.load_state_dict(state["scheduler"])
+        self._memory = {name: list(state[name]) for name in self._memory}
+
+
+@final
+class EquilibriumRescale(AfterScheduler):
+    """An LR scheduler after whose steps the rotating weights stand at the new lr's equilibrium norm at once (SMD §5.2).
+
+    Equilibrium norms follow (lr/weight_decay)^x, x = 1/4 for SGD, 1/2 for AdamW: a new lr multiplies weights by
+    s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so do the moments that remember them.
+    Without it, a lower lr means thousands of steps of too slow rotation. Weights far from equilibrium stay as far.
+
+    >>> w = torch.nn.Parameter(torch.ones(2, 8))
+    >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
+    >>> schedule = EquilibriumRescale(adamw, torch.optim.lr_scheduler.ConstantLR(adamw, factor=0.25, total_iters=1))
+    >>> adamw.step()
+    >>> schedule.step()  # lr goes from 0.25e-3 to 1e-3, norms to twice what they were
+    >>> w.detach().mean().item()
+    2.0
+    """
+
+    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler") -> None:
+        if keeps_norms(optimizer):
+            raise ValueError(
+                f"{type(optimizer).__name__} keeps norms fixed and turns by the new lr's angle at once: nothing to "
+                "rescale, use the scheduler alone"
+            )
+        for group in optimizer.param_groups:
+            if _lr_over_decay(group) is not None and any(True for _ in rotating(group)):
+                rule_of(group, optimizer)  # an unknown optimizer is an error now, not at the first change of lr
+        super().__init__(optimizer, scheduler, {"lr_over_decay": [_lr_over_decay(g) for g in optimizer.param_groups]})
+
+    def _follow(self, number: int, group: dict[str, Any]) -> None:
+        settled, now = self._memory["lr_over_decay"], _lr_over_decay(group)
+        before, weights = settled[number], [parameter for parameter, _ in rotating(group)]
+        if now is None:  # no equilibrium to go to: stay, and remember the last one
+            return
+        if before is not None and weights:
+            factor = (now / before) ** rule_of(group, self.optimizer).norm_exponent
+            # A change that the weights' dtype would round away or badly waits until it has added up.
+            if abs(log(factor)) < max(8 * torch.finfo(w.dtype).eps for w in weights):
+                return
+            for w in weights:
+                rescale_(w, factor, self.optimizer.state.get(w, {}))
+        settled[number] = now
+
+
+@final
+class CorrectedDecay(AfterScheduler):
+    """An LR scheduler that also keeps weight_decay = λ·lr/lr_max (AdamC): norms stay, and rotation follows lr.
+
+        a_t = lr_t·weight_decay_t = λ·lr_t²/lr_max
+
+    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `max_lr` (OneCycleLR) or
+    `initial_lr`, which torch's schedulers write.
+
+    >>> adamw = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 8))], lr=1e-3, weight_decay=0.1)
+    >>> schedule = CorrectedDecay(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.5))
+    >>> adamw.step()
+    >>> schedule.step()
+    >>> adamw.param_groups[0]["weight_decay"]
+    0.05
+    """
+
+    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler") -> None:
+        groups = optimizer.param_groups
+        for group in groups:
+            rule = rule_of(group, optimizer)
+            if "corrected_decay" not in {field.name for field in fields(rule)}:  # type: ignore[arg-type]
+                raise ValueError(
+                    f"{type(optimizer).__name__} puts weight decay into the gradient: corrected decay is for decoupled "
+                    "decay, as AdamW's or decoupled_weight_decay=True"
+                )
+        decays: list[float | None] = [float(group["weight_decay"]) for group in groups]
+        peaks: list[float | None] = [float(g.get("max_lr", g.get("initial_lr", g["lr"]))) for g in groups]
+        super().__init__(optimizer, scheduler, {"weight_decay": decays, "lr_max": peaks})
+        for number, group in enumerate(groups):
+            self._follow(number, group)
+
+    def _follow(self, number: int, group: dict[str, Any]) -> None:
+        decay, peak = self._memory["weight_decay"][number], self._memory["lr_max"][number]
+        if decay and peak:
+            group["weight_decay"] = decay * float(group["lr"]) / peak
+
+
+def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> None:
+    """Multiply a scale-invariant weight, and divide the optimizer's memory of its gradients, which go with 1/‖w‖."""
+    with torch.no_grad():
+        weight.mul_(factor)
+        for name, power in MOMENTS.items():
+            if isinstance(state.get(name), Tensor):
+                state[name].mul_(factor**power)
+
+
+def _lr_over_decay(group: Group) -> float | None:
+    """What equilibrium norms depend on; None where nothing settles."""
+    lr, weight_decay = float(group["lr"]), float(group["weight_decay"])
+    return lr / weight_decay if lr > 0 and weight_decay > 0 else None
+
+
+Scheduler = LRScheduler | AfterScheduler
+
+
+def instead_of_decay(lr: float, weight_decay: float) -> Callable[[int], float]:
+    """The exponential schedule with which SGD without decay turns weights as SGD(lr, weight_decay) does.
+
+        multiplier(k) = (1 - lr·λ)^(-2k-1)     (SP 44)
+
+    For LambdaLR, over an SGD with weight_decay=0. Exact for scale-invariant weights and no momentum.
+
+    >>> multiplier = instead_of_decay(lr=0.1, weight_decay=0.01)
+    >>> f"{multiplier(0):.4f} {multiplier(1000):.4f}"
+    '1.0010 7.4039'
+    """
+    positive_array("lr", lr)
+    return lambda step: float(lr_without_decay(lr, weight_decay, step)) / lr

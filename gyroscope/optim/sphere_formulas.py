@@ -1,0 +1,247 @@
+"""What a step on the sphere does to weight vectors (SP): pure functions of a few numbers per vector, eager or compiled.
+
+In Adam-S, SGD-MRT and AdamG the new momentum y is a combination of the weight ω, the gradient g and the old momentum m,
+and the step and what follows it stay in the plane of ω and y. So a rule needs no more of a vector than the six inner
+products of ω, g and m (`inner_products`), and answers with the coefficients by which `combine_` moves its entries.
+Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import at_least_float32
+from gyroscope.optim.formulas import Number, column
+
+Products = tuple[Tensor, ...]
+"""⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector."""
+
+
+class AdamNumbers(NamedTuple):
+    """Options of the moment, the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …, and a vector's entries."""
+
+    lr: Number
+    l2: Number
+    beta1: Number
+    beta2: Number
+    correction1: Number
+    correction2: Number
+    eps: Number
+    fan_in: int = 1
+
+
+class SGDNumbers(NamedTuple):
+    """Options of the moment."""
+
+    lr: Number
+    l2: Number
+    momentum: Number
+
+
+class Adam(NamedTuple):
+    """Adam's own step, for vectors without a direction: each entry of y is divided by √v̂ + ε, v̂ = prior + share·g².
+
+    `prior` is below 0 for vectors with a direction. L2 has no place here: it is nothing for a vector of norm 0.
+    """
+
+    prior: Tensor
+    share: Tensor
+    eps: Number
+
+    def divisor(self, g: Tensor) -> Tensor:
+        """√v̂ + ε where Adam's step is taken, 1 elsewhere."""
+        prior, share = column(self.prior, g), column(self.share, g)
+        return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + self.eps)
+
+
+class Change(NamedTuple):
+    """The step in coefficients: y = y0·ω + y1·g + y2·m, then ω ← ω + w0·ω + w1·y and m ← m0·ω + m1·y.
+
+    `coefficients` are y0, y1, y2, w0, w1, m0 and m1, each of them one per vector or one number for all; `state` is what
+    the values per vector become.
+    """
+
+    coefficients: tuple[Number, ...]
+    adam: Adam | None = None
+    state: tuple[Tensor, ...] = ()
+
+    def at(self, index: Tensor | slice) -> "Change":
+        """Of these vectors."""
+        adam = self.adam and Adam(self.adam.prior[index], self.adam.share[index], self.adam.eps)
+        return Change(tuple(c[index] if _per_vector(c) else c for c in self.coefficients), adam)
+
+
+def inner_products(w: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+    """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector, of tensors whose dimension 0 counts the vectors."""
+    dtype, dims = at_least_float32(w.dtype), tuple(range(1, w.dim()))
+    w, g, m = w.to(dtype), g.to(dtype), m.to(dtype)
+    return tuple((a * b).sum(dims) for a, b in ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m)))
+
+
+def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, divide: bool) -> None:
+    """Move the entries as `change` says, in float32 or better, and round once.
+
+    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. Adam's division, for vectors without a direction,
+    costs all entries a root: without `divide` it is left to `divide_`.
+    """
+    dtype = at_least_float32(w.dtype)
+    x, g = w.to(dtype), g.to(dtype)
+    y0, y1, y2, w0, w1, m0, m1 = (column(c, g) if _per_vector(c) else c for c in change.coefficients)
+    y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
+    m.copy_(_combined((y, m1), (x, m0)))
+    if divide and change.adam is not None:
+        y = y / change.adam.divisor(g)
+    w.copy_(_combined((y, w1), (x, w0)).add_(x))
+
+
+def divide_(w: Tensor, g: Tensor, adam: Adam) -> None:
+    """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself."""
+    if not bool((adam.prior < 0).all()):
+        w.div_(adam.divisor(g.to(adam.prior.dtype)))
+
+
+def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
+    """Σ coefficient·tensor, without the terms that are known to be nothing; the first is not."""
+    (first, leading), *others = terms
+    total: Tensor = first * leading
+    for x, coefficient in others:
+        if isinstance(coefficient, Tensor):
+            total.addcmul_(x, coefficient) if coefficient.dim() else total.add_(x * coefficient)
+        elif coefficient:
+            total.add_(x, alpha=coefficient)
+    return total
+
+
+def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, transport: bool = False) -> Change:
+    """Adam-S: Adam with one second moment v per vector     (SP 61–63).
+
+        g ← g + λω,  m ← β1·m + (1-β1)g,  v ← β2·v + (1-β2)‖g‖²/d,  ω' = ω - lr·m̂/(√v̂ + ε)
+
+    Vectors of norm 0 take Adam's step, from a v that is the same for all their entries.
+    """
+    ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
+    none, prior = ww == 0, by.beta2 / by.correction2 * exp_avg_sq
+    v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / by.fan_in
+    rate = by.lr / by.correction1 / torch.where(none, 1.0, (v / by.correction2).sqrt() + by.eps)
+    m0: Number = 0.0
+    m1: Number = 1.0
+    shrink: Number = 1.0
+    if transport:
+        wy = by.beta1 * wm + (1 - by.beta1) * wg
+        yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
+        m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
+    adam = Adam(torch.where(none, prior, -1.0), torch.zeros_like(ww) + (1 - by.beta2) / by.correction2, by.eps)
+    y = (1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1
+    return Change((*y, 0.0, -rate, m0, m1), adam, (v * shrink,))
+
+
+def adam_srt(found: Products, exp_avg_sq: Tensor, by: AdamNumbers) -> Change:
+    """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
+    return adam_s(found, exp_avg_sq, by, transport=True)
+
+
+def sgd_mrt(found: Products, by: SGDNumbers) -> Change:
+    """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76)."""
+    ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
+    wy = by.momentum * wm + wg
+    yy = by.momentum**2 * mm + 2 * by.momentum * gm + gg
+    m0, m1, _ = _rescale_transport(ww, wy, yy, by.lr)
+    return Change((by.l2, 1.0, by.momentum, 0.0, -by.lr, m0, m1))
+
+
+def adam_g(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+    """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); the values per vector are n and v.
+
+        h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
+        u' = normalise(u - s·m),  s = lr·√(1-β2^t)/(1-β1^t)/(√v + ε),  m carried along
+
+    A norm further than `slack` from its radius was set from outside, so the radius is read again. Vectors of norm 0
+    take Adam's step without memory, and their memory begins when they have a direction.
+    """
+    ww, wg, wm, gg, gm, mm = found
+    n, none = _radii(ww, radius, slack)
+    length2, memory = torch.where(none, 1.0, ww), (radius > 0).to(ww.dtype)
+    scale, hh = _tangent(length2, wg, gg, n)
+    y0 = -(by.beta1 * memory * wm + (1 - by.beta1) * scale * wg) / length2
+    y = y0, (1 - by.beta1) * torch.where(none, 1.0, scale), by.beta1 * memory
+    yy = by.beta1**2 * memory * (mm - wm * wm / length2) + (1 - by.beta1) ** 2 * hh
+    yy = yy + 2 * by.beta1 * (1 - by.beta1) * memory * scale * (gm - wg * wm / length2)
+    v = by.beta2 * memory * exp_avg_sq + (1 - by.beta2) * hh
+    rate = by.lr * by.correction2**0.5 / by.correction1 / (v.sqrt() + by.eps)
+    adam = Adam(
+        torch.where(none, 0.0, -torch.ones_like(n)), torch.zeros_like(n) + (1 - by.beta2) / by.correction2, by.eps
+    )
+    first = by.lr / by.correction1
+    return Change((*y, *_turned(length2, n, rate, yy, none, first)), adam, (n, v))
+
+
+def adam_g_star(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+    """AdamG* on ω = n·u, the form of AdamG that SGD with decay takes on the sphere (SP 3.2, Theorem 4).
+
+        h = n·g made tangent,  u' = normalise(u - s·h),  s = lr/(√v + ε),  and then v ← β2·v + ‖h‖²
+
+    Vectors of norm 0 take Adam's first step.
+    """
+    ww, wg, _, gg, _, _ = found
+    n, none = _radii(ww, radius, slack)
+    length2 = torch.where(none, 1.0, ww)
+    scale, hh = _tangent(length2, wg, gg, n)
+    rate = by.lr / (exp_avg_sq.sqrt() + by.eps)
+    v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
+    adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), torch.ones_like(n), by.eps)
+    y = -scale * wg / length2, torch.where(none, 1.0, scale), 0.0
+    return Change((*y, *_turned(length2, n, rate, hh, none, by.lr)), adam, (n, v))
+
+
+def _with_l2(found: Products, l2: Number) -> tuple[Tensor, ...]:
+    """The inner products with g + λω in the place of g."""
+    ww, wg, wm, gg, gm, mm = found
+    return ww, wg + l2 * ww, wm, gg + 2 * l2 * wg + l2 * l2 * ww, gm + l2 * wm, mm
+
+
+def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tuple[Tensor, Tensor, Tensor]:
+    """RT(y) = (⟨ω',ω⟩y - ⟨ω',y⟩ω)/⟨ω',ω'⟩ (SP 18) for ω' = ω - rate·y: its coefficients of ω and y, and ‖ω‖²/‖ω'‖².
+
+    y stays as it is where ω or ω' has no direction.
+    """
+    old, along = ww - rate * wy, wy - rate * yy
+    new2 = old - rate * along  # not with rate², which overflows where eps is tiny and the gradient zero
+    moves = (ww > 0) & (new2 > 0)
+    new2 = torch.where(moves, new2, 1.0)
+    shrink = torch.where(moves, ww / new2, 1.0)
+    return torch.where(moves, -along / new2, 0.0), torch.where(moves, old / new2, 1.0), shrink
+
+
+def _radii(ww: Tensor, radius: Tensor, slack: float) -> tuple[Tensor, Tensor]:
+    """The radii to keep (stored below 0 before the first step), and which vectors have norm 0."""
+    norm = ww.sqrt()
+    kept = (radius > 0) & ((norm - radius).abs() <= slack * radius)
+    return torch.where(kept, radius, norm), norm == 0
+
+
+def _tangent(ww: Tensor, wg: Tensor, gg: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor n of h = n·(g - ⟨g,u⟩u), and ‖h‖²; both 0 where h is but what rounding leaves of a radial gradient."""
+    across = gg - wg * wg / ww
+    seen = across > 256 * torch.finfo(ww.dtype).eps * gg
+    return torch.where(seen, n, 0.0), torch.where(seen, n * n * across, 0.0)
+
+
+def _turned(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain: Number) -> tuple[Tensor, ...]:
+    """w0, w1, m0 and m1 of ω' = n·normalise(u - s·y), s the rate, and of a tangent y carried along the geodesic to it.
+
+        y ← y - ⟨y,u'⟩/(1+⟨u,u'⟩)·(u + u') = c·(y + s‖y‖²u),  c = cos of the angle arctan(s‖y‖)
+
+    for the step goes along y: the transport only turns it. (SP (72) shrinks what is orthogonal to the geodesic.)
+    Vectors without a direction step by `plain`.
+    """
+    norm, size = ww.sqrt(), yy.clamp_min(0).sqrt()
+    tan = rate * size
+    cos = (1 + tan * tan).rsqrt()
+    moves = ~none & (rate > 0)  # lr = 0 changes nothing, not even a norm's last digit
+    w0, w1 = torch.where(moves, n * cos / norm - 1, 0.0), torch.where(none, -plain, -n * cos * rate)
+    return w0, w1, torch.where(none, 0.0, cos * tan * size / norm), torch.where(none, 1.0, cos)
+
+
+def _per_vector(coefficient: Number) -> bool:
+    return isinstance(coefficient, Tensor) and coefficient.dim() > 0

@@ -1,0 +1,225 @@
+"""What a person asks: settings by name, from a command line or a TOML file, made into a rule and a run."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from gyroscope._checks import positive_array
+from gyroscope.advice.question import Question
+from gyroscope.theory import (
+    SGDM,
+    SGDMRT,
+    AdamL2,
+    AdamS,
+    AdamSRT,
+    AdamW,
+    Hyperball,
+    Lion,
+    Muon,
+    NAdam,
+    NAdamL2,
+    Schedule,
+    UpdateRule,
+    constant,
+    cosine,
+    inverse_sqrt,
+    linear,
+    step,
+)
+from gyroscope.theory.layers import Layer
+from gyroscope.theory.weights import Weights
+
+RULES: dict[str, type[UpdateRule]] = {
+    "adamw": AdamW,
+    "sgdm": SGDM,
+    "lion": Lion,
+    "nadam": NAdam,
+    "adam_l2": AdamL2,
+    "nadam_l2": NAdamL2,
+    "adam_s": AdamS,
+    "adam_srt": AdamSRT,
+    "sgd_mrt": SGDMRT,
+    "muon": Muon,
+    "hyperball": Hyperball,
+}
+TYPICAL: dict[str, dict[str, Any]] = {
+    "adamw": {"lr": 1e-3, "weight_decay": 0.1},
+    "sgdm": {"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9},
+    "lion": {"lr": 1e-4, "weight_decay": 1.0},
+    "nadam": {"lr": 1e-3, "weight_decay": 0.1},
+    "adam_l2": {"lr": 1e-3, "weight_decay": 1e-4},
+    "nadam_l2": {"lr": 1e-3, "weight_decay": 1e-4},
+    "adam_s": {"lr": 1e-3, "weight_decay": 1e-4},
+    "adam_srt": {"lr": 1e-3, "weight_decay": 1e-3},
+    "sgd_mrt": {"lr": 0.1, "weight_decay": 5e-3},
+    "muon": {"lr": 0.02, "weight_decay": 0.01},
+    "hyperball": {"lr": 0.01},
+}
+"""Where a person starts who names only the optimizer."""
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "step": step,
+    "inverse_sqrt": inverse_sqrt,
+}
+SCHEDULE_OPTIONS = {"linear": ("final",), "cosine": ("final",), "step": ("milestones", "factor")}
+RULE_OPTIONS = tuple(dict.fromkeys(field.name for rule in RULES.values() for field in fields(rule)))  # type: ignore[arg-type]
+LAYER_OPTIONS = ("fan_in", "shape", "init_std", "init_norm", "unit_grad_norm")
+RUN_OPTIONS = ("optimizer", "steps", "schedule", "warmup", "final", "milestones", "factor")
+OTHER_OPTIONS = ("batch_size", "dataset_size", "compare", "layer")
+OPTIONS = RUN_OPTIONS + RULE_OPTIONS + LAYER_OPTIONS + OTHER_OPTIONS
+
+
+def ask(settings: Mapping[str, Any]) -> Question:
+    """Turn settings by name into a question; a ValueError quotes what does not fit and says what would.
+
+    >>> ask({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
+    AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
+    """
+    for name in settings:
+        one_of("setting", name, OPTIONS)
+    name = rule_name(settings.get("optimizer", "adamw"))
+    compare = settings.get("compare", ())
+    if not isinstance(compare, str | list | tuple):
+        raise ValueError(f"compare={compare!r} must name optimizers, for example sgdm,lion")
+    return Question(
+        name,
+        _rule(name, settings),
+        _schedule(settings),
+        _layers(settings, name),
+        _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
+        tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file; each [[layer]] table is one kind of layer."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the configuration {str(path)!r}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(path)!r} is not TOML: {error}") from None
+
+
+def rule_name(name: object) -> str:
+    """The planner's name of an optimizer, however it is spelled.
+
+    >>> rule_name("Adam-SRT"), rule_name("SGD")
+    ('adam_srt', 'sgdm')
+    """
+    plain = {key.replace("_", ""): key for key in RULES} | {"sgd": "sgdm", "adam": "adam_l2", "adamc": "adamw"}
+    spelled = str(name).strip().lower().replace("-", "").replace("_", "").replace("+", "")
+    return plain[one_of("optimizer", spelled, plain, shown=RULES, given=name)]
+
+
+def one_of(kind: str, name: str, options: Any, shown: Any = None, given: object = None) -> str:
+    """`name` if it is among the options; otherwise a ValueError with the nearest one, or all of them."""
+    if name in options:
+        return name
+    near = get_close_matches(name, list(options), n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(shown or options)}"
+    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {remedy}")
+
+
+def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
+    own = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
+    given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
+    for key in given:
+        if key not in own:
+            raise ValueError(f"{name} has no {key!r}; its settings are {', '.join(own)}")
+    if isinstance(given.get("betas"), list | str):
+        given["betas"] = tuple(numbers("betas", given["betas"]))
+    return RULES[name](**(TYPICAL[name] | given))
+
+
+def _schedule(settings: Mapping[str, Any]) -> Schedule:
+    name = one_of("schedule", str(settings.get("schedule", "constant")).replace("-", "_"), SCHEDULES)
+    own = SCHEDULE_OPTIONS.get(name, ())
+    for key in ("final", "milestones", "factor"):
+        if key in settings and key not in own:
+            fitting = [other for other, options in SCHEDULE_OPTIONS.items() if key in options]
+            raise ValueError(f"the {name} schedule has no {key!r}; {' and '.join(fitting)} do")
+    given = {key: settings[key] for key in (*own, "warmup") if key in settings}
+    if name == "step":
+        if "milestones" not in given:
+            raise ValueError("the step schedule needs milestones, for example 6000,8000")
+        given["milestones"] = whole_numbers("milestones", given["milestones"])
+    return SCHEDULES[name](settings.get("steps", 10_000), **given)
+
+
+def _layers(settings: Mapping[str, Any], rule: str) -> tuple[Layer, ...]:
+    common = {key: settings[key] for key in LAYER_OPTIONS if key in settings}
+    tables = settings.get("layer", [{}])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise ValueError(f"layer={tables!r} must be tables: write [[layer]] above each layer's settings")
+    for table in tables:
+        for key in table:
+            one_of("layer setting", key, ("name", *LAYER_OPTIONS))
+    names = [
+        str(table.get("name", f"layer {i}" if len(tables) > 1 else "weights")) for i, table in enumerate(tables, 1)
+    ]
+    return tuple(_layer(name, common | table, rule) for name, table in zip(names, tables, strict=True))
+
+
+def _layer(name: str, settings: dict[str, Any], rule: str) -> Layer:
+    shape = settings.get("shape")
+    if isinstance(shape, str):
+        shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
+    weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
+    rows = prod(weights.shape[:1]) if rule == "muon" and weights.shape else 1  # Muon turns the whole matrix
+    if "init_norm" in settings and "init_std" in settings:
+        raise ValueError("init_norm and init_std say the same in two ways; give one of them")
+    if "init_norm" in settings:
+        norm = positive_array("init_norm", settings["init_norm"])
+    elif "init_std" in settings:
+        if weights.fan_in is None:
+            raise ValueError(f"init_std={settings['init_std']!r} needs fan_in to give a norm; or give init_norm")
+        norm = positive_array("init_std", settings["init_std"]) * (rows * weights.fan_in) ** 0.5
+    else:
+        norm = (rows / 3) ** 0.5  # torch's own initialisation of Linear and Conv: entries of variance 1/(3·fan_in)
+    if not all(isinstance(value, float | None) for value in (norm, weights.fan_in, weights.unit_grad_norm)):
+        raise ValueError(
+            f"{name}: one number each for fan_in, unit_grad_norm and the initial norm; use [[layer]] for more"
+        )
+    return Layer(name, weights, norm)
+
+
+def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
+    if batch_size is None and dataset_size is None:
+        return None
+    if batch_size is None or dataset_size is None:
+        given, other = ("batch_size", "dataset_size") if dataset_size is None else ("dataset_size", "batch_size")
+        raise ValueError(f"{given} alone does not give epochs; add {other}")
+    return float(positive_array("dataset_size", dataset_size) / positive_array("batch_size", batch_size))
+
+
+def numbers(name: str, given: str | Sequence[Any]) -> list[float]:
+    """Numbers from '0.9,0.999' or from a list.
+
+    >>> numbers("betas", "0.9, 0.95")
+    [0.9, 0.95]
+    """
+    parts = given.split(",") if isinstance(given, str) else given
+    try:
+        return [float(part) for part in parts]
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={given!r} must be numbers with commas between them") from None
+
+
+def whole_numbers(name: str, given: str | Sequence[Any]) -> list[int]:
+    """The same, of whole numbers only.
+
+    >>> whole_numbers("shape", "64,32")
+    [64, 32]
+    """
+    values = numbers(name, given)
+    if not all(value.is_integer() for value in values):  # neither infinity nor NaN is one
+        raise ValueError(f"{name}={given!r} must be whole numbers")
+    return [int(value) for value in values]

@@ -1,0 +1,203 @@
+"""Runs to the data of a page."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gyroscope
+from gyroscope.advice import Diagnosis
+from gyroscope.advice.record import Reading, readings
+from gyroscope.render.layer_data import distributions, spread, summary
+from gyroscope.render.run_data import (
+    LAYER_SERIES,
+    PANELS,
+    Array,
+    GroupData,
+    LayerData,
+    Mark,
+    Report,
+    RunData,
+    Series,
+    VerdictData,
+)
+from gyroscope.render.theory_panels import bound_of, plane, stability, update_bound
+from gyroscope.store import Run, RunError, open_run
+
+MOST = 2000
+"""Samples of a run that a page shows at most."""
+OVER_LAYERS = {
+    "angular_update.mean": ("q05", "q50", "q95"),
+    "predicted_angular_update": ("q50",),
+    "forecast_angular_update": ("q50",),
+    "max_update.max": ("max",),
+}
+"""Series of the layers that the page shows together, and which quantiles over layers it takes."""
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
+
+
+def gather(paths: Sequence[str | os.PathLike[str]]) -> Report:
+    """The report on one run, or on several that have the same layers; `RunError` says in a sentence what is wrong."""
+    with ExitStack() as stack:
+        runs = [stack.enter_context(open_run(path, most=MOST)) for path in paths]
+        for run in runs:
+            check(run)
+        check_alike(runs)
+        found = [gather_run(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
+    return Report(ordered(found), gyroscope.__version__)
+
+
+def check(run: Run) -> None:
+    """Raise unless there is something to show."""
+    if not run.layers or "angular_update" not in run.quantities:
+        raise RunError(f"{run.path} has no data of a tracker: no layer's rotation. Train with gyro.Tracker.")
+    if len(run.steps) == 0:
+        raise RunError(f"{run.path} is empty: it has no samples yet. Wait for the first, or train on.")
+
+
+def check_alike(runs: Sequence[Run]) -> None:
+    """Raise unless all runs have the same layers."""
+    for other in runs[1:]:
+        differing = sorted(set(runs[0].layers) ^ set(other.layers))
+        if differing:
+            raise RunError(
+                f"{runs[0].path} and {other.path} have different layers, {differing[0]} is in one of them only: "
+                "only runs of the same model can be compared. Report on each by itself."
+            )
+
+
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """What runs are called: their directories, with as many of those above as it takes to tell them apart."""
+    paths = [run.path.resolve() for run in runs]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = [str(Path(*path.parts[-depth:])) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]  # the same run twice
+
+
+def ordered(runs: Sequence[RunData]) -> list[RunData]:
+    """The healthiest run, the least healthy, then the others from better to worse."""
+    best = sorted(runs, key=lambda run: run.score)
+    return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
+
+
+def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunData:
+    """All that the page says of a run; a live one leaves the distributions to be asked for."""
+    layers = readings(run)
+    blocks = {name: np.stack([series_of(run, layer, name) for layer in run.layers]) for name in OVER_LAYERS}
+    return RunData(
+        name=name,
+        status=run.status,
+        total=run.total,
+        stride=run.stride,
+        steps=run.steps,
+        series={**over_layers(blocks), "update_bound": update_bound(bound_of(layers), run.steps)},
+        groups=groups(run),
+        layers=[_layer(run, reading, live) for reading in layers],
+        plane=plane(layers),
+        stability=stability(layers),
+        config=run.config,
+        id=id,
+        **spoken(run),
+    )
+
+
+def spoken(run: Run) -> dict[str, Any]:
+    """What is said of a run, which changes as it goes on: verdicts, marks and notes."""
+    diagnosis = run.diagnose()
+    verdicts = [_verdict(verdict) for verdict in diagnosis]
+    return {"verdicts": verdicts, "marks": _marks(readings(run), diagnosis), "notes": run.notes}
+
+
+def series_of(run: Run, layer: str, name: str) -> Array:
+    """A series by its name, quantity.statistic; all NaN where the run has no such quantity."""
+    quantity, _, stat = name.partition(".")
+    if quantity not in run.quantities:
+        return np.full(len(run.steps), np.nan)
+    return run.series(layer, quantity, stat or "mean")
+
+
+def over_layers(blocks: Mapping[str, Array]) -> Series:
+    """What the page shows of all layers together, from blocks (layers, samples) by name."""
+    return {
+        f"{name}.{one}": quantile(blocks[name], QUANTILES[one]) for name, ones in OVER_LAYERS.items() for one in ones
+    }
+
+
+def quantile(block: Array, q: float) -> Array:
+    """Over the rows of a block, finite numbers only; NaN where there is none.
+
+    >>> quantile(np.array([[1.0, np.nan], [3.0, np.inf]]), 0.5)
+    array([ 2., nan])
+    """
+    ranked = np.sort(np.where(np.isfinite(block), block, np.nan), axis=0)  # NaN come last
+    place = q * np.maximum(np.isfinite(ranked).sum(0) - 1, 0)
+    below = np.floor(place).astype(int)
+    columns = np.arange(block.shape[1])
+    low, high = ranked[below, columns], ranked[np.ceil(place).astype(int), columns]
+    return np.asarray(low + (place - below) * (high - low))
+
+
+def _layer(run: Run, reading: Reading, live: bool) -> LayerData:
+    layer = run.layer(reading.name)
+    return LayerData(
+        name=layer.name,
+        shape=layer.shape,
+        granularity=layer.granularity,
+        vectors=layer.vectors,
+        fan_in=layer.fan_in,
+        group=layer.group,
+        summary=summary(reading),
+        spread=spread(reading),
+        distributions={} if live else distributions(run, layer.name),
+        series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
+    )
+
+
+def groups(run: Run) -> list[GroupData]:
+    """One for each of the optimizer's groups; without series where none of its layers was measured."""
+    said = run.config.get("groups")
+    known = said if isinstance(said, list) else []
+    layers = [run.layer(name) for name in run.layers]
+    found = []
+    for number in range(max([len(known), *(layer.group + 1 for layer in layers)])):
+        names = [layer.name for layer in layers if layer.group == number]
+        series = {one: series_of(run, names[0], one) for one in ("lr", "weight_decay")} if names else {}
+        found.append(GroupData(_rule(known[number] if number < len(known) else None), len(names), series))
+    return found
+
+
+def _rule(group: Any) -> str:
+    """AdamW(lr=0.001, …); the optimizer's class where theory does not know it."""
+    if not isinstance(group, Mapping):
+        return "unknown"
+    rule = group.get("rule")
+    if not isinstance(rule, Mapping):
+        return str(group.get("optimizer", "unknown"))
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}  # JSON has lists
+    options = (f"{key}={value}" for key, value in known.items() if key != "name" and value is not False)
+    shown, optimizer = f"{rule.get('name')}({', '.join(options)})", group.get("optimizer")
+    return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"
+
+
+def _verdict(verdict: Any) -> VerdictData:
+    return VerdictData(
+        kind=verdict.kind,
+        severity=verdict.severity,
+        sentence=verdict.sentence,
+        remedy=verdict.remedy,
+        layers=verdict.layers,
+        evidence=dict(verdict.evidence),
+        panel=PANELS.get(verdict.kind, "equilibrium"),
+    )
+
+
+def _marks(layers: Sequence[Reading], diagnosis: Diagnosis) -> list[Mark]:
+    settled = sorted(reading.settled_at for reading in layers if np.isfinite(reading.settled_at))
+    marks = [Mark(settled[len(layers) // 2], "settled")] if len(settled) > len(layers) // 2 else []
+    fallen = [verdict.evidence["step"] for verdict in diagnosis if verdict.kind == "fell_out"]
+    return marks + [Mark(step, "fell out") for step in fallen]

@@ -1,0 +1,36 @@
+"""How every page of the library looks: its colours, its style sheet and the few lines that switch light and dark."""
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+# Okabe and Ito's colours: told apart by every kind of colour vision.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+FONT = "system-ui, sans-serif"
+# Lines: solid is what happens or was measured, dashed what theory says.
+SOLID: dict[str, Any] = {"width": 2}
+DASHED: dict[str, Any] = {"width": 1.5, "dash": "dash"}
+
+
+def style() -> str:
+    """The style sheet that all pages share."""
+    return files("gyroscope.render").joinpath("theme.css").read_text(encoding="utf-8")
+
+
+def light(name: str) -> str:
+    """A colour of the style sheet on light ground, for pictures that stand outside a page.
+
+    >>> light("text")
+    '#1b1f24'
+    """
+    found = re.search(rf"--{name}: (#[0-9a-f]+)", style())
+    if found is None:
+        raise ValueError(f"theme.css names no colour {name!r}")
+    return found.group(1)
+
+
+def script() -> str:
+    """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it; colours."""
+    text = files("gyroscope.render").joinpath("theme.js").read_text(encoding="utf-8")
+    return f"{text}Look.colours = {json.dumps(COLOURS)};\n"

@@ -1,0 +1,63 @@
+"""AdamW: weight decay outside the adaptive step (torch multiplies it by lr)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from gyroscope._checks import check_betas, check_decay
+from gyroscope.theory.correlation import Correlation
+from gyroscope.theory.law import Equilibrium, equilibrium_angle
+from gyroscope.theory.recursion import Array, Combination, LinearMotion, Number
+from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
+from gyroscope.theory.weights import Weights
+
+
+def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
+    """Angle a weight vector turns per step once AdamW is in equilibrium, in radians.
+
+        η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1))     (RE Table 1)
+
+    Holds for scale-invariant vectors while lr·weight_decay ≪ 1.
+
+    >>> f"{angular_update(1e-3, 0.1, 0.9):.5f}"
+    '0.00324'
+    """
+    return equilibrium_angle(lr * weight_decay, (1 + beta1) / (1 - beta1))
+
+
+@final
+@dataclass(frozen=True)
+class AdamW(UpdateRule):
+    """AdamW (RE Appendix F): the update averages, with β1, entries of unit size, whatever the gradient's scale.
+
+        leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
+
+    With `corrected_decay` (AdamC) `lr` is the schedule's peak and a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t.
+
+    >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
+    >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
+    '0.00324 rad/step at norm 1.599, forgets in 10000 steps'
+    """
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    corrected_decay: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("fan_in",)
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_betas(self.betas)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1)."""
+        beta1, C = self.betas[0], weights.fan_in
+        rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
+        return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
+
+    def motion(self, norm2: Array) -> LinearMotion:
+        """m' = β1·m + (1-β1)·g, u = lr·m'/√v; the gradient's scale cancels."""
+        average = Combination(0.0, self.betas[0], 1 - self.betas[0])
+        return decoupled_adam_motion(self, norm2, update=average, momentum=average)

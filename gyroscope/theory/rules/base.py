@@ -1,0 +1,153 @@
+"""What every update rule is: hyper-parameters in, equilibrium and motion out; and a rule of one's own."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope._checks import check_fraction, check_non_negative, positive_array
+from gyroscope.theory.correlation import Correlation
+from gyroscope.theory.law import Equilibrium, law, leading_order
+from gyroscope.theory.recursion import Array, Motion, Number, StationaryMotion
+from gyroscope.theory.weights import Weights
+
+
+class UpdateRule(ABC):
+    """An optimizer's update rule with its hyper-parameters: what it settles at, and how it gets there."""
+
+    lr: float
+    corrected_decay: bool = False
+    """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    needs: ClassVar[tuple[str, ...]]
+    """The inputs without which this rule's norm is not determined."""
+    norm_power: ClassVar[float]
+    """x in: equilibrium norm ∝ lr^x, without corrected decay."""
+
+    @abstractmethod
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
+
+    @abstractmethod
+    def motion(self, norm2: Array) -> Motion:
+        """The averaged motion that starts at these squared norms, to be advanced step by step."""
+
+    @property
+    def norm_exponent(self) -> float:
+        """x in: equilibrium norm ∝ lr^x (RE Table 1)."""
+        return 0.0 if self.corrected_decay else self.norm_power
+
+    def equilibrium(
+        self,
+        *,
+        fan_in: object = None,
+        unit_grad_norm: object = None,
+        shape: object = None,
+        leading_order: bool = False,
+    ) -> Equilibrium:
+        """Where a scale-invariant weight vector settles under this rule.
+
+        Exact by default; `leading_order=True` gives the papers' Table 1. `fan_in` is the number of entries of one
+        vector, `unit_grad_norm` the RMS gradient norm at unit weight norm, `shape` the whole tensor's (for Muon).
+        """
+        found = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
+        plain = (_plain(value) for value in (found.angular_update, found.norm, found.update_rms, found.timescale))
+        return Equilibrium(*plain)
+
+    @property
+    def timescale(self) -> Number | None:
+        """Steps until a direction is forgotten; None where that depends on the gradient."""
+        return self.equilibrium().timescale
+
+    @property
+    def half_life(self) -> Number | None:
+        """Steps until the cosine with an earlier direction has halved; None where that depends on the gradient."""
+        return self.equilibrium().half_life
+
+    @property
+    def momentum_memory(self) -> float:
+        """Steps over which the momentum averages, 1/(1-β1); 1 without momentum."""
+        betas: tuple[float, ...] = getattr(self, "betas", (getattr(self, "momentum", 0.0),))
+        return 1 / (1 - betas[0])
+
+    @property
+    def falls_out_ratio(self) -> float:
+        """Norm over equilibrium norm above which a vector counts as fallen out of equilibrium.
+
+        1.3 where norms follow lr^(1/2); 1.2 for SGD's lr^(1/4), whose norm has half as far to fall.
+        """
+        return 1.2 if self.norm_exponent == 0.25 else 1.3
+
+    def rescaling(self, lr: float) -> float:
+        """Factor that takes a norm from this rule's equilibrium to the one at another learning rate (SMD §5.2).
+
+        Gradients then grow by its inverse: momentum of SGD and Adam by 1/factor, Adam's v by 1/factor².
+        """
+        check_non_negative("lr", lr)
+        return float((lr / self.lr) ** self.norm_exponent)
+
+
+def _plain(value: Number | None) -> Number | None:
+    return float(value) if value is not None and np.ndim(value) == 0 else value
+
+
+def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
+    """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
+    for name in inputs:
+        if getattr(weights, name) is None:
+            raise ValueError(f"{type(rule).__name__} needs {name} for this: pass {name}=… ({MEANING[name]})")
+
+
+MEANING = {
+    "fan_in": "the number of entries of one weight vector",
+    "unit_grad_norm": "the RMS norm of the gradient times the weight norm",
+    "shape": "the shape of the whole weight matrix",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Rule(UpdateRule):
+    """An update rule of one's own, through the one law: w <- (1 - decay)·w - u.
+
+    `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average); the exact form
+    takes the autocorrelation for geometric. `update_rms` is the RMS norm of one vector's u; without it norms are left
+    out. A schedule multiplies decay and update alike.
+
+    >>> mine = Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01)
+    >>> f"{mine.equilibrium().norm:.3f} {mine.equilibrium(leading_order=True).angular_update:.5f}"
+    '3.081 0.00324'
+    """
+
+    decay: float
+    correlation_time: float
+    update_rms: float | None = None
+
+    lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_fraction("decay", self.decay)
+        positive_array("correlation_time", self.correlation_time)
+        if self.update_rms is not None:
+            check_non_negative("update_rms", self.update_rms)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law."""
+        update_rms = None if self.update_rms is None else lr * self.update_rms
+        if leading:
+            return leading_order(lr * self.decay, self.correlation_time, update_rms)
+        return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
+
+    def motion(self, norm2: Array) -> StationaryMotion:
+        """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
+        decay, update_rms = self.decay, self.update_rms
+        if update_rms is None:
+            raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
+        first, ratio = self._correlation.first, self._correlation.ratio
+        return StationaryMotion(norm2, lambda lr, _: (lr * decay, lr * update_rms, first, ratio))
+
+    @property
+    def _correlation(self) -> Correlation:
+        return Correlation.of_average((self.correlation_time - 1) / (self.correlation_time + 1))

@@ -1,0 +1,107 @@
+"""What the Adams with L2 in the gradient have in common: v feels the decay, which v then scales."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gyroscope.theory.law import Equilibrium, forgetting_time, turning_angle
+from gyroscope.theory.recursion import Array, Inputs, LinearMotion, Number, Scale, adam_scale
+from gyroscope.theory.rules.sgdm import HeavyBall
+from gyroscope.theory.weights import Weights
+
+UNDETERMINED = Equilibrium(None, None, None, None)
+
+
+def never_settles(update_rms: Number) -> Equilibrium:
+    """Without decay nothing balances the growth: an ever larger norm, ever slower rotation."""
+    return Equilibrium(0.0 * update_rms, np.inf + update_rms, update_rms, np.inf + update_rms)
+
+
+class Balance(NamedTuple):
+    """Where growth and decay balance, E‖g + λω‖² = (1+z)·E‖g‖²."""
+
+    norm: Number
+    decay: Number
+    """lr·λ·sqrt(C/E‖g + λω‖²)"""
+    damping: Number
+    """1/sqrt(1+z), by which the decay's share in v makes updates smaller"""
+
+
+def balance(lr: Number, wd: float, C: Number, g_unit: Number, constant: float = 1.0, slope: float = 1.0) -> Balance:
+    """The balance at which the relative norm x = ‖ω‖·sqrt(λ/g̃) is the root of x³·sqrt(1+x⁴) = k·(constant + slope·x⁴).
+
+    k = lr·sqrt(C·λ/g̃)/2. constant = slope = 1 is RE's cubic 4λ²‖ω‖⁶ - C·lr²λ²‖ω‖⁴ - C·lr²g̃² = 0.
+
+    >>> f"{balance(1e-3, 1e-2, 512, 0.05).norm:.4f}"
+    '0.3839'
+    """
+    per_lr = strength(wd, C, g_unit)
+    x = relative_norm(lr, per_lr, constant, slope)
+    damping = 1 / (1 + fourth(x)) ** 0.5
+    return Balance(x * (g_unit / wd) ** 0.5, lr * (2 * per_lr) * x * damping, damping)
+
+
+def strength(wd: float, C: Number, g_unit: Number) -> Number:
+    """k/lr = sqrt(C·λ/g̃)/2: how strongly decay shows in v."""
+    return (C * wd / g_unit) ** 0.5 / 2
+
+
+def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> Number:
+    """Root x of x³·sqrt(1+x⁴) = k·(constant + slope·x⁴), k = lr·per_lr.
+
+    The left over the right side grows with x whenever slope ≤ constant, so Newton's method in ln x finds the one root.
+    It starts from x0 = cbrt(k·constant), the root of small k, and what that lacks in the next two orders.
+    """
+    lr = np.maximum(lr, 1e-100)
+    k, x = lr * per_lr, np.cbrt(lr) * np.cbrt(constant * per_lr)
+    first, second = _next_orders(slope / constant)
+    t = fourth(x)
+    t /= 1 + t
+    x = x * (1 + t * (first + second * t))
+    for _ in range(40):
+        z = fourth(x)
+        right, one_z = constant + slope * z, 1 + z
+        excess = k * right / (x * x * x * one_z**0.5) - 1
+        x = x + x * excess / (3 + z * (2 / one_z - 4 * slope / right))
+        if np.abs(excess).max() < 1e-5:  # the last correction squared it
+            break
+    return x
+
+
+def _next_orders(slope: float) -> tuple[float, float]:
+    """The root's x/x0 = 1 + first·t + second·t² + O(t³), t = z0/(1+z0), z0 = x0⁴.
+
+    From ln(z/z0) = 4/3·(ln(1 + slope·z) - ln(1+z)/2) = b·z + c·z² + O(z³).
+    """
+    b, c = 4 / 3 * (slope - 0.5), 4 / 3 * (0.25 - slope * slope / 2)
+    return b / 4, b / 4 + (b * b + c) / 4 + b * b / 32
+
+
+def fourth(x: Number) -> Number:
+    """x⁴ by two products, where a power would take a logarithm."""
+    squared = x * x
+    return squared * squared
+
+
+def coupled_adam_equilibrium(lr: Number, wd: float, C: Number, g_unit: Number, beta1: float) -> Equilibrium:
+    """The exact balance of Adam whose v is the mean of (g + λω)², per entry or per vector alike.
+
+    With s = lr·sqrt(C/E‖g + λω‖²) the momentum is a heavy ball at step size s·(1-β1), and SMD's fixed point reads
+    s·(g̃²/y + κλ²y) = 2λy, κ = (1-β1)/(1+β1), y = ‖ω‖².
+    """
+    kappa = (1 - beta1) / (1 + beta1)
+    if wd == 0:
+        return never_settles(lr * (C * kappa) ** 0.5)
+    norm, decay, damping = balance(lr, wd, C, g_unit, slope=kappa)
+    rms = lr * (C * kappa) ** 0.5 * damping
+    return Equilibrium(turning_angle(kappa * decay), norm, rms, forgetting_time(decay))
+
+
+def coupled_adam_motion(ball: HeavyBall, wd: float, betas: tuple[float, float], norm2: Array) -> LinearMotion:
+    """The heavy ball's motion at the step size that v allows; the ball's momentum is 1/(1-β1) times Adam's."""
+
+    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+        scale = (1 - betas[0]) * adam_scale(lr, betas, done)
+        return Inputs(np.zeros_like(lr), scale, weights.unit_grad_norm**2, weights.fan_in)
+
+    return LinearMotion(ball.rule(wd, Scale(betas[1], weight=wd * wd)), norm2, inputs)

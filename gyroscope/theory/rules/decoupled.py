@@ -1,0 +1,66 @@
+"""Decoupled weight decay: the decay acts on the weight itself and never enters the gradient."""
+
+from typing import Protocol
+
+from gyroscope.theory.correlation import Correlation, OddCorrelation
+from gyroscope.theory.law import Equilibrium, law, leading_order
+from gyroscope.theory.recursion import (
+    Array,
+    Combination,
+    Inputs,
+    LinearMotion,
+    LinearRule,
+    Number,
+    Scale,
+    adam_scale,
+)
+from gyroscope.theory.weights import Weights
+
+
+class Decoupled(Protocol):
+    """What the rules with decoupled decay have in common; with `corrected_decay`, `lr` is the schedule's peak."""
+
+    @property
+    def lr(self) -> float: ...  # noqa: D102
+    @property
+    def weight_decay(self) -> float: ...  # noqa: D102
+    @property
+    def corrected_decay(self) -> bool: ...  # noqa: D102
+
+
+def decay_at(rule: Decoupled, lr: Number) -> Number:
+    """Fraction of the weight that decays per step: lr·λ as torch has it, or λ·lr²/peak with corrected decay (AdamC).
+
+    >>> from gyroscope.theory import AdamW
+    >>> decay_at(AdamW(1.0, 0.1, corrected_decay=True), 0.5)
+    0.025
+    """
+    return rule.weight_decay * lr * lr / rule.lr if rule.corrected_decay else lr * rule.weight_decay
+
+
+def decoupled_equilibrium(
+    rule: Decoupled, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
+) -> Equilibrium:
+    """The one law for updates with a momentum's correlation and decoupled decay."""
+    decay = decay_at(rule, lr)
+    if leading:
+        return leading_order(decay, momentum.time(), update_rms)
+    return law(decay, momentum.time(decay), update_rms)
+
+
+class DecoupledAdam(Decoupled, Protocol):
+    """What the Adams with decoupled decay have in common."""
+
+    @property
+    def betas(self) -> tuple[float, float]: ...  # noqa: D102
+
+
+def decoupled_adam_motion(
+    rule: DecoupledAdam, norm2: Array, *, update: Combination, momentum: Combination
+) -> LinearMotion:
+    """An Adam's motion with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
+
+    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+        return Inputs(decay_at(rule, lr), adam_scale(lr, rule.betas, done), size=weights.fan_in)
+
+    return LinearMotion(LinearRule(update, momentum, Scale(rule.betas[1])), norm2, inputs)

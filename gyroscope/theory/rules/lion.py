@@ -1,0 +1,88 @@
+"""Lion: the sign of an interpolation between momentum and gradient."""
+
+from dataclasses import dataclass
+from math import log, pi
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope._checks import check_betas, check_decay
+from gyroscope.theory.correlation import Correlation, OddCorrelation
+from gyroscope.theory.law import Equilibrium, equilibrium_angle, law, leading_order
+from gyroscope.theory.recursion import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
+from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.decoupled import decay_at
+from gyroscope.theory.weights import Weights
+
+
+def correlation(beta1: float, beta2: float) -> OddCorrelation:
+    """Of Lion's signs: the arcsine law, (2/π)·arcsin rho(k), on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1).
+
+    The arcsine as its series Σ_n c_n x^(2n+1), whose terms fall like rho(1)^(2n), and at worst like n^(-5/2).
+
+    >>> f"{correlation(0.9, 0.99).time():.2f}"
+    '45.93'
+    """
+    linear = Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2)
+    terms = 1 if linear.first == 0 else 200_000 if linear.first >= 1 else min(2 - 20 / log(linear.first), 200_000)
+    n = np.arange(int(terms))
+    series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
+    return OddCorrelation(linear, 2 * n + 1, (2 / pi) * series)
+
+
+def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float) -> Number:
+    """Angle a weight vector turns per step in Lion's equilibrium, in radians: sqrt(2·lr·weight_decay/τ), arcsine τ.
+
+    >>> f"{angular_update(1e-4, 1.0, 0.9, 0.99):.5f}"
+    '0.00209'
+    """
+    return equilibrium_angle(lr * weight_decay, correlation(beta1, beta2).time())
+
+
+@final
+@dataclass(frozen=True)
+class Lion(UpdateRule):
+    """Lion: w <- (1 - lr·λ)·w - lr·sign(β1·m + (1-β1)·g), m <- β2·m + (1-β2)·g.
+
+    The correlation of signs follows the arcsine law; `linearised=True` is the paper's form (RE Appendix H), which takes
+    the sign for a linear map and loses the part of the signs that is white:
+
+        η_r = sqrt(π·lr·λ·[(1-β1)² + β1²(1-β2)/(1+β2)]),  ‖ω‖ = sqrt(lr·C/(π·λ·[…]))     (RE Table 1)
+
+    >>> arcsine, paper = Lion(1e-4, 1.0), Lion(1e-4, 1.0, linearised=True)
+    >>> [f"{rule.equilibrium(fan_in=512).norm:.4f}" for rule in (arcsine, paper)]
+    ['1.0791', '1.0710']
+    """
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.99)
+    linearised: bool = False
+    corrected_decay: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("fan_in",)
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_betas(self.betas)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law; E‖u‖² = lr²·C."""
+        decay, rms = decay_at(self, lr), None if weights.fan_in is None else lr * weights.fan_in**0.5
+        return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
+
+    def motion(self, norm2: Array) -> LinearMotion:
+        """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
+        beta1, beta2 = self.betas
+        argument, average = Combination(0.0, beta1, 1 - beta1), Combination(0.0, beta2, 1 - beta2)
+        share = (beta1 / (1 - beta1)) ** 2  # E‖c‖² = (1-β1)²·(share·E‖m‖² + E‖g‖²)
+
+        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+            return Inputs(decay_at(self, lr), lr, size=2 * weights.fan_in / (pi * (1 - beta1) ** 2))
+
+        return LinearMotion(LinearRule(argument, average, Scale(momentum=share), excess=pi / 2), norm2, inputs)
+
+    def _time(self, decay: Number) -> Number:
+        signs = correlation(*self.betas)
+        return (2 / pi) * signs.linear.time(decay) if self.linearised else signs.time(decay)

@@ -1,0 +1,153 @@
+"""SGD with momentum and L2 in the gradient, as torch has it: the decay passes through the momentum."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope._checks import check_decay, check_fraction
+from gyroscope.theory.law import Equilibrium, equilibrium_angle, forgetting_time, over, turning_angle
+from gyroscope.theory.recursion import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
+from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.weights import Weights
+
+
+def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
+    """Angle a weight vector turns per step in SGDM's equilibrium, in radians.
+
+        η_r = sqrt(2·lr·weight_decay/(1+α))     (RE Table 1, SMD Theorem 3; Nesterov: the law with τ = (1-α)⁻²/Σc²)
+
+    torch's convention: weight decay is added to the gradient, so that a = lr·weight_decay/(1-α).
+
+    >>> f"{angular_update(0.1, 5e-4, 0.9):.5f}", f"{angular_update(0.1, 5e-4, 0.9, nesterov=True):.5f}"
+    ('0.00725', '0.00840')
+    """
+    correlation_time = 1 / ((1 - momentum) ** 2 * update_power(momentum, nesterov))
+    return equilibrium_angle(lr * weight_decay / (1 - momentum), correlation_time)
+
+
+def update_power(momentum: Number, nesterov: bool) -> Number:
+    """Σc², an update's mean square over the gradient's: c_i = α^i, and for Nesterov c0 = 1+α, c_i = α^(i+1).
+
+    >>> f"{update_power(0.9, nesterov=False):.4f}", f"{update_power(0.9, nesterov=True):.4f}"
+    ('5.2632', '7.0632')
+    """
+    tail = 1 / (1 - momentum**2)
+    return (1 + momentum) ** 2 + momentum**4 * tail if nesterov else tail
+
+
+@dataclass(frozen=True)
+class HeavyBall:
+    """Second moments of  G = g + λw,  m' = α·m + G,  w' = w - lr·(old·m + new·G).
+
+    `old` = α, `new` = 1 is the heavy ball; `old` = α², `new` = 1+α Nesterov's form.
+    """
+
+    alpha: float
+    old: float
+    new: float
+
+    @classmethod
+    def of(cls, momentum: float, nesterov: bool) -> "HeavyBall":
+        """The ball with torch's momentum, Nesterov's form or the plain one."""
+        return cls(momentum, momentum**2, 1 + momentum) if nesterov else cls(momentum, momentum, 1.0)
+
+    def rule(self, wd: float, D: Scale | None = None) -> LinearRule:
+        """The ball with L2: the decay is part of the update."""
+        return LinearRule(Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0), D)
+
+    @cached_property
+    def _balance(self) -> tuple[float, float, float, float, float]:
+        """h0, h1, d0, d1 and r0: where y, p and q stand still, h = (h0 + h1·e)/(d0 + d1·e) and r = r0/(d0 + d1·e).
+
+        h = lr·E‖G‖²/(λ·y), r = p/(λ·y), e = lr·λ.
+        """
+        alpha, old, new = self.alpha, self.old, self.new
+        k = 1 / (1 - alpha * alpha)
+        # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in.
+        square_h, square_r = new * new + old * old * k, 2 * old * new + 2 * old * old * alpha * k
+        m_update_h, m_update_r = new + old * alpha * k, new * alpha + old + 2 * old * alpha * alpha * k
+        # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
+        return (
+            2 * new * (1 - alpha) + 2 * old,
+            2 * new * m_update_r - square_r,
+            square_h * (1 - alpha) + 2 * old * m_update_h,
+            square_h * m_update_r - square_r * m_update_h,
+            square_h - 2 * new * m_update_h,
+        )
+
+    def gradient_share(self, e: Number) -> Number:
+        """lr·E‖g‖²/(λ·E‖w‖²) at rest, e = lr·λ. For the heavy ball SMD Theorem 2: (1-α)(2 - e/(1+α))."""
+        h0, h1, d0, d1, _ = self._balance
+        return (h0 + h1 * e) / (d0 + d1 * e) - e
+
+    def shrink(self, e: Number) -> Number:
+        """1 - cos η_r at rest, e = lr·λ. For the heavy ball SMD Theorem 2: e/(1+α)."""
+        _, _, d0, d1, r0 = self._balance
+        return e * (self.new + self.old * r0 / (d0 + d1 * e))
+
+    @property
+    def bend(self) -> float:
+        """f in e = z·share·(1 - f·z) + O(z³), z = λ²·E‖w‖²/E‖g‖²; for the heavy ball e = z·share/(1 + f·z) is exact."""
+        h0, h1, d0, d1, _ = self._balance
+        return 1 - (h1 - d1 * h0 / d0) / d0
+
+
+@final
+@dataclass(frozen=True)
+class SGDM(UpdateRule):
+    """SGD with momentum α and L2 in the gradient (RE Appendix G, SMD): a = lr·λ/(1-α).
+
+        exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α)(2 - lr·λ/(1+α))),   cos η_r = 1 - lr·λ/(1+α)     (SMD Theorem 2, its map)
+        leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α)),                   η_r = sqrt(2·lr·λ/(1+α))      (RE Table 1)
+
+    Norms need the gradient: `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm.
+
+    >>> eq = SGDM(lr=0.1, weight_decay=5e-4, momentum=0.9).equilibrium(unit_grad_norm=0.5)
+    >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
+    '0.00725 rad/step at norm 3.976, forgets in 2000 steps'
+    """
+
+    lr: float
+    weight_decay: float
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
+    norm_power: ClassVar[float] = 0.25
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_fraction("momentum", self.momentum)
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The fixed point of the three second moments, or its leading order in lr·λ."""
+        alpha, wd, g_unit = self.momentum, self.weight_decay, weights.unit_grad_norm
+        if leading:
+            gradient_share, angular = 2 * wd * (1 - alpha), angular_update(lr, wd, alpha, self.nesterov)
+        else:
+            gradient_share = wd * self._ball.gradient_share(lr * wd)
+            angular = turning_angle(self._ball.shrink(lr * wd))
+        norm2 = None if g_unit is None else g_unit * over(lr, gradient_share) ** 0.5
+        power = update_power(alpha, self.nesterov)
+        return Equilibrium(
+            angular_update=angular,
+            norm=None if norm2 is None else norm2**0.5,
+            update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
+            timescale=forgetting_time(lr * wd / (1 - alpha)),
+        )
+
+    def motion(self, norm2: Array) -> LinearMotion:
+        """The heavy ball's motion at step size lr."""
+
+        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
+            return Inputs(np.zeros_like(lr), lr, unit_grad2=weights.unit_grad_norm**2)
+
+        return LinearMotion(self._ball.rule(self.weight_decay), norm2, inputs)
+
+    @property
+    def _ball(self) -> HeavyBall:
+        return HeavyBall.of(self.momentum, self.nesterov)

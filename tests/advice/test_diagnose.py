@@ -1,0 +1,330 @@
+"""Verdicts on records made of arrays: what is said, with which numbers, and that nothing can upset it."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gyroscope.advice import Diagnosis, Verdict, diagnose, thresholds
+from gyroscope.advice.balance import noise_ratio
+from gyroscope.advice.findings import KINDS, MARKS
+from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, constant, forecast
+from tests.advice.memory import Memory, record
+from tests.walk import adamw, angle_between, sgdm
+
+
+def only(diagnosis, kind):
+    found = [verdict for verdict in diagnosis if verdict.kind == kind]
+    assert len(found) == 1, str(diagnosis)
+    return found[0]
+
+
+def test_layers_in_equilibrium_are_well_with_the_evidence():
+    diagnosis = diagnose(record())
+    assert diagnosis.kinds == ("well",)
+    assert "All 3 layers turn as predicted: 0.023 rad per step" in diagnosis[0].sentence
+    assert diagnosis[0].evidence["largest_error"] < 0.02
+
+
+@pytest.mark.parametrize("empty", [Memory(np.array([])), Memory(np.arange(100)), record(steps=20, every=1)])
+def test_an_empty_or_short_record_is_too_short(empty):
+    diagnosis = diagnose(empty)
+    assert diagnosis.kinds == ("too_short",)
+    assert "Too short to judge" in str(diagnosis)
+
+
+def test_few_samples_are_too_short_however_many_steps():
+    assert diagnose(record(steps=10_000, every=2000)).kinds == ("too_short",)
+
+
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [(AdamW(1e-2, 0.1), 0.2), (AdamW(1e-2, 0.1), 4.0), (SGDM(0.1, 1e-3), 4.0), (Lion(1e-3, 1.0), 3.0)],
+)
+def test_a_transient_names_the_step_at_which_it_will_settle(rule, start):
+    settled = rule.equilibrium(fan_in=64, unit_grad_norm=1.0)
+    steps = round(0.5 * settled.timescale)
+    course = forecast(rule, steps=20 * steps, norm=start * settled.norm, fan_in=64, unit_grad_norm=1.0)
+    assert course.settled_at > steps
+    part = record(
+        rule=rule, steps=steps, norm=course.norm[:steps:10] / settled.norm, unit_grad_norm=np.ones(steps // 10)
+    )
+    found = only(diagnose(part), "transient")
+    assert found.evidence["settles_at"] == pytest.approx(course.settled_at, rel=0.1)
+    assert found.layers == ("a", "b", "c")
+
+
+def test_a_transient_of_an_unknown_rule_is_judged_by_its_decay():
+    a, t = 1e-3, np.arange(0, 600, 10)
+    part = record(rule=AdamW(1e-2, 0.1), steps=600, norm=(1 + 15 * np.exp(-2 * a * t)) ** 0.5)
+    part.config = {}
+    truth = np.log(15 / (1.1**2 - 1)) / (2 * a)
+    assert only(diagnose(part), "transient").evidence["settles_at"] == pytest.approx(truth, rel=0.01)
+
+
+def test_a_norm_that_stands_still_far_from_its_prediction_is_no_transient():
+    assert "transient" not in diagnose(record(norm=1.4)).kinds
+
+
+def test_weak_decay_gives_the_decay_that_would_settle():
+    found = only(diagnose(record(rule=AdamW(1e-3, 0.1), norm=0.4)), "weak_decay")
+    assert found.evidence["total_decay"] == pytest.approx(0.1, rel=0.01)
+    assert "weight_decay=3 (now 0.1)" in found.remedy
+    assert found.severity == "warn"
+
+
+def test_weak_decay_of_a_run_that_goes_on_is_a_note():
+    running = record(rule=AdamW(1e-3, 0.1), norm=0.4)
+    running.status = "running"
+    found = only(diagnose(running), "weak_decay")
+    assert found.severity == "note"
+    assert "before about step 30,000" in found.remedy
+
+
+def test_no_decay_at_all_is_told():
+    without = record(rule=AdamW(1e-2, 0.1), weight_decay=np.zeros(100), predicted_norm=np.full(100, np.inf))
+    without.config["groups"][0]["rule"]["weight_decay"] = 0.0
+    assert "have no weight decay" in only(diagnose(without), "weak_decay").sentence
+
+
+def cosine(steps):
+    return lambda t: 1e-2 * (1 + np.cos(np.pi * t / steps)) / 2
+
+
+def test_falling_out_names_its_step_and_is_a_note_where_the_rate_goes_to_zero():
+    steps = np.arange(0, 1000, 10)
+    rate = (1 + np.cos(np.pi * steps / 1000)) / 2
+    lagging = np.maximum(1.0, np.where(steps > 600, rate[60] ** 0.5 / rate**0.5, 1.0))
+    diagnosis = diagnose(record(lr=cosine(1000), norm=lagging, speed=1 / lagging))
+    assert "turn as predicted, or did before they fell out" in only(diagnosis, "well").sentence
+    found = only(diagnosis, "fell_out")
+    assert found.severity == "note"
+    assert found.evidence["step"] == steps[np.argmax(lagging > 1.3)]
+    assert "could not follow the learning rate" in found.sentence
+
+
+def test_falling_out_at_a_rate_that_stays_is_a_warning():
+    distance = np.where(np.arange(100) < 60, 1.0, 1.8)
+    found = only(diagnose(record(norm=distance, speed=1 / distance)), "fell_out")
+    assert found.severity == "warn"
+    assert "gradients shrank" in found.sentence
+
+
+def test_a_norm_off_its_prediction_that_turns_as_predicted_has_not_fallen_out():
+    assert "fell_out" not in diagnose(record(norm=np.where(np.arange(100) < 60, 1.0, 1.35))).kinds
+
+
+def test_over_rotation_at_the_start_gives_the_warmup():
+    fast = np.where(np.arange(100) < 1, 4.36, 1.0)
+    found = only(diagnose(record(speed=fast)), "over_rotation")
+    assert found.severity == "warn"
+    assert found.evidence["ratio"] == pytest.approx(4.36, rel=0.1)
+    assert found.evidence["step"] == 0
+    warmup = int(found.remedy.removeprefix("Use a warmup of about ").removesuffix(" steps (now 0)."))
+    rule = AdamW(1e-2, 0.5)
+    settled = rule.equilibrium(fan_in=64)
+    for steps, is_enough in ((warmup, True), (warmup // 2, False)):
+        course = forecast(rule, constant(200, warmup=steps), norm=settled.norm, fan_in=64)
+        assert (course.angular_update[: steps + 50].max() <= 1.1 * settled.angular_update) == is_enough
+
+
+def test_over_rotation_of_a_norm_too_small_asks_for_another_start():
+    fast, small = np.where(np.arange(100) < 5, 8.0, 1.0), np.where(np.arange(100) < 5, 0.3, 1.0)
+    found = only(diagnose(record(speed=fast, norm=small)), "over_rotation")
+    assert found.severity == "bad"
+    assert "to_equilibrium_(model, optimizer), and warm up over about" in found.remedy
+
+
+def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
+    mixed = record()
+    mixed.data["b"]["angular_update"] /= 3
+    found = only(diagnose(mixed), "layer_imbalance")
+    assert found.evidence["ratio"] == pytest.approx(3.0, rel=0.02)
+    assert found.layers[1] == "b"
+    assert "turns 3 times as fast as b" in found.sentence
+    assert "RotationalAdamW" in found.remedy
+
+
+def test_predictions_that_differ_within_a_group_are_imbalance_too():
+    mixed = record(rule=AdamL2(1e-2, 1e-3))
+    for series in ("angular_update", "predicted_angular_update"):
+        mixed.data["b"][series] = mixed.data["b"][series] * 4
+    found = only(diagnose(mixed), "layer_imbalance")
+    assert found.layers[0] == "b"
+    assert "AdamW" in found.remedy
+
+
+def test_neurons_at_two_speeds_are_told_from_noise():
+    mixed = record()
+    mixed.data["a"]["angular_update"][:, :8] *= 6
+    found = only(diagnose(mixed), "neuron_imbalance")
+    assert found.layers == ("a",)
+    assert found.evidence["ratio"] > 6
+    assert found.evidence["noise_ratio"] == pytest.approx(1.31, abs=0.02)
+
+
+def test_kept_vectors_show_an_imbalance_that_single_steps_hide():
+    mixed = record()
+    mixed.data["a"]["angular_update"][:, :8] *= 2.2
+    assert "neuron_imbalance" not in diagnose(mixed).kinds
+    mixed.raw = lambda layer, quantity: mixed.data[layer][quantity]
+    found = only(diagnose(mixed), "neuron_imbalance")
+    assert found.layers == ("a",)
+    assert found.evidence["ratio"] == pytest.approx(2.2, rel=0.1)
+
+
+def walk_angles(step, lr, norm, dim, vectors=64, steps=900, seed=0):
+    """Angles (step, vector) of a random walk under tangential white noise, once it has settled."""
+    rng = np.random.default_rng(seed)
+    w = rng.standard_normal((vectors, dim))
+    w *= norm / np.linalg.norm(w, axis=1, keepdims=True)
+    state, angles = {}, []
+    for t in range(1, steps + 1):
+        g = rng.standard_normal((vectors, dim))
+        g -= w * ((g * w).sum(1) / (w * w).sum(1))[:, None]
+        new = step(w, g / np.linalg.norm(w, axis=1, keepdims=True), state, lr, t)
+        angles.append(angle_between(w, new))
+        w = new
+    return np.array(angles)[300:]
+
+
+@pytest.mark.parametrize("dim", [9, 64])
+@pytest.mark.parametrize("rule", ["adamw", "sgdm"])
+def test_the_noise_ratio_is_that_of_a_simulation(rule, dim):
+    if rule == "adamw":
+        angles = walk_angles(adamw(0.5, (0.9, 0.99)), 1e-2, (1e-2 * dim / (2 * 0.5)) ** 0.5, dim)
+    else:
+        angles = walk_angles(sgdm(5e-3, 0.9), 0.1, (0.1 * dim / (2 * 5e-3 * 0.1)) ** 0.25, dim)
+    low, high = np.quantile(angles, [0.05, 0.95], axis=1)
+    assert np.exp(np.log(high / low).mean()) == pytest.approx(noise_ratio(dim, 64), rel=0.05)
+    blocks = angles.reshape(-1, 20, 64).mean(1)  # of 20 steps in a row, which the momentum correlates
+    low, high = np.quantile(blocks, [0.05, 0.95], axis=1)
+    averaged = noise_ratio(dim, 64, samples=20, spacing=1, momentum=0.9)
+    assert np.exp(np.log(high / low).mean()) == pytest.approx(averaged, rel=0.05)
+    assert 1 < noise_ratio(dim, 64, samples=20, spacing=10, momentum=0.9) < averaged < noise_ratio(dim, 64)
+
+
+def test_scale_sensitivity_quotes_lambda_u_and_what_was_measured():
+    sensitive = record(speed=0.6, norm=1.5)
+    rng = np.random.default_rng(0)
+    sensitive.data["a"]["lambda_u"] = -0.3 + 0.1 * rng.standard_normal((100, 32))
+    found = only(diagnose(sensitive), "scale_sensitive")
+    assert found.severity == "warn"
+    assert found.evidence["lambda_u"] == pytest.approx(-0.3, rel=0.05)
+    assert found.evidence["decay_error"] == pytest.approx(0.4, rel=0.1)
+    assert "λ_u = -0.3 beside a weight decay of 0.5; it turns 0.6 times as far as predicted at 1.5" in found.sentence
+
+
+def test_a_scale_sensitive_last_layer_is_only_noted():
+    sensitive = record(speed=0.6, norm=1.5)
+    sensitive.data["c"]["lambda_u"] = np.full(100, -0.3)
+    assert only(diagnose(sensitive), "scale_sensitive").severity == "note"
+
+
+def test_a_radial_gradient_that_is_noise_is_not_scale_sensitivity():
+    noisy = record(lambda_u=np.random.default_rng(0).standard_normal((100, 32)))
+    assert diagnose(noisy).kinds == ("well",)
+
+
+def test_dead_vectors_are_those_without_gradient_in_every_sample():
+    found = only(diagnose(record(("a",), dead_vectors=np.full(100, 4.0))), "dead_vectors")
+    assert (found.severity, found.evidence["dead_vectors"]) == ("bad", 4.0)
+    assert "4 in a, 12 % of it" in found.sentence
+    now_and_then = np.where(np.arange(100) % 2, 4.0, 0.0)
+    assert "dead_vectors" not in diagnose(record(("a",), dead_vectors=now_and_then)).kinds
+
+
+def test_frozen_entries_are_a_share_of_those_measured():
+    found = only(diagnose(record(("a",), frozen_entries=np.full(100, 1024.0))), "frozen_entries")
+    assert found.evidence["worst_share"] == pytest.approx(0.5)
+    assert "50 % in a" in found.sentence
+    assert "frozen_entries" not in diagnose(record(("a",), frozen_entries=np.full(100, 20.0))).kinds
+
+
+def test_unstable_betas_warn_and_growth_makes_it_bad():
+    rule = AdamW(1e-2, 0.5, (0.9, 0.7))
+    still = only(diagnose(record(rule=rule, max_update=np.ones(100))), "unstable_betas")
+    assert still.severity == "warn"
+    growing = only(diagnose(record(rule=rule, max_update=np.exp(np.arange(100) / 20))), "unstable_betas")
+    assert growing.severity == "bad"
+    assert "beta2 above beta1² = 0.81" in growing.remedy
+    assert "unstable_betas" not in diagnose(record(max_update=np.exp(np.arange(100) / 20))).kinds
+
+
+def test_layers_without_measurement_or_prediction_are_named():
+    gaps = record()
+    gaps.data["a"]["angular_update"] = np.full(100, np.nan)
+    for name in ("predicted_angular_update", "predicted_norm"):
+        gaps.data["b"][name] = np.full(100, np.nan)
+    found = [verdict for verdict in diagnose(gaps) if verdict.kind == "not_measured"]
+    assert [verdict.layers for verdict in found] == [("a",), ("b",)]
+    assert "2 of 2" not in str(diagnose(gaps))
+
+
+def test_layers_that_stay_off_their_prediction_are_neither_well_nor_wrong():
+    diagnosis = diagnose(record(norm=1.4, speed=1 / 1.4))
+    assert diagnosis.kinds == ("not_measured",)
+    assert "cannot be confirmed" in diagnosis[0].sentence
+
+
+def test_a_run_at_rate_zero_says_something():
+    still = record(lr=lambda t: 0.0 * t)
+    assert "cannot be confirmed" in str(diagnose(still))
+
+
+def test_many_layers_are_counted_not_listed():
+    names = [f"blocks.{i}.weight" for i in range(15)]
+    found = only(diagnose(record(names, rule=AdamW(1e-3, 0.1), norm=0.4)), "weak_decay")
+    assert "blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more have decayed" in found.sentence
+    assert len(found.layers) == 15
+
+
+def test_the_worst_is_said_first():
+    said = Diagnosis([Verdict(kind, severity, "…") for severity in MARKS for kind in reversed(KINDS)])
+    severities, kinds = list(MARKS), list(KINDS)
+    places = [(severities.index(verdict.severity), kinds.index(verdict.kind)) for verdict in said]
+    assert places == sorted(places)
+    assert str(said).startswith("✗ …")
+
+
+def test_every_threshold_has_a_reason():
+    text = Path(thresholds.__file__).read_text(encoding="utf-8")
+    names = [name for name in vars(thresholds) if name.isupper()]
+    assert names
+    for name in names:
+        after = text.split(f"\n{name} = ", 1)[1].split("\n", 1)[1]
+        assert after.startswith('"""'), name
+
+
+holes = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e30, 1e-30, 5.0])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 99), st.integers(1, 100), holes), max_size=12),
+    st.sets(st.integers(0, 40), max_size=6),
+    st.sampled_from([AdamW(1e-2, 0.5), SGDM(0.1, 1e-3, 0.9), AdamL2(1e-3, 1e-2)]),
+    st.sampled_from(
+        [{}, {"groups": None}, {"groups": []}, {"groups": [3]}, {"groups": [{"rule": {"name": "Nix"}}]}, None]
+    ),
+)
+def test_no_record_however_broken_raises(spoils, dropped, rule, config):
+    extra = {"lambda_u": np.zeros(100), "max_update": np.ones(100), "unit_grad_norm": np.ones(100)}
+    broken = copy.deepcopy(record(("a", "b"), rule=rule, **extra))
+    places = [(layer, name) for layer in broken.data for name in broken.data[layer]]
+    for number, first, length, value in spoils:
+        layer, name = places[number % len(places)]
+        broken.data[layer][name] = np.array(broken.data[layer][name], dtype=np.float64)
+        broken.data[layer][name][first : first + length] = value
+    for number in dropped:
+        for layer in broken.data:
+            broken.data[layer].pop(places[number % len(places)][1], None)
+    if config is not None:
+        broken.config = config
+    diagnosis = diagnose(broken)
+    assert len(diagnosis) > 0
+    assert "nan" not in str(diagnosis)
+    assert all(verdict.kind in KINDS and verdict.sentence.endswith(".") for verdict in diagnosis)

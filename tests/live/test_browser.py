@@ -1,0 +1,289 @@
+"""The pages in a real browser: they open, can be used with mouse and keyboard, and follow a run that is written."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gyroscope.cli import main
+from gyroscope.render import gather
+from gyroscope.render.run_page import page
+from gyroscope.store import Sample, open_run
+from tests.render import make
+from tests.render.browser import Tab, launch, missing
+
+ROOT = Path(__file__).parents[2]
+SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
+FIGURES = ["equilibrium", "heat", "balance", "plane", "betas", "bound"]
+SHEET = 717  # pixels: A4 less the margins that browsers leave
+EQUILIBRIUM = "document.getElementById('equilibrium-figure')"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    with sync_playwright() as playwright:
+        one = launch(playwright)
+        yield one
+        one.close()
+
+
+def opened(browser, folder, names, **options):
+    """A tab with the page of some runs; the network is off."""
+    file = folder / "-".join([*names, "page.html"])
+    file.write_text(page(gather([folder / name for name in names])))
+    return Tab(browser, offline=True, **options).open(file.as_uri())
+
+
+@pytest.fixture(scope="module")
+def fallen(browser, runs):
+    """The page of a run that fell out of equilibrium, on a dark system."""
+    tab = opened(browser, runs, ["fell_out"], color_scheme="dark")
+    yield tab
+    tab.close()
+
+
+@pytest.fixture(scope="module")
+def imbalanced(browser, runs):
+    tab = opened(browser, runs, ["imbalanced"])
+    yield tab
+    tab.close()
+
+
+def test_a_page_opens_from_a_file_without_a_network(fallen):
+    assert fallen.wrong == []
+    assert [url for url in fallen.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert fallen.js("document.querySelectorAll('.modebar [data-title*=hare]').length") == 0  # Plotly's upload
+    for name in FIGURES:
+        assert fallen.js(f"document.getElementById('{name}-figure').data.length") > 0
+    assert "fell out of equilibrium" in fallen.page.inner_text("#verdict")
+
+
+def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
+    drawn = fallen.js(f"{EQUILIBRIUM}.data.map(one => [one.name, one.x, one.y])")
+    measured = next(one for one in drawn if one[0] == "measured, median layer")
+    with open_run(runs / "fell_out") as run:
+        assert measured[1] == run.steps.tolist()
+        angles = [run.series(name, "angular_update")[-1] for name in run.layers]
+        assert measured[2][-1] == pytest.approx(sorted(angles)[2], rel=1e-4)
+    assert fallen.js(f"{EQUILIBRIUM}.layout.annotations.map(one => one.text)") == ["settled", "fell out"]
+
+
+def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
+    ink, figure = "getComputedStyle(document.body).color", f"{EQUILIBRIUM}.layout.font.color"
+    dark, drawn = fallen.js(ink), fallen.js(figure)
+    assert drawn == "#e6e9ec"
+    fallen.page.click("button.theme")
+    fallen.until(f"{figure} === '#1b1f24'")
+    assert fallen.js(ink) != dark
+    fallen.page.click("button.theme")
+    assert fallen.js(ink) == dark
+    widths = f"{FIGURES!r}.map(name => document.querySelector(`#${{name}}-figure .main-svg`).clientWidth)"
+    drawn = fallen.js(widths)
+    fallen.js("dispatchEvent(new Event('beforeprint'))")
+    assert fallen.js(ink) != dark
+    assert max(fallen.js(widths)) < SHEET
+    fallen.js("dispatchEvent(new Event('afterprint'))")
+    assert fallen.js(ink) == dark
+    assert fallen.js(widths) == drawn
+    assert fallen.wrong == []
+
+
+def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
+    tab = imbalanced
+    assert not tab.page.is_visible("#layer")
+    place = tab.page.locator("#heat-figure .nsewdrag").first
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    tab.page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.3 * box["height"])  # the second of five
+    tab.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
+    tab.page.mouse.down()
+    tab.page.mouse.up()
+    tab.page.wait_for_selector("#layer:visible")
+    assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
+    for name in ("norm", "rotation", "cosine", "decay", "kappa"):
+        assert tab.js(f"document.getElementById('layer-{name}').data.length") > 0
+    said = tab.page.inner_text("#look-said")
+    with open_run(runs / "imbalanced") as run:
+        slowest, fastest = run.extremes("block.0.conv1.weight", "angular_update")
+    assert f"Slowest: neuron {slowest}," in said
+    assert f"fastest: neuron {fastest}," in said
+    assert tab.wrong == []
+
+
+def test_a_layer_can_be_opened_and_its_steps_walked_with_the_keyboard(imbalanced):
+    tab = imbalanced
+    tab.page.focus("#layers-table .name")
+    tab.page.keyboard.press("Enter")
+    assert tab.page.inner_text("#layer-name") == "stem.weight"
+    assert tab.page.inner_text("#look-at") == "step 990"
+    tab.page.focus("#look-step")
+    tab.page.keyboard.press("Home")
+    assert tab.page.inner_text("#look-at") == "step 0"
+    tab.page.select_option("#look-quantity", "norm")
+    assert "Smallest: neuron" in tab.page.inner_text("#look-said")
+    assert tab.wrong == []
+
+
+def test_a_verdict_leads_to_its_evidence(imbalanced):
+    tab = imbalanced
+    tab.page.click("#verdict li:has-text('Neurons of') a")
+    assert tab.page.url.endswith("#balance")
+    tab.page.click("#verdict li:has-text('times as fast') button.chip")
+    assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
+    assert tab.wrong == []
+
+
+def test_the_table_sorts_and_filters(imbalanced):
+    tab = imbalanced
+
+    def column(key):
+        return [float(cell) for cell in tab.page.locator(f"#layers-table td[data-key={key}]").all_inner_texts()]
+
+    tab.page.click("#layers-table [data-sort=rotation_ratio]")
+    assert column("rotation_ratio") == sorted(column("rotation_ratio"), reverse=True)
+    assert column("rotation_ratio")[0] > 3
+    tab.page.keyboard.press("Enter")  # the heading still has the focus: the other way round
+    assert column("rotation_ratio") == sorted(column("rotation_ratio"))
+    assert tab.page.locator("th[aria-sort=ascending]").count() == 1
+    tab.page.fill("#filter", "CONV2")
+    names = tab.page.locator("#layers-table td:first-child").all_inner_texts()
+    assert len(names) == 2
+    assert all("conv2" in name for name in names)
+    assert tab.page.inner_text("#table-count") == "2 of 5 rows"
+    assert tab.wrong == []
+
+
+def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
+    tab = opened(browser, runs, ["healthy", "imbalanced", "fell_out"], viewport={"width": 400, "height": 900})
+    heads = tab.page.locator("#verdict h3").all_inner_texts()
+    assert heads == ["healthy (healthiest)", "imbalanced (least healthy)", "fell_out"]
+    legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
+    assert legend == ["healthy", "imbalanced", "fell_out"]
+    before = tab.js("document.getElementById('heat-figure').data[0].z[1][50]")
+    tab.page.select_option("#layers select.run", "1")
+    assert tab.js("document.getElementById('heat-figure').data[0].z[1][50]") > before + 1
+    for width in (400, 2000):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.until(f"document.documentElement.scrollWidth <= {width}")
+        for name in FIGURES:
+            drawn = f"document.querySelector('#{name}-figure .main-svg').getBoundingClientRect().width"
+            tab.until(f"{drawn} > {0.7 * width if name in FIGURES[:3] else 0.3 * width}")
+        for name in ("equilibrium", "plane", "betas", "bound"):
+            figure = tab.page.locator(f"#{name}-figure")
+            legend, plot = (figure.locator(part).first.bounding_box() for part in (".legend", ".nsewdrag"))
+            assert legend["y"] + legend["height"] <= plot["y"]
+    assert tab.wrong == []
+    tab.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser):
+    tab = Tab(browser)
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def live(window):
+    """A tab with the network on. All tests share it, for a new one takes seconds; it forgets what went wrong before."""
+    window.page.goto("about:blank")
+    window.wrong.clear()
+    window.asked.clear()
+    return window
+
+
+def test_a_plan_has_the_same_look(live, tmp_path):
+    tab = live
+    main(["plan", "adamw", "--fan-in", "64", "--html", str(tmp_path / "plan.html")])
+    tab.page.goto((tmp_path / "plan.html").as_uri())
+    drawn = "document.querySelector('.js-plotly-plot').layout.font.color"
+    tab.until(f"{drawn} === '#1b1f24'")
+    tab.page.click("button.theme")
+    tab.until(f"{drawn} === '#e6e9ec'")
+    assert tab.wrong == []
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A directory that is watched, and in which another process trains just now: (directory, address)."""
+    folder = tmp_path_factory.mktemp("watched")
+    for name in (SCRIPT, UPWARDS):
+        make.run_at(folder / name, make.healthy(names=("<img src=x onerror=alert(2)>",), steps=300))
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    start = [sys.executable, "-m"]
+    training = subprocess.Popen([*start, "tests.render.train", str(folder / "now")], cwd=ROOT, env=quiet)
+    server = subprocess.Popen(
+        [*start, "gyroscope.cli", "watch", str(folder), "--no-browser"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    yield folder, server.stdout.readline().split(" at ")[1].split()[0]
+    training.kill()
+    training.wait()
+    server.send_signal(signal.SIGINT)
+    server.communicate(timeout=20)
+    assert server.returncode == 0
+
+
+def choose(tab, address, name):
+    """Open the list and from it a run; its address."""
+    tab.open(address)
+    tab.page.wait_for_selector(f"#runs a:text-is('{name}')")
+    return address + tab.page.get_attribute(f"#runs a:text-is('{name}')", "href")
+
+
+def test_names_that_are_scripts_or_paths_do_no_harm(live, watched):
+    _, address = watched
+    live.open(address)
+    shown = live.page.inner_text("#runs")
+    assert SCRIPT in shown
+    assert UPWARDS in shown
+    for name in (SCRIPT, UPWARDS):
+        live.page.check(f"#runs tr:has(a:text-is('{name}')) input")
+    live.page.click("form button")
+    live.page.wait_for_selector("body[data-ready] #verdict h3")
+    assert SCRIPT in live.page.inner_text("h1")
+    live.page.locator("#layers-table .name").first.click()
+    live.page.wait_for_selector("#layer:visible")
+    assert live.js("document.querySelectorAll('img[src=x]').length") == 0
+    assert [url for url in live.asked if not url.startswith((address, "data:", "blob:"))] == []
+    assert live.wrong == []
+
+
+@pytest.mark.parametrize("how", ["", "&poll"], ids=["by events", "by asking"])
+def test_the_live_page_gains_points_and_its_last_value_is_the_database_s(live, watched, how):
+    folder, address = watched
+    live.open(choose(live, address, "now") + how)
+    count = f"{EQUILIBRIUM}.data.find(one => one.name?.startsWith('measured')).x.length"
+    before = live.js(count)
+    live.until(f"{count} >= {before} + 8")
+    shown = "Gyroscope.state.report.runs[0]"
+    step, value = live.js(f"[{shown}.steps.at(-1), {shown}.layers[2].series['angular_update.mean'].at(-1)]")
+    with open_run(folder / "now") as run:
+        place = run.steps.tolist().index(step)
+        assert value == pytest.approx(run.series(run.layers[2], "angular_update")[place], rel=1e-4)
+    assert live.page.inner_text("#about [data-status]") == "running"
+    assert live.wrong == []
+
+
+def test_the_live_page_survives_a_run_that_is_deleted_and_comes_again(live, watched):
+    folder, address = watched
+    story = make.healthy(names=make.NAMES[:1], steps=300)
+    make.run_at(folder / "brief", story)
+    live.open(choose(live, address, "brief"))
+    shutil.rmtree(folder / "brief")
+    live.page.wait_for_selector("#said:has-text('gone')")
+    count = "Gyroscope.state.report.runs[0].steps.length"
+    assert live.js(count) == 30  # what was read stays on the page
+    with make.writer(folder / "brief", story) as writer:
+        for step, layers in list(make.samples(story))[:20]:
+            writer.put(Sample(step, time.time(), dict(enumerate(layers))))
+    live.until(f"{count} === 20")
+    assert live.page.inner_text("#said") == ""

@@ -1,0 +1,329 @@
+"""The live page's server: what it lists, what it refuses, and what it survives."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gyroscope._json import dumps
+from gyroscope.cli import main
+from gyroscope.live import feed as feeds
+from gyroscope.live import run_index as shelves
+from gyroscope.live.feed import At, Feed
+from gyroscope.live.run_index import Shelf
+from gyroscope.live.server import application
+from gyroscope.store import RunError, Sample, open_run
+from tests.render import make
+
+SCRIPT = "<script>alert(1)</script>"
+ROOT = Path(__file__).parents[2]
+
+
+class Client:
+    """A browser without a window: asks the application directly, and keeps its cookies."""
+
+    def __init__(self, app, base_url="http://127.0.0.1:80"):
+        self.app, self.base_url, self.cookies = app, base_url, httpx.Cookies()
+
+    def get(self, address, **options):
+        async def ask():
+            known = {"transport": httpx.ASGITransport(self.app), "base_url": self.base_url, "cookies": self.cookies}
+            async with httpx.AsyncClient(**known, follow_redirects=True) as client:
+                answer = await client.get(address, **options)
+                self.cookies = client.cookies
+                return answer
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(feeds, "PAUSE", 0.0)
+    monkeypatch.setattr(shelves, "FRESH", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path, path):
+    shutil.copytree(path, tmp_path / "runs" / "first")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def client(folder):
+    return Client(application(Shelf(folder)))
+
+
+def listed(client):
+    return {one["name"]: one for one in client.get("/runs").json()}
+
+
+def test_runs_are_listed_with_their_state(client, folder):
+    with make.writer(folder / "deep" / "alive", make.healthy(**make.SMALL)) as writer:
+        writer.flush()
+        runs = listed(client)
+        assert list(runs) == ["deep/alive", "first"]
+        assert (runs["deep/alive"]["status"], runs["deep/alive"]["samples"]) == ("running", 0)
+        assert (runs["first"]["status"], runs["first"]["samples"], runs["first"]["step"]) == ("finished", 30, 290)
+    assert listed(client)["deep/alive"]["status"] == "finished"
+
+
+def test_a_corrupt_run_is_a_sentence_and_the_others_stay(client, folder):
+    (folder / "broken").mkdir()
+    (folder / "broken" / "run.sqlite").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    runs = listed(client)
+    assert runs["broken"]["status"] == "unreadable"
+    assert runs["broken"]["problem"]
+    assert runs["first"]["status"] == "finished"
+    answer = client.get("/data", params={"run": runs["broken"]["id"]})
+    assert answer.status_code == 409
+    assert answer.json()["error"]
+
+
+def test_a_run_that_is_damaged_or_deleted_while_it_is_watched_is_a_sentence(client, folder):
+    id = listed(client)["first"]["id"]
+    assert client.get("/data", params={"run": id}).status_code == 200
+    shutil.rmtree(folder / "first")
+    for address in ("/data", "/distribution"):
+        asked = {"run": id, "layer": "stem.weight", "quantity": "norm", "step": 0}
+        answer = client.get(address, params=asked)
+        assert answer.status_code == 409
+        assert "gone" in answer.json()["error"]
+    assert "gone" in client.get("/update", params={"run": id, "at": "1.30.1"}).json()[0]["problem"]
+    assert listed(client) == {}
+    make.run_at(folder / "first", make.healthy(**make.SMALL))
+    assert client.get("/data", params={"run": id}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("/view?run=../../etc", "/data?run=../../etc/passwd", "/data?run=%2e%2e%2f%2e%2e%2fetc", "/data?run=/etc"),
+        *("/events?run=..", "/update?run=first", "/distribution?run=../first", "/assets/../server.py"),
+        *("/assets/%2e%2e%2fserver.py", "/assets/boot.js", "/../../etc/passwd", "/data?run=" + "a" * 5000),
+    ],
+)
+def test_no_address_leads_out_of_the_directory(client, address):
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert "root:" not in answer.text
+
+
+def test_links_that_lead_out_are_not_followed(client, folder, tmp_path):
+    outside = make.run_at(tmp_path / "outside", make.healthy(**make.SMALL))
+    (folder / "link").symlink_to(outside)
+    (folder / "half").mkdir()
+    (folder / "half" / "run.sqlite").symlink_to(outside / "run.sqlite")
+    assert list(listed(client)) == ["first"]
+
+
+def test_names_are_shown_and_never_run(client, folder):
+    make.run_at(folder / SCRIPT, make.healthy(**make.SMALL))
+    make.run_at(folder / "..%2f..%2fetc", make.healthy(**make.SMALL))
+    runs = listed(client)
+    for name in (SCRIPT, "..%2f..%2fetc"):
+        answer = client.get("/view", params={"run": runs[name]["id"]})
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_a_foreign_name_for_this_machine_is_refused(client):
+    assert client.get("/", headers={"host": "evil.example:80"}).status_code == 403
+    assert client.get("/", headers={"host": "localhost:1234"}).status_code == 200
+
+
+def test_with_a_token_nobody_else_sees_anything(folder):
+    client = Client(application(Shelf(folder), token="secret"), "http://elsewhere:80")
+    for address in ("/", "/runs", "/?token=wrong", "/assets/report.js"):
+        assert client.get(address).status_code == 401
+    assert client.get("/?token=secret").status_code == 200  # by a redirect, with a cookie
+    assert "token" not in str(client.get("/?token=secret").url)
+    assert client.get("/runs").status_code == 200
+
+
+def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client, folder):
+    story = make.healthy(**{**make.SMALL, "steps": 400})
+    with make.writer(folder / "now", story) as writer:
+        everything = list(make.samples(story))
+        put(writer, everything[:20])
+        id = listed(client)["now"]["id"]
+        first = client.get("/data", params={"run": id}).json()
+        put(writer, everything[20:23])
+        at = ".".join(map(str, first["at"][id]))
+        update = client.get("/update", params={"run": id, "at": at}).json()[0]
+        again = client.get("/data", params={"run": id}).json()["report"]["runs"][0]
+        assert (update["from"], update["steps"]) == (20, [200, 210, 220])
+        run = first["report"]["runs"][0]
+        for name, values in update["series"].items():
+            assert run["series"][name] + values == again["series"][name]
+        for name, values in update["layers"].items():
+            for i, layer in enumerate(run["layers"]):
+                grown = layer["series"][name] + values[3 * i : 3 * i + 3]
+                assert grown == again["layers"][i]["series"][name]
+        assert [group["series"]["lr"][20:] for group in again["groups"]] == [one["lr"] for one in update["groups"]]
+        words = {key: again[key] for key in ("verdicts", "marks", "notes")}
+        assert {key: update["words"][key] for key in words} == words
+        at = ".".join(map(str, update["at"]))
+        assert client.get("/update", params={"run": id, "at": at}).json() == []
+    ended = client.get("/update", params={"run": id, "at": at}).json()[0]
+    assert (ended["status"], ended["steps"]) == ("finished", [])
+
+
+def put(writer, samples):
+    for step, layers in samples:
+        writer.put(Sample(step, time.time(), dict(enumerate(layers))))
+    assert writer.flush()
+
+
+def test_what_cannot_be_continued_is_asked_for_anew(folder, monkeypatch):
+    monkeypatch.setattr(feeds, "MOST", 16)
+    story = make.healthy(**make.SMALL)
+    with make.writer(folder / "now", story) as writer:
+        samples = list(make.samples(story))
+        put(writer, samples[:14])
+        feed = Feed("id", "now", folder / "now")
+        at, run = feed.whole()
+        assert len(run.steps) == 14
+        put(writer, samples[14:20])  # more than are shown: every second one from here on
+        assert json.loads(feed.since(at)[1]) == {"id": "id", "reset": True}
+        at, run = feed.whole()
+        assert (run.stride, run.steps.tolist()) == (2, list(range(0, 200, 20)))
+        put(writer, [samples[4]])  # measured again: the run was resumed
+        assert "reset" in feed.since(at)[1]
+        assert json.loads(feed.since(At(-1, 0, 0))[1])["reset"]
+    feed.close()
+
+
+def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
+    monkeypatch.setattr(feeds, "PAUSE", 60.0)
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
+        samples = list(make.samples(make.healthy(**make.SMALL)))
+        put(writer, samples[:10])
+        feed = Feed("id", "now", folder / "now")
+        at, _ = feed.whole()
+        feed._read = -1e9
+        put(writer, samples[10:12])
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(feed.since(at))) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 10
+    assert len({id(text) for _, text in found}) == 1
+    feed.close()
+
+
+def test_a_run_that_has_only_begun_is_waited_for(client, folder):
+    with make.writer(folder / "now", make.healthy(**make.SMALL)) as writer:
+        writer.flush()
+        id = listed(client)["now"]["id"]
+        assert "no samples yet" in client.get("/data", params={"run": id}).json()["error"]
+        put(writer, list(make.samples(make.healthy(**make.SMALL)))[:1])
+        assert client.get("/data", params={"run": id}).status_code == 200
+
+
+def test_runs_of_different_models_are_not_compared(client, folder):
+    make.run_at(folder / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
+    ids = [one["id"] for one in client.get("/runs").json()]
+    answer = client.get("/data", params={"run": ids})
+    assert answer.status_code == 409
+    assert "different layers" in answer.json()["error"]
+
+
+def test_a_distribution_is_that_of_the_store(client, folder):
+    id = listed(client)["first"]["id"]
+    asked = {"run": id, "layer": "stem.weight", "quantity": "norm", "step": 120}
+    found = client.get("/distribution", params=asked).json()
+    with open_run(folder / "first") as run:
+        assert sum(found["counts"]) == run.histogram("stem.weight", "norm", 120).sum() == 8
+        assert (found["least_id"], found["most_id"]) == run.extremes("stem.weight", "norm", 120)
+    assert client.get("/distribution", params={**asked, "layer": "nothing"}).json() is None
+    assert client.get("/distribution", params={**asked, "step": "121"}).json() is None
+    assert client.get("/distribution", params={**asked, "step": "x"}).status_code == 400
+
+
+def test_watching_changes_nothing_in_the_directory(client, folder):
+    def files():
+        return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix == ".sqlite"}
+
+    before = files()
+    id = listed(client)["first"]["id"]
+    client.get("/data", params={"run": id})
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        Feed("id", "x", folder / "first")._refresh().tail._connection.execute("DELETE FROM sample")
+    assert files() == before
+
+
+def test_feeds_that_nobody_looks_at_are_closed(folder, monkeypatch):
+    monkeypatch.setattr("gyroscope.live.server.IDLE", -1.0)
+    client = Client(application(Shelf(folder)))
+    id = listed(client)["first"]["id"]
+    client.get("/data", params={"run": id})
+    assert listed(client)
+    assert client.get("/data", params={"run": id}).json()["at"][id][0] == 1  # read from the beginning
+
+
+def start(folder, *options):
+    command = [sys.executable, "-m", "gyroscope.cli", "watch", str(folder), "--no-browser", *options]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = server.stdout.readline().split(" at ")[1].split()[0]
+    return server, address
+
+
+def test_ctrl_c_ends_the_server_at_once_even_with_a_viewer(folder):
+    server, address = start(folder)
+    with urllib.request.urlopen(address + "runs", timeout=20) as answer:
+        id = json.load(answer)[0]["id"]
+    with urllib.request.urlopen(f"{address}events?run={id}&at=0.0.0", timeout=20) as events:
+        assert events.readline() == b": hello\n"
+        server.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        printed, said = server.communicate(timeout=20)
+    assert (server.returncode, printed, said) == (0, "", "")
+    assert time.monotonic() - begun < 5
+
+
+def test_another_address_needs_the_token_that_is_printed(folder):
+    server, address = start(folder, "--host", "0.0.0.0")
+    try:
+        port, token = address.split(":")[2].split("/?token=")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/runs", timeout=20)
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/runs", headers={"Cookie": f"gyroscope={token}"})
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert json.load(answer)[0]["name"] == "first"
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=20)
+
+
+def test_a_port_that_is_taken_and_a_directory_that_is_none_are_sentences(folder, capsys):
+    server, address = start(folder)
+    port = address.split(":")[2].rstrip("/")
+    try:
+        assert main(["watch", str(folder), "--no-browser", "--port", port]) == 2
+        assert f"port {port}" in capsys.readouterr().err
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=20)
+    assert main(["watch", str(folder / "nothing"), "--no-browser"]) == 2
+    assert "there is no directory" in capsys.readouterr().err
+
+
+def test_a_sentence_reaches_a_page_as_it_is(folder):
+    error = RunError('"quoted" & <b>bold</b>')
+    assert json.loads(dumps({"problem": str(error)})) == {"problem": str(error)}
+    assert os.sep not in Shelf(folder).name(folder / "first")

@@ -1,0 +1,141 @@
+"""Two processes: under DDP the first one measures, under FSDP2 both do and the first one writes what one would."""
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gyroscope as gyro
+from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR
+from gyroscope.store import open_run
+
+STEPS, WORLD = 5, 2
+SPLITS = {
+    "neuron": {"granularity": "neuron"},
+    "columns": {"granularity": "neuron", "axis": 1},
+    "group": {"granularity": "group", "group_size": 3},
+    "tensor": {"granularity": "tensor"},
+}
+OPTIMIZERS = {
+    "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1),
+    "SGD": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.1),
+    "AdamS": lambda groups: gyro.optim.AdamS(groups, lr=0.05, weight_decay=0.1),
+}
+CASES = [
+    *(("AdamW", split, None) for split in SPLITS),
+    *(("AdamW", split, 4) for split in ("neuron", "columns", "group")),
+    *(("SGD", split, None) for split in ("neuron", "group")),
+    *(("AdamS", split, rows) for split, rows in (("neuron", 4), ("columns", None), ("tensor", None))),
+]
+
+
+def network() -> nn.Module:
+    """6 rows (even), 9 rows (uneven, and groups of 3 across processes), 1 row (an empty shard)."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 1)).double()
+
+
+def optimizer_of(model, name, split):
+    weights = [p for p in model.parameters() if p.dim() > 1 and (split != "group" or p.shape[0] % 3 == 0)]
+    rest = [p for p in model.parameters() if all(p is not w for w in weights)]
+    return OPTIMIZERS[name]([{"params": weights, **SPLITS[split]}, {"params": rest, "granularity": "none"}])
+
+
+def trained(model, optimizer, path, **options):
+    with gyro.Tracker(model, optimizer, path, every=2, raw=".", **options) as tracker:
+        for step in range(STEPS):
+            x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            model(x).sin().sum().backward()
+            optimizer.step()
+    return tracker
+
+
+def worker(rank: int, port: int, folder: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for name, split, rows in CASES:
+        model = network()
+        fully_shard(model, mesh=mesh)
+        trained(model, optimizer_of(model, name, split), Path(folder) / f"{name} {split} {rows}", rows=rows)
+    model = DistributedDataParallel(network())
+    tracker = trained(model, optimizer_of(model, "AdamW", "neuron"), Path(folder) / "ddp")
+    if rank:
+        with pytest.raises(ValueError, match="ask process 0"):
+            _ = tracker.run
+    fails_alone(rank, mesh, Path(folder))
+    dist.destroy_process_group()
+
+
+def fails_alone(rank, mesh, folder):
+    """Process 1 cannot measure; the other one must not wait for it."""
+    from gyroscope.measure.sums import Watch
+
+    model, after = network(), Watch.after
+    fully_shard(model, mesh=mesh)
+    if rank == 1:
+        Watch.after = lambda *_, **__: 1 / 0
+    try:
+        if rank == 1:
+            with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+                trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "alone")
+        else:
+            trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "alone")
+    finally:
+        Watch.after = after
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(worker, args=(port, str(made)), nprocs=WORLD)
+    return made
+
+
+def assert_same(together, alone):
+    assert together.layers == alone.layers
+    assert together.steps.tolist() == alone.steps.tolist() == [0, 2, 4]
+    assert together.notes == alone.notes
+    for layer in alone.layers:
+        assert together.layer(layer) == alone.layer(layer)
+        for row in PER_VECTOR:
+            ours, theirs = (run.raw(layer, row.quantity.name) for run in (together, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {row.quantity.name}")
+        for row in PER_LAYER:
+            ours, theirs = (run.series(layer, row.quantity.name) for run in (together, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=f"{layer} {row.quantity.name}")
+        counts = (run.histogram(layer, "norm", 4).tolist() for run in (together, alone))
+        assert next(counts) == next(counts)
+
+
+@pytest.mark.parametrize(("name", "split", "rows"), CASES)
+def test_sharded_vectors_are_measured_as_in_one_process(name, split, rows, folder, tmp_path):
+    model = network()
+    trained(model, optimizer_of(model, name, split), tmp_path, rows=rows)
+    assert_same(open_run(folder / f"{name} {split} {rows}"), open_run(tmp_path))
+
+
+def test_under_ddp_one_process_measures_what_one_alone_would(folder, tmp_path):
+    model = network()
+    trained(model, optimizer_of(model, "AdamW", "neuron"), tmp_path)
+    assert_same(open_run(folder / "ddp"), open_run(tmp_path))
+
+
+def test_a_process_that_cannot_measure_leaves_no_other_waiting(folder):
+    run = open_run(folder / "alone")
+    assert run.status == "finished"
+    assert run.series("0.weight", "entries").tolist() == [12, 12, 12], "3 of 6 rows: the other half was not told"

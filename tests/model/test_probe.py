@@ -1,0 +1,229 @@
+"""The probe gives the right answer on every kind of normalisation, and leaves no trace."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
+
+from gyroscope.model.groups import param_groups
+from gyroscope.model.probe import probe
+from gyroscope.nn import standardise
+
+
+class Conv1D(nn.Module):
+    """Hugging Face's: weight (in, out)."""
+
+    def __init__(self, nf, nx, bias=True):
+        super().__init__()
+        self.nf = nf
+        self.weight = nn.Parameter(torch.randn(nx, nf) * 0.2)
+        self.bias = nn.Parameter(torch.zeros(nf)) if bias else 0.0
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class QKNorm(nn.Module):
+    """Attention whose queries and keys are normalised head by head."""
+
+    def __init__(self, width=16, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k = (layer_norm(t, t.shape[-1:]) for t in (q, k))
+        return self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+
+
+def loss_on(*shape):
+    """A loss on fresh inputs, with a target that makes every output matter."""
+
+    def loss(model):
+        y = model(torch.randn(*shape)).flatten(1)
+        return (y - torch.linspace(-1, 1, y.shape[1])).square().mean() + y.sin().mean()
+
+    return loss
+
+
+IMAGES, VECTORS, TOKENS = (32, 3, 8, 8), (64, 12), (8, 6, 16)
+CASES = {
+    "convolution and BatchNorm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)),
+        IMAGES,
+        {"0.weight": ("neuron", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "a bias before BatchNorm does no harm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=True), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)),
+        IMAGES,
+        {"0.weight": ("neuron", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "Linear and LayerNorm": (
+        lambda: nn.Sequential(nn.Linear(12, 10, bias=False), nn.LayerNorm(10), nn.Linear(10, 5)),
+        VECTORS,
+        {"0.weight": ("tensor", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "a bias before LayerNorm": (
+        lambda: nn.Sequential(nn.Linear(12, 10), nn.LayerNorm(10), nn.Linear(10, 5)),
+        VECTORS,
+        {"0.weight": ("none", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "convolution and GroupNorm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 12, 3, bias=False), nn.GroupNorm(3, 12), nn.Conv2d(12, 4, 1)),
+        IMAGES,
+        {"0.weight": ("group", 0, 4, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "a bias before GroupNorm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 12, 3), nn.GroupNorm(3, 12), nn.Conv2d(12, 4, 1)),
+        IMAGES,
+        {"0.weight": ("none", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "attention with qk-norm": (
+        QKNorm,
+        TOKENS,
+        {
+            "q.weight": ("group", 0, 4, False),
+            "k.weight": ("group", 0, 4, False),
+            "v.weight": ("none", 0, 1, False),
+            "out.weight": ("none", 0, 1, False),
+        },
+    ),
+    "transposed convolution and BatchNorm": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)),
+        IMAGES,
+        {"0.weight": ("neuron", 1, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "Hugging Face's Conv1D and LayerNorm": (
+        lambda: nn.Sequential(Conv1D(10, 12, bias=False), nn.LayerNorm(10), nn.Linear(10, 5)),
+        VECTORS,
+        {"0.weight": ("tensor", 0, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "Hugging Face's Conv1D and BatchNorm": (
+        lambda: nn.Sequential(Conv1D(10, 12), nn.BatchNorm1d(10), nn.Linear(10, 5)),
+        VECTORS,
+        {"0.weight": ("neuron", 1, 1, False), "2.weight": ("none", 0, 1, False)},
+    ),
+    "a ReLU network without normalisation": (
+        lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)),
+        VECTORS,
+        {f"{i}.weight": ("none", 0, 1, False) for i in (0, 2, 4)},
+    ),
+}
+
+
+def standardised():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False))
+    standardise(model[0])
+    return model
+
+
+CASES["a standardised convolution"] = (
+    standardised,
+    IMAGES,
+    {"0.parametrizations.weight.original": ("neuron", 0, 1, True), "2.weight": ("none", 0, 1, False)},
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_probe_finds_what_is_invariant(name, seed):
+    make, shape, expected = CASES[name]
+    torch.manual_seed(seed)
+    found = probe(make(), loss_on(*shape))
+    answers = {key: (i.granularity, i.axis, i.group_size, i.centred) for key, i in found.items()}
+    assert answers == expected, str(found)
+    assert all(invariance.evidence for invariance in found.values())
+    if name.startswith("a bias before") and "BatchNorm" not in name:
+        assert "bias before the normalisation" in found["0.weight"].evidence
+
+
+def test_an_iterator_of_batches_will_do():
+    torch.manual_seed(0)
+    make, shape, expected = CASES["convolution and BatchNorm"]
+    data = iter([torch.randn(*shape) for _ in range(200)])
+    loss = loss_on(*shape)
+    found = probe(make(), lambda model: loss(lambda _: model(next(data))))
+    assert {key: i.granularity for key, i in found.items()} == {key: value[0] for key, value in expected.items()}
+
+
+def test_model_gradients_buffers_modes_and_random_states_are_bit_identical_afterwards():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.1), nn.Conv2d(8, 4, 1))
+    model[0].bias.data.zero_()
+    loss_on(*IMAGES)(model).backward()
+    model[3].weight.grad = None
+    model[1].eval()
+    before, grads = copy.deepcopy(model.state_dict()), [copy.deepcopy(p.grad) for p in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    probe(model, loss_on(*IMAGES))
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    for p, grad in zip(model.parameters(), grads, strict=True):
+        assert (p.grad is None) == (grad is None)
+        assert grad is None or torch.equal(p.grad, grad)
+    assert modes == [module.training for module in model.modules()]
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
+    assert random.getstate() == states[2]
+
+
+def test_the_model_is_restored_when_the_loss_fails():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="no data"):
+        probe(model, lambda model: (model(torch.randn(8, 4)), (_ for _ in ()).throw(RuntimeError("no data")))[0])
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_result_sorts_a_model():
+    torch.manual_seed(0)
+    make, shape, _ = CASES["convolution and GroupNorm"]
+    model = make()
+    groups = param_groups(model, weight_decay=0.1, probe=probe(model, loss_on(*shape)))
+    rotating = {name: group for group in groups if group["granularity"] != "none" for name in group["param_names"]}
+    assert list(rotating) == ["0.weight"]
+    assert (rotating["0.weight"]["granularity"], rotating["0.weight"]["group_size"]) == ("group", 4)
+
+
+def test_the_table_says_what_and_why():
+    torch.manual_seed(0)
+    make, shape, _ = CASES["a bias before LayerNorm"]
+    text = str(probe(make(), loss_on(*shape)))
+    assert "invariant per" in text
+    assert "only together with 0.bias" in text
+
+
+def test_a_weight_without_gradient_is_none():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"used": nn.Linear(4, 4), "unused": nn.Linear(4, 4)})
+    found = probe(model, lambda model: model["used"](torch.randn(8, 4)).square().mean())
+    assert found["unused.weight"].evidence == "no gradient reaches it"
+
+
+@pytest.mark.parametrize(
+    ("call", "quoted"),
+    [
+        (lambda m: probe(m, loss_on(8, 4), batches=0), "batches=0"),
+        (lambda m: probe(m, lambda model: model(torch.ones(2, 4))), "scalar"),
+        (lambda m: probe(m, lambda model: 3.0), "loss\\(model\\) gave 3.0"),
+        (lambda m: probe(m, lambda model: model(torch.full((2, 4), torch.nan)).sum()), "loss is finite"),
+    ],
+)
+def test_bad_input_is_quoted(call, quoted):
+    with pytest.raises(ValueError, match=quoted):
+        call(nn.Linear(4, 4))
+
+
+def test_a_weight_of_zeros_is_no_vector_that_turns():
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 3))
+    nn.init.zeros_(model[1].weight)
+    found = probe(model, lambda model: model(torch.randn(16, 6)).square().mean() + model[1].weight.sum())
+    assert found["1.weight"].granularity == "none"
+    assert "zero" in found["1.weight"].evidence

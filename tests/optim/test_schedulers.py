@@ -1,0 +1,391 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+
+from gyroscope import theory
+from gyroscope.model.groups import param_groups
+from gyroscope.optim.equilibrium_init import to_equilibrium_
+from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
+from gyroscope.optim.torch_rules import rule_of
+from tests.optim.torch_walk import angle, walk
+
+ROWS, FAN_IN = 128, 64
+
+
+class Vectors(nn.Module):
+    """Weight vectors with nothing around them."""
+
+    def __init__(self, rows=ROWS, fan_in=FAN_IN, dtype=torch.float32):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.w = nn.Parameter(torch.randn(rows, fan_in, generator=generator, dtype=dtype))
+
+
+def generator():
+    return torch.Generator().manual_seed(1)
+
+
+WALKERS = {
+    "AdamW": lambda w: AdamW([w], lr=1e-2, weight_decay=0.3, betas=(0.9, 0.99), foreach=False),
+    "SGD": lambda w: SGD([w], lr=1e-2, momentum=0.9, weight_decay=0.02, foreach=False),
+    "SGD, Nesterov": lambda w: SGD([w], lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.02, foreach=False),
+    "Adam": lambda w: Adam([w], lr=1e-2, weight_decay=0.05, betas=(0.9, 0.99), foreach=False),
+}
+
+
+def drop(make, rescale, k=16, before=400, after=150):
+    """Angles and norms after lr fell by k, over those of the new equilibrium."""
+    model = Vectors()
+    optimizer = make(model.w)
+    to_equilibrium_(model, optimizer, unit_grad_norm=1.0)
+    schedule = StepLR(optimizer, before, 1 / k)
+    schedule = EquilibriumRescale(optimizer, schedule) if rescale else schedule
+    angles, norms = walk(model.w, optimizer, before + after, generator(), schedule=schedule)
+    expected = rule_of(optimizer.param_groups[0], optimizer).equilibrium(fan_in=FAN_IN, unit_grad_norm=1.0)
+    return np.array(angles[before:]) / expected.angular_update, np.array(norms[before:]) / expected.norm
+
+
+@pytest.mark.parametrize("name", WALKERS)
+def test_after_a_drop_of_lr_weights_turn_at_the_new_equilibriums_angle_at_once(name):
+    angles, norms = drop(WALKERS[name], rescale=True)
+    assert angles[:20].mean() == pytest.approx(1, abs=0.02)
+    assert angles.mean() == pytest.approx(1, abs=0.02)
+    assert norms == pytest.approx(np.ones_like(norms), abs=0.03)
+
+
+@pytest.mark.parametrize("name", WALKERS)
+def test_without_rescaling_they_turn_too_slowly_for_a_long_time(name):
+    angles, norms = drop(WALKERS[name], rescale=False)
+    assert np.all(angles < 0.5)
+    assert np.all(norms > 1.8)
+
+
+def test_weights_and_moments_are_rescaled_by_the_powers_of_the_theory():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, StepLR(adamw, 1, 1 / 16))
+    walk(model.w, adamw, 3, generator())
+    before, state = model.w.detach().clone(), copy.deepcopy(adamw.state[model.w])
+    schedule.step()
+    after = adamw.state[model.w]
+    assert adamw.param_groups[0]["lr"] == pytest.approx(1e-2 / 16)
+    assert torch.equal(model.w.detach(), before / 4)
+    assert torch.equal(after["exp_avg"], state["exp_avg"] * 4)
+    assert torch.equal(after["exp_avg_sq"], state["exp_avg_sq"] * 16)
+    assert after["step"] == state["step"] == 3
+
+
+def test_sgd_rescales_by_the_fourth_root_and_its_buffer_by_the_inverse():
+    model = Vectors()
+    sgd = SGD([model.w], lr=1e-2, momentum=0.9, dampening=0.5, weight_decay=0.1)
+    schedule = EquilibriumRescale(sgd, StepLR(sgd, 1, 1 / 16))
+    walk(model.w, sgd, 3, generator())
+    before, buffer = model.w.detach().clone(), sgd.state[model.w]["momentum_buffer"].clone()
+    schedule.step()
+    assert torch.equal(model.w.detach(), before / 2)
+    assert torch.equal(sgd.state[model.w]["momentum_buffer"], buffer * 2)
+
+
+def test_nothing_changes_while_lr_does_not():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, StepLR(adamw, 10_000, 0.1))
+    walk(model.w, adamw, 1, generator())
+    before, state = model.w.detach().clone(), copy.deepcopy(adamw.state[model.w])
+    for _ in range(1000):
+        schedule.step()
+    assert torch.equal(model.w.detach(), before)
+    assert all(torch.equal(state[name], adamw.state[model.w][name]) for name in state)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.03)])
+def test_many_small_changes_add_up_whatever_the_dtype(dtype, tolerance):
+    """In bfloat16 each factor of a slow cosine would be rounded to 1."""
+    model = Vectors(dtype=dtype)
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, CosineAnnealingLR(adamw, 2000, eta_min=1e-4))
+    before = model.w.detach().clone()
+    adamw.step()
+    for _ in range(2000):
+        schedule.step()
+    assert (model.w.detach().norm() / before.norm()).item() == pytest.approx(0.1, rel=tolerance)
+
+
+def test_lr_of_zero_leaves_weights_and_remembers_the_equilibrium_they_stand_at():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, LambdaLR(adamw, lambda step: [1.0, 0.0, 0.0, 0.25][step]))
+    before = model.w.detach().clone()
+    adamw.step()
+    for expected in (1.0, 1.0, 0.5):
+        schedule.step()
+        assert torch.equal(model.w.detach(), before * expected)
+
+
+def test_only_what_rotates_by_design_is_rescaled():
+    model = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Embedding(3, 4), nn.Linear(4, 1), nn.Linear(1, 4))
+    model[3].weight.requires_grad_(False)
+    adamw = AdamW(param_groups(model, weight_decay=0.1), lr=1e-2)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    schedule = EquilibriumRescale(adamw, StepLR(adamw, 1, 0.25))
+    adamw.step()
+    schedule.step()
+    changed = [name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])]
+    assert changed == ["0.weight"]
+
+
+def test_a_group_without_decay_or_of_other_lr_is_its_own_matter():
+    a, b, c = (Vectors().w for _ in range(3))
+    adamw = AdamW(
+        [{"params": [a], "lr": 1e-2}, {"params": [b], "lr": 1e-3}, {"params": [c], "weight_decay": 0}], weight_decay=0.1
+    )
+    fall = LambdaLR(adamw, [lambda step: 0.25**step, lambda step: 1.0, lambda step: 0.25**step])
+    schedule, before = EquilibriumRescale(adamw, fall), a.detach().clone()
+    adamw.step()
+    schedule.step()
+    assert torch.equal(a.detach(), before / 2)
+    assert torch.equal(b.detach(), before)
+    assert torch.equal(c.detach(), before)
+
+
+def test_a_resumed_run_continues_as_if_it_had_not_stopped():
+    def make(model):
+        adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1, foreach=False)
+        return adamw, EquilibriumRescale(adamw, CosineAnnealingLR(adamw, 40))
+
+    whole, noise = Vectors(), generator()
+    adamw, schedule = make(whole)
+    walk(whole.w, adamw, 15, noise, schedule=schedule)
+    saved = copy.deepcopy((whole.state_dict(), adamw.state_dict(), schedule.state_dict(), noise.get_state()))
+    walk(whole.w, adamw, 15, noise, schedule=schedule)
+
+    resumed, noise = Vectors(), torch.Generator()
+    again, its_schedule = make(resumed)
+    resumed.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    its_schedule.load_state_dict(saved[2])
+    noise.set_state(saved[3])
+    walk(resumed.w, again, 15, noise, schedule=its_schedule)
+    assert torch.equal(resumed.w, whole.w)
+    assert its_schedule.get_last_lr() == schedule.get_last_lr()
+
+
+def test_a_plateau_scheduler_gets_its_metric():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, ReduceLROnPlateau(adamw, factor=0.25, patience=0))
+    before = model.w.detach().clone()
+    for metric in (1.0, 2.0):
+        schedule.step(metric)
+    assert torch.equal(model.w.detach(), before / 2)
+
+
+def test_rescaling_refuses_what_it_cannot_do():
+    w = Vectors().w
+    unknown = torch.optim.Adamax([w], weight_decay=0.1)
+    with pytest.raises(ValueError, match="Adamax is not among the known optimizers"):
+        EquilibriumRescale(unknown, StepLR(unknown, 1))
+    rotational = type("RotationalAdamW", (AdamW,), {})([w])
+    with pytest.raises(ValueError, match=r"RotationalAdamW keeps norms fixed.*use the scheduler alone"):
+        EquilibriumRescale(rotational, StepLR(rotational, 1))
+
+
+SMALL_DECAY = {
+    "AdamW": lambda w: AdamW([w], lr=1e-2, weight_decay=0.1, betas=(0.9, 0.99), foreach=False),
+    "SGD": lambda w: SGD([w], lr=1e-2, momentum=0.9, weight_decay=0.01, foreach=False),
+    "Adam": lambda w: Adam([w], lr=1e-3, weight_decay=0.05, betas=(0.9, 0.99), foreach=False),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_DECAY)
+def test_a_model_put_at_equilibrium_stays_there_within_two_percent(name):
+    model = Vectors()
+    optimizer = SMALL_DECAY[name](model.w)
+    to_equilibrium_(model, optimizer, unit_grad_norm=0.5)
+    start = model.w.detach().norm(dim=1)
+    assert start.numpy() == pytest.approx(np.full(ROWS, start[0].item()), rel=1e-5)
+    _, norms = walk(model.w, optimizer, 1000, generator(), unit_grad_norm=0.5)
+    assert np.array(norms) / start[0].item() == pytest.approx(np.ones(1000), abs=0.02)
+
+
+def test_muon_brings_the_whole_matrix_to_its_norm():
+    model = Vectors()
+    muon = torch.optim.Muon([model.w], lr=1e-2, weight_decay=0.1)
+    before = model.w.detach().clone()
+    to_equilibrium_(model, muon)
+    expected = theory.Muon(1e-2, 0.1).equilibrium(shape=(ROWS, FAN_IN)).norm
+    assert model.w.detach().norm().item() == pytest.approx(expected, rel=1e-5)
+    assert angle(before.view(1, -1), model.w.detach().view(1, -1)).item() < 1e-3
+
+
+def test_each_layer_has_its_own_norm_by_fan_in_and_axis_and_the_rest_stays():
+    model = nn.Sequential(nn.Conv2d(3, 4, 5), nn.ConvTranspose2d(4, 6, 3), nn.BatchNorm2d(6), nn.Linear(1, 2))
+    model.add_module("frozen", nn.Linear(8, 8).requires_grad_(False))
+    before = copy.deepcopy(model.state_dict())
+    adamw = AdamW(param_groups(model, weight_decay=0.1), lr=1e-2)
+    to_equilibrium_(model, adamw)
+    norm = {n: theory.AdamW(1e-2, 0.1).equilibrium(fan_in=n).norm for n in (75, 36)}
+    assert model[0].weight.detach().flatten(1).norm(dim=1).numpy() == pytest.approx(np.full(4, norm[75]), rel=1e-5)
+    columns = model[1].weight.detach().movedim(1, 0).flatten(1).norm(dim=1)
+    assert columns.numpy() == pytest.approx(np.full(6, norm[36]), rel=1e-5)
+    rest = set(before) - {"0.weight", "1.weight"}
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in rest)
+
+
+def batch_norm_network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(10, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3, bias=False), nn.BatchNorm1d(3)
+    )
+
+
+def regression():
+    x = torch.randn(256, 10, generator=torch.Generator().manual_seed(2))
+    return lambda model: (model(x) - x[:, :3]).square().mean()
+
+
+def test_a_loss_measures_each_vectors_gradient_and_leaves_function_buffers_and_gradients_alone():
+    model, loss = batch_norm_network(), regression()
+    sgd = SGD(param_groups(model, weight_decay=1e-3), lr=0.1, momentum=0.9)
+    buffers, value = copy.deepcopy(dict(model.named_buffers())), loss(copy.deepcopy(model)).item()
+    to_equilibrium_(model, sgd, loss=loss, batches=1)
+    assert all(torch.equal(model.get_buffer(name), buffers[name]) for name in buffers)
+    assert all(p.grad is None for p in model.parameters())
+    assert loss(model).item() == pytest.approx(value, rel=1e-3)
+    loss(model).backward()
+    for layer in (model[0], model[3]):
+        norm, grad = layer.weight.detach().norm(dim=1), layer.weight.grad.norm(dim=1)
+        expected = theory.SGDM(0.1, 1e-3, 0.9).equilibrium(unit_grad_norm=(norm * grad).double().numpy()).norm
+        assert norm.numpy() == pytest.approx(expected, rel=0.02)
+
+
+def test_a_vector_without_gradient_or_of_norm_zero_stays_as_it_is():
+    def loss(model):
+        return nn.functional.normalize(model.w[:2], dim=1).sum()
+
+    model = Vectors(rows=3, fan_in=4)
+    with torch.no_grad():
+        model.w[0] = 0.0
+    sgd, before = SGD([model.w], lr=0.1, weight_decay=1e-3), model.w.detach().clone()
+    to_equilibrium_(model, sgd, loss=loss)
+    assert torch.equal(model.w[[0, 2]].detach(), before[[0, 2]])
+    assert not torch.equal(model.w[1].detach(), before[1])
+    assert torch.isfinite(model.w).all()
+    with torch.no_grad():
+        model.w.zero_()
+    to_equilibrium_(model, sgd, unit_grad_norm=1.0)
+    assert torch.equal(model.w.detach(), torch.zeros(3, 4))
+
+
+def test_a_missing_gradient_norm_names_the_parameter_and_the_remedy():
+    model = batch_norm_network()
+    sgd = SGD(param_groups(model, weight_decay=1e-3), lr=0.1)
+    with pytest.raises(ValueError, match=r"SGDM needs unit_grad_norm for '0\.weight'.*loss="):
+        to_equilibrium_(model, sgd)
+    with pytest.raises(ValueError, match=r"needs unit_grad_norm for '3\.weight'"):
+        to_equilibrium_(model, sgd, unit_grad_norm={"0.weight": 0.1})
+    to_equilibrium_(model, sgd, unit_grad_norm={"0.weight": 0.1, "3.weight": 0.2})
+    first, last = (model[i].weight.detach().norm(dim=1).mean().item() for i in (0, 3))
+    assert last / first == pytest.approx(2**0.5, rel=1e-4)
+
+
+def test_equilibrium_needs_a_fresh_optimizer_and_an_lr():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=0.0, weight_decay=0.1)
+    with pytest.raises(ValueError, match="lr=0 has no equilibrium for 'w'"):
+        to_equilibrium_(model, adamw)
+    walk(model.w, adamw, 1, generator())
+    with pytest.raises(ValueError, match="before the first step"):
+        to_equilibrium_(model, adamw)
+
+
+def test_corrected_decay_follows_lr_so_that_the_product_falls_with_its_square():
+    w = Vectors().w
+    adamw = AdamW([{"params": [w]}, {"params": [Vectors().w], "weight_decay": 0.0}], lr=1e-2, weight_decay=0.3)
+    schedule = CorrectedDecay(adamw, LambdaLR(adamw, lambda step: [0.1, 1.0, 0.5, 0.0][step]))
+    adamw.step()
+    for share in (0.1, 1.0, 0.5, 0.0):
+        group, other = adamw.param_groups
+        assert group["lr"] * group["weight_decay"] == pytest.approx(0.3 * 1e-2 * share**2)
+        assert other["weight_decay"] == 0.0
+        if share:
+            schedule.step()
+
+
+def test_under_corrected_decay_norms_stay_and_rotation_follows_lr():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.3, betas=(0.9, 0.99), foreach=False)
+    to_equilibrium_(model, adamw)
+    schedule = CorrectedDecay(adamw, StepLR(adamw, 400, 0.25))
+    angles, norms = walk(model.w, adamw, 800, generator(), schedule=schedule)
+    peak = theory.AdamW(1e-2, 0.3, (0.9, 0.99), corrected_decay=True).equilibrium(fan_in=FAN_IN)
+    assert np.array(norms) / peak.norm == pytest.approx(np.ones(800), abs=0.03)
+    assert np.mean(angles[450:]) / np.mean(angles[50:400]) == pytest.approx(0.25, rel=0.02)
+    assert rule_of(adamw.param_groups[0], adamw).equilibrium(fan_in=FAN_IN).norm == pytest.approx(peak.norm, rel=0.02)
+
+
+def test_rescaling_on_top_of_corrected_decay_has_nothing_to_do():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.3)
+    schedule = EquilibriumRescale(adamw, CorrectedDecay(adamw, StepLR(adamw, 1, 0.5)))
+    before = model.w.detach().clone()
+    adamw.step()
+    for _ in range(5):
+        schedule.step()
+    assert adamw.param_groups[0]["weight_decay"] == pytest.approx(0.3 / 32)
+    assert torch.equal(model.w.detach(), before)
+
+
+def test_corrected_decay_knows_the_peak_of_one_cycle_and_survives_a_checkpoint():
+    def make():
+        adamw = AdamW([Vectors().w], lr=1e-2, weight_decay=0.3)
+        return adamw, CorrectedDecay(adamw, OneCycleLR(adamw, max_lr=0.1, total_steps=20, cycle_momentum=False))
+
+    adamw, schedule = make()
+    adamw.step()
+    for _ in range(12):
+        schedule.step()
+        group = adamw.param_groups[0]
+        assert group["weight_decay"] == pytest.approx(0.3 * group["lr"] / 0.1)
+    resumed, its_schedule = make()
+    resumed.load_state_dict(adamw.state_dict())
+    its_schedule.load_state_dict(schedule.state_dict())
+    for each, its in ((adamw, schedule), (resumed, its_schedule)):
+        each.step()
+        its.step()
+    assert resumed.param_groups[0]["weight_decay"] == adamw.param_groups[0]["weight_decay"]
+
+
+@pytest.mark.parametrize("make", [lambda w: SGD([w], 0.1, weight_decay=0.1), lambda w: Adam([w], weight_decay=0.1)])
+def test_corrected_decay_refuses_decay_in_the_gradient(make):
+    optimizer = make(Vectors().w)
+    with pytest.raises(ValueError, match=r"puts weight decay into the gradient.*decoupled"):
+        CorrectedDecay(optimizer, StepLR(optimizer, 1))
+
+
+def test_sgd_without_decay_on_the_exponential_schedule_turns_as_sgd_with_decay():
+    """SP (44), exact: the same directions from the same gradients of the scale-invariant loss at each own weight."""
+    lr, weight_decay, steps = 0.05, 0.1, 200
+    target = torch.randn(4, 12, generator=generator(), dtype=torch.float64)
+
+    def directions(decay, multiplier):
+        model = Vectors(4, 12, torch.float64)
+        sgd = SGD([model.w], lr=lr, weight_decay=decay)
+        schedule = LambdaLR(sgd, multiplier)
+        for _ in range(steps):
+            sgd.zero_grad()
+            (model.w / model.w.norm(dim=1, keepdim=True) * target).sum().backward()
+            sgd.step()
+            schedule.step()
+        return nn.functional.normalize(model.w.detach(), dim=1)
+
+    with_decay = directions(weight_decay, lambda step: 1.0)
+    assert torch.allclose(directions(0.0, instead_of_decay(lr, weight_decay)), with_decay, rtol=0, atol=1e-12)
+    assert not torch.allclose(directions(0.0, lambda step: 1.0), with_decay, rtol=0, atol=1e-3)
+    with pytest.raises(ValueError, match=r"lr=0"):
+        instead_of_decay(0.0, 0.1)

@@ -1,0 +1,374 @@
+"""The plan of a model: right about the run that follows, and without a trace in what it looked at."""
+
+import copy
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.optim import lr_scheduler
+
+import gyroscope as gyro
+from gyroscope import optim
+from gyroscope.geometry import Split
+from gyroscope.planner.model import Held
+from gyroscope.theory import AdamW, cosine, forecast
+
+STEPS = 60
+
+
+def network(width=32, depth=3):
+    """Convolutions with BatchNorm, the second with stride 2, and a linear layer."""
+    layers = []
+    for i in range(depth):
+        convolution = nn.Conv2d(width if i else 1, width, 3, padding=1, stride=2 if i == 1 else 1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+def small():
+    return nn.Sequential(nn.Linear(64, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def small_loss(model):
+    return nn.functional.cross_entropy(model(torch.randn(32, 64)), torch.randint(0, 4, (32,)))
+
+
+def adamw(model, **options):
+    return torch.optim.AdamW(model.parameters(), **{"lr": 1e-2, "weight_decay": 0.5, **options})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A plan, and what the tracker measured in the run that followed."""
+    torch.manual_seed(0)
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1, torch.tensor(labels)
+    model, steps = network(), 600
+    optimizer = adamw(model, betas=(0.9, 0.99))
+    foretold = gyro.plan(model, optimizer, steps=steps)
+    with gyro.Tracker(model, optimizer, tmp_path_factory.mktemp("run") / "digits", every=10) as tracker:
+        for _ in range(steps):
+            batch = torch.randint(len(y), (128,))
+            noisy = x[batch] + torch.randn(128, 1, 8, 8)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(noisy), y[batch], label_smoothing=0.3).backward()
+            optimizer.step()
+    return foretold, gyro.store.open_run(tracker.path)
+
+
+WIDE = ["3.weight", "6.weight"]
+"""The convolutions with a fan-in of at least 64."""
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_norm_and_rotation_are_as_foretold_once_settled(trained, name):
+    foretold, run = trained
+    course = foretold.layers[name]
+    assert course.settled_at < 350
+    settled = run.steps[run.steps >= course.settled_at]
+    norm, angle = (run.series(name, *which)[-len(settled) :] for which in (("norm", "rms"), ("angular_update",)))
+    assert norm.mean() == pytest.approx(course.norm[settled].mean(), rel=0.15)
+    assert angle.mean() == pytest.approx(course.angular_update[settled].mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_the_first_step_turns_as_much_too_far_as_foretold(trained, name):
+    foretold, run = trained
+    course = foretold.layers[name]
+    assert course.over_rotation > 10
+    measured = run.series(name, "angular_update")[0] / run.series(name, "predicted_angular_update")[0]
+    assert measured == pytest.approx(course.over_rotation, rel=0.05)
+
+
+SCHEDULERS = {
+    "none": lambda o: None,
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda t: min(1.0, t / 10)),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS),
+    "restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 20),
+    "steps": lambda o: lr_scheduler.MultiStepLR(o, [20, 40]),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=STEPS),
+    "cycles": lambda o: lr_scheduler.CyclicLR(o, 1e-3, 1e-2, step_size_up=10, cycle_momentum=False),
+    "in sequence": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=10), lr_scheduler.ExponentialLR(o, 0.95)], [10]
+    ),
+    "in a chain": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.LinearLR(o, 0.1, total_iters=10), lr_scheduler.ExponentialLR(o, 0.95)]
+    ),
+    "corrected decay": lambda o: optim.CorrectedDecay(o, lr_scheduler.CosineAnnealingLR(o, STEPS)),
+    "rescaling": lambda o: optim.EquilibriumRescale(o, lr_scheduler.CosineAnnealingLR(o, STEPS)),
+}
+
+
+@pytest.mark.parametrize("lr", [1e-2, torch.tensor(1e-2)], ids=["a number", "a tensor"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_rates_are_those_that_the_scheduler_then_sets(name, lr):
+    model = small()
+    optimizer = adamw(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr)
+    scheduler = SCHEDULERS[name](optimizer)
+    foretold = gyro.plan(model, optimizer, scheduler, steps=STEPS)
+    rates = []
+    for _ in range(STEPS):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    assert foretold.layers["0.weight"].lr == pytest.approx(rates, rel=1e-6, abs=1e-12)
+
+
+def everything(model, optimizer, scheduler):
+    """All that may not change, as a copy."""
+    state = scheduler.state_dict() if scheduler is not None else {}
+    rng = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    grads = [p.grad for p in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict(), groups, state, grads, modes, rng))
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dict__") and not callable(a):
+        return type(a) is type(b) and same(vars(a), vars(b))
+    return a == b or callable(a)
+
+
+@pytest.mark.parametrize("name", [*SCHEDULERS, "plateau"])
+def test_a_plan_leaves_everything_as_it_was(name):
+    torch.manual_seed(0)
+    model = small()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer = adamw(model)
+    optimizer.register_step_post_hook(lambda *_: None)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer) if name == "plateau" else SCHEDULERS[name](optimizer)
+    before, parameters = everything(model, optimizer, scheduler), list(model.parameters())
+    gyro.plan(model, optimizer, scheduler, steps=STEPS, loss=small_loss)
+    assert same(before, everything(model, optimizer, scheduler))
+    assert all(a is b for a, b in zip(parameters, optimizer.param_groups[0]["params"], strict=True))
+    if scheduler is not None:
+        assert scheduler.optimizer is optimizer
+
+
+def test_one_cycles_momentum_is_noted():
+    model = small()
+    optimizer = adamw(model)
+    foretold = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
+    assert foretold.layers["0.weight"].rule.betas[0] == pytest.approx(0.85)
+    assert any("moves betas between 0.85 and 0.95" in note for note in foretold.notes)
+
+
+def test_plateaus_keep_the_present_rate_and_say_so():
+    model = small()
+    optimizer = adamw(model)
+    foretold = gyro.plan(model, optimizer, lr_scheduler.ReduceLROnPlateau(optimizer), steps=STEPS)
+    assert set(foretold.layers["0.weight"].lr) == {1e-2}
+    assert any("ReduceLROnPlateau" in note for note in foretold.notes)
+
+
+def test_a_function_or_a_named_schedule_multiplies_the_groups_rate():
+    model = small()
+    by_function = gyro.plan(model, adamw(model), lambda t: 0.9**t, steps=STEPS).layers["0.weight"]
+    assert by_function.lr == pytest.approx(1e-2 * 0.9 ** np.arange(STEPS))
+    named = gyro.plan(model, adamw(model), cosine(STEPS, warmup=10), steps=STEPS).layers["0.weight"]
+    assert named.lr == pytest.approx(1e-2 * cosine(STEPS, warmup=10)(np.arange(STEPS)))
+
+
+def test_a_layers_forecast_is_that_of_theory_from_its_own_norm_and_fan_in():
+    torch.manual_seed(0)
+    model = small()
+    foretold = gyro.plan(model, adamw(model), cosine(STEPS), steps=STEPS).layers
+    for name, p in model.named_parameters():
+        if p.dim() == 2:
+            norm = float(p.detach().norm(dim=1).square().mean().sqrt())
+            alone = forecast(AdamW(1e-2, 0.5), cosine(STEPS), norm=norm, fan_in=p.shape[1])
+            assert foretold[name].norm == pytest.approx(alone.norm)
+            assert foretold[name].angular_update == pytest.approx(alone.angular_update)
+            assert foretold[name].settled_at == alone.settled_at
+
+
+def test_groups_have_rules_and_rates_of_their_own():
+    model = small()
+    slow, fast = {"params": [model[0].weight], "lr": 1e-3}, {"params": [model[3].weight], "weight_decay": 0.0}
+    optimizer = torch.optim.AdamW([slow, fast], lr=1e-2, weight_decay=0.1)
+    layers = gyro.plan(model, optimizer, steps=STEPS).layers
+    assert layers["0.weight"].rule == AdamW(1e-3, 0.1)
+    assert layers["3.weight"].rule == AdamW(1e-2, 0.0)
+    assert layers["3.weight"].settled_at is None
+
+
+def test_corrected_decay_is_recognised():
+    model = small()
+    optimizer = adamw(model)
+    foretold = gyro.plan(model, optimizer, SCHEDULERS["corrected decay"](optimizer), steps=STEPS)
+    assert foretold.layers["0.weight"].rule == AdamW(1e-2, 0.5, corrected_decay=True)
+    assert np.ptp(foretold.layers["0.weight"].equilibrium_norm) < 0.02
+
+
+def test_sgd_says_what_is_missing_and_measures_it_from_a_loss():
+    torch.manual_seed(0)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3, momentum=0.9)
+    blind = gyro.plan(model, optimizer, steps=STEPS)
+    assert blind.layers == {}
+    assert "SGDM needs unit_grad_norm" in blind.missing["0.weight"]
+    assert "pass loss=" in str(blind)
+    seen = gyro.plan(model, optimizer, steps=STEPS, loss=small_loss)
+    squares = []
+    for _ in range(200):
+        model.zero_grad()
+        small_loss(model).backward()
+        squares.append((model[0].weight.grad.norm(dim=1) * model[0].weight.norm(dim=1)).square().mean().item())
+    expected = seen.layers["0.weight"].rule.equilibrium(unit_grad_norm=np.mean(squares) ** 0.5).norm
+    assert seen.layers["0.weight"].equilibrium_norm[0] == pytest.approx(expected, rel=0.05)
+
+
+def test_a_weight_that_no_gradient_reaches_is_told():
+    model = small()
+    model.unused = nn.Linear(8, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3)
+    foretold = gyro.plan(model, optimizer, steps=STEPS, loss=lambda m: m[:4](torch.randn(32, 64)).square().mean())
+    assert foretold.missing == {"unused.weight": "no gradient reaches it"}
+
+
+def test_a_weight_that_starts_at_zero_is_told():
+    model = small()
+    nn.init.zeros_(model[3].weight)
+    foretold = gyro.plan(model, adamw(model), steps=STEPS)
+    assert list(foretold.layers) == ["0.weight"]
+    assert "start at zero" in foretold.missing["3.weight"]
+
+
+def test_a_probe_finds_the_vectors_and_names_what_is_not_scale_invariant():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+    foretold = gyro.plan(model, adamw(model), steps=STEPS, loss=small_loss)
+    assert foretold.layers["0.weight"].initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
+    assert any("3.weight is not scale-invariant" in note for note in foretold.notes)
+
+
+def test_only_weights_that_turn_are_planned():
+    model = nn.Sequential(nn.Embedding(10, 8), nn.ConvTranspose1d(8, 4, 3), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[3].weight.requires_grad = False
+    layers = gyro.plan(model, adamw(model), steps=STEPS).layers
+    assert list(layers) == ["1.weight", "2.weight"]
+    columns = Split("neuron", 1).norm(model[1].weight.detach())
+    assert layers["1.weight"].initial_norm == pytest.approx(float(columns.square().mean().sqrt()))
+
+
+def test_the_groups_granularity_decides():
+    model = small()
+    optimizer = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.5, granularity="tensor"), lr=1e-2)
+    course = gyro.plan(model, optimizer, steps=STEPS).layers["0.weight"]
+    assert course.initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
+
+
+def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
+    torch.manual_seed(0)
+    model = small()
+    optimizer = optim.RotationalAdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+    foretold = gyro.plan(model, optimizer, lambda t: 1 / (t + 1), steps=STEPS)
+    course = foretold.layers["0.weight"]
+    assert course.rule == Held(AdamW(1e-2, 0.5))
+    assert (course.settled_at, course.over_rotation) == (0, pytest.approx(1.0))
+    assert np.ptp(course.norm) == pytest.approx(0.0)
+    before = model[0].weight.detach() - model[0].weight.detach().mean(1, keepdim=True)
+    small_loss(model).backward()
+    optimizer.step()
+    assert Split().angle(before, model[0].weight.detach()).mean() == pytest.approx(course.angular_update[0], rel=1e-3)
+    assert "keep their norms" in str(foretold)
+
+
+def test_muon_turns_whole_matrices():
+    model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.Linear(32, 16, bias=False))
+    course = gyro.plan(model, torch.optim.Muon(model.parameters(), lr=1e-2, weight_decay=0.1), steps=STEPS).layers
+    assert course["0.weight"].initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
+    assert set(course) == {"0.weight", "1.weight"}
+
+
+def test_an_unknown_optimizer_is_told_not_raised():
+    model = small()
+    foretold = gyro.plan(model, torch.optim.Adagrad(model.parameters()), steps=STEPS)
+    assert "Adagrad is not among the known optimizers" in str(foretold)
+    with pytest.raises(ValueError, match="no layer has a forecast"):
+        foretold.chart()
+
+
+def test_a_plan_says_what_would_mend_it():
+    torch.manual_seed(0)
+    model = small()
+    text = " ".join(str(gyro.plan(model, adamw(model, lr=1e-3, weight_decay=0.02), steps=1000)).split())
+    assert "0.weight and 3.weight never settle, X = 0.02 (below 0.3)" in text
+    assert "train 150 times longer or set weight_decay=3 (now 0.02)" in text
+    assert "start too fast" in text
+    optim.to_equilibrium_(model, adamw(model))
+    text = " ".join(str(gyro.plan(model, adamw(model), cosine(2000, warmup=50), steps=2000)).split())
+    assert "start too fast" not in text
+    assert "fall out of equilibrium from step" in text
+    assert "0.weight and 3.weight settle after" in text
+
+
+def test_the_weight_decay_that_it_advises_does_settle():
+    model = small()
+    never = gyro.plan(model, adamw(model, lr=1e-2, weight_decay=0.01), steps=1000)
+    assert never.never_settle == ["0.weight", "3.weight"]
+    assert "weight_decay=0.3 (now 0.01)" in str(never)
+    assert gyro.plan(model, adamw(model, lr=1e-2, weight_decay=0.3), steps=1000).never_settle == []
+
+
+def test_imbalance_is_that_of_the_fastest_layer_over_the_slowest():
+    model = small()
+    foretold = gyro.plan(model, adamw(model), steps=STEPS)
+    a, b = (course.angular_update for course in foretold.layers.values())
+    assert foretold.imbalance == pytest.approx(np.maximum(a / b, b / a))
+
+
+def test_a_plan_becomes_a_page_and_a_chart(tmp_path):
+    model = network(width=8, depth=9)
+    foretold = gyro.plan(model, adamw(model), steps=STEPS)
+    page = foretold.html(tmp_path / "deep" / "plan.html").read_text()
+    assert "Plotly.newPlot" in page
+    assert all(name in page for name in foretold.layers)
+    assert "⠀" in foretold.chart("3.weight")
+    with pytest.raises(ValueError, match=r"'nothing' has no forecast.*3\.weight"):
+        foretold.chart("nothing")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "steps", "said"),
+    [
+        (None, 0, "steps=0 must be a whole number"),
+        (None, 2.5, "steps=2.5 must be a whole number"),
+        ("cosine", 10, "scheduler='cosine' must be a torch LR scheduler, or a function"),
+        (lambda t: -1.0, 10, "the schedule gives -1.0 at step 0"),
+    ],
+)
+def test_bad_input_is_a_sentence(scheduler, steps, said):
+    model = small()
+    with pytest.raises(ValueError, match=said):
+        gyro.plan(model, adamw(model), scheduler, steps=steps)
+
+
+def test_a_scheduler_that_ends_early_is_told():
+    model = small()
+    optimizer = adamw(model)
+    with pytest.raises(ValueError, match=r"OneCycleLR fails at step 60 of 100 .*plan fewer steps"):
+        gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=100)
+
+
+def test_a_hundred_layers_over_ten_thousand_steps_take_a_moment():
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(100)))
+    optimizer = adamw(model, lr=1e-3)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 10_000)
+    start = time.process_time()
+    assert len(gyro.plan(model, optimizer, scheduler, steps=10_000).layers) == 100
+    assert time.process_time() - start < 4

@@ -1,0 +1,205 @@
+"""The data behind the page: every number comes from the store or from theory, and stays what it was."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gyroscope.advice.record import Reading
+from gyroscope.render import dumps, gather
+from gyroscope.render.gather import OVER_LAYERS, quantile
+from gyroscope.render.run_data import LAYER_SERIES
+from gyroscope.store import RunError, open_run
+from gyroscope.theory import AdamW, Lion, match, stability
+from tests.render import make
+
+GOLDEN = Path(__file__).parent / "golden.json"
+
+
+def data_of(*paths):
+    return json.loads(dumps(gather(paths)))
+
+
+def same(found, expected, digits=5):
+    """Whether JSON has the numbers of an array, to so many digits."""
+    values = [math.nan if value is None else value for value in found]
+    finite = np.where(np.isfinite(expected), expected, np.nan)
+    np.testing.assert_allclose(values, finite, rtol=10.0 ** (1 - digits), atol=0)
+    return True
+
+
+def test_every_series_and_distribution_is_what_the_store_holds(path):
+    data = data_of(path)["runs"][0]
+    with open_run(path) as run:
+        assert data["steps"] == run.steps.tolist()
+        assert [layer["name"] for layer in data["layers"]] == run.layers
+        for layer in data["layers"]:
+            assert list(layer["series"]) == list(LAYER_SERIES)
+            for name, values in layer["series"].items():
+                quantity, _, stat = name.partition(".")
+                assert same(values, run.series(layer["name"], quantity, stat or "mean"))
+            for quantity, ones in layer["distributions"].items():
+                assert {run.steps[0], run.steps[-1]} <= {one["step"] for one in ones}
+                for one in ones:
+                    check_distribution(run, layer["name"], quantity, one)
+        for group in data["groups"]:
+            for name, values in group["series"].items():
+                assert same(values, run.series(run.layers[0], name))
+
+
+def check_distribution(run, layer, quantity, one):
+    counts = np.zeros(128, int)
+    counts[one["first"] : one["first"] + len(one["counts"])] = one["counts"]
+    assert counts.tolist() == run.histogram(layer, quantity, one["step"]).tolist()
+    assert (one["least_id"], one["most_id"]) == run.extremes(layer, quantity, one["step"])
+    place = run.steps.tolist().index(one["step"])
+    ends = [run.series(layer, quantity, stat)[place] for stat in ("min", "max")]
+    assert same([one["least"], one["most"]], ends, digits=7)
+
+
+def test_what_is_said_of_all_layers_together_follows_from_each(path):
+    data = data_of(path)["runs"][0]
+    left = dict(data["series"])
+    with open_run(path) as run:
+        for name, ones in OVER_LAYERS.items():
+            quantity, _, stat = name.partition(".")
+            block = np.stack([run.series(layer, quantity, stat or "mean") for layer in run.layers])
+            for one in ones:
+                level = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}[one]
+                assert same(left.pop(f"{name}.{one}"), np.quantile(block, level, axis=0))
+        assert same(left.pop("update_bound"), stability.update_bound(run.steps, 0.9, 0.99, exact=True))
+    assert not left
+
+
+def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
+    data = data_of(path)["runs"][0]
+    with open_run(path) as run:
+        for layer in data["layers"]:
+            one, window = dict(layer["summary"]), Reading(run, layer["name"]).window
+            mean = {
+                name: run.series(layer["name"], *name.split("."))[window].mean() for name in ("norm.rms", "kappa.q50")
+            }
+            turned, predicted = (
+                run.series(layer["name"], name)[window] for name in ("angular_update", "predicted_angular_update")
+            )
+            low, high = (run.series(layer["name"], "angular_update", stat)[window] for stat in ("q05", "q95"))
+            assert same([one.pop("rotation"), one.pop("predicted_rotation")], [turned.mean(), predicted.mean()])
+            assert same([one.pop("rotation_ratio")], [(turned / predicted).mean()])
+            assert same([one.pop("norm"), one.pop("kappa")], [mean["norm.rms"], mean["kappa.q50"]])
+            norms = run.series(layer["name"], "norm", "rms") / run.series(layer["name"], "predicted_norm")
+            assert same([one.pop("norm_ratio")], [norms[window].mean()])
+            assert same([one.pop("decay_ratio")], [run.series(layer["name"], "lambda_e", "q50")[window].mean() / 0.5])
+            assert same([one.pop("imbalance") * layer["spread"]["noise"]], [(high / low).mean()])
+            assert one.pop("dead_vectors") == 0 == one.pop("frozen_share")
+            settled = one.pop("settled_at")
+            assert settled is None or settled in run.steps
+            assert not one
+
+
+def test_words_are_those_of_the_diagnosis_and_each_leads_to_a_panel(path):
+    data = data_of(path)["runs"][0]
+    page = (Path(make.__file__).parents[2] / "gyroscope/report/report.html").read_text()
+    with open_run(path) as run:
+        diagnosis = run.diagnose()
+    assert len(diagnosis) > 1
+    assert [one["sentence"] for one in data["verdicts"]] == [verdict.sentence for verdict in diagnosis]
+    assert [one["evidence"] for one in data["verdicts"]] == [
+        {key: pytest.approx(value) for key, value in verdict.evidence.items()} for verdict in diagnosis
+    ]
+    for one in data["verdicts"]:
+        assert f'id="{one["panel"]}"' in page
+
+
+def test_the_plane_is_what_theory_says_there(path):
+    plane = data_of(path)["runs"][0]["plane"]
+    for row, column in ((0, 0), (10, 20), (32, 5)):
+        rule = AdamW(plane["lr"][column], plane["weight_decay"][row], betas=(0.9, 0.99))
+        found = plane["rotation"][row][column], plane["timescale"][row][column]
+        assert found == pytest.approx((rule.equilibrium().angular_update, rule.timescale), rel=1e-3)
+    lion = next(one for one in plane["neighbours"] if one["name"] == "Lion")
+    assert lion["lr"] == pytest.approx(match(make.RULE, Lion, fan_in=144, unit_grad_norm=1.0).rule.lr)
+
+
+def test_the_data_of_a_fixed_run_stay_what_they_are(path, tmp_path):
+    found = data_of(path)
+    (tmp_path / "golden.json").write_text(json.dumps(comparable(found)))
+    expected = json.loads(GOLDEN.read_text())
+    assert alike(comparable(found), expected), f"compare {tmp_path / 'golden.json'} with {GOLDEN}; {RENEW}"
+
+
+RENEW = "python -m tests.render.test_data writes it anew"
+
+
+def comparable(data):
+    """Without what depends on the machine and the day."""
+    for run in data["runs"]:
+        run["config"] |= {"versions": {}, "commit": ""}
+    return {**data, "gyroscope": ""}
+
+
+def alike(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    number = isinstance(a, int | float) and isinstance(b, int | float)
+    return math.isclose(a, b, rel_tol=2e-4, abs_tol=1e-12) if number else a == b
+
+
+def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("gyroscope.render.gather.MOST", 20)
+    run = data_of(make.run_at(tmp_path / "long", make.healthy(names=make.NAMES[:1], vectors=2)))["runs"][0]
+    assert (run["total"], run["stride"], len(run["steps"])) == (100, 8, 13)
+    assert len(run["layers"][0]["series"]["norm.rms"]) == 13
+
+
+def test_several_runs_stand_healthiest_first_then_the_least_healthy(runs):
+    report = gather([runs / name for name in ("imbalanced", "healthy", "fell_out")])
+    assert [run.name for run in report.runs] == ["healthy", "imbalanced", "fell_out"]
+
+
+def test_runs_of_one_name_are_told_apart_by_what_stands_above(tmp_path):
+    paths = [make.run_at(tmp_path / above / "run", make.healthy(**make.SMALL)) for above in "ab"]
+    assert sorted(run.name for run in gather(paths).runs) == ["a/run", "b/run"]
+    assert sorted(run.name for run in gather([paths[0], paths[0]]).runs)[1].endswith("(2)")
+
+
+def test_a_run_that_theory_does_not_know_has_curves_and_no_map(tmp_path):
+    story = make.healthy(**make.SMALL, config={"groups": [{"optimizer": "Mystery"}]})
+    run = gather([make.run_at(tmp_path / "run", story)]).runs[0]
+    assert run.plane is None
+    assert run.stability is None
+    assert run.groups[0].rule == "Mystery"
+    assert np.isnan(run.series["update_bound"]).all()
+
+
+def test_a_run_without_some_quantities_still_has_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(make, "QUANTITIES", make.QUANTITIES[:1])
+    whole = make.layer_sample
+    monkeypatch.setattr(make, "layer_sample", lambda x, scalars: whole(x[:1], []))
+    run = gather([make.run_at(tmp_path / "bare", make.healthy(**make.SMALL))]).runs[0]
+    assert np.isfinite(run.layers[0].series["angular_update.mean"]).all()
+    assert np.isnan(run.layers[0].series["norm.rms"]).all()
+
+
+def test_quantiles_leave_out_what_is_not_finite():
+    block = np.random.default_rng(0).standard_normal((7, 50))
+    block[block > 1.5] = np.nan
+    for q in (0.0, 0.05, 0.5, 1.0):
+        np.testing.assert_allclose(quantile(block, q), np.nanquantile(block, q, axis=0))
+    assert np.isnan(quantile(np.full((2, 1), np.inf), 0.5))
+
+
+def test_a_run_without_samples_is_refused(tmp_path):
+    make.writer(tmp_path / "run", make.healthy()).close()
+    with pytest.raises(RunError, match="no samples yet"):
+        gather([tmp_path / "run"])
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    story = make.imbalanced(**make.SMALL)
+    GOLDEN.write_text(json.dumps(comparable(data_of(make.run_at(Path(tempfile.mkdtemp()) / "small", story)))) + "\n")

@@ -1,0 +1,127 @@
+"""The page in a file, and the report in a terminal, as the command line makes them."""
+
+import base64
+import gzip
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from gyroscope.cli import main
+from gyroscope.render import gather
+from gyroscope.render.run_page import page
+from gyroscope.store import Quantity, Writer
+from tests.render import make
+
+
+def run(capsys, *argv):
+    code = main([*map(str, argv)])
+    return code, *capsys.readouterr()
+
+
+def unpacked(text, name):
+    packed = re.search(rf'id="packed-{name}">([^<]*)<', text).group(1)
+    return gzip.decompress(base64.b64decode(packed)).decode()
+
+
+def test_report_writes_one_page_with_plotly_and_its_data_inside(path, tmp_path, capsys):
+    out = tmp_path / "deep" / "report.html"
+    code, printed, said = run(capsys, "report", path, "-o", out)
+    assert (code, printed, said) == (0, "", f"wrote {out}\n")
+    text = out.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "plotly.js v" in unpacked(text, "plotly")[:100]
+    assert json.loads(unpacked(text, "data"))["runs"][0]["name"] == "small"
+
+
+def test_the_page_asks_nobody_for_anything(path):
+    text = page(gather([path]))
+    assert not re.search(r"""(src|href)=["'](?!#|data:,)""", text)
+    assert "default-src &#x27;none&#x27;" in text
+    assert "fetch(" not in text
+
+
+def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
+    code, printed, _ = run(capsys, "report", path, "--text")
+    assert code == 0
+    words = " ".join(printed.split())
+    for verdict in gather([path]).runs[0].verdicts:
+        assert verdict.sentence in words
+        assert verdict.remedy in words
+    assert all(name in printed for name in make.NAMES[:2])
+
+
+def test_json_is_what_the_page_holds(path, capsys):
+    code, printed, _ = run(capsys, "report", path, "--json")
+    assert code == 0
+    assert json.loads(printed) == json.loads(unpacked(page(gather([path])), "data"))
+
+
+def test_a_name_that_is_a_script_stays_a_name(tmp_path):
+    name = "<script>alert(1)<"
+    story = make.healthy(**{**make.SMALL, "names": ("</script><img src=x onerror=alert(2)>",)}, config={"user": name})
+    text = page(gather([make.run_at(tmp_path / name, story)]))
+    assert "<script>alert" not in text
+    assert "onerror" not in text
+    assert "&lt;script&gt;alert(1)&lt;" in text
+
+
+def newer(path):
+    make.run_at(path, make.healthy(**make.SMALL))
+    with sqlite3.connect(path / "run.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+def without_tracker(path):
+    Writer(path, quantities=[Quantity("loss", "", "", "", per_vector=False)], config={}).close()
+
+
+def text_file(path):
+    path.mkdir()
+    (path / "run.sqlite").write_text("what a nice day, and nothing but words in this file" * 100)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda path: None, "no such directory"),
+        (lambda path: path.mkdir(), "holds no run"),
+        (text_file, "is not a run"),
+        (lambda path: make.writer(path, make.healthy()).close(), "no samples yet"),
+        (without_tracker, "no data of a tracker"),
+        (newer, "newer Gyroscope"),
+    ],
+)
+def test_what_is_no_run_is_one_sentence(tmp_path, capsys, prepare, words):
+    prepare(tmp_path / "run")
+    code, printed, said = run(capsys, "report", tmp_path / "run", "-o", tmp_path / "x.html")
+    assert (code, printed) == (2, "")
+    assert said.startswith("gyroscope: ")
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_runs_of_different_models_are_not_compared(path, tmp_path, capsys):
+    other = make.run_at(tmp_path / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
+    code, _, said = run(capsys, "report", path, other, "--text")
+    assert code == 2
+    assert "different layers" in said
+    assert said.count("\n") == 1
+
+
+def test_a_report_starts_without_torch(path):
+    check = "import sys, gyroscope.cli; gyroscope.cli.main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check, "report", str(path), "--text"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_help_of_report_and_watch_loads_nothing_heavy():
+    check = (
+        "import sys, gyroscope.cli; gyroscope.cli.main(['report', '--help']); gyroscope.cli.main(['watch', '--help'])\n"
+        "assert not {'torch', 'plotly', 'starlette', 'uvicorn', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
