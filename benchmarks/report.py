@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from gyroscope.live.feed import At, Feed
-from gyroscope.render.gather import gather
+from gyroscope.render.gather_runs import gather
 from gyroscope.render.run_page import page
 from gyroscope.store import BINS, STATISTICS, Layer, LayerSample, Quantity, Sample, Writer, open_run
 from gyroscope.store.schema import LAYER_BITS

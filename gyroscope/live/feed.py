@@ -9,7 +9,7 @@ import numpy as np
 
 from gyroscope._json import dumps
 from gyroscope.advice.record import readings
-from gyroscope.render.gather import OVER_LAYERS, check, gather_run, over_layers, spoken
+from gyroscope.render.gather_runs import OVER_LAYERS, check, gather_run, over_layers, spoken
 from gyroscope.render.layer_data import distributions_at, spread, summary
 from gyroscope.render.run_data import LAYER_SERIES, Array, Distribution, RunData
 from gyroscope.render.theory_panels import bound_of, update_bound

@@ -22,7 +22,7 @@ from gyroscope.live.access import Guard
 from gyroscope.live.feed import At, Feed
 from gyroscope.live.run_index import Shelf
 from gyroscope.render import theme
-from gyroscope.render.gather import ordered
+from gyroscope.render.gather_runs import ordered
 from gyroscope.render.run_data import Report
 from gyroscope.render.run_page import asset, body, plotly, style
 from gyroscope.store import RunError

@@ -5,7 +5,7 @@ page(report), ReportText(report), dumps(report)
 """
 
 from gyroscope._json import dumps
-from gyroscope.render.gather import gather, gather_run
+from gyroscope.render.gather_runs import gather, gather_run
 from gyroscope.render.run_data import LayerData, Report, RunData
 
 __all__ = ["LayerData", "Report", "RunData", "dumps", "gather", "gather_run"]

@@ -9,7 +9,7 @@ import pytest
 
 from gyroscope.advice.record import Reading
 from gyroscope.render import dumps, gather
-from gyroscope.render.gather import OVER_LAYERS, quantile
+from gyroscope.render.gather_runs import OVER_LAYERS, quantile
 from gyroscope.render.run_data import LAYER_SERIES
 from gyroscope.store import RunError, open_run
 from gyroscope.theory import AdamW, Lion, match, stability
@@ -149,7 +149,7 @@ def alike(a, b):
 
 
 def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.render.gather.MOST", 20)
+    monkeypatch.setattr("gyroscope.render.gather_runs.MOST", 20)
     run = data_of(make.run_at(tmp_path / "long", make.healthy(names=make.NAMES[:1], vectors=2)))["runs"][0]
     assert (run["total"], run["stride"], len(run["steps"])) == (100, 8, 13)
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13
