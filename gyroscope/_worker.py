@@ -1,0 +1,210 @@
+"""One queue and one thread: for work that must not hold its caller up, with bounds on what may wait."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Generic, TypeVar, final
+
+Item = TypeVar("Item")
+
+
+@final
+class Worker(Generic[Item]):
+    """Handles items in the order in which they were put, in a daemon thread that starts with the first item.
+
+    The bounds count what waits and what is being handled. A process forked from this one has no such thread: there
+    `put` and `flush` return False and `close` does nothing.
+
+    Arguments:
+        handle: is called in the thread with a list: one item, or with `gather` all that wait.
+        name: of the thread.
+        max_items: may wait at once.
+        max_bytes: may wait at once, as the callers of `put` count them. A larger item is taken when nothing else waits.
+        gather: seconds that items wait for others to be handled together; 0: each is handled alone, at once.
+            `flush`, `close` and half-full bounds end the wait.
+        idle: seconds without items after which `handle` gets an empty list; None: never.
+        failed: is called with an exception of `handle`. It returns the seconds after which the same items are tried
+            again, or None to give them up. It is also called, in the caller's thread, when no thread can be started.
+        finish: is called in the thread after the last item.
+
+    >>> squares = []
+    >>> worker = Worker(lambda items: squares.extend(x * x for x in items), name="squares")
+    >>> worker.put(3), worker.put(4), worker.flush(), squares, worker.close()
+    (True, True, True, [9, 16], True)
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[list[Item]], object],
+        *,
+        name: str,
+        max_items: float = inf,
+        max_bytes: float = inf,
+        gather: float = 0.0,
+        idle: float | None = None,
+        failed: Callable[[BaseException], float | None] = lambda error: None,
+        finish: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self._handle = handle
+        self._gather = gather
+        self._idle = idle
+        self._failed = failed
+        self._finish = finish
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()  # guards all that follows
+        self._queue: deque[tuple[Item, int]] = deque()
+        self._items = 0  # waiting or being handled
+        self._bytes = 0
+        self._accepted = 0
+        self._settled = 0  # handled or given up
+        self._failures = 0
+        self._refused = False
+        self._hurry = False
+        self._retry = 0.0
+        self._deadline: float | None = None  # of `close`; None: open
+
+    @property
+    def waiting(self) -> int:
+        """Items that wait or are being handled."""
+        return self._items
+
+    @property
+    def usable(self) -> bool:
+        """Whether items can be put: not after `close`, and not in a process forked from the one that made it."""
+        return self._deadline is None and os.getpid() == self._pid
+
+    def has_room(self, size: int = 0) -> bool:
+        """Whether an item of so many bytes would be taken now."""
+        fits = self._items < self.max_items and self._bytes + size <= self.max_bytes
+        return fits or not self._items
+
+    def put(self, item: Item, *, size: int = 0, timeout: float = 0.0, always: bool = False) -> bool:
+        """Hand an item of `size` bytes over; False where there is no room for it within `timeout` seconds.
+
+        Of several refusals in a row only the first one waits. `always` ignores the bounds.
+        """
+        if not self.usable:
+            return False
+        with self._changed:
+            if not always:
+                if not self._refused:
+                    self._changed.wait_for(lambda: self.has_room(size), timeout)
+                self._refused = not self.has_room(size)
+                if self._refused:
+                    return False
+            self._queue.append((item, size))
+            self._items += 1
+            self._bytes += size
+            self._accepted += 1
+            if self._thread is None:
+                self._start()
+            # While items gather, the thread needs to know of the first one and of full bounds only.
+            if len(self._queue) == 1 or self._urgent():
+                self._changed.notify_all()
+        return True
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all items put so far are handled or given up; False where `handle` failed or time ran out."""
+        if not self.usable:
+            return False
+        with self._changed:
+            goal = self._accepted
+            failures = self._failures
+            if self._settled < goal and self._thread is None and not self._start():
+                return False
+            self._hurry = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._settled >= goal or self._failures > failures, timeout)
+            return self._settled >= goal and self._failures == failures
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Handle what is left and end the thread; whether that was done within `timeout` seconds.
+
+        Items that failed are tried again until then. A second call does nothing.
+        """
+        if not self.usable:
+            return True
+        with self._changed:
+            self._deadline = time.monotonic() + (inf if timeout is None else timeout)
+            self._changed.notify_all()
+            here = self._thread is None and not self._start()
+        if here:  # Python allows no new thread, for example while it ends
+            self._run()
+        elif self._thread is not None:
+            self._thread.join(timeout)
+        return not self._items and (self._thread is None or not self._thread.is_alive())
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._failed(error)
+            return False
+        self._thread = thread
+        return True
+
+    def _urgent(self) -> bool:
+        half_full = 2 * self._items >= self.max_items or 2 * self._bytes >= self.max_bytes
+        return self._hurry or self._deadline is not None or half_full
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        while self._turn():
+            pass
+        try:
+            self._finish()
+        except BaseException as error:
+            self._failed(error)
+
+    def _turn(self) -> bool:
+        """Wait for items and handle them. A function of its own, so that no item is referenced while it waits."""
+        batch = self._next()
+        retry = None
+        failed = False
+        try:
+            if batch or (self._idle is not None and self._deadline is None):
+                self._handle([item for item, _ in batch])
+        except BaseException as error:
+            failed = True
+            retry = self._failed(error)
+        return self._settle(batch, failed, retry)
+
+    def _next(self) -> list[tuple[Item, int]]:
+        with self._changed:
+            if self._retry and self._deadline is None:
+                self._changed.wait_for(lambda: self._hurry or self._deadline is not None, self._retry)
+            elif self._retry and self._deadline is not None:
+                # `close` is the reason for the next attempt once, not to try without a pause until its time is over.
+                self._changed.wait_for(lambda: False, min(self._retry, max(0.0, self._deadline - time.monotonic())))
+            else:
+                self._changed.wait_for(lambda: self._queue or self._hurry or self._deadline is not None, self._idle)
+                if self._queue and self._gather:
+                    self._changed.wait_for(self._urgent, self._gather)
+            self._hurry = False
+            count = len(self._queue) if self._gather else min(1, len(self._queue))
+            return [self._queue.popleft() for _ in range(count)]
+
+    def _settle(self, batch: list[tuple[Item, int]], failed: bool, retry: float | None) -> bool:
+        """Count the items, or put them back to be tried again; whether to go on."""
+        with self._changed:
+            self._failures += failed
+            self._retry = 0.0 if retry is None else retry
+            if retry is not None:
+                self._queue.extendleft(reversed(batch))
+            else:
+                self._items -= len(batch)
+                self._bytes -= sum(size for _, size in batch)
+                self._settled += len(batch)
+            self._changed.notify_all()
+            if self._deadline is None:
+                return True
+            return bool(self._queue) and time.monotonic() < self._deadline
