@@ -9,7 +9,6 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Verdict
 from gyroscope.advice.record import Array, Reading, raw_angles
 from gyroscope.advice.words import listed, sig
-from gyroscope.theory import AdamL2, NAdamL2
 
 TAIL = 0.05
 
@@ -72,10 +71,9 @@ def _balancing(reading: Reading) -> str:
     rule = reading.rule
     if reading.keeps_norm:
         return "The optimizer sets these angles itself: look at its imbalance= and at the settings of its groups."
-    if isinstance(rule, AdamL2 | NAdamL2):
+    if rule is not None and rule.adam_betas is not None and not rule.is_decoupled:
         return "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size."
-    known = {"AdamW": "RotationalAdamW", "SGDM": "RotationalSGD", "Lion": "RotationalLion"}
-    name = known.get(type(rule).__name__, "Rotational(optimizer)")
+    name = (rule.rotational_twin if rule is not None else None) or "Rotational(optimizer)"
     return f"gyro.optim.{name} turns every layer by the same angle."
 
 

@@ -13,9 +13,9 @@ from gyroscope.advice.plan_summary import LARGEST_DECAY, decay_to_settle, to_equ
 from gyroscope.advice.record import Reading
 from gyroscope.advice.words import sig, span, who
 from gyroscope.theory import forecast
+from gyroscope.theory.convergence import NEVER, SETTLES
+from gyroscope.theory.law import Weights
 from gyroscope.theory.layers import Layer
-from gyroscope.theory.transient import NEVER, SETTLES
-from gyroscope.theory.weights import Weights
 
 LONGEST = 50_000
 """Steps that a forecast of the rest of a transient takes at most."""
@@ -118,7 +118,7 @@ def _state(reading: Reading) -> State:
 
 def _no_decay(reading: Reading) -> bool:
     """Whether nothing settles because nothing decays, by a rule that could."""
-    return reading.weight_decay == 0 and hasattr(reading.rule, "weight_decay")
+    return reading.weight_decay == 0 and reading.rule is not None and reading.rule.has_weight_decay
 
 
 def _approaches(reading: Reading, r: float) -> bool:

@@ -10,7 +10,7 @@ from gyroscope.advice.balance import measured_vectors
 from gyroscope.advice.findings import Verdict
 from gyroscope.advice.record import Reading
 from gyroscope.advice.words import sig, who
-from gyroscope.theory import AdamL2, AdamW, NAdam, NAdamL2, stability
+from gyroscope.theory import stability
 
 
 def scale_sensitive(layers: Sequence[Reading]) -> Iterator[Verdict]:
@@ -114,9 +114,9 @@ def unstable_betas(layers: Sequence[Reading]) -> Iterator[Verdict]:
     """Betas with which updates can grow without bound, and whether they did."""
     by_betas: dict[tuple[float, float], list[Reading]] = {}
     for reading in layers:
-        if isinstance(reading.rule, AdamW | NAdam | AdamL2 | NAdamL2):
-            beta1, beta2 = reading.rule.betas
-            if beta2 > 0 and stability.exact_margin(beta1, beta2) <= 0:
+        if reading.rule is not None and reading.rule.adam_betas is not None:
+            beta1, beta2 = reading.rule.adam_betas
+            if stability.exact_margin(beta1, beta2) <= 0:
                 by_betas.setdefault((beta1, beta2), []).append(reading)
     for (beta1, beta2), ones in by_betas.items():
         worst = max(ones, key=lambda one: _growth(one)[0])

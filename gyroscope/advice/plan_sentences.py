@@ -7,14 +7,14 @@ from typing import Literal
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.advice.question import Question
 from gyroscope.advice.words import sig
-from gyroscope.theory import AdamL2, AdamW, Forecast, Hyperball, Match, NAdam, NAdamL2, stability
+from gyroscope.theory import Forecast, Match, stability
+from gyroscope.theory.convergence import settling
 from gyroscope.theory.law import over
 from gyroscope.theory.layers import Prediction
-from gyroscope.theory.recursion import Array
 from gyroscope.theory.rules.base import MEANING
-from gyroscope.theory.transient import settling
 
 RECURSION = "mean-field recursion of E‖w‖², E⟨w,m⟩, E‖m‖² under the schedule (`gyroscope.theory.forecast`)"
 
@@ -44,7 +44,7 @@ def of(question: Question, layers: tuple[Prediction, ...], matches: dict[str, Ma
 def _single(question: Question, one: Prediction) -> Iterator[Sentence]:
     yield from _missing(question, one)
     yield from _norm(one)
-    if one.forecast is not None and hasattr(question.rule, "weight_decay"):
+    if one.forecast is not None and question.rule.has_weight_decay:
         yield from _start(question, one, one.forecast)
         yield from _course(question, one, one.forecast)
 
@@ -84,16 +84,13 @@ def _rotation(question: Question, one: Prediction) -> Iterator[Sentence]:
     eta_r = one.equilibrium.angular_update
     if eta_r is None:
         return
-    by_decree = isinstance(question.rule, Hyperball)
-    follows = "lr" if by_decree or question.rule.corrected_decay else "sqrt(lr)"
+    exponent = question.rule.angle_exponent
+    follows = {1.0: "lr", 0.5: "sqrt(lr)"}.get(exponent, f"lr^{exponent:.2f}")
     yield Sentence(
         "rotation",
         f"In equilibrium a weight vector turns {sig(eta_r)} rad ({sig(degrees(eta_r))}°) per step at the peak learning "
         f"rate; under the schedule this follows {follows}.",
-        "tan η_r = lr"
-        if by_decree
-        else "η_r = sqrt(2a/τ) to leading order (RE Table 1); exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)); "
-        "a: decay per step, τ: correlation time of the updates",
+        question.rule.angle_formula,
     )
 
 
@@ -185,9 +182,9 @@ def _course(question: Question, one: Prediction, f: Forecast) -> Iterator[Senten
 
 def stable(question: Question) -> Iterator[Sentence]:
     """Whether the betas keep every update bounded, where the rule has such betas."""
-    if not isinstance(question.rule, AdamW | NAdam | AdamL2 | NAdamL2) or question.rule.betas[1] == 0:
+    if question.rule.adam_betas is None:
         return
-    beta1, beta2 = question.rule.betas
+    beta1, beta2 = question.rule.adam_betas
     exact, paper = float(stability.exact_margin(beta1, beta2)), float(stability.margin(beta1, beta2))
     judged, keep = f"Betas ({beta1}, {beta2}) are", f"keep beta2 above beta1² = {sig(beta1**2)}"
     margins = f"margin {sig(exact)} (the paper's C = {sig(paper)})"
@@ -214,7 +211,7 @@ def _equivalents(matches: dict[str, Match | str]) -> Iterator[Sentence]:
         if isinstance(found, str):
             yield Sentence("equivalent", f"{name}: {found}.", formula, "missing")
             continue
-        names = [key for key in ("lr", "weight_decay", "momentum", "betas") if hasattr(found.rule, key)]
+        names = [key for key in found.rule.settings if key in ("lr", "weight_decay", "momentum", "betas")]
         values = [getattr(found.rule, key) for key in names]
         shown = [sig(value) if isinstance(value, float) else str(value) for value in values]
         settings = ", ".join(f"{key} {value}" for key, value in zip(names, shown, strict=True))

@@ -1,20 +1,19 @@
 """What to think of many layers at once, and of several groups with settings of their own: worst first."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from math import exp, isfinite
 from typing import Any
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.advice.plan_sentences import RECURSION, Level, Sentence, stable
 from gyroscope.advice.question import Question
 from gyroscope.advice.words import sig, span, who
 from gyroscope.theory import Forecast, UpdateRule
+from gyroscope.theory.convergence import SETTLES, settling
 from gyroscope.theory.law import over
 from gyroscope.theory.layers import Prediction, at_equilibrium, needed_warmups
-from gyroscope.theory.recursion import Array
-from gyroscope.theory.transient import SETTLES, settling
 
 TOO_FAST = 1.5
 """Rotation at the start, over the equilibrium's at full rate, that is worth a word: a learning rate 2.25 times as high
@@ -59,10 +58,10 @@ def decay_to_settle(rule: UpdateRule, lr: Array) -> float | None:
     >>> decay_to_settle(AdamW(1e-2, 0.0), np.full(1000, 1e-2))
     0.3
     """
-    if not hasattr(rule, "weight_decay") or rule.lr == 0:
+    if not rule.has_weight_decay or rule.lr == 0:
         return None
     small = 1e-6 / rule.lr
-    timescale = replace(rule, weight_decay=small).timescale  # type: ignore[type-var]
+    timescale = rule.replace(weight_decay=small).timescale
     if timescale is None:
         return None
     total = float(np.sum((lr / rule.lr) ** (2 if rule.corrected_decay else 1))) / timescale
@@ -77,7 +76,7 @@ def to_equilibrium(rule: UpdateRule | None) -> str:
 
 
 def _missing(told: Sequence[Told]) -> Iterator[Sentence]:
-    for (needs, rule), ones in _grouped(told, lambda q, p: (p.layer.missing(q.rule), type(q.rule).__name__)):
+    for (needs, rule), ones in _grouped(told, lambda q, p: (p.layer.missing(q.rule), q.rule.name)):
         text = f"{who(_names(ones), 'has', 'have')} no forecast: {rule} needs {' and '.join(needs)}"
         yield Sentence("missing", f"{text}.", "", "missing")
 
@@ -90,7 +89,7 @@ def _settling(told: Sequence[Told]) -> Iterator[Sentence]:
 def _case(question: Question, one: Prediction) -> tuple[str, str]:
     """How it settles, and what to do about it: layers of which both are the same share a sentence."""
     f, rule = _known(one), question.rule
-    if not hasattr(rule, "weight_decay"):
+    if not rule.has_weight_decay:
         return "held", ""
     decay = decay_to_settle(rule, f.lr)
     remedy = "" if decay is None else f"set weight_decay={decay:g} (now {rule.weight_decay:g})"
@@ -146,11 +145,7 @@ def _turns(names: Sequence[str]) -> str:
 
 def _start(told: Sequence[Told]) -> Iterator[Sentence]:
     """Too fast at first, and the warmup or the initial norm that would mend it."""
-    fast = [
-        (q, one)
-        for q, one in told
-        if hasattr(q.rule, "weight_decay") and q.rule.weight_decay > 0 and worst(one) > TOO_FAST
-    ]
+    fast = [(q, one) for q, one in told if q.rule.weight_decay > 0 and worst(one) > TOO_FAST]
     formula = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
     for helps, ones in _grouped(fast, lambda q, one: one.warmup is not None):
         fastest = span([worst(one) for _, one in ones], 2)

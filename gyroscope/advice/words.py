@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from gyroscope.theory import UpdateRule
+
 NAMED = 3
 """Layers that a sentence names before it says how many more."""
 
@@ -49,13 +51,13 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
 
 
-def settings(rule: object) -> str:
+def settings(rule: UpdateRule) -> str:
     """A rule with its settings, numbers rounded.
 
     >>> from gyroscope.theory import AdamW
     >>> settings(AdamW(lr=0.1 + 0.2, weight_decay=0.1))
     'AdamW(lr=0.3, weight_decay=0.1, betas=(0.9, 0.999))'
     """
-    shown = {name: value for name, value in vars(rule).items() if value is not False}
+    shown = {name: value for name, value in rule.settings.items() if value is not False}
     values = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items())
-    return f"{type(rule).__name__}({', '.join(values)})"
+    return f"{rule.name}({', '.join(values)})"

@@ -1,7 +1,6 @@
 """What a run says about itself: where it lives, the model, the optimizer and its groups."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -61,8 +60,7 @@ def _group(group: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     rule = rule_or_none(group, optimizer)
     found: dict[str, Any] = {"optimizer": type(optimizer).__name__, "parameters": len(group["params"])}
     if rule is not None:
-        options = {one.name: getattr(rule, one.name) for one in fields(rule)}  # type: ignore[arg-type]
-        found["rule"] = {"name": type(rule).__name__, **options}
+        found["rule"] = {"name": rule.name, **rule.settings}
     return found | {name: _plain(group[name]) for name in SHOWN if name in group}
 
 

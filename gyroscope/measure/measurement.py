@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from gyroscope.measure.config import frozen, rule_or_none
 from gyroscope.measure.layers import Tracked, keeps_norms_by_name, tracked
-from gyroscope.measure.optimizer_state import is_decoupled, momentum, second_moment
+from gyroscope.measure.optimizer_state import momentum, second_moment
 from gyroscope.measure.optimizers import usable
 from gyroscope.measure.sums import Watch
 from gyroscope.measure.transfer import Crate, Parcel, ship
@@ -97,7 +97,7 @@ class Gauge:
             self._watches[layer.parameter].layer = layer  # its group may have another number now
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
         norms_kept = keeps_norms_by_name(self.optimizer)
-        self._decoupled = [is_decoupled(rule) and not norms_kept for rule in rules]
+        self._decoupled = [rule is not None and rule.is_decoupled and not norms_kept for rule in rules]
         return new
 
     @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from gyroscope.theory import SGDM, AdamL2, AdamS, AdamW, Lion, Muon, NAdam, NAdamL2, UpdateRule
+from gyroscope.theory import UpdateRule
 
 State = Mapping[str, Any]
 Group = Mapping[str, Any]
@@ -75,18 +75,9 @@ class Recall(NamedTuple):
 
 def recall(rule: UpdateRule | None, group: Group, norms_kept: bool) -> Recall | None:
     """How the rule's momentum came about; None where it is transported, or the rule is unknown, or has none."""
-    decay = 0.0 if norms_kept else float(group.get("weight_decay", 0.0))
-    if isinstance(rule, SGDM):
-        return Recall(rule.momentum, 1 - float(group.get("dampening", 0.0)), decay) if rule.momentum else None
-    if isinstance(rule, Muon):
-        return Recall(rule.momentum, 1 - rule.momentum, 0.0) if rule.momentum else None
-    if isinstance(rule, AdamW | AdamL2 | NAdam | NAdamL2 | AdamS | Lion):
-        beta = rule.betas[isinstance(rule, Lion)]
-        coupled = isinstance(rule, AdamL2 | NAdamL2 | AdamS)
-        return Recall(beta, 1 - beta, decay if coupled else 0.0) if beta else None
-    return None
-
-
-def is_decoupled(rule: UpdateRule | None) -> bool:
-    """Whether weight decay acts beside the gradient and not through it."""
-    return isinstance(rule, AdamW | NAdam | Lion | Muon)
+    if rule is None or rule.momentum_step is None:
+        return None
+    keep, share = rule.momentum_step
+    share *= 1 - float(group.get("dampening", 0.0))  # only torch's SGD has it
+    decay = 0.0 if norms_kept or rule.is_decoupled else float(group.get("weight_decay", 0.0))
+    return Recall(keep, share, decay)

@@ -1,7 +1,7 @@
 """What theory says of each layer at a sample: where it would settle, and where it should be by now."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import atan, isfinite
 from typing import Any, NamedTuple, final
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope.measure.quantities import NAN, Prediction
-from gyroscope.theory import SGDM, UpdateRule
+from gyroscope.theory import UpdateRule
+from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Motion
-from gyroscope.theory.weights import Weights
 
 Group = Mapping[str, Any]
 
@@ -129,7 +129,7 @@ def _obey(cohort: Cohort, rule: UpdateRule) -> None:
     if _besides_lr(rule) == _besides_lr(cohort.rule):
         return
     motion = rule.motion(cohort.motion.norm2)
-    if type(rule) is not type(cohort.rule):
+    if rule.name != cohort.rule.name:
         cohort.motion = motion
     for name in {"rule", "inputs"} & vars(motion).keys():
         setattr(cohort.motion, name, getattr(motion, name))
@@ -137,25 +137,24 @@ def _obey(cohort: Cohort, rule: UpdateRule) -> None:
 
 
 def _besides_lr(rule: UpdateRule) -> tuple[object, ...]:
-    names = (one.name for one in fields(rule))  # type: ignore[arg-type]  # every rule is a dataclass
-    return type(rule), *(getattr(rule, name) for name in names if name != "lr")
+    return rule.name, *(value for name, value in rule.settings.items() if name != "lr")
 
 
 def _decaying(rule: UpdateRule, weight_decay: float) -> UpdateRule:
     """The rule with the weight decay of an earlier step."""
-    if getattr(rule, "weight_decay", weight_decay) == weight_decay:
+    if not rule.has_weight_decay or rule.weight_decay == weight_decay:
         return rule
-    return replace(rule, weight_decay=weight_decay)  # type: ignore[type-var]
+    return rule.replace(weight_decay=weight_decay)
 
 
 def _share(rule: UpdateRule, group: Group) -> float:
     """What `rule_of` makes of torch's dampening: a smaller learning rate."""
-    return 1 - float(group.get("dampening", 0.0)) if isinstance(rule, SGDM) and rule.momentum else 1.0
+    return 1 - float(group.get("dampening", 0.0)) if rule.momentum_step is not None else 1.0
 
 
 def _alike(rule: UpdateRule, subjects: Sequence[Subject]) -> list[list[Subject]]:
     """Layers that one `Weights` can describe."""
-    if "shape" not in rule.needs:
+    if not rule.whole_matrix:
         return [list(subjects)] if subjects else []
     shapes = dict.fromkeys(subject.shape for subject in subjects)
     return [[subject for subject in subjects if subject.shape == shape] for shape in shapes]
@@ -163,12 +162,12 @@ def _alike(rule: UpdateRule, subjects: Sequence[Subject]) -> list[list[Subject]]
 
 def _weights(rule: UpdateRule, subjects: Sequence[Subject]) -> Weights:
     fan_in, gradient = (np.array([getattr(s, name) for s in subjects], float) for name in ("fan_in", "unit_grad_norm"))
-    return Weights(fan_in, gradient, subjects[0].shape if "shape" in rule.needs else None)
+    return Weights(fan_in, gradient, subjects[0].shape if rule.whole_matrix else None)
 
 
 def _parts(rule: UpdateRule, subject: Subject) -> float:
     """Norm of what the rule takes for one vector over the norm of one of ours: Muon's is the whole matrix."""
-    return float(subject.vectors**0.5) if "shape" in rule.needs else 1.0
+    return float(subject.vectors**0.5) if rule.whole_matrix else 1.0
 
 
 def _values(value: Any, count: int) -> list[float]:

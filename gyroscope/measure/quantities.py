@@ -15,10 +15,10 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope.measure.merge import Array
-from gyroscope.measure.optimizer_state import Recall, is_decoupled
+from gyroscope.measure.optimizer_state import Recall
 from gyroscope.measure.sums import ROW
 from gyroscope.store import Quantity
-from gyroscope.theory import SGDM, Lion, UpdateRule
+from gyroscope.theory import UpdateRule
 
 NAN = float("nan")
 
@@ -122,21 +122,23 @@ class Vectors:
     def lambda_u(self) -> Array:
         """Weight decay to which the radial part of the gradient amounts, in the unit of λ."""
         rule = self.at.rule
-        if isinstance(rule, Lion):  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
-            beta1 = rule.betas[0]
+        if rule is None:
+            return np.full_like(self.ww, NAN)
+        beta1 = rule.sign_beta
+        if beta1 is not None:  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
             return self.wg * np.sqrt(2 * self.at.fan_in / np.pi / c2) / self.ww
-        if is_decoupled(rule):
+        if rule.is_decoupled:
             return self.ws / self.ww if self.at.adam else np.full_like(self.ww, NAN)
-        return self.wg / self.ww if rule is not None else np.full_like(self.ww, NAN)
+        return self.wg / self.ww
 
     @property
     def smd_h(self) -> Array:
         """What drives the norm under SGD with momentum; not Nesterov's."""
-        rule = self.at.rule
-        if not isinstance(rule, SGDM) or rule.nesterov:
+        momentum = None if self.at.rule is None else self.at.rule.heavy_ball
+        if momentum is None:
             return np.full_like(self.ww, NAN)
-        return (self.gg + 2 * rule.momentum * self.gm) * self.ww
+        return (self.gg + 2 * momentum * self.gm) * self.ww
 
 
 def _momentum_before(

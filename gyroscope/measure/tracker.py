@@ -26,7 +26,7 @@ from gyroscope.measure.sampling import Auto, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.groups import Invariance
 from gyroscope.store import Run, open_run
-from gyroscope.theory.weights import Weights
+from gyroscope.theory.law import Weights
 
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis

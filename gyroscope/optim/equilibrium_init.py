@@ -61,10 +61,10 @@ def _bring_(name: str, parameter: Tensor, split: Split, rule: UpdateRule, unit_g
         raise ValueError(f"lr=0 has no equilibrium for {name!r}: call to_equilibrium_ before a warmup is set up")
     if "unit_grad_norm" in rule.needs and unit_grad_norm is None:
         raise ValueError(
-            f"{type(rule).__name__} needs unit_grad_norm for {name!r}: pass unit_grad_norm=… (a number or a dict by "
+            f"{rule.name} needs unit_grad_norm for {name!r}: pass unit_grad_norm=… (a number or a dict by "
             "name), or loss=… to measure it"
         )
-    if "shape" in rule.needs:  # Muon turns the matrix as a whole
+    if rule.whole_matrix:  # Muon turns the matrix as a whole
         split = Split("tensor")
     norms = split.norm(parameter)
     grads = torch.ones_like(norms) if unit_grad_norm is None else torch.as_tensor(unit_grad_norm).expand_as(norms)

@@ -18,8 +18,8 @@ from gyroscope.optim._engine.shards import across_processes, local
 from gyroscope.optim._engine.turning import How, Inner, Plan, rotate_compiled, row_state, slack, turn_with_others
 from gyroscope.optim._engine.workspace import Kept, Workspace
 from gyroscope.optim.formulas import Turning, given
+from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.weights import Weights
 
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")

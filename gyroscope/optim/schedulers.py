@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import fields
 from math import log
 from typing import Any, final
 
@@ -118,7 +117,7 @@ class CorrectedDecay(AfterScheduler):
         groups = optimizer.param_groups
         for group in groups:
             rule = rule_of(group, optimizer)
-            if "corrected_decay" not in {field.name for field in fields(rule)}:  # type: ignore[arg-type]
+            if not rule.is_decoupled:
                 raise ValueError(
                     f"{type(optimizer).__name__} puts weight decay into the gradient: corrected decay is for decoupled "
                     "decay, as AdamW's or decoupled_weight_decay=True"

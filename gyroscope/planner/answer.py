@@ -13,8 +13,8 @@ from gyroscope.advice.question import Question
 from gyroscope.advice.words import sig
 from gyroscope.planner.settings import RULES, TYPICAL
 from gyroscope.theory import Match, match
+from gyroscope.theory.convergence import settling
 from gyroscope.theory.layers import Prediction, predict
-from gyroscope.theory.transient import settling
 
 TOO_FAST = 0.1
 """Radians per step above which a vector is turned around within a few dozen steps by noise alone."""
@@ -69,7 +69,7 @@ def _settling(one: Prediction, question: Question) -> tuple[Level, str]:
     if one.forecast is None:
         names = " and ".join("--" + name.replace("_", "-") for name in one.layer.missing(question.rule))
         return "missing", f"Whether it settles cannot be said without {names}."
-    if not hasattr(question.rule, "weight_decay"):
+    if not question.rule.has_weight_decay:
         return "good", "The norm is held and the schedule sets the rotation at every step: nothing has to settle."
     X, settles_at = one.forecast.total_decay, one.settles_at
     if X == 0:
@@ -92,7 +92,7 @@ def _settling(one: Prediction, question: Question) -> tuple[Level, str]:
 
 
 def _start(one: Prediction, question: Question) -> str:
-    if one.forecast is None or not hasattr(question.rule, "weight_decay") or not one.equilibrium.angular_update:
+    if one.forecast is None or not question.rule.has_weight_decay or not one.equilibrium.angular_update:
         return ""
     if one.warmup is None:
         ratio = (one.equilibrium.norm or 0.0) / one.layer.norm

@@ -1,10 +1,9 @@
 """Where a run starts: each weight of a model, its vectors and their norms, its rule and, measured, its gradient."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,60 +14,13 @@ from gyroscope.model.preserve import untouched
 from gyroscope.model.probe import Invariance, Loss
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.planner.rates import Rates
-from gyroscope.theory import Equilibrium, Hyperball, UpdateRule
+from gyroscope.theory import FixedNorm, UpdateRule
+from gyroscope.theory.law import Weights
 from gyroscope.theory.layers import Layer
-from gyroscope.theory.recursion import Array, Motion, Number, Step
 from gyroscope.theory.rules.base import MEANING
-from gyroscope.theory.weights import Weights
 
 BATCHES = 8
 """Batches over which gradients are measured: an RMS over the vectors of a layer, so that few are enough."""
-
-
-@final
-@dataclass(frozen=True)
-class Held(UpdateRule):
-    """Rotation by decree of a rotational optimizer: norms stay, and each step turns by the angle of `rule`.
-
-    tan η_r(t) = sqrt(2·a_t/τ)     (RE Algorithm 1, Table 1)
-    """
-
-    rule: UpdateRule
-
-    norm_power = 0.0
-
-    @property
-    def lr(self) -> float:  # type: ignore[override]
-        """The rule's."""
-        return self.rule.lr
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The whole shape if the rule's angle depends on it; norms are as they are."""
-        return tuple(name for name in self.rule.needs if name == "shape")
-
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The angle alone: any norm stays as it is."""
-        angle: Number = self.rule.at(lr, weights, leading=True).angular_update
-        return Equilibrium(angle if leading else np.arctan(angle), None, None, None)
-
-    def motion(self, norm2: Array) -> Motion:
-        """Tangent steps, and the norm unchanged."""
-        return HeldMotion(norm2, self)
-
-
-@final
-class HeldMotion(Motion):
-    """Tangent steps at a norm that never changes."""
-
-    def __init__(self, norm2: Array, held: Held) -> None:
-        super().__init__(norm2)
-        self.held = held
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        tangent: Number = self.held.at(lr[:, None], weights, leading=True).angular_update
-        zero, still = np.zeros((len(lr), 1)), np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
-        return Step(zero, zero, tangent**2 * self.norm2, still)
 
 
 @final
@@ -108,8 +60,9 @@ class Weight:
         missing = layer.missing(self.rule)
         if missing and measured:
             return "no gradient reaches it"
-        rule = type(self.rule).__name__
-        return "".join(f"{rule} needs {name}, {MEANING[name]}; pass loss= to measure it" for name in missing[:1])
+        return "".join(
+            f"{self.rule.name} needs {name}, {MEANING[name]}; pass loss= to measure it" for name in missing[:1]
+        )
 
 
 def weights_of(
@@ -124,7 +77,7 @@ def weights_of(
         its_rates = rates[number[p]]
         rule, unknown = _rule(its_rates, optimizer)
         split = _split(entry, its_rates.group, found.get(entry.name))
-        if rule is not None and "shape" in rule.needs:  # Muon turns the matrix as a whole
+        if rule is not None and rule.whole_matrix:  # Muon turns the matrix as a whole
             split = Split("tensor") if split.rotates(p.shape) else split
         if split.rotates(p.shape):
             yield Weight(entry.name, p, split, its_rates, rule, unknown)
@@ -143,9 +96,9 @@ def _rule(rates: Rates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
     except ValueError as error:
         return None, str(error)
     if keeps_norms(optimizer):
-        return rule if isinstance(rule, Hyperball) else Held(rule), ""
-    if rates.corrected and "corrected_decay" in {field.name for field in fields(rule)}:  # type: ignore[arg-type]
-        rule = replace(rule, corrected_decay=True)  # type: ignore[type-var]
+        return rule if rule.keeps_norm else FixedNorm(rule), ""
+    if rates.corrected and rule.is_decoupled:
+        rule = rule.replace(corrected_decay=True)
     return rule, ""
 
 

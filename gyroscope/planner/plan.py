@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import nn
 from torch.optim import Optimizer
 
+from gyroscope._types import Array
 from gyroscope.advice.plan_sentences import Sentence, layer_table
 from gyroscope.advice.plan_summary import Told, imbalance, summary, worst, worst_first
 from gyroscope.advice.question import Question
@@ -23,7 +24,6 @@ from gyroscope.render.plan_page import render
 from gyroscope.render.plan_text import said, table
 from gyroscope.theory import Forecast
 from gyroscope.theory.layers import Layer, Prediction, predict
-from gyroscope.theory.recursion import Array
 from gyroscope.theory.schedules import check_count, check_length
 
 CURVES = 7
@@ -178,8 +178,7 @@ def _told(weights: Sequence[tuple[Weight, Layer]]) -> dict[str, Told]:
     told = {}
     for weight, layers in questions.values():
         assert weight.rule is not None
-        name = type(weight.rule).__name__
-        question = Question(name, weight.rule, weight.rates.schedule, tuple(layers), None, ())
+        question = Question(weight.rule.name, weight.rule, weight.rates.schedule, tuple(layers), None, ())
         told.update(
             {one.layer.name: (question, one) for one in predict(question.rule, question.schedule, question.layers)}
         )

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from gyroscope._types import Array
 from gyroscope.model.preserve import random_state, restore_random_state
 from gyroscope.optim.schedulers import EquilibriumRescale
-from gyroscope.theory.recursion import Array
 from gyroscope.theory.schedules import Schedule, multipliers
 
 Scheduler = Any

@@ -30,8 +30,8 @@ from gyroscope.theory import (
     linear,
     step,
 )
+from gyroscope.theory.law import Weights
 from gyroscope.theory.layers import Layer
-from gyroscope.theory.weights import Weights
 
 RULES: dict[str, type[UpdateRule]] = {
     "adamw": AdamW,

@@ -33,9 +33,9 @@ class PlanText:
 
     def _head(self) -> Iterator[RenderableType]:
         rule, schedule = self.answer.question.rule, self.answer.question.schedule
-        settings = ", ".join(f"{name}={value}" for name, value in vars(rule).items() if value is not False)
+        settings = ", ".join(f"{name}={value}" for name, value in rule.settings.items() if value is not False)
         ramp = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-        yield Text(f"{type(rule).__name__}({settings})", style="bold")
+        yield Text(f"{rule.name}({settings})", style="bold")
         yield Text(f"{schedule.name} schedule over {schedule.steps:,} steps{ramp}\n")
 
     def _chart(self) -> Iterator[RenderableType]:

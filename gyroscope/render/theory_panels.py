@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +9,9 @@ import numpy.typing as npt
 
 from gyroscope.advice.record import Reading
 from gyroscope.render.run_data import Array, Betas, Neighbour, Plane, Stability
-from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, NAdam, NAdamL2, UpdateRule, match
+from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
-from gyroscope.theory.weights import Weights
+from gyroscope.theory.law import Weights
 
 GRID = 33
 """Points along each axis of the plane."""
@@ -35,7 +34,7 @@ def plane(layers: Sequence[Reading]) -> Plane | None:
     group = groups.most_common(1)[0][0]
     members = [reading for reading in layers if reading.layer.group == group]
     rule: Any = members[0].rule
-    if rule is None or not (rule.lr > 0 and getattr(rule, "weight_decay", 0) > 0):
+    if rule is None or not (rule.lr > 0 and rule.weight_decay > 0):
         return None
     weights = _typical(members)
     neighbours = list(_neighbours(rule, weights))
@@ -47,7 +46,7 @@ def plane(layers: Sequence[Reading]) -> Plane | None:
     for row, decay in enumerate(weight_decay.tolist()):
         try:
             with np.errstate(all="ignore"):
-                found = replace(rule, lr=float(lr[0]), weight_decay=decay).at(lr, weights)
+                found = rule.replace(lr=float(lr[0]), weight_decay=decay).at(lr, weights)
         except ValueError:  # what the rule cannot do leaves a gap
             continue
         rotation[row] = np.nan if found.angular_update is None else found.angular_update
@@ -65,7 +64,7 @@ def _typical(layers: Sequence[Reading]) -> Weights:
 
 def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[Neighbour]:
     for other, fixed in OTHERS:
-        if isinstance(rule, other):
+        if rule.name == other.__name__:
             continue
         try:
             found = match(rule, other, fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm, **fixed)
@@ -84,8 +83,7 @@ def _axis(values: Sequence[float]) -> Array:
 
 def betas_of(reading: Reading) -> tuple[float, float] | None:
     """Adam's, where the stability of its two averages is a question."""
-    rule = reading.rule
-    return rule.betas if isinstance(rule, AdamW | NAdam | AdamL2 | NAdamL2) and rule.betas[1] > 0 else None
+    return None if reading.rule is None else reading.rule.adam_betas
 
 
 def stability(layers: Sequence[Reading]) -> Stability | None:
@@ -105,7 +103,7 @@ def bound_of(layers: Sequence[Reading]) -> Bound:
     """
     plain = [reading for reading in layers if not reading.keeps_norm]
     betas = {pair for reading in plain if (pair := betas_of(reading)) is not None}
-    return Bound(betas, any(isinstance(reading.rule, Lion) for reading in plain))
+    return Bound(betas, any(reading.rule is not None and reading.rule.sign_beta is not None for reading in plain))
 
 
 def update_bound(bound: Bound, steps: npt.NDArray[np.int64]) -> Array:

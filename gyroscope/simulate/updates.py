@@ -106,7 +106,7 @@ class AdamUpdate(RuleUpdate):
     def __init__(self, rules: Sequence[AdamW | AdamL2], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
         (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w)
-        self.l2 = isinstance(rules[0], AdamL2)
+        self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
         """w ← (1-a)·w - lr·m̂/√v̂, or with L2 in the gradient and a = 0."""
@@ -126,7 +126,7 @@ class NAdamUpdate(RuleUpdate):
     def __init__(self, rules: Sequence[NAdam | NAdamL2], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
         (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w)
-        self.l2 = isinstance(rules[0], NAdamL2)
+        self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
         """AdamW's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) in the place of m̂."""
@@ -194,7 +194,7 @@ class AdamSUpdate(TransportUpdate):
     def __init__(self, rules: Sequence[AdamS | AdamSRT], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
         (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w[:, :1])
-        self.transport = isinstance(rules[0], AdamSRT)
+        self.transport = rules[0].transports_momentum
 
     def __call__(self, t: int, multiplier: float) -> None:
         """Adam's step with one v per vector; Adam-SRT: m ← RT(m), v ← v·‖w‖²/‖w'‖²     (SP Algorithm 1)."""

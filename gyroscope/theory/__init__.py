@@ -1,6 +1,6 @@
 """Hyper-parameters to prediction: floats and NumPy, never torch."""
 
-from gyroscope.theory import convergence, sensitivity, sphere, stability, transient
+from gyroscope.theory import convergence, sensitivity, sphere, stability
 from gyroscope.theory.forecast import Forecast, forecast
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
@@ -9,7 +9,7 @@ from gyroscope.theory.rules.adam_s import AdamS
 from gyroscope.theory.rules.adam_srt import AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
 from gyroscope.theory.rules.base import Rule, UpdateRule
-from gyroscope.theory.rules.hyperball import Hyperball
+from gyroscope.theory.rules.fixed_norm import FixedNorm, Hyperball
 from gyroscope.theory.rules.lion import Lion
 from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam
@@ -26,6 +26,7 @@ __all__ = [
     "AdamSRT",
     "AdamW",
     "Equilibrium",
+    "FixedNorm",
     "Forecast",
     "Hyperball",
     "Lion",
@@ -47,6 +48,5 @@ __all__ = [
     "sphere",
     "stability",
     "step",
-    "transient",
     "with_warmup",
 ]

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import positive_array
-from gyroscope.theory.law import over
-from gyroscope.theory.recursion import BLOCK, Array, Motion, Number
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Weights, over
+from gyroscope.theory.recursion import BLOCK, Motion
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers
-from gyroscope.theory.weights import Weights
 
 SETTLED = 0.1
 """A norm within this fraction of its equilibrium has settled."""

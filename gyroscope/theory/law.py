@@ -6,11 +6,13 @@ and the time over which u stays correlated – settle everything: norm, angle pe
 """
 
 from dataclasses import dataclass
-from math import log
+from math import log, prod
+from typing import Any
 
 import numpy as np
 
-from gyroscope.theory.recursion import Number
+from gyroscope._checks import positive_array
+from gyroscope._types import Array, Int64, Number
 
 
 @dataclass(frozen=True)
@@ -93,3 +95,75 @@ def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equi
         update_rms=update_rms,
         timescale=forgetting_time(decay),
     )
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Autocorrelation of the update that falls geometrically: rho(k) = first · ratio^(k-1) for k ≥ 1.
+
+    Momentum, Nesterov's momentum and Lion's interpolation all have this form.
+    """
+
+    first: Number
+    ratio: Number
+
+    @classmethod
+    def of_filter(cls, c0: Number, c1: Number, ratio: Number) -> "Correlation":
+        """Of u_t = c0·g_t + c1·Σ_{i≥1} ratio^(i-1)·g_{t-i} with white g."""
+        tail = c1 * c1 / (1 - ratio * ratio)
+        return cls((c0 * c1 + ratio * tail) / (c0 * c0 + tail), ratio)
+
+    @classmethod
+    def of_average(cls, beta: Number) -> "Correlation":
+        """Of an exponential moving average: rho(k) = beta^k."""
+        return cls(beta, beta)
+
+    def time(self, a: Number = 0.0) -> Number:
+        """τ(a) = 1 + 2 Σ_k rho(k) (1-a)^k: the steps over which updates add up in one direction.
+
+        >>> Correlation.of_average(0.9).time()
+        19.000000000000004
+        """
+        return 1 + 2 * self.first * (1 - a) / (1 - self.ratio * (1 - a))
+
+
+@dataclass(frozen=True)
+class OddCorrelation:
+    """Correlation of an odd function of Gaussians, a sign or an orthogonalisation: Σ_n weights_n·rho(k)^powers_n."""
+
+    linear: Correlation
+    powers: Int64
+    weights: Array
+
+    def time(self, a: Number = 0.0) -> Number:
+        """τ(a) of the sum, power by power: each of them is geometric in k.
+
+        >>> f"{OddCorrelation(Correlation.of_average(0.9), np.array([1]), np.array([1.0])).time():.0f}"
+        '19'
+        """
+        keep = np.asarray(1 - a)[..., None]
+        first, ratio = self.linear.first**self.powers, self.linear.ratio**self.powers
+        return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a prediction may need to know about the weights; None where unknown. Arrays describe many layers at once."""
+
+    fan_in: Any = None
+    unit_grad_norm: Any = None
+    shape: Any = None
+
+    @classmethod
+    def checked(cls, fan_in: object, unit_grad_norm: object, shape: object) -> "Weights":
+        """The same, validated; a shape (as torch has it, outputs first) also gives the fan-in of one row."""
+        if shape is not None:
+            if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape) or not shape:
+                raise ValueError(f"shape={shape!r} must be a tuple of positive whole numbers, for example (256, 128)")
+            shape = tuple(shape)
+            fan_in = prod(shape[1:]) if fan_in is None else fan_in
+        return cls(
+            None if fan_in is None else positive_array("fan_in", fan_in),
+            None if unit_grad_norm is None else positive_array("unit_grad_norm", unit_grad_norm),
+            shape,
+        )

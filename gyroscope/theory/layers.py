@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from gyroscope.theory.forecast import Forecast, forecast
-from gyroscope.theory.law import Equilibrium
+from gyroscope.theory.law import Equilibrium, Weights
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule, constant
-from gyroscope.theory.weights import Weights
 
 OVER_ROTATION = 1.1
 """Rotation over its equilibrium above which the start counts as too fast."""
@@ -74,7 +73,7 @@ def foretell(
     """The forecast of each layer; all are followed together, but for those that need their whole shape."""
     if not layers:
         return []
-    if "shape" in rule.needs:
+    if rule.whole_matrix:
         return [forecast(rule, schedule, norm=layer.norm, **layer.known, progress=progress) for layer in layers]
     inputs: dict[str, Any] = {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
     told = None if progress is None else lambda done: progress(done * len(layers))

@@ -117,9 +117,7 @@ def _explain_what_is_missing(
     if all(eq.timescale is not None or needs for eq, needs in ((target, rule.needs), (trial, other.needs))):
         missing = next(name for name in rule.needs + other.needs if inputs[name] is None)
         remedy = f"pass {missing}=… ({MEANING[missing]})"
-    raise ValueError(
-        f"{type(rule).__name__} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}"
-    )
+    raise ValueError(f"{rule.name} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}")
 
 
 def _value(eq: Equilibrium, name: str) -> Any:

@@ -7,17 +7,12 @@ weight, momentum and gradient share one recursion of E‖w‖², E⟨w,m⟩ and 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
-from gyroscope.theory.weights import Weights
-
-Number: TypeAlias = Any
-"""A float, a NumPy array or a tensor: closed forms are made of operators, so each of them works."""
-
-Array = npt.NDArray[np.float64]
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Weights
 
 BLOCK = 128
 """Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache."""

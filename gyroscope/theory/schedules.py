@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.recursion import Number
+from gyroscope._types import Number
 
 Multiplier: TypeAlias = Callable[[Any], Any]
 """Any function of the step; the named schedules are such functions that also know how long they run."""

@@ -8,7 +8,8 @@ Floats and arrays (layers, neurons, steps) alike.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gyroscope._types import Values
 
 __all__ = [
     "Corrected",
@@ -19,8 +20,6 @@ __all__ = [
     "radial_decay",
     "scaled_gradient_error",
 ]
-
-Values = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from torch.optim import lr_scheduler
 import gyroscope as gyro
 from gyroscope import optim
 from gyroscope.geometry import Split
-from gyroscope.planner.model import Held
-from gyroscope.theory import AdamW, cosine, forecast
+from gyroscope.theory import AdamW, FixedNorm, cosine, forecast
 
 STEPS = 60
 
@@ -278,7 +277,7 @@ def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
     optimizer = optim.RotationalAdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
     foretold = gyro.plan(model, optimizer, lambda t: 1 / (t + 1), steps=STEPS)
     course = foretold.layers["0.weight"]
-    assert course.rule == Held(AdamW(1e-2, 0.5))
+    assert course.rule == FixedNorm(AdamW(1e-2, 0.5))
     assert (course.settled_at, course.over_rotation) == (0, pytest.approx(1.0))
     assert np.ptp(course.norm) == pytest.approx(0.0)
     before = model[0].weight.detach() - model[0].weight.detach().mean(1, keepdim=True)

@@ -22,8 +22,8 @@ from gyroscope.theory import (
     linear,
     step,
 )
-from gyroscope.theory.transient import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
-from gyroscope.theory.weights import Weights
+from gyroscope.theory.convergence import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
+from gyroscope.theory.law import Weights
 from tests import walk
 
 C = 128

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Hyperball, Lion, Muon, NAdam, NAdamL2, Rule
-from gyroscope.theory.rules.base import Weights
+from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.lion import correlation
 from tests import walk
 

@@ -14,7 +14,7 @@ from gyroscope.lab.picture import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._walks import telling
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
-from gyroscope.theory.transient import end_norm_ratio, falls_out_before_end
+from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
 
 COST = {"quick": "30 s", "paper": "6 min"}
 NAMES = ("AdamW", "SGDM", "Lion")

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.law import Equilibrium, forgetting_time, over
-from gyroscope.theory.recursion import Array, LinearMotion, Number
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, over
+from gyroscope.theory.recursion import LinearMotion
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.coupled import (
     UNDETERMINED,
     balance,
@@ -15,7 +16,6 @@ from gyroscope.theory.rules.coupled import (
     never_settles,
 )
 from gyroscope.theory.rules.sgdm import HeavyBall
-from gyroscope.theory.weights import Weights
 
 
 @final
@@ -42,6 +42,16 @@ class AdamL2(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
+        return self.betas if self.betas[1] > 0 else None
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β1·m + (1-β1)·g."""
+        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Exact, or the paper's cubic, which is exact at β1 = 0."""

@@ -6,12 +6,12 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.law import Equilibrium, leading_order
-from gyroscope.theory.recursion import Array, LinearMotion, Number
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, leading_order
+from gyroscope.theory.recursion import LinearMotion
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.coupled import UNDETERMINED, coupled_adam_equilibrium, coupled_adam_motion, never_settles
 from gyroscope.theory.rules.sgdm import HeavyBall
-from gyroscope.theory.weights import Weights
 
 
 @final
@@ -37,6 +37,11 @@ class AdamS(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β1·m + (1-β1)·g."""
+        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Exact as Adam with L2, or with the decay's own share in v left out."""

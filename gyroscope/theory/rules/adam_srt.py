@@ -6,12 +6,12 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.law import Equilibrium, forgetting_time, leading_order, turning_angle
-from gyroscope.theory.recursion import Array, Motion, Number, Step, adam_scale
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, turning_angle
+from gyroscope.theory.recursion import Motion, Step, adam_scale
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.coupled import UNDETERMINED, balance, never_settles
 from gyroscope.theory.rules.sgd_mrt import transported_power
-from gyroscope.theory.weights import Weights
 
 
 @final
@@ -33,6 +33,7 @@ class AdamSRT(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
     norm_power: ClassVar[float] = 1 / 3
+    transports_momentum: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.correlation import Correlation
-from gyroscope.theory.law import Equilibrium, equilibrium_angle
-from gyroscope.theory.recursion import Array, Combination, LinearMotion, Number
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle
+from gyroscope.theory.recursion import Combination, LinearMotion
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
-from gyroscope.theory.weights import Weights
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
@@ -46,10 +45,22 @@ class AdamW(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     norm_power: ClassVar[float] = 0.5
+    is_decoupled: ClassVar[bool] = True
+    rotational_twin: ClassVar[str | None] = "RotationalAdamW"
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
+        return self.betas if self.betas[1] > 0 else None
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β1·m + (1-β1)·g."""
+        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1)."""

@@ -1,28 +1,98 @@
 """What every update rule is: hyper-parameters in, equilibrium and motion out; and a rule of one's own."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, final
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 
 from gyroscope._checks import check_fraction, check_non_negative, positive_array
-from gyroscope.theory.correlation import Correlation
-from gyroscope.theory.law import Equilibrium, law, leading_order
-from gyroscope.theory.recursion import Array, Motion, Number, StationaryMotion
-from gyroscope.theory.weights import Weights
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, Equilibrium, Weights, law, leading_order
+from gyroscope.theory.recursion import Motion, StationaryMotion
+
+
+class MomentumStep(NamedTuple):
+    """How a momentum takes in a gradient: m <- keep·m + share·g, g with the L2 term where decay is not decoupled."""
+
+    keep: float
+    share: float
 
 
 class UpdateRule(ABC):
-    """An optimizer's update rule with its hyper-parameters: what it settles at, and how it gets there."""
+    """An optimizer's update rule with its hyper-parameters: what it settles at, and how it gets there.
+
+    What other rooms ask of a rule are attributes and properties of this class, so that nobody tests for its type.
+    """
 
     lr: float
+    weight_decay: float
+    """0 where the rule has no such setting."""
     corrected_decay: bool = False
     """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    has_weight_decay: ClassVar[bool] = True
+    """Whether weight_decay is one of the rule's settings."""
+    is_decoupled: ClassVar[bool] = False
+    """Whether weight decay acts on the weight itself and not through the gradient; these rules have corrected_decay."""
+    keeps_norm: ClassVar[bool] = False
+    """Whether every vector stays at the norm it started with, so that nothing has to settle."""
+    transports_momentum: ClassVar[bool] = False
+    """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
+    rotational_twin: ClassVar[str | None] = None
+    """The class in gyroscope.optim that turns every vector by this rule's equilibrium angle."""
+    angle_formula: ClassVar[str] = (
+        "η_r = sqrt(2a/τ) to leading order; exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)); "
+        "a: decay per step, τ: correlation time of the updates"
+    )
     needs: ClassVar[tuple[str, ...]]
     """The inputs without which this rule's norm is not determined."""
     norm_power: ClassVar[float]
     """x in: equilibrium norm ∝ lr^x, without corrected decay."""
+    gradient_scales_update: ClassVar[bool] = False
+    """Whether an update is as long as its gradients, which grow as the weight shrinks; Adam's and Lion's are not."""
+
+    @property
+    def name(self) -> str:
+        """The rule's name: AdamW, SGDM, …"""
+        return type(self).__name__
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hyper-parameters by name, in the order of the constructor.
+
+        >>> Rule(decay=1e-4, correlation_time=19.0).settings
+        {'decay': 0.0001, 'correlation_time': 19.0, 'update_rms': None}
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # a dataclass
+
+    def replace(self, **changes: Any) -> Self:
+        """The same rule with some settings changed, and checked again."""
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    @property
+    def whole_matrix(self) -> bool:
+        """Whether the vector that turns is the whole matrix, as under Muon."""
+        return "shape" in self.needs
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """Adam's (β1, β2) where stability of its two averages per entry is a question (CT); None elsewhere."""
+        return None
+
+    @property
+    def sign_beta(self) -> float | None:
+        """β1 of the interpolation c = β1·m + (1-β1)·g of which the update is the sign; None where it is no sign."""
+        return None
+
+    @property
+    def heavy_ball(self) -> float | None:
+        """Momentum of SGDM in its plain form, for which SMD's map holds; None elsewhere."""
+        return None
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """How the momentum came about; None where there is none, where it is transported, or where it is unknown."""
+        return None
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
@@ -34,8 +104,16 @@ class UpdateRule(ABC):
 
     @property
     def norm_exponent(self) -> float:
-        """x in: equilibrium norm ∝ lr^x (RE Table 1)."""
+        """x in: equilibrium norm ∝ lr^x."""
         return 0.0 if self.corrected_decay else self.norm_power
+
+    @property
+    def angle_exponent(self) -> float:
+        """x in: equilibrium angle ∝ lr^x under a schedule. 1/2 for most rules, 1 at a constant norm.
+
+        An angle is lr·‖u‖/‖ω‖, and ‖u‖ ∝ 1/‖ω‖ where updates are as long as gradients.
+        """
+        return 1 - (2 if self.gradient_scales_update else 1) * self.norm_exponent
 
     def equilibrium(
         self,
@@ -95,7 +173,7 @@ def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None
     """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
     for name in inputs:
         if getattr(weights, name) is None:
-            raise ValueError(f"{type(rule).__name__} needs {name} for this: pass {name}=… ({MEANING[name]})")
+            raise ValueError(f"{rule.name} needs {name} for this: pass {name}=… ({MEANING[name]})")
 
 
 MEANING = {
@@ -123,6 +201,8 @@ class Rule(UpdateRule):
     correlation_time: float
     update_rms: float | None = None
 
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # its decay is a fraction per step, not per lr
+    has_weight_decay: ClassVar[bool] = False
     lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
     needs: ClassVar[tuple[str, ...]] = ()
     norm_power: ClassVar[float] = 0.5

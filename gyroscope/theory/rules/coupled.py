@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gyroscope.theory.law import Equilibrium, forgetting_time, turning_angle
-from gyroscope.theory.recursion import Array, Inputs, LinearMotion, Number, Scale, adam_scale
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, turning_angle
+from gyroscope.theory.recursion import Inputs, LinearMotion, Scale, adam_scale
 from gyroscope.theory.rules.sgdm import HeavyBall
-from gyroscope.theory.weights import Weights
 
 UNDETERMINED = Equilibrium(None, None, None, None)
 

@@ -2,19 +2,9 @@
 
 from typing import Protocol
 
-from gyroscope.theory.correlation import Correlation, OddCorrelation
-from gyroscope.theory.law import Equilibrium, law, leading_order
-from gyroscope.theory.recursion import (
-    Array,
-    Combination,
-    Inputs,
-    LinearMotion,
-    LinearRule,
-    Number,
-    Scale,
-    adam_scale,
-)
-from gyroscope.theory.weights import Weights
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
+from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale, adam_scale
 
 
 class Decoupled(Protocol):

@@ -7,12 +7,19 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.correlation import Correlation, OddCorrelation
-from gyroscope.theory.law import Equilibrium, equilibrium_angle, law, leading_order
-from gyroscope.theory.recursion import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import (
+    Correlation,
+    Equilibrium,
+    OddCorrelation,
+    Weights,
+    equilibrium_angle,
+    law,
+    leading_order,
+)
+from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at
-from gyroscope.theory.weights import Weights
 
 
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
@@ -62,10 +69,22 @@ class Lion(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     norm_power: ClassVar[float] = 0.5
+    is_decoupled: ClassVar[bool] = True
+    rotational_twin: ClassVar[str | None] = "RotationalLion"
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+
+    @property
+    def sign_beta(self) -> float:
+        """β1."""
+        return self.betas[0]
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β2·m + (1-β2)·g."""
+        return MomentumStep(self.betas[1], 1 - self.betas[1]) if self.betas[1] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C."""

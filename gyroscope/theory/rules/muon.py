@@ -7,13 +7,12 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from gyroscope._checks import check_decay, check_fraction
-from gyroscope.theory.correlation import Correlation, OddCorrelation
-from gyroscope.theory.law import Equilibrium, forgetting_time
-from gyroscope.theory.recursion import Array, Number, StationaryMotion
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, forgetting_time
+from gyroscope.theory.recursion import StationaryMotion
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.rules.nadam import nesterov_filter
-from gyroscope.theory.weights import Weights
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
@@ -78,12 +77,18 @@ class Muon(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
     norm_power: ClassVar[float] = 0.5
+    is_decoupled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_fraction("momentum", self.momentum)
         if self.adjust_lr_fn not in ("original", "match_rms_adamw"):
             raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be 'original' or 'match_rms_adamw'")
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- α·m + (1-α)·g."""
+        return MomentumStep(self.momentum, 1 - self.momentum) if self.momentum else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law for the whole matrix."""

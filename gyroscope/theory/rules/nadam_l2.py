@@ -6,9 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
-from gyroscope.theory.law import Equilibrium, equilibrium_angle, forgetting_time, turning_angle
-from gyroscope.theory.recursion import Array, LinearMotion, Number
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, turning_angle
+from gyroscope.theory.recursion import LinearMotion
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.coupled import (
     UNDETERMINED,
     coupled_adam_motion,
@@ -18,7 +19,6 @@ from gyroscope.theory.rules.coupled import (
     strength,
 )
 from gyroscope.theory.rules.sgdm import HeavyBall, update_power
-from gyroscope.theory.weights import Weights
 
 
 @final
@@ -43,6 +43,16 @@ class NAdamL2(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
+        return self.betas if self.betas[1] > 0 else None
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β1·m + (1-β1)·g."""
+        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The heavy ball's fixed point, where its step size is the one that v allows at that norm."""

@@ -6,10 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_decay, check_fraction
-from gyroscope.theory.law import Equilibrium, equilibrium_angle, forgetting_time, over, turning_angle
-from gyroscope.theory.recursion import Array, Motion, Number, Step
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
+from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.weights import Weights
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
@@ -51,6 +51,8 @@ class SGDMRT(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
     norm_power: ClassVar[float] = 0.25
+    transports_momentum: ClassVar[bool] = True
+    gradient_scales_update: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)

@@ -7,10 +7,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._checks import check_decay, check_fraction
-from gyroscope.theory.law import Equilibrium, equilibrium_angle, forgetting_time, over, turning_angle
-from gyroscope.theory.recursion import Array, Combination, Inputs, LinearMotion, LinearRule, Number, Scale
-from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.weights import Weights
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
+from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale
+from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 
 
 def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
@@ -116,12 +116,24 @@ class SGDM(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
     norm_power: ClassVar[float] = 0.25
+    gradient_scales_update: ClassVar[bool] = True
+    rotational_twin: ClassVar[str | None] = "RotationalSGD"
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_fraction("momentum", self.momentum)
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- α·m + g; torch's dampening is no part of the rule."""
+        return MomentumStep(self.momentum, 1.0) if self.momentum else None
+
+    @property
+    def heavy_ball(self) -> float | None:
+        """α, unless the form is Nesterov's."""
+        return None if self.nesterov else self.momentum
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The fixed point of the three second moments, or its leading order in lr·λ."""

@@ -1,0 +1,18 @@
+"""Names for the arrays that pass between rooms: one alias for each kind of entry."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Float32: TypeAlias = npt.NDArray[np.float32]
+Int64: TypeAlias = npt.NDArray[np.int64]
+Integers: TypeAlias = npt.NDArray[np.integer]
+"""Whole numbers of any width."""
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+Values: TypeAlias = float | Array
+"""A number, or an array of numbers over layers, neurons or steps."""
+Number: TypeAlias = Any
+"""A float, a NumPy array or a tensor: closed forms consist of operators, so that each of the three works."""

@@ -1,0 +1,107 @@
+"""Rules that keep each vector's norm: the update is made tangent and scaled, and the norm restored."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from gyroscope._checks import check_non_negative
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights
+from gyroscope.theory.recursion import Motion, Step
+from gyroscope.theory.rules.base import UpdateRule
+
+
+@final
+@dataclass(frozen=True)
+class Hyperball(UpdateRule):
+    """Tangent Hyperball: tan η_r = lr at every step, at the norm the weight started with (ours).
+
+    Derived in docs/theory.md, "Hyperball". Rotation follows lr_t, where it follows sqrt(lr_t) under weight decay.
+    How long a direction is remembered depends on the inner optimizer's momentum, so the timescale is left out.
+
+    >>> f"{Hyperball(lr=0.01).equilibrium().angular_update:.6f}"
+    '0.010000'
+    """
+
+    lr: float
+
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
+    has_weight_decay: ClassVar[bool] = False
+    keeps_norm: ClassVar[bool] = True
+    angle_formula: ClassVar[str] = "tan η_r = lr"
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm_power: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_non_negative("lr", self.lr)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The angle alone: any norm stays as it is."""
+        return Equilibrium(lr if leading else np.arctan(lr), None, None, None)
+
+    def motion(self, norm2: Array) -> Motion:
+        """Tangent steps of lr·‖w‖."""
+        return FixedNormMotion(norm2, self)
+
+
+@final
+@dataclass(frozen=True)
+class FixedNorm(UpdateRule):
+    """A rotational optimizer (RE Algorithm 1): norms stay, and each step turns by the equilibrium angle of `rule`.
+
+        tan η_r(t) = sqrt(2·a_t/τ)
+
+    The step of that length along the tangent, brought back to the norm, turns by the arctangent of it.
+
+    >>> from gyroscope.theory import AdamW
+    >>> f"{FixedNorm(AdamW(1e-3, 0.1)).equilibrium().angular_update:.5f}"
+    '0.00324'
+    """
+
+    rule: UpdateRule
+
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle and decays nothing
+    has_weight_decay: ClassVar[bool] = False
+    keeps_norm: ClassVar[bool] = True
+    angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
+    norm_power: ClassVar[float] = 0.0
+
+    @property
+    def lr(self) -> float:  # type: ignore[override]
+        """The rule's."""
+        return self.rule.lr
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The whole shape if the rule's angle depends on it; norms are as they are."""
+        return tuple(name for name in self.rule.needs if name == "shape")
+
+    @property
+    def angle_exponent(self) -> float:
+        """The rule's."""
+        return self.rule.angle_exponent
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The angle alone: any norm stays as it is."""
+        tangent: Number = self.rule.at(lr, weights, leading=True).angular_update
+        return Equilibrium(tangent if leading else np.arctan(tangent), None, None, None)
+
+    def motion(self, norm2: Array) -> Motion:
+        """Tangent steps, and the norm unchanged."""
+        return FixedNormMotion(norm2, self)
+
+
+@final
+class FixedNormMotion(Motion):
+    """Tangent steps at a norm that never changes; to leading order the rule's angle is their tangent."""
+
+    def __init__(self, norm2: Array, rule: Hyperball | FixedNorm) -> None:
+        super().__init__(norm2)
+        self.rule = rule
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        tangent: Number = self.rule.at(lr[:, None], weights, leading=True).angular_update
+        zero = np.zeros((len(lr), 1))
+        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
+        return Step(zero, zero, tangent**2 * self.norm2, still)
