@@ -23,8 +23,9 @@ from gyroscope.live.feed import At, Feed
 from gyroscope.live.run_index import Shelf
 from gyroscope.render import theme
 from gyroscope.render.gather_runs import ordered
+from gyroscope.render.page import asset, linked, plotly
 from gyroscope.render.run_data import Report
-from gyroscope.render.run_page import asset, body, plotly, style
+from gyroscope.render.run_page import body
 from gyroscope.store import RunError
 
 TICK = 1.0
@@ -34,13 +35,6 @@ MOST_RUNS = 8
 IDLE = 60.0
 """Seconds after which a run at which nobody looks any more is closed."""
 
-SHELL = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="assets/style.css"></head><body>
-{body}
-{scripts}
-</body></html>
-"""
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
 <p id="said" role="status"></p>
 <form action="view"><div class="wide"><table><thead><tr><th>run</th><th>state</th><th>samples</th><th>step</th>
@@ -55,7 +49,7 @@ class Watch:
         self.shelf, self.stopping = shelf, stopping
         self.feeds: dict[str, Feed] = {}
         self.assets: dict[str, tuple[Callable[[], str], str]] = {
-            "style.css": (style, "text/css"),
+            "style.css": (lambda: theme.style() + asset("report.css"), "text/css"),
             "theme.js": (theme.script, "text/javascript"),
             "plotly.js": (plotly, "text/javascript"),
             **{name: (partial(asset, name), "text/javascript") for name in ("report.js", "live.js", "list.js")},
@@ -181,8 +175,7 @@ class Watch:
 
 def shell(title: str, inside: str, *scripts: str, code: int = 200) -> Response:
     """A page whose scripts are files, so that nothing in it can be made to run."""
-    tags = "".join(f'<script src="assets/{name}"></script>' for name in scripts)
-    return HTMLResponse(SHELL.format(title=escape(title), body=inside, scripts=tags), code)
+    return HTMLResponse(linked(title, inside, scripts), code)
 
 
 def problem(error: Exception, code: int = 409) -> Response:

@@ -1,5 +1,5 @@
 "use strict";
-// The page of a report: data in the layout of gyroscope/report/data.py, drawn by Plotly.
+// The page of a report: data in the layout of gyroscope/render/run_data.py, drawn by Plotly.
 const Gyroscope = (() => {
   const COLOURS = Look.colours;
   const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter twins for a dark ground

@@ -1,0 +1,76 @@
+"""The HTML skeleton of every page: title, style, script and body, and the files beside this one that go into it."""
+
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+
+from gyroscope.render import theme
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
+)
+"""Content security policy of a page in a file: it runs what it carries and loads nothing."""
+
+GZIP_LEVEL = 5
+"""Higher levels take much longer and save a few percent of Plotly's script."""
+
+
+def standalone(title: str, body: str, *, script: str, style: str = "", packed: Mapping[str, str] | None = None) -> str:
+    """A page in one file that opens from disk without a network. Everything but `title` is HTML, CSS or JavaScript.
+
+    Args:
+        title: plain text of the title; escaped here.
+        body: HTML of the body.
+        script: JavaScript that runs at the end of the body, after the theme's own.
+        style: CSS added to the theme's own.
+        packed: texts by name. Each is stored gzipped in an element `packed-<name>`, which boot.js unpacks.
+
+    >>> print(standalone("a < b", "<h1>a</h1>", script="draw();")[:15])
+    <!doctype html>
+    """
+    head = f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
+    head += f"<style>{theme.style()}{style}</style>"
+    data = [
+        f'<script type="text/plain" id="packed-{name}">{pack(text)}</script>' for name, text in (packed or {}).items()
+    ]
+    return _document(title, head, "\n".join([body, *data, f"<script>{theme.script()}\n{script}</script>"]))
+
+
+def linked(title: str, body: str, scripts: Sequence[str] = ()) -> str:
+    """A page of the server. Its style and scripts are files below assets/, so its policy can forbid inline scripts."""
+    tags = "".join(f'<script src="assets/{name}"></script>' for name in scripts)
+    return _document(title, '<link rel="stylesheet" href="assets/style.css">', f"{body}\n{tags}")
+
+
+def _document(title: str, head: str, body: str) -> str:
+    # An empty icon keeps the browser from asking for /favicon.ico.
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title><link rel="icon" href="data:,">
+{head}</head><body>
+{body}
+</body></html>
+"""
+
+
+def asset(name: str) -> str:
+    """Text of a style sheet, script or HTML file of this package."""
+    return files("gyroscope.render").joinpath(name).read_text(encoding="utf-8")
+
+
+def plotly() -> str:
+    """Plotly's own script, from its Python package."""
+    from plotly.offline import get_plotlyjs  # heavy, and only pages need it
+
+    return str(get_plotlyjs())
+
+
+def pack(text: str) -> str:
+    """Gzip and Base64. No time stamp: the same text gives the same page.
+
+    >>> pack("a") == pack("a")
+    True
+    """
+    return base64.b64encode(gzip.compress(text.encode(), GZIP_LEVEL, mtime=0)).decode()
