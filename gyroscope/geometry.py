@@ -186,6 +186,11 @@ def whole(values: Tensor) -> Tensor:
     return sharded.redistribute(placements=[Replicate()] * sharded.device_mesh.ndim)
 
 
+def gathered(values: Tensor) -> Tensor:
+    """Values per vector of a DTensor as a plain tensor, the same on every process; a plain tensor as it is."""
+    return cast(Any, values).full_tensor() if hasattr(values, "placements") else values
+
+
 def _is_partial(values: Tensor) -> bool:
     return any(placement.is_partial() for placement in getattr(values, "placements", ()))
 

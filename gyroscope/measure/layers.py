@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope.geometry import Split
-from gyroscope.model.groups import Invariance
-from gyroscope.model.parameters import Entry, entries
+from gyroscope.model.selection import Decision, Invariance, decide
 from gyroscope.optim._engine.shards import local
 from gyroscope.optim.torch_rules import keeps_norms
 
@@ -24,9 +23,6 @@ Ids = npt.NDArray[np.int64]
 LONGEST = 2**13
 """Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
 would spread over threads."""
-
-TURN_BY_GROUP = {"AdamS", "AdamSRT", "SGDMRT", "SphericalAdam"}
-"""Optimizers, beside the rotational ones, to which a group's granularity is more than a remark."""
 
 
 @final
@@ -99,23 +95,19 @@ def tracked(
 ) -> list[Tracked]:
     """The parameters that the optimizer trains and that are watched.
 
-    By default the weights that `param_groups` would rotate, split as their group says, or as the probe found, or as
-    their layer keeps its neurons; with `layers`, all parameters in whose name the expression is found.
+    By default the weights that the model's selection finds (`gyroscope.model.selection.decide`), frozen ones too: they
+    may be thawed during the run. With `layers`, all parameters in whose name the expression is found.
     """
-    known = {entry.parameter: entry for entry in entries(model)}
-    found = []
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            entry = known.get(parameter)
-            if entry is None or parameter.is_complex() or parameter.numel() < 2:
-                continue
-            split = _split(entry, group, optimizer, (probe or {}).get(entry.name))
-            if layers is not None:
-                split = _on_request(split, parameter) if layers.search(entry.name) else Split("none")
-            if split.granularity != "none":
-                chosen = chosen_rows(split.num_vectors(parameter.shape), rows)
-                found.append(Tracked(entry.name, parameter, number, split, chosen, _pieces(parameter, split, chosen)))
-    return found
+    tracked_layers = []
+    for decision in decide(model, optimizer, probe=probe):
+        parameter = decision.parameter
+        split = decision.split if layers is None else _on_request(decision, layers)
+        if split.granularity == "none" or parameter.is_complex() or parameter.numel() < 2:
+            continue
+        chosen = chosen_rows(split.num_vectors(parameter.shape), rows)
+        pieces = _pieces(parameter, split, chosen)
+        tracked_layers.append(Tracked(decision.name, parameter, decision.group, split, chosen, pieces))
+    return tracked_layers
 
 
 def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
@@ -127,18 +119,6 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
 
 
-def _split(entry: Entry, group: Mapping[str, Any], optimizer: Optimizer, found: Invariance | None) -> Split:
-    """As the optimizer turns it, or the group or the probe says, or the type of the layer suggests."""
-    shape, asked = entry.parameter.shape, Split.of(group)
-    turns = keeps_norms_by_name(optimizer) or type(optimizer).__name__ in TURN_BY_GROUP
-    # Our optimizers write the bare default into every group: of those that do not turn it says nothing.
-    if "granularity" in group and (turns or asked != Split()):
-        return asked if asked.rotates(shape) else Split("none")
-    if found is not None and found.granularity != "none":
-        return Split(cast(Any, found.granularity), found.axis, found.group_size)
-    return entry.split
-
-
 def keeps_norms_by_name(optimizer: Optimizer) -> bool:
     """`keeps_norms`, and False for an optimizer that nobody knows."""
     try:
@@ -147,10 +127,13 @@ def keeps_norms_by_name(optimizer: Optimizer) -> bool:
         return False
 
 
-def _on_request(split: Split, parameter: nn.Parameter) -> Split:
-    if split.granularity != "none":
-        return split
-    return Split() if Split().rotates(parameter.shape) else Split("tensor")
+def _on_request(decision: Decision, layers: re.Pattern[str]) -> Split:
+    """The split of a parameter chosen by name: what does not turn by itself is split along dim 0, or not at all."""
+    if not layers.search(decision.name):
+        return Split("none")
+    if decision.turns:
+        return decision.split
+    return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
 
 
 def _taken(x: Tensor, places: Tensor) -> Tensor:

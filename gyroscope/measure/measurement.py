@@ -17,7 +17,7 @@ from gyroscope.measure.optimizer_state import momentum, second_moment
 from gyroscope.measure.optimizers import usable
 from gyroscope.measure.sums import Watch
 from gyroscope.measure.transfer import Crate, Parcel, ship
-from gyroscope.model.groups import Invariance
+from gyroscope.model.selection import Invariance
 
 
 def rank() -> int:

@@ -24,7 +24,7 @@ from gyroscope.measure.recorder import Recorder, Status
 from gyroscope.measure.sample_worker import Arrival
 from gyroscope.measure.sampling import Auto, Every, sampling
 from gyroscope.measure.sinks import Sink
-from gyroscope.model.groups import Invariance
+from gyroscope.model.selection import Invariance
 from gyroscope.store import Run, open_run
 from gyroscope.theory.law import Weights
 

@@ -1,11 +1,11 @@
-"""Which parameters of a model rotate, along which dimension, and with what weight decay."""
+"""Parameter groups for any torch optimizer: what rotates, along which dimension, and with what weight decay."""
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from rich.console import Console
 from rich.table import Table
@@ -13,33 +13,23 @@ from torch import nn
 
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Split
-from gyroscope.model.parameters import Entry, entries
+from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
+from gyroscope.model.selection import Decision, Invariance, decide
 
 Override = str | Mapping[str, Any] | None
 SPLIT = ("granularity", "axis", "group_size")
-
-
-class Invariance(Protocol):
-    """What a probe says of one parameter: the vectors whose scale, and if `centred` whose mean, does not matter."""
-
-    @property
-    def granularity(self) -> str: ...  # noqa: D102
-    @property
-    def axis(self) -> int: ...  # noqa: D102
-    @property
-    def group_size(self) -> int: ...  # noqa: D102
-    @property
-    def centred(self) -> bool: ...  # noqa: D102
+WIDTH = 160
+"""Columns of the printed description."""
 
 
 @final
 class ParamGroups(list[dict[str, Any]]):
-    """Parameter groups for any torch optimizer. `describe()` says where each parameter went, and why."""
+    """Parameter groups for any torch optimizer. `describe()` prints the group of each parameter, and why."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], reasons: Mapping[str, str]) -> None:
         super().__init__(groups)
         self._reasons = dict(reasons)
-        # Named now: an optimizer writes its own defaults into the groups.
+        # Listed now: an optimizer will write its own defaults into the groups.
         known = {*SPLIT, "params", "param_names", "weight_decay"}
         self._options = sorted({key for group in self for key in group} - known)
 
@@ -51,11 +41,12 @@ class ParamGroups(list[dict[str, Any]]):
         for number, group in enumerate(self):
             options = ", ".join(f"{key}={group[key]}" for key in self._options if key in group)
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
-                shape, vectors = "×".join(map(str, parameter.shape)) or "scalar", _vectors(group, parameter)
+                shape = "×".join(map(str, parameter.shape)) or "scalar"
                 reason = self._reasons[name] + ("" if parameter.requires_grad else ", frozen")
-                table.add_row(str(number), name, shape, vectors, f"{group['weight_decay']:g}", options, reason)
+                decay = f"{group['weight_decay']:g}"
+                table.add_row(str(number), name, shape, _vectors(group, parameter), decay, options, reason)
         text = io.StringIO()
-        Console(file=text, width=160).print(table)
+        Console(file=text, width=WIDTH).print(table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -69,12 +60,18 @@ def param_groups(
 ) -> ParamGroups:
     """The model's parameters, sorted into those that rotate and those that take the plain step.
 
-    Weights rotate and decay. Biases, gains, norm layers and embeddings do neither. Every parameter lands in exactly one
-    group, a tied one under its first name, a frozen one like any other: no optimizer touches what has no gradient.
+    Weights rotate and decay. Biases, gains, norm layers and embeddings do neither. Every parameter is in exactly one
+    group, a tied one under its first name, a frozen one like any other: no optimizer changes what has no gradient.
 
-    `overrides` maps a regular expression, searched for in names, to a granularity ("neuron", "tensor", "none"), to a
-    dict of the group's options, or to None: neither rotation nor decay. Later ones win. What rotates on request decays.
-    `probe`, the result of `gyro.probe`, replaces the granularity that the type of a layer suggests.
+    Args:
+        model: the model whose parameters the optimizer gets; compiled, wrapped or sharded as it will be trained.
+        weight_decay: of what rotates, in the optimizer's own unit; everything else gets 0.
+        granularity: "neuron", one vector per output of a layer; "tensor", one per weight; "none", no weight rotates,
+            but weights decay.
+        overrides: regular expression, searched for in names, to a granularity, to a dict of options of the group, or to
+            None, neither rotation nor decay. A later one wins over an earlier one. What rotates on request decays.
+        probe: the result of `gyro.probe`. It replaces the granularity that a layer's type suggests: a weight that it
+            found not scale-invariant does not rotate, but decays.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     >>> groups = param_groups(model, weight_decay=0.1, overrides={"2.weight": "tensor"})
@@ -90,36 +87,23 @@ def param_groups(
             f"granularity={granularity!r} must be 'neuron', 'tensor' or 'none'; give groups of neurons their size: "
             "overrides={'qk': {'granularity': 'group', 'group_size': 64}}"
         )
-    found = entries(model)
-    patterns = _compiled(overrides or {}, found)
-    _check_probe(probe or {}, found)
-    decisions = []
-    for entry in found:
-        decision = _by_default(entry, weight_decay, granularity)
-        if probe and entry.name in probe:
-            decision = _probed(decision, probe[entry.name], weight_decay)
+    probe = probe or {}
+    parameters = model_parameters(model)
+    patterns = _compiled(overrides or {}, parameters)
+    _check_probe(probe, parameters)
+    choices = []
+    for known, decision in zip(parameters, decide(model, probe=probe), strict=True):
+        choice = _by_default(known, decision, probe.get(known.name), weight_decay, granularity)
         for pattern, override in patterns.items():
-            if _matches(pattern, entry):
-                decision = _overridden(decision, pattern.pattern, override, weight_decay)
-        decisions.append(_settled(decision, entry))
-    return _merged(found, decisions)
-
-
-def rotating(group: Mapping[str, Any]) -> Iterator[tuple[nn.Parameter, Split]]:
-    """The weights of an optimizer's group that rotate, each with its split into vectors.
-
-    Those with a direction that trains: two or more dimensions, vectors of two or more entries, not frozen. A group that
-    does not say otherwise rotates by neurons along dim 0.
-    """
-    split = Split.of(group)
-    for parameter in group["params"]:
-        if parameter.requires_grad and split.rotates(parameter.shape):
-            yield parameter, split
+            if _matches(pattern, known):
+                choice = _overridden(choice, pattern.pattern, override, weight_decay)
+        choices.append(_settled(choice, known))
+    return _merged(parameters, choices)
 
 
 @dataclass(frozen=True)
-class Decision:
-    """The options a parameter's group must have, and why."""
+class GroupOptions:
+    """The options that a parameter's group must have, and why."""
 
     options: dict[str, Any]
     reason: str
@@ -130,27 +114,22 @@ class Decision:
         return bool(self.options["granularity"] != "none")
 
 
-def _by_default(entry: Entry, weight_decay: float, granularity: str) -> Decision:
-    split, (_, module, tensor) = entry.split, entry.places[0]
-    reason = f"{tensor} of {type(module).__name__.removeprefix('Parametrized')}"
-    if len(entry.places) > 1:
-        reason += f", tied to {', '.join(name for name, _, _ in entry.places[1:])}"
-    is_weight = split.granularity != "none"
-    options = {"weight_decay": weight_decay if is_weight else 0.0, **asdict(split)}
-    if is_weight and granularity != "neuron":
-        options["granularity"] = granularity
-    return Decision(options, reason)
+def _by_default(
+    known: ModelParameter, decision: Decision, invariance: Invariance | None, weight_decay: float, granularity: str
+) -> GroupOptions:
+    """What the selection says; a weight whose scale matters still decays, but is not rotated by force."""
+    is_weight = decision.turns or known.split.granularity != "none"
+    options = {"weight_decay": weight_decay if is_weight else 0.0, **asdict(decision.split)}
+    if invariance is None:
+        if is_weight and granularity != "neuron":
+            options["granularity"] = granularity
+        return GroupOptions(options, decision.reason)
+    if invariance.granularity == "none":
+        return GroupOptions({**options, **asdict(NO_VECTORS)}, "the probe")
+    return GroupOptions({**options, "centre": invariance.centred}, decision.reason)
 
 
-def _probed(default: Decision, found: Invariance, weight_decay: float) -> Decision:
-    """A weight without invariance still decays: it is a weight all the same."""
-    options = {**default.options, **{key: getattr(found, key) for key in SPLIT}}
-    if found.granularity != "none":
-        options |= {"weight_decay": weight_decay, "centre": found.centred}
-    return Decision(options, "the probe")
-
-
-def _overridden(before: Decision, pattern: str, override: Override, weight_decay: float) -> Decision:
+def _overridden(before: GroupOptions, pattern: str, override: Override, weight_decay: float) -> GroupOptions:
     if override is None:
         override = {"granularity": "none", "weight_decay": 0.0}
     elif isinstance(override, str):
@@ -162,66 +141,67 @@ def _overridden(before: Decision, pattern: str, override: Override, weight_decay
         )
     on_request = not before.rotates and override.get("granularity", "none") != "none"
     decay = weight_decay if on_request else before.options["weight_decay"]
-    return Decision({**before.options, "weight_decay": decay, **override}, f"override {pattern!r}")
+    return GroupOptions({**before.options, "weight_decay": decay, **override}, f"override {pattern!r}")
 
 
-def _settled(decision: Decision, entry: Entry) -> Decision:
-    """The decision with its split checked; a bias, and vectors of one entry, have no direction to turn."""
-    options = decision.options
+def _settled(choice: GroupOptions, known: ModelParameter) -> GroupOptions:
+    """The options with their split checked; a bias, and vectors of one entry, have no direction to turn."""
+    options = choice.options
     try:
         split = Split.of(options)
-        turns = split.rotates(entry.parameter.shape)
+        turns = split.rotates(known.parameter.shape)
     except ValueError as error:
-        shape = tuple(entry.parameter.shape)
-        raise ValueError(f"{decision.reason} does not fit {entry.name!r} of shape {shape}: {error}") from error
-    if decision.rotates and not turns:
-        reason = f"{decision.reason}, but no direction to turn"
-        return Decision({**options, **asdict(Split("none")), "weight_decay": 0.0}, reason)
+        shape = tuple(known.parameter.shape)
+        raise ValueError(f"{choice.reason} does not fit {known.name!r} of shape {shape}: {error}") from error
+    if choice.rotates and not turns:
+        reason = f"{choice.reason}, but no direction to turn"
+        return GroupOptions({**options, **asdict(NO_VECTORS), "weight_decay": 0.0}, reason)
     if split.granularity in ("tensor", "none"):  # the same group whatever axis the default had
         split = Split(split.granularity)
-    return Decision({**options, **asdict(split)}, decision.reason)
+    return GroupOptions({**options, **asdict(split)}, choice.reason)
 
 
-def _merged(found: list[Entry], decisions: list[Decision]) -> ParamGroups:
-    groups: list[tuple[dict[str, Any], list[Entry]]] = []
-    for entry, decision in zip(found, decisions, strict=True):
+def _merged(parameters: list[ModelParameter], choices: list[GroupOptions]) -> ParamGroups:
+    groups: list[tuple[dict[str, Any], list[ModelParameter]]] = []
+    for known, choice in zip(parameters, choices, strict=True):
         for options, members in groups:
-            if options == decision.options:
-                members.append(entry)
+            if options == choice.options:
+                members.append(known)
                 break
         else:
-            groups.append((decision.options, [entry]))
+            groups.append((choice.options, [known]))
     made = (
-        {"params": [entry.parameter for entry in members], "param_names": [entry.name for entry in members], **options}
+        {"params": [known.parameter for known in members], "param_names": [known.name for known in members], **options}
         for options, members in groups
     )
-    return ParamGroups(made, {entry.name: d.reason for entry, d in zip(found, decisions, strict=True)})
+    reasons = {known.name: choice.reason for known, choice in zip(parameters, choices, strict=True)}
+    return ParamGroups(made, reasons)
 
 
-def _matches(pattern: re.Pattern[str], entry: Entry) -> bool:
-    return any(pattern.search(name) for name, _, _ in entry.places)
+def _matches(pattern: re.Pattern[str], known: ModelParameter) -> bool:
+    return any(pattern.search(place.name) for place in known.places)
 
 
-def _compiled(overrides: Mapping[str, Override], found: list[Entry]) -> dict[re.Pattern[str], Override]:
+def _compiled(overrides: Mapping[str, Override], parameters: list[ModelParameter]) -> dict[re.Pattern[str], Override]:
     compiled = {}
     for text, override in overrides.items():
         try:
             pattern = re.compile(text)
         except re.error as error:
             raise ValueError(f"overrides[{text!r}] is not a regular expression: {error}") from None
-        if not any(_matches(pattern, entry) for entry in found):
-            raise ValueError(f"overrides[{text!r}] matches no parameter; {_near(text, found)}")
+        if not any(_matches(pattern, known) for known in parameters):
+            raise ValueError(f"overrides[{text!r}] matches no parameter; {_near(text, parameters)}")
         compiled[pattern] = override
     return compiled
 
 
-def _check_probe(probe: Mapping[str, Invariance], found: list[Entry]) -> None:
-    for name in probe.keys() - {entry.name for entry in found}:
-        raise ValueError(f"the probe knows {name!r}, the model does not: probe this model; {_near(name, found)}")
+def _check_probe(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) -> None:
+    for name in probe.keys() - {known.name for known in parameters}:
+        raise ValueError(f"the probe knows {name!r}, the model does not: probe this model; {_near(name, parameters)}")
 
 
-def _near(text: str, found: list[Entry]) -> str:
-    names = [name for entry in found for name, _, _ in entry.places]
+def _near(text: str, parameters: list[ModelParameter]) -> str:
+    names = [place.name for known in parameters for place in known.places]
     near = get_close_matches(text, names, n=5, cutoff=0.4) or names[:5]
     return f"names like it: {', '.join(near)}"
 
@@ -230,7 +210,7 @@ def _vectors(group: Mapping[str, Any], parameter: nn.Parameter) -> str:
     if group["granularity"] == "none":
         return "–"
     split = Split.of(group)
-    size, count = split.fan_in(parameter.shape), split.num_vectors(parameter.shape)
+    size = split.fan_in(parameter.shape)
     if split.granularity == "tensor":
         return f"one tensor of {size}"
-    return f"{count} × {split.granularity} of {size}, dim {split.axis}"
+    return f"{split.num_vectors(parameter.shape)} × {split.granularity} of {size}, dim {split.axis}"

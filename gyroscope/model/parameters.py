@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,33 +11,52 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from gyroscope.geometry import Split
 
-NEVER = Split("none")
+NO_VECTORS = Split("none")
 ROWS = Split("neuron", 0)
 COLUMNS = Split("neuron", 1)
 
 # By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
 NORM_OR_EMBEDDING = re.compile(r"Norm(\dd)?$|Embed(ding)?s?(Bag)?$")
+BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
+SHORT_BIAS = re.compile(r"^b(\d|_|$)")
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+# They read their weight as an attribute at every call. An LSTM does not: its kernel keeps a list of weights.
+LINEAR_MAPS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED, nn.MultiheadAttention, nn.Bilinear)
+
+
+class Place(NamedTuple):
+    """Where a model holds a parameter: under which name, in which layer, and as which tensor of the layer."""
+
+    name: str
+    module: nn.Module
+    tensor: str
 
 
 @dataclass
-class Entry:
-    """One parameter of a model: every place that holds it, by name, module and the name of the tensor there."""
+class ModelParameter:
+    """One parameter of a model, with every place that holds it: a tied parameter has several."""
 
     parameter: nn.Parameter
-    places: list[tuple[str, nn.Module, str]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The name that `model.named_parameters()` gives it, cleaned."""
-        return self.places[0][0]
+        return self.places[0].name
 
     @property
     def split(self) -> Split:
-        """How the tensor splits into weight vectors by default; a tied weight only where all its places agree."""
-        splits = {layer_split(module, tensor, self.parameter) for _, module, tensor in self.places}
-        return splits.pop() if len(splits) == 1 else NEVER
+        """How the layer's type splits the tensor into weight vectors; a tied weight only where all places agree."""
+        splits = {layer_split(place.module, place.tensor, self.parameter) for place in self.places}
+        return splits.pop() if len(splits) == 1 else NO_VECTORS
+
+    @property
+    def origin(self) -> str:
+        """What the parameter is, in words: `weight of Linear, tied to head.weight`."""
+        first, *others = self.places
+        origin = f"{first.tensor} of {type(first.module).__name__.removeprefix('Parametrized')}"
+        return f"{origin}, tied to {', '.join(place.name for place in others)}" if others else origin
 
 
 def clean_name(name: str) -> str:
@@ -58,56 +77,76 @@ def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
     >>> list(parameter_names(tied).values())
     ['0.weight']
     """
-    return {entry.parameter: entry.name for entry in entries(model)}
+    return {known.parameter: known.name for known in model_parameters(model)}
 
 
-def entries(model: nn.Module) -> list[Entry]:
+def model_parameters(model: nn.Module) -> list[ModelParameter]:
     """Every parameter of the model, in the model's order, with all its places."""
-    found: dict[nn.Parameter, Entry] = {}
+    known: dict[nn.Parameter, ModelParameter] = {}
     modules = dict(model.named_modules(remove_duplicate=False))
     raw = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     # A model with a submodule of its own called "module" may have names that only that prefix tells apart.
     clean = clean_name if len({clean_name(name) for name in raw}) == len(raw) else str
     for path, module in modules.items():
         for name, parameter in module.named_parameters(path, recurse=False, remove_duplicate=False):
-            owner, tensor = module, name.rpartition(".")[2]
+            place = Place(clean(name), module, name.rpartition(".")[2])
             if isinstance(module, ParametrizationList):  # <owner>.parametrizations.<tensor>.original
                 owner_path, _, tensor = path.rpartition("parametrizations.")
-                owner = modules[owner_path.removesuffix(".")]
-            entry = found.setdefault(parameter, Entry(parameter))
-            entry.places.append((clean(name), owner, tensor))
-    return list(found.values())
+                place = Place(clean(name), modules[owner_path.removesuffix(".")], tensor)
+            known.setdefault(parameter, ModelParameter(parameter)).places.append(place)
+    return list(known.values())
 
 
 def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
     """How a layer's tensor splits into the weight vectors of its neurons; `none` for what is not a weight.
 
-    Tensors of two or more dimensions split along dim 0, in layers of unknown type too. The exceptions: norm layers,
-    embeddings and attention's bias_k and bias_v are no weights; ConvTranspose and Hugging Face's Conv1D keep
-    outputs in dim 1; of several tensors behind a parametrization only one of the weight's own shape is a weight; in a
-    layer of unknown type a leading dimension of 1 is there to broadcast, as a ViT's class token and positions have it.
-    One value per vector is a gain, with no direction to turn.
+    Tensors of two or more dimensions split along dim 0, in layers of unknown type too; experts [experts, outputs,
+    inputs] are thus one vector each. The exceptions:
+
+    - norm layers, embeddings and biases (`is_bias`) are no weights;
+    - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1;
+    - of several tensors behind a parametrization only one of the weight's own shape is a weight;
+    - in a layer of unknown type a leading dimension of 1 is there to broadcast, as in a ViT's class token;
+    - one value per vector is a gain, with no direction to turn.
 
     >>> layer_split(nn.ConvTranspose2d(8, 4, 3), "weight", torch.ones(8, 4, 3, 3)).axis
     1
     """
     split = _split_by_type(module, tensor, parameter)
-    return split if split.rotates(parameter.shape) else NEVER
+    return split if split.rotates(parameter.shape) else NO_VECTORS
 
 
 def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
-    names = [cls.__name__ for cls in type(module).__mro__]
+    names = _class_names(module)
     if any(NORM_OR_EMBEDDING.search(name) for name in names):
-        return NEVER
-    if isinstance(module, nn.MultiheadAttention) and not tensor.endswith("proj_weight"):
-        return NEVER
-    if _is_part_of_another_tensor(module, tensor, parameter):
-        return NEVER
-    if not _reads_attribute(module) and parameter.shape[:1] == (1,):
-        return NEVER
+        return NO_VECTORS
+    if is_bias(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
+        return NO_VECTORS
+    if not _is_linear_map(module) and parameter.shape[:1] == (1,):
+        return NO_VECTORS
     if isinstance(module, TRANSPOSED):
         return _transposed(module)
     return COLUMNS if "Conv1D" in names and hasattr(module, "nf") else ROWS
+
+
+def is_bias(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
+    """Whether a layer's tensor is a bias by its name, whatever its shape: experts have one of [experts, outputs].
+
+    The name has `bias` as a word of its own: `bias`, `bias_k`, `down_proj_bias`. `b`, `b1` or `b_up` is a bias where
+    the same layer has a tensor of one dimension more with as many experts and, in another dimension, as many outputs.
+
+    >>> is_bias(nn.Module(), "down_proj_bias", torch.ones(4, 8))
+    True
+    """
+    if BIAS.search(tensor):
+        return True
+    if not SHORT_BIAS.search(tensor) or parameter.dim() < 2:
+        return False
+    experts, *_, outputs = parameter.shape
+    return any(
+        weight.dim() == parameter.dim() + 1 and weight.shape[0] == experts and outputs in weight.shape[1:]
+        for weight in module.parameters(recurse=False)
+    )
 
 
 def _transposed(module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> Split:
@@ -136,21 +175,25 @@ def parametrizations(module: nn.Module, tensor: str) -> ParametrizationList | No
     return cast(Any, module).parametrizations[tensor] if is_parametrized(module, tensor) else None
 
 
-def weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Split]]:
-    """Each weight of a Linear, convolution, attention or Conv1D layer: its name, layer, tensor and split.
+def linear_maps(model: nn.Module) -> Iterator[tuple[Place, Split]]:
+    """The place and the split of each weight of a Linear, convolution, attention or Conv1D layer.
 
-    Only layers that read the weight as an attribute at every call, so that a parametrization takes effect: not an LSTM,
-    whose kernel keeps its own list of weights.
+    These layers read the weight as an attribute at every call, so that a parametrization takes effect.
     """
     seen: set[tuple[nn.Module, str]] = set()
-    for entry in entries(model):
-        for name, module, tensor in entry.places:
-            split = layer_split(module, tensor, entry.parameter)
-            if split != NEVER and _reads_attribute(module) and (module, tensor) not in seen:
-                seen.add((module, tensor))  # a module may stand in the model twice
-                yield name, module, tensor, split
+    for known in model_parameters(model):
+        for place in known.places:
+            split = layer_split(place.module, place.tensor, known.parameter)
+            layer = (place.module, place.tensor)
+            # A module may stand in the model twice.
+            if split != NO_VECTORS and _is_linear_map(place.module) and layer not in seen:
+                seen.add(layer)
+                yield place, split
 
 
-def _reads_attribute(module: nn.Module) -> bool:
-    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED, nn.MultiheadAttention, nn.Bilinear)
-    return isinstance(module, layers) or "Conv1D" in [cls.__name__ for cls in type(module).__mro__]
+def _is_linear_map(module: nn.Module) -> bool:
+    return isinstance(module, LINEAR_MAPS) or "Conv1D" in _class_names(module)
+
+
+def _class_names(module: nn.Module) -> list[str]:
+    return [cls.__name__ for cls in type(module).__mro__]

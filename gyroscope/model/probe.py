@@ -1,8 +1,7 @@
 """Which parameters are scale-invariant, and at which granularity: found by trying, not by the names of layers."""
 
 import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -10,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from gyroscope.geometry import Granularity, Split
-from gyroscope.model.parameters import Entry, entries
-from gyroscope.model.preserve import random_state, restore_random_state, untouched
+from gyroscope.geometry import Split
+from gyroscope.model.gradients import Gradients, Loss, gradients, preserved, random_state, restore_random_state
+from gyroscope.model.parameters import ModelParameter, model_parameters
+from gyroscope.model.selection import Invariance
 
-Loss = Callable[[nn.Module], Tensor]
-
-Gradients = list[dict[nn.Parameter, Tensor]]
-"""Batch by batch, the gradient of each parameter that has one."""
+Batches = list[Gradients]
+WIDTH = 140
+"""Columns of the printed table."""
 
 SUSPECT = 0.1
 """|cos∠(w, g)| in some split below which a weight may be scale-invariant: a normalisation's eps can show so much."""
@@ -32,23 +31,6 @@ LOSS_CHANGE = 1e-3
 
 
 @final
-@dataclass(frozen=True)
-class Invariance:
-    """What the loss does not notice about a parameter: the scale, and if `centred` the mean, of these vectors."""
-
-    granularity: Granularity
-    axis: int = 0
-    group_size: int = 1
-    centred: bool = False
-    evidence: str = ""
-
-    @property
-    def split(self) -> Split:
-        """How the parameter splits into those vectors."""
-        return Split(self.granularity, self.axis, self.group_size)
-
-
-@final
 class Probe(dict[str, Invariance]):
     """Parameter name to Invariance; prints as a table, and goes into `param_groups(…, probe=…)`."""
 
@@ -56,14 +38,14 @@ class Probe(dict[str, Invariance]):
         table = Table(box=None, pad_edge=False, header_style="")
         for column in ("parameter", "invariant per", "axis", "group size", "mean too", "because"):
             table.add_column(column, overflow="fold")
-        for name, found in self.items():
-            none = found.granularity == "none"
-            where = (
-                ["–", "–", "–"] if none else [str(found.axis), str(found.group_size), "yes" if found.centred else "no"]
-            )
-            table.add_row(name, found.granularity, *where, found.evidence)
+        for name, invariance in self.items():
+            where = ["–", "–", "–"]
+            if invariance.granularity != "none":
+                centred = "yes" if invariance.centred else "no"
+                where = [str(invariance.axis), str(invariance.group_size), centred]
+            table.add_row(name, invariance.granularity, *where, invariance.evidence)
         text = io.StringIO()
-        Console(file=text, width=140).print(table)
+        Console(file=text, width=WIDTH).print(table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -82,143 +64,139 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     """
     if not isinstance(batches, int) or batches < 1:
         raise ValueError(f"batches={batches!r} must be a whole number, 1 or above: how many fresh batches to try")
-    known = entries(model)
-    weights = [entry for entry in known if entry.parameter.requires_grad and entry.parameter.dim() >= 2]
-    with untouched(model):
+    known = model_parameters(model)
+    weights = [each for each in known if each.parameter.requires_grad and each.parameter.dim() >= 2]
+    trained = [each.parameter for each in known if each.parameter.requires_grad]
+    with preserved(model):
         biases = _biases(weights, known)
         with torch.no_grad():
             # Near 0, where most start, a bias hides that it stands before a normalisation.
             for bias in biases.values():
                 bias.parameter.add_(torch.randn_like(bias.parameter), alpha=0.3)
-        grads = _gradients(model, loss, known, batches)
-        suspects = [entry for entry in weights if _is_suspect(entry, grads)]
-        reasons = {entry.name: _why_not(entry, grads, biases.get(entry.name)) for entry in weights}
+        grads = [gradients(model, loss, trained) for _ in range(batches)]
+        suspects = [weight for weight in weights if _is_suspect(weight.parameter, grads)]
+        reasons = {weight.name: _why_not(weight, grads, biases.get(weight.name)) for weight in weights}
         with torch.no_grad():
-            for entry in suspects + [biases[entry.name] for entry in suspects if entry.name in biases]:
-                entry.parameter.mul_(ENLARGED)
-        enlarged = _gradients(model, loss, known, batches) if suspects else []
-        found = {entry.name: _finest(entry, enlarged) for entry in suspects}
-        proven = _confirmed(model, loss, suspects, {name: split for name, split in found.items() if split is not None})
+            for each in suspects + [biases[weight.name] for weight in suspects if weight.name in biases]:
+                each.parameter.mul_(ENLARGED)
+        enlarged = [gradients(model, loss, trained) for _ in range(batches)] if suspects else []
+        finest = {weight.name: _finest(weight.parameter, enlarged) for weight in suspects}
+        candidates = {name: invariance for name, invariance in finest.items() if invariance is not None}
+        proven = _confirmed(model, loss, [weight for weight in suspects if weight.name in candidates], candidates)
     return Probe({name: proven.get(name, Invariance("none", evidence=reason)) for name, reason in reasons.items()})
 
 
-def _biases(weights: list[Entry], known: list[Entry]) -> dict[str, Entry]:
+def _biases(weights: Sequence[ModelParameter], known: Sequence[ModelParameter]) -> dict[str, ModelParameter]:
     """The bias beside each weight, by the weight's name."""
-    by_name = {entry.name: entry for entry in known}
-    beside = {
-        entry.name: f"{entry.name.partition('.parametrizations')[0].removesuffix('.weight')}.bias" for entry in weights
-    }
-    return {name: by_name[bias] for name, bias in beside.items() if bias in by_name}
+    by_name = {each.name: each for each in known}
+    layers = {weight.name: weight.name.partition(".parametrizations")[0].removesuffix(".weight") for weight in weights}
+    return {name: by_name[f"{layer}.bias"] for name, layer in layers.items() if f"{layer}.bias" in by_name}
 
 
-def _gradients(model: nn.Module, loss: Loss, known: list[Entry], batches: int) -> Gradients:
-    """The gradient of every parameter that has one, batch by batch, without touching `.grad`."""
-    trained = [entry.parameter for entry in known if entry.parameter.requires_grad]
-    found = []
-    for _ in range(batches):
-        with torch.enable_grad():
-            value = loss(model)
-            if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-                raise ValueError(
-                    f"loss(model) gave {value!r}; it must be a scalar tensor that depends on the parameters"
-                )
-            grads = torch.autograd.grad(value.reshape(()), trained, allow_unused=True)
-        if not torch.isfinite(value):
-            raise ValueError(f"loss(model) gave {value.item()}: probe a model whose loss is finite")
-        found.append({p: grad for p, grad in zip(trained, grads, strict=True) if grad is not None})
-    return found
-
-
-def _is_suspect(entry: Entry, grads: Gradients) -> bool:
-    w, seen = entry.parameter.detach(), [grad[entry.parameter] for grad in grads if entry.parameter in grad]
-    if not bool(w.any()) or not any(bool(grad.any()) for grad in seen):
+def _is_suspect(w: nn.Parameter, batches: Batches) -> bool:
+    grads = [batch[w] for batch in batches if w in batch]
+    if not bool(w.any()) or not any(bool(grad.any()) for grad in grads):
         return False
-    return any(max(_largest_cosine(split, w, grad) for grad in seen) < SUSPECT for split in _candidates(w))
+    values = w.detach()
+    return any(
+        max(_largest_cosine(split, values, grad) for grad in grads) < SUSPECT for split in _candidates(values.shape)
+    )
 
 
-def _finest(entry: Entry, grads: Gradients) -> Invariance | None:
+def _finest(w: nn.Parameter, batches: Batches) -> Invariance | None:
     """The finest split whose vectors are orthogonal to their gradients on every batch."""
-    w, seen = entry.parameter.detach(), [grad[entry.parameter] for grad in grads if entry.parameter in grad]
-    for split in _candidates(w):
-        cosine = max(_largest_cosine(split, w, grad) for grad in seen)
+    values = w.detach()
+    grads = [batch[w] for batch in batches if w in batch]
+    for split in _candidates(values.shape):
+        cosine = max(_largest_cosine(split, values, grad) for grad in grads)
         if cosine < COSINE:
-            centred = split.granularity == "neuron" and all(_ignores_mean(split, grad) for grad in seen)
+            centred = split.granularity == "neuron" and all(_ignores_mean(split, grad) for grad in grads)
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
             return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
     return None
 
 
-def _candidates(w: Tensor) -> Iterator[Split]:
+def _candidates(shape: torch.Size) -> Iterator[Split]:
     """Finest first: neurons along the first two dimensions, groups of them from small to large, the whole tensor."""
-    axes = [axis for axis in (0, 1) if Split("neuron", axis).fan_in(w.shape) > 1]
-    yield from (Split("neuron", axis) for axis in axes if w.shape[axis] > 1)
+    axes = [axis for axis in (0, 1) if Split("neuron", axis).fan_in(shape) > 1]
+    yield from (Split("neuron", axis) for axis in axes if shape[axis] > 1)
     for axis in axes:
-        size = w.shape[axis]
+        size = shape[axis]
         yield from (Split("group", axis, part) for part in range(2, size // 2 + 1) if size % part == 0)
     yield Split("tensor")
 
 
-def _largest_cosine(split: Split, w: Tensor, grad: Tensor) -> float:
-    """The largest |cos∠(w, g)| among vectors that have a gradient worth the name."""
-    norms = split.norm(w) * split.norm(grad)
+def _relative(values: Tensor, norms: Tensor) -> Tensor:
+    """|values|/norms of the vectors that have a gradient worth the name: at least 1e-6 of the largest."""
     alive = norms > 1e-6 * norms.max()
-    return float((split.dot(w, grad).abs() / norms.clamp_min(1e-45))[alive].max())
+    # 1e-45, the smallest float32, keeps 0/0 out of vectors that are left out anyway.
+    return (values.abs() / norms.clamp_min(1e-45))[alive]
+
+
+def _largest_cosine(split: Split, w: Tensor, grad: Tensor) -> float:
+    """The largest |cos∠(w, g)| among the vectors."""
+    return float(_relative(split.dot(w, grad), split.norm(w) * split.norm(grad)).max())
 
 
 def _ignores_mean(split: Split, grad: Tensor) -> bool:
     """Whether the gradient has no component along (1, …, 1)."""
-    size = split.fan_in(grad.shape) ** 0.5
-    norms = split.norm(grad)
-    alive = norms > 1e-6 * norms.max()
-    return bool(((split.sum(grad).abs() / (size * norms.clamp_min(1e-45)))[alive] < COSINE).all())
+    cosines = _relative(split.sum(grad) / split.fan_in(grad.shape) ** 0.5, split.norm(grad))
+    return bool((cosines < COSINE).all())
 
 
-def _why_not(entry: Entry, grads: Gradients, bias: Entry | None) -> str:
+def _why_not(weight: ModelParameter, batches: Batches, bias: ModelParameter | None) -> str:
     """What keeps a weight from being invariant, if it is not: most often a bias before the normalisation."""
-    if not any(entry.parameter in grad and bool(grad[entry.parameter].any()) for grad in grads):
+    w = weight.parameter
+    if not any(w in batch and bool(batch[w].any()) for batch in batches):
         return "no gradient reaches it"
-    if not bool(entry.parameter.any()):
+    if not bool(w.any()):
         return "it is zero: a scale says nothing about it"
-    if bias is not None:
-        pairs = [(grad.get(entry.parameter), grad.get(bias.parameter)) for grad in grads]
-        if all(a is not None and b is not None and _cancel(entry, a, bias, b) for a, b in pairs):
-            return f"only together with {bias.name}: a bias before the normalisation; bias=False would do"
+    if bias is not None and all(_cancel(w, bias.parameter, batch) for batch in batches):
+        return f"only together with {bias.name}: a bias before the normalisation; bias=False would do"
     return "the loss depends on its scale, however it is split"
 
 
-def _cancel(entry: Entry, grad: Tensor, bias: Entry, bias_grad: Tensor) -> bool:
-    total = (entry.parameter * grad).sum() + (bias.parameter * bias_grad).sum()
-    return bool(total.abs() < 10 * COSINE * entry.parameter.norm() * grad.norm())
+def _cancel(w: nn.Parameter, bias: nn.Parameter, batch: Gradients) -> bool:
+    """Whether ⟨w, g⟩ and its like of the bias add up to 0: the loss ignores their common scale."""
+    if w not in batch or bias not in batch:
+        return False
+    total = (w * batch[w]).sum() + (bias * batch[bias]).sum()
+    return bool(total.abs() < 10 * COSINE * w.norm() * batch[w].norm())
 
 
 def _confirmed(
-    model: nn.Module, loss: Loss, suspects: list[Entry], found: dict[str, Invariance]
-) -> dict[str, Invariance]:
+    model: nn.Module, loss: Loss, weights: list[ModelParameter], candidates: Mapping[str, Invariance]
+) -> Mapping[str, Invariance]:
     """What survives rescaling: all at once if the loss stays, else one by one."""
-    invariant = [entry for entry in suspects if entry.name in found]
-    if not invariant or _change(model, loss, invariant, found) < LOSS_CHANGE:
-        return found
-    return {e.name: found[e.name] for e in invariant if _change(model, loss, [e], found) < LOSS_CHANGE}
+    if not weights or _change(model, loss, weights, candidates) < LOSS_CHANGE:
+        return candidates
+    survivors = [weight for weight in weights if _change(model, loss, [weight], candidates) < LOSS_CHANGE]
+    return {weight.name: candidates[weight.name] for weight in survivors}
 
 
 @torch.no_grad()
-def _change(model: nn.Module, loss: Loss, scaled: list[Entry], found: dict[str, Invariance]) -> float:
+def _change(model: nn.Module, loss: Loss, weights: list[ModelParameter], candidates: Mapping[str, Invariance]) -> float:
     """Relative change of the loss on one batch when vectors are scaled, each by its own factor of ½ to 2, none near 1.
 
     The batch is the same where drawing it again from the same random state gives it again; where it comes from an
     iterator, the spread over batches is what a change must exceed.
     """
-    with untouched(model):
+    with preserved(model):
         state = random_state()
         before = float(loss(model))
         restore_random_state(state)
         again = float(loss(model))
-        for entry in scaled:
-            split, w = found[entry.name].split, entry.parameter
-            draws = torch.rand(2, split.num_vectors(w.shape), generator=torch.Generator().manual_seed(0))
-            factors = torch.exp2(torch.where(draws[0] < 0.5, -1, 1) * (0.5 + draws[1] / 2)).to(w)
-            mean = split.broadcast(split.mean(w), w.shape).to(w.dtype) if found[entry.name].centred else 0.0
-            w.mul_(split.broadcast(factors, w.shape)).add_(mean)  # a mean that the loss ignores may move as well
+        for weight in weights:
+            _rescale_(weight.parameter, candidates[weight.name])
         restore_random_state(state)
         after = float(loss(model))
     return max(abs(after - before) - 3 * abs(again - before), 0.0) / max(abs(before), 1e-12)
+
+
+def _rescale_(w: nn.Parameter, invariance: Invariance) -> None:
+    split = invariance.split
+    draws = torch.rand(2, split.num_vectors(w.shape), generator=torch.Generator().manual_seed(0))
+    # Factors from 2^-1 to 2^-½ and from 2^½ to 2: none so near 1 that it would prove nothing.
+    factors = torch.exp2(torch.where(draws[0] < 0.5, -1, 1) * (0.5 + draws[1] / 2)).to(w)
+    mean = split.broadcast(split.mean(w), w.shape).to(w.dtype) if invariance.centred else 0.0
+    w.mul_(split.broadcast(factors, w.shape)).add_(mean)  # a mean that the loss ignores may move as well

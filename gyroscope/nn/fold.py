@@ -27,7 +27,7 @@ def fold(model: Model) -> Model:
     ours = []
     for name, module, tensor, chain in _parametrized(model):
         others = [type(link).__name__ for link in chain if not isinstance(link, OURS)]
-        if len(others) == len(chain):
+        if len(others) == len(chain):  # nothing of ours
             continue
         if others:
             raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gyroscope.geometry import Split
-from gyroscope.model.parameters import parametrizations, weights
+from gyroscope.model.parameters import Place, linear_maps, parametrizations
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -24,8 +24,8 @@ class Gain(nn.Module):
     def __init__(self, split: Split, weight: Tensor) -> None:
         super().__init__()
         self.split = split
-        shape = split.num_vectors(weight.shape)
-        self.gain = nn.Parameter(torch.ones(shape, dtype=weight.dtype, device=weight.device))
+        gains = torch.ones(split.num_vectors(weight.shape), dtype=weight.dtype, device=weight.device)
+        self.gain = nn.Parameter(gains)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight with each vector times its gain."""
@@ -35,8 +35,8 @@ class Gain(nn.Module):
 def add_gain(model: Model, granularity: Literal["neuron", "tensor"] = "neuron") -> Model:
     """Give every weight of the model's (or the one layer's) linear maps a learnable gain, in place.
 
-    For optimizers that keep norms fixed: what they take from a layer, its gain gives back. The function computed is
-    unchanged. `param_groups` lets gains neither rotate nor decay. Add gains before the optimizer is made.
+    For optimizers that keep norms fixed: the gain learns the size that the weight no longer can. The function computed
+    is unchanged. `param_groups` lets gains neither rotate nor decay. Add gains before the optimizer is made.
 
     >>> layer = add_gain(nn.Linear(3, 2))
     >>> [name for name, _ in layer.named_parameters()]
@@ -44,20 +44,21 @@ def add_gain(model: Model, granularity: Literal["neuron", "tensor"] = "neuron") 
     """
     if granularity not in ("neuron", "tensor"):
         raise ValueError(f"granularity={granularity!r} must be 'neuron' or 'tensor'")
-    found = list(weights(model))
-    if not found:
+    weights = list(linear_maps(model))
+    if not weights:
         raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer to gain")
-    for name, module, tensor, _ in found:
-        if has(module, tensor, Gain):
-            raise ValueError(f"{name!r} has a gain already: add gains once, to the model or layer by layer")
-    for _, module, tensor, split in found:
+    # All are checked before the first is changed, so that an error leaves the model as it was.
+    for place, _ in weights:
+        if has_parametrization(place, Gain):
+            raise ValueError(f"{place.name!r} has a gain already: add gains once, to the model or layer by layer")
+    for place, split in weights:
         chosen = split if granularity == "neuron" else replace(split, granularity="tensor")
         with torch.no_grad():
-            gain = Gain(chosen, getattr(module, tensor))
-        parametrize.register_parametrization(module, tensor, gain)
+            gain = Gain(chosen, getattr(place.module, place.tensor))
+        parametrize.register_parametrization(place.module, place.tensor, gain)
     return model
 
 
-def has(module: nn.Module, tensor: str, kind: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
-    """Whether a parametrization of such a kind acts on the layer's tensor."""
-    return any(isinstance(link, kind) for link in parametrizations(module, tensor) or ())
+def has_parametrization(place: Place, *kinds: type[nn.Module]) -> bool:
+    """Whether a parametrization of one of these kinds acts on the layer's tensor."""
+    return any(isinstance(link, kinds) for link in parametrizations(place.module, place.tensor) or ())

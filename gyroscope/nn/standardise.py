@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.model.parameters import weights
-from gyroscope.nn.gain import Gain, has
+from gyroscope.model.parameters import linear_maps
+from gyroscope.nn.gain import Gain, has_parametrization
 
 Model = TypeVar("Model", bound=nn.Module)
 Size = Literal["variance", "norm"]
@@ -26,7 +26,9 @@ class Standardise(nn.Module):
 
     def __init__(self, split: Split, size: Size, eps: float) -> None:
         super().__init__()
-        self.split, self.size, self.eps = split, size, eps
+        self.split = split
+        self.size = size
+        self.eps = eps
 
     def forward(self, weight: Tensor) -> Tensor:
         """The standardised weight; in float32 or better inside."""
@@ -49,12 +51,15 @@ def standardise(model: Model, size: Size = "variance", *, eps: float = 1e-6) -> 
     """
     if size not in ("variance", "norm"):
         raise ValueError(f"size={size!r} must be 'variance' or 'norm': the one that becomes 1")
-    found = list(weights(model))
-    if not found:
+    weights = list(linear_maps(model))
+    if not weights:
         raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer")
-    for name, module, tensor, _ in found:
-        if has(module, tensor, (Gain, Standardise)):
-            raise ValueError(f"{name!r} has a gain or is standardised already: standardise once, and before add_gain")
-    for _, module, tensor, split in found:
-        parametrize.register_parametrization(module, tensor, Standardise(split, size, eps))
+    # All are checked before the first is changed, so that an error leaves the model as it was.
+    for place, _ in weights:
+        if has_parametrization(place, Gain, Standardise):
+            raise ValueError(
+                f"{place.name!r} has a gain or is standardised already: standardise once, and before add_gain"
+            )
+    for place, split in weights:
+        parametrize.register_parametrization(place.module, place.tensor, Standardise(split, size, eps))
     return model

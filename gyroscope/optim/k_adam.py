@@ -40,6 +40,7 @@ class KAdam(Base):
     """
 
     row_state = ("exp_avg", "exp_avg_sq")
+    turns_by_group = False
 
     def __init__(
         self,

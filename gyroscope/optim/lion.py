@@ -30,6 +30,8 @@ class Lion(Base):
     [[-0.5, 0.5], [-0.5, 0.0]]
     """
 
+    turns_by_group = False
+
     def __init__(
         self,
         params: ParamsT,

@@ -48,6 +48,7 @@ class Rotational(torch.optim.Optimizer):
     """
 
     row_state: ClassVar[tuple[str, ...]] = ("radius", "update_sq")
+    turns_by_group: ClassVar[bool] = True
 
     def __init__(
         self,

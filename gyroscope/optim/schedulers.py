@@ -1,4 +1,4 @@
-"""Schedules that keep equilibrium: rescaling when lr changes, corrected decay, and a start at the equilibrium norms."""
+"""Schedules that keep equilibrium: rescaling when lr changes, corrected decay, and SGD's schedule without decay."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
@@ -6,17 +6,17 @@ from math import log
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gyroscope._checks import positive_array
-from gyroscope.model.groups import rotating
+from gyroscope.model.selection import select
 from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
 from gyroscope.theory.sphere import lr_without_decay
 
 MOMENTS = {"exp_avg": -1, "momentum_buffer": -1, "exp_avg_sq": -2}
-"""By which power of the weight's size the optimizer's memory of gradients shrinks or grows."""
+"""The power of the weight's scale with which each entry of the optimizer's state must be rescaled."""
 
 
 class AfterScheduler(ABC):
@@ -26,7 +26,9 @@ class AfterScheduler(ABC):
     """
 
     def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", memory: dict[str, list[float | None]]) -> None:
-        self.optimizer, self.scheduler, self._memory = optimizer, scheduler, memory
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self._memory = memory
 
     def step(self, *metrics: Any) -> None:
         """The scheduler's step, and what follows from it; `metrics` for ReduceLROnPlateau."""
@@ -40,11 +42,11 @@ class AfterScheduler(ABC):
         """Act on one group, whose lr may be new."""
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """The scheduler's."""
+        """The learning rates that the scheduler set last, one per group."""
         return self.scheduler.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scheduler's state, and ours."""
+        """The state of the scheduler and of this wrapper."""
         return {"scheduler": self.scheduler.state_dict(), **{name: list(v) for name, v in self._memory.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -61,6 +63,11 @@ class EquilibriumRescale(AfterScheduler):
     s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so do the moments that remember them.
     Without it, a lower lr means thousands of steps of too slow rotation. Weights far from equilibrium stay as far.
 
+    With `model`, the weights are those that the tracker and `gyro.plan` select: by the type of their layer, or as their
+    group says; parameters that are not the model's stay. Without it only the groups are known: those made by
+    `gyro.param_groups` say what rotates; in all others every tensor of two or more dimensions is rescaled, embeddings
+    too. So pass the model, unless the groups are of `param_groups`. What is selected is fixed when this is made.
+
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
     >>> schedule = EquilibriumRescale(adamw, torch.optim.lr_scheduler.ConstantLR(adamw, factor=0.25, total_iters=1))
@@ -70,21 +77,31 @@ class EquilibriumRescale(AfterScheduler):
     2.0
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler") -> None:
+    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", *, model: nn.Module | None = None) -> None:
         if keeps_norms(optimizer):
             raise ValueError(
                 f"{type(optimizer).__name__} keeps norms fixed and turns by the new lr's angle at once: nothing to "
                 "rescale, use the scheduler alone"
             )
-        for group in optimizer.param_groups:
-            if _lr_over_decay(group) is not None and any(True for _ in rotating(group)):
+        groups = optimizer.param_groups
+        self._weights: list[list[nn.Parameter]] = [[] for _ in groups]
+        # Frozen weights too: they may be thawed during the run.
+        for weight in select(model, optimizer, frozen=True):
+            self._weights[weight.group].append(weight.parameter)
+        for number, group in enumerate(groups):
+            if _lr_over_decay(group) is not None and self._rotating(number):
                 rule_of(group, optimizer)  # an unknown optimizer is an error now, not at the first change of lr
-        super().__init__(optimizer, scheduler, {"lr_over_decay": [_lr_over_decay(g) for g in optimizer.param_groups]})
+        super().__init__(optimizer, scheduler, {"lr_over_decay": [_lr_over_decay(group) for group in groups]})
+
+    def _rotating(self, number: int) -> list[nn.Parameter]:
+        return [weight for weight in self._weights[number] if weight.requires_grad]
 
     def _follow(self, number: int, group: dict[str, Any]) -> None:
-        settled, now = self._memory["lr_over_decay"], _lr_over_decay(group)
-        before, weights = settled[number], [parameter for parameter, _ in rotating(group)]
-        if now is None:  # no equilibrium to go to: stay, and remember the last one
+        settled = self._memory["lr_over_decay"]
+        before = settled[number]
+        now = _lr_over_decay(group)
+        weights = self._rotating(number)
+        if now is None:  # no equilibrium to go to: the weights stay, and the last one is remembered
             return
         if before is not None and weights:
             factor = (now / before) ** rule_of(group, self.optimizer).norm_exponent
@@ -129,13 +146,14 @@ class CorrectedDecay(AfterScheduler):
             self._follow(number, group)
 
     def _follow(self, number: int, group: dict[str, Any]) -> None:
-        decay, peak = self._memory["weight_decay"][number], self._memory["lr_max"][number]
+        decay = self._memory["weight_decay"][number]
+        peak = self._memory["lr_max"][number]
         if decay and peak:
             group["weight_decay"] = decay * float(group["lr"]) / peak
 
 
 def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> None:
-    """Multiply a scale-invariant weight, and divide the optimizer's memory of its gradients, which go with 1/‖w‖."""
+    """Multiply a scale-invariant weight, and divide the moments of its gradients, which are proportional to 1/‖w‖."""
     with torch.no_grad():
         weight.mul_(factor)
         for name, power in MOMENTS.items():
@@ -145,7 +163,8 @@ def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> 
 
 def _lr_over_decay(group: Group) -> float | None:
     """What equilibrium norms depend on; None where nothing settles."""
-    lr, weight_decay = float(group["lr"]), float(group["weight_decay"])
+    lr = float(group["lr"])
+    weight_decay = float(group["weight_decay"])
     return lr / weight_decay if lr > 0 and weight_decay > 0 else None
 
 

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from gyroscope.geometry import Split
-from gyroscope.model.parameters import Entry, entries
-from gyroscope.model.preserve import untouched
-from gyroscope.model.probe import Invariance, Loss
+from gyroscope.geometry import Split, gathered
+from gyroscope.model.gradients import Loss, unit_grad_norms
+from gyroscope.model.selection import Decision, Invariance, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.planner.rates import Rates
 from gyroscope.theory import FixedNorm, UpdateRule
@@ -28,24 +26,32 @@ BATCHES = 8
 class Weight:
     """One weight that turns: its vectors, the rule they move by and the rates of its group."""
 
-    name: str
-    parameter: Tensor
-    split: Split
+    selected: Decision
     rates: Rates
     rule: UpdateRule | None
     unknown: str
     """Why there is no rule, if there is none."""
 
+    @property
+    def name(self) -> str:
+        """The parameter's."""
+        return self.selected.name
+
+    @property
+    def split(self) -> Split:
+        """How the parameter splits into vectors."""
+        return self.selected.split
+
     def layer(self, unit_grad_norm: float | None) -> Layer:
-        """What the planner knows of it."""
-        shape = tuple(self.parameter.shape)
+        """What the theory needs to know of the weight."""
+        shape = tuple(self.selected.parameter.shape)
         weights = Weights(float(self.split.fan_in(shape)), unit_grad_norm, shape)
         return Layer(self.name, weights, self.norm)
 
     @property
     def norm(self) -> float:
         """RMS norm of the vectors, those at zero left out; 0 if all are."""
-        norms = self.split.norm(self.parameter.detach()).double()
+        norms = gathered(self.split.norm(self.selected.parameter.detach())).double()
         alive = norms[norms > 0]
         return float(alive.square().mean().sqrt()) if alive.numel() else 0.0
 
@@ -60,34 +66,18 @@ class Weight:
         missing = layer.missing(self.rule)
         if missing and measured:
             return "no gradient reaches it"
-        return "".join(
-            f"{self.rule.name} needs {name}, {MEANING[name]}; pass loss= to measure it" for name in missing[:1]
-        )
+        needs = [f"{self.rule.name} needs {name}, {MEANING[name]}; pass loss= to measure it" for name in missing]
+        return needs[0] if needs else ""
 
 
 def weights_of(
-    model: nn.Module, optimizer: Optimizer, rates: Sequence[Rates], found: Mapping[str, Invariance]
+    model: nn.Module, optimizer: Optimizer, rates: Sequence[Rates], probe: Mapping[str, Invariance]
 ) -> Iterator[Weight]:
     """Every weight that the optimizer turns, in the model's order."""
-    number = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    for entry in entries(model):
-        p = entry.parameter
-        if p not in number or not p.requires_grad:
-            continue
-        its_rates = rates[number[p]]
+    for selected in select(model, optimizer, probe=probe):
+        its_rates = rates[selected.group]
         rule, unknown = _rule(its_rates, optimizer)
-        split = _split(entry, its_rates.group, found.get(entry.name))
-        if rule is not None and rule.whole_matrix:  # Muon turns the matrix as a whole
-            split = Split("tensor") if split.rotates(p.shape) else split
-        if split.rotates(p.shape):
-            yield Weight(entry.name, p, split, its_rates, rule, unknown)
-
-
-def _split(entry: Entry, group: Mapping[str, Any], found: Invariance | None) -> Split:
-    """What the group says; else what the probe found; else what the type of the layer suggests."""
-    if "granularity" in group:
-        return Split.of(group)
-    return entry.split if found is None or found.granularity == "none" else found.split
+        yield Weight(selected, its_rates, rule, unknown)
 
 
 def _rule(rates: Rates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
@@ -102,15 +92,8 @@ def _rule(rates: Rates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
     return rule, ""
 
 
-def unit_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Weight]) -> dict[str, float]:
-    """RMS over batches and vectors of ‖g‖·‖w‖; weights that no gradient reaches are left out."""
-    squares = dict.fromkeys((weight.name for weight in weights), 0.0)
-    with untouched(model):
-        for _ in range(BATCHES):
-            with torch.enable_grad():
-                grads = torch.autograd.grad(loss(model), [weight.parameter for weight in weights], allow_unused=True)
-            for weight, grad in zip(weights, grads, strict=True):
-                if grad is not None:
-                    products = weight.split.norm(grad) * weight.split.norm(weight.parameter.detach())
-                    squares[weight.name] += float(products.double().square().mean()) / BATCHES
-    return {name: square**0.5 for name, square in squares.items() if 0 < square < float("inf")}
+def layer_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Weight]) -> dict[str, float]:
+    """RMS over batches and vectors of ‖g‖·‖w‖, by name; weights that no gradient reaches are left out."""
+    norms = unit_grad_norms(model, loss, [weight.selected for weight in weights], BATCHES)
+    layers = {name: float(per_vector.square().mean().sqrt()) for name, per_vector in norms.items()}
+    return {name: norm for name, norm in layers.items() if 0 < norm < float("inf")}

@@ -16,8 +16,10 @@ from gyroscope.advice.plan_sentences import Sentence, layer_table
 from gyroscope.advice.plan_summary import Told, imbalance, summary, worst, worst_first
 from gyroscope.advice.question import Question
 from gyroscope.advice.words import settings, who
-from gyroscope.model.probe import Invariance, Loss, probe
-from gyroscope.planner.model import Weight, unit_grad_norms, weights_of
+from gyroscope.model.gradients import Loss
+from gyroscope.model.probe import probe
+from gyroscope.model.selection import Invariance
+from gyroscope.planner.model import Weight, layer_grad_norms, weights_of
 from gyroscope.planner.rates import Scheduler, foretell_rates
 from gyroscope.render.chart import chart
 from gyroscope.render.plan_page import render
@@ -157,7 +159,7 @@ def plan(
     found = probe(model, loss) if loss is not None else {}
     weights = list(weights_of(model, optimizer, rates, found))
     unmeasured = [weight for weight in weights if weight.rule is not None and "unit_grad_norm" in weight.rule.needs]
-    grads = unit_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
+    grads = layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
     layers = {weight.name: weight.layer(grads.get(weight.name)) for weight in weights}
     problems = {weight.name: weight.problem(layers[weight.name], loss is not None) for weight in weights}
     told = _told([(weight, layers[weight.name]) for weight in weights if not problems[weight.name]])

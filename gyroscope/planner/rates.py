@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gyroscope._types import Array
-from gyroscope.model.preserve import random_state, restore_random_state
+from gyroscope.model.gradients import random_state, restore_random_state
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory.schedules import Schedule, multipliers
 

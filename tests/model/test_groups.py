@@ -1,12 +1,12 @@
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from gyroscope.model.groups import param_groups, rotating
+from gyroscope.model.groups import param_groups
 from gyroscope.model.parameters import clean_name, parameter_names
+from gyroscope.model.selection import Invariance
 from gyroscope.nn import add_gain, standardise
 
 
@@ -243,15 +243,11 @@ def test_a_negative_decay_is_refused():
         param_groups(transformer(), weight_decay=-0.1)
 
 
-def invariance(granularity, axis=0, group_size=1, centred=False):
-    return SimpleNamespace(granularity=granularity, axis=axis, group_size=group_size, centred=centred)
-
-
 def test_a_probe_replaces_the_default_by_type_and_an_override_replaces_the_probe():
     probe = {
-        "wte.weight": invariance("neuron", centred=True),
-        "qk.weight": invariance("group", 0, 4),
-        "head.weight": invariance("none"),
+        "wte.weight": Invariance("neuron", centred=True),
+        "qk.weight": Invariance("group", 0, 4),
+        "head.weight": Invariance("none"),
     }
     groups = param_groups(transformer(), weight_decay=0.1, probe=probe, overrides={"qk.weight": "tensor"})
     assert sorted_by(groups) == {
@@ -272,7 +268,7 @@ def test_a_probe_replaces_the_default_by_type_and_an_override_replaces_the_probe
 
 def test_a_probe_of_another_model_is_an_error():
     with pytest.raises(ValueError, match=r"the probe knows 'qkv\.weight'.*probe this model.*qk\.weight"):
-        param_groups(transformer(), weight_decay=0.1, probe={"qkv.weight": invariance("neuron")})
+        param_groups(transformer(), weight_decay=0.1, probe={"qkv.weight": Invariance("neuron")})
 
 
 def test_the_description_has_a_line_per_parameter_also_after_an_optimizer_took_the_groups():
@@ -299,13 +295,3 @@ def test_wrappers_are_taken_off_names_and_nothing_else_is():
     alike = nn.Module()
     alike.module, alike.weight = nn.Linear(2, 2, bias=False), nn.Parameter(torch.ones(2))
     assert sorted(parameter_names(alike).values()) == ["module.weight", "weight"]
-
-
-def test_rotating_lists_what_trains_and_has_a_direction():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(1, 3), nn.Linear(3, 3))
-    model[2].weight.requires_grad_(False)
-    bare = torch.optim.SGD(model.parameters(), lr=0.1).param_groups[0]
-    assert [parameter is model[0].weight for parameter, _ in rotating(bare)] == [True]
-    assert list(rotating({**bare, "granularity": "none"})) == []
-    (_, split), *_ = rotating({**bare, "granularity": "tensor"})
-    assert split.granularity == "tensor"

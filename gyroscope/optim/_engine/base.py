@@ -32,6 +32,8 @@ class Base(torch.optim.Optimizer, ABC):
     """
 
     row_state: ClassVar[tuple[str, ...]] = ()
+    turns_by_group: ClassVar[bool] = True
+    """Whether each tensor is split and turned as its group's `granularity`, `axis` and `group_size` say."""
 
     def __init__(self, params: ParamsT, options: Group) -> None:
         super().__init__(params, {**SPLIT, **options})

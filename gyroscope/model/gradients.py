@@ -1,0 +1,88 @@
+"""Gradients of a model on fresh batches, and a model left exactly as it was."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gyroscope.geometry import gathered
+from gyroscope.model.selection import Decision
+
+Loss = Callable[[nn.Module], Tensor]
+"""loss(model): a scalar, on a fresh batch at each call."""
+
+Gradients = dict[nn.Parameter, Tensor]
+"""On one batch, the gradient of each parameter that has one."""
+
+
+def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradient, on one batch, of each of these parameters that the loss depends on; `.grad` is not written."""
+    with torch.enable_grad():
+        value = loss(model)
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise ValueError(f"loss(model) gave {value!r}; it must be a scalar tensor that depends on the parameters")
+        grads = torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
+    if not torch.isfinite(value):
+        raise ValueError(f"loss(model) gave {value.item()}: pass a model whose loss is finite")
+    return {p: grad for p, grad in zip(parameters, grads, strict=True) if grad is not None}
+
+
+def unit_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision], batches: int) -> dict[str, Tensor]:
+    """RMS over batches of ‖g‖·‖w‖, by name, for each vector of these weights; 0 where no gradient arrives.
+
+    The gradient norm that a scale-invariant vector would have at unit norm, which the equilibria of SGD and of Adam
+    with L2 depend on (RE Table 1). The model and random states are left as they were.
+    """
+    norms = {weight.name: gathered(weight.split.norm(weight.parameter.detach())).double() for weight in weights}
+    squares = {name: torch.zeros_like(norm) for name, norm in norms.items()}
+    with preserved(model):
+        for _ in range(batches):
+            grads = gradients(model, loss, [weight.parameter for weight in weights])
+            for weight in weights:
+                if weight.parameter in grads:
+                    grad_norm = gathered(weight.split.norm(grads[weight.parameter])).double()
+                    squares[weight.name] += (grad_norm * norms[weight.name]).square() / batches
+    return {name: square.sqrt() for name, square in squares.items()}
+
+
+@contextmanager
+def preserved(model: nn.Module) -> Iterator[None]:
+    """On the way out parameters, buffers, gradients, modes and random states are bit for bit as before."""
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    grads = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    state = random_state()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in tensors:
+                tensor.copy_(before)
+            for p, grad, values in grads:
+                p.grad = grad
+                if grad is not None and values is not None:
+                    grad.copy_(values)
+        for module, training in modes:
+            module.training = training
+        restore_random_state(state)
+
+
+def random_state() -> tuple[Any, ...]:
+    """The states of torch's generators on every device, NumPy's and Python's."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    # A user's loss may draw its batch from NumPy's global generator.
+    return torch.get_rng_state(), devices, np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def restore_random_state(state: tuple[Any, ...]) -> None:
+    """Go back to a state taken by `random_state`."""
+    cpu, devices, numpy_state, python_state = state
+    torch.set_rng_state(cpu)
+    if devices:
+        torch.cuda.set_rng_state_all(devices)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    random.setstate(python_state)

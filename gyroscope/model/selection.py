@@ -1,0 +1,170 @@
+"""Which vectors turn: the one decision that groups, plans, the tracker, initialisation and schedulers share."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gyroscope import theory
+from gyroscope.geometry import Granularity, Split
+from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
+
+WHOLE_MATRIX = Split("tensor")
+WRAPPED = ("optimizer", "_optimizer")
+"""Where Lightning, Fabric and Accelerate keep the optimizer that they wrap."""
+
+
+@final
+@dataclass(frozen=True)
+class Invariance:
+    """What the loss does not notice about a parameter: the scale, and if `centred` the mean, of these vectors."""
+
+    granularity: Granularity
+    axis: int = 0
+    group_size: int = 1
+    centred: bool = False
+    evidence: str = ""
+
+    @property
+    def split(self) -> Split:
+        """How the parameter splits into those vectors."""
+        return Split(self.granularity, self.axis, self.group_size)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Whether and how one parameter splits into vectors that turn, and why.
+
+    `split` is `none` for a parameter without such vectors; `group` is the number of its parameter group, -1 where no
+    optimizer was given.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    split: Split
+    reason: str
+    group: int = -1
+
+    @property
+    def turns(self) -> bool:
+        """Whether the parameter has vectors that turn."""
+        return self.split.granularity != "none"
+
+
+def select(
+    model: nn.Module | None,
+    optimizer: Optimizer | None = None,
+    *,
+    probe: Mapping[str, Invariance] | None = None,
+    frozen: bool = False,
+) -> list[Decision]:
+    """The weights whose vectors turn, by the rules of `decide`; those without requires_grad only with `frozen`.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
+    >>> [weight.name for weight in select(model)]
+    ['1.weight']
+    """
+    decisions = decide(model, optimizer, probe=probe)
+    return [decision for decision in decisions if decision.turns and (frozen or decision.parameter.requires_grad)]
+
+
+def decide(
+    model: nn.Module | None, optimizer: Optimizer | None = None, *, probe: Mapping[str, Invariance] | None = None
+) -> list[Decision]:
+    """A decision for every parameter of the model that the optimizer trains, in the model's order.
+
+    The first of these that applies:
+
+    1. An optimizer that turns by group (`turns_by_group`: ours but Lion and KAdam) does what the group's `granularity`,
+       `axis` and `group_size` say: by default every tensor of two or more dimensions along dim 0, embeddings too.
+    2. Muon turns the matrix of each weight as a whole.
+    3. A split that is not the default and stands in the group, where `param_groups` writes it.
+    4. The vectors that `probe`, the result of `gyro.probe`, has found.
+    5. The default split, if it was written into the group and is not the optimizer's own default.
+    6. The type of the layer (`layer_split`).
+
+    Without an optimizer the last and the probe decide. Without a model the groups do; a group without a split then has
+    the rule of bare tensors: two or more dimensions, along dim 0. Complex weights and vectors of one entry never turn.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
+    >>> adamw = torch.optim.AdamW(model.parameters())
+    >>> [(decision.name, decision.split.granularity) for decision in decide(model, adamw)]
+    [('0.weight', 'none'), ('1.weight', 'neuron'), ('1.bias', 'none')]
+    """
+    found = {name: invariance for name, invariance in (probe or {}).items() if invariance.granularity != "none"}
+    if optimizer is None:
+        if model is None:
+            raise ValueError("neither a model nor an optimizer to select weights of: pass at least one")
+        return [_by_model(known, found) for known in model_parameters(model)]
+    stepping = unwrapped(optimizer)
+    if model is None:
+        return [_by_group(guess, stepping, measured=False) for guess in _bare(stepping)]
+    groups = {p: number for number, group in enumerate(stepping.param_groups) for p in group["params"]}
+    guesses = [_by_model(known, found) for known in model_parameters(model) if known.parameter in groups]
+    return [
+        _by_group(replace(guess, group=groups[guess.parameter]), stepping, measured=guess.name in found)
+        for guess in guesses
+    ]
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate, which pose as one."""
+    for name in WRAPPED:
+        inner = getattr(optimizer, name, None)
+        if isinstance(inner, Optimizer) and inner is not optimizer:
+            return unwrapped(inner)
+    return optimizer
+
+
+def turns_by_group(optimizer: Optimizer) -> bool:
+    """Whether the optimizer splits and turns each tensor as its group says, so that the group is more than a note."""
+    return bool(getattr(optimizer, "turns_by_group", False))
+
+
+def _turns_whole_matrices(optimizer: Optimizer) -> bool:
+    """Whether the theory's rule of the optimizer's name needs the matrix's shape: it then turns as one vector."""
+    rules = [getattr(theory, cls.__name__, None) for cls in type(optimizer).__mro__]
+    return any("shape" in getattr(rule, "needs", ()) for rule in rules)
+
+
+def _by_model(known: ModelParameter, found: Mapping[str, Invariance]) -> Decision:
+    if known.name in found:
+        return Decision(known.name, known.parameter, found[known.name].split, "the probe")
+    return Decision(known.name, known.parameter, known.split, known.origin)
+
+
+def _bare(optimizer: Optimizer) -> Iterator[Decision]:
+    """Every tensor of the optimizer, as if it turned along dim 0; by name where the optimizer knows names."""
+    for number, group in enumerate(optimizer.param_groups):
+        names = group.get("param_names") or [""] * len(group["params"])
+        for name, parameter in zip(names, group["params"], strict=True):
+            yield Decision(name, parameter, Split(), "two or more dimensions", number)
+
+
+def _by_group(guess: Decision, optimizer: Optimizer, *, measured: bool) -> Decision:
+    """The guess, made of the model alone, unless the optimizer or the group of the parameter says otherwise."""
+    group = optimizer.param_groups[guess.group]
+    split = Split.of(group)
+    bound = turns_by_group(optimizer)
+    name = type(optimizer).__name__
+    if bound:
+        decision = replace(guess, split=split, reason=f"turned by {name}")
+    elif _is_written(group, optimizer) and (split != Split() or not measured):
+        decision = replace(guess, split=split, reason="its parameter group")
+    else:
+        decision = guess
+    if guess.parameter.is_complex() or not decision.split.rotates(guess.parameter.shape):
+        return replace(decision, split=NO_VECTORS)
+    if not bound and _turns_whole_matrices(optimizer):
+        return replace(decision, split=WHOLE_MATRIX, reason=f"{name} turns the matrix as a whole")
+    return decision
+
+
+def _is_written(group: Mapping[str, Any], optimizer: Optimizer) -> bool:
+    """Whether somebody wrote the group's split: ours that never turn (Lion, KAdam) put the default into every group."""
+    return "granularity" in group and (Split.of(group) != Split() or "granularity" not in optimizer.defaults)
