@@ -84,23 +84,23 @@ class EquilibriumRescale(AfterScheduler):
                 "rescale, use the scheduler alone"
             )
         groups = optimizer.param_groups
-        self._weights: list[list[nn.Parameter]] = [[] for _ in groups]
         # Frozen weights too: they may be thawed during the run.
-        for weight in select(model, optimizer, frozen=True):
-            self._weights[weight.group].append(weight.parameter)
+        turning = {weight.parameter for weight in select(model, optimizer, frozen=True)}
+        # Places in the groups, not the weights themselves: a copy of this scheduler must not copy them.
+        self._places = [{i for i, p in enumerate(group["params"]) if p in turning} for group in groups]
         for number, group in enumerate(groups):
-            if _lr_over_decay(group) is not None and self._rotating(number):
+            if _lr_over_decay(group) is not None and self._rotating(number, group):
                 rule_of(group, optimizer)  # an unknown optimizer is an error now, not at the first change of lr
         super().__init__(optimizer, scheduler, {"lr_over_decay": [_lr_over_decay(group) for group in groups]})
 
-    def _rotating(self, number: int) -> list[nn.Parameter]:
-        return [weight for weight in self._weights[number] if weight.requires_grad]
+    def _rotating(self, number: int, group: Group) -> list[nn.Parameter]:
+        return [p for i, p in enumerate(group["params"]) if i in self._places[number] and p.requires_grad]
 
     def _follow(self, number: int, group: dict[str, Any]) -> None:
         settled = self._memory["lr_over_decay"]
         before = settled[number]
         now = _lr_over_decay(group)
-        weights = self._rotating(number)
+        weights = self._rotating(number, group)
         if now is None:  # no equilibrium to go to: the weights stay, and the last one is remembered
             return
         if before is not None and weights:
