@@ -7,18 +7,19 @@ from math import ceil, prod
 from typing import Any, cast, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._types import Int64
 from gyroscope.geometry import Split
 from gyroscope.model.selection import Decision, Invariance, decide
 from gyroscope.optim._engine.shards import local
 from gyroscope.optim.torch_rules import keeps_norms
 
-Ids = npt.NDArray[np.int64]
+Ids = Int64
+"""Numbers of vectors within a parameter."""
 
 LONGEST = 2**13
 """Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
@@ -71,11 +72,12 @@ class Tracked:
 
         None stays None.
         """
-        given, places = [x for x in tensors if x is not None], self.pieces.places
+        given = [x for x in tensors if x is not None]
+        places = self.pieces.places
         if self.pieces.sharded:
             given = [local(_placed(x, self.parameter)) for x in given]
-        found = self.pieces.split.rows(*given)
-        chosen = iter(found if places is None else [_taken(x, places) for x in found])
+        rows = self.pieces.split.rows(*given)
+        chosen = iter(rows if places is None else [_taken(x, places) for x in rows])
         return [None if x is None else next(chosen) for x in tensors]
 
     def per_vector(self, values: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ def _on_request(decision: Decision, layers: re.Pattern[str]) -> Split:
 
 
 def _taken(x: Tensor, places: Tensor) -> Tensor:
-    """Rows of x; on a CPU by NumPy, which does it in the thread that asks."""
+    """Rows of x. On a CPU NumPy takes them, because torch would start threads for it beside the training's own."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return x.index_select(0, places)
     return torch.from_numpy(x.numpy()[places.numpy()])
@@ -152,50 +154,66 @@ def _placed(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
-    shape, sharded = list(p.shape), hasattr(p, "placements")
+    shape = list(p.shape)
+    sharded = hasattr(p, "placements")
     if sharded:
-        split, ids, shape = _held(p, split)
+        ids = _held_ids(p, split)
+        shape = _largest_shard(p)
+        if _cuts_groups(p, split):  # a shard may begin within a group: each neuron of it is then a piece
+            split = Split("neuron", split.axis)
     else:
         ids = np.arange(split.num_vectors(shape))
     places = None
     if chosen is not None:
         kept = np.flatnonzero(np.isin(ids, chosen))
-        ids, places = ids[kept], torch.from_numpy(kept).to(p.device)
+        ids = ids[kept]
+        places = torch.from_numpy(kept).to(p.device)
     most = split.num_vectors(shape)
     cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
     return Pieces(split, places, ids, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 
-def _held(p: Tensor, split: Split) -> tuple[Split, Ids, list[int]]:
-    """Of a DTensor: how this process's part splits into pieces, whose they are, and the largest part of any process.
+def _held_ids(p: Tensor, split: Split) -> Int64:
+    """Of a DTensor: the vectors to which the pieces that this process holds belong.
 
-    Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id; where
-    the cut counts neurons of a group, each neuron is a piece.
+    Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     sharded = cast(DTensor, p)
-    mesh, placements, shape = sharded.device_mesh, sharded.placements, list(p.shape)
+    mesh = sharded.device_mesh
     if mesh.size() != dist.get_world_size():
         raise ValueError(
             f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
             "the tracker gathers from all of them; leave such parameters out by layers=…, a regular expression"
         )
-    for number, placement in enumerate(placements):
-        if placement.is_shard():
-            shape[cast(Shard, placement).dim] = ceil(shape[cast(Shard, placement).dim] / mesh.size(number))
+    coordinate = cast(list[int], mesh.get_coordinate())
+    copies = [at for part, at in zip(sharded.placements, coordinate, strict=True) if not part.is_shard()]
+    if any(copies):
+        return np.empty(0, dtype=np.int64)
     if split.granularity == "tensor":
-        ids = torch.zeros(1, dtype=torch.int64)
-    else:
-        axis = split.axis % p.dim()
-        cut = [Shard(0) if placement.is_shard(axis) else Replicate() for placement in placements]
-        every = torch.arange(p.shape[axis], device=p.device)
-        whole = DTensor.from_local(every, mesh, [Replicate()] * mesh.ndim, run_check=False)
-        ids = whole.redistribute(mesh, cut).to_local()
-        if split.granularity == "group" and any(part.is_shard() for part in cut):
-            ids, split = ids // split.group_size, Split("neuron", split.axis)
-        elif split.granularity == "group":
-            ids = ids[: split.num_vectors(p.shape)]
-    place = cast(list[int], mesh.get_coordinate())
-    first = all(part.is_shard() or at == 0 for part, at in zip(placements, place, strict=True))
-    return split, ids.cpu().numpy() if first else ids.new_empty(0).cpu().numpy(), shape
+        return np.zeros(1, dtype=np.int64)
+    axis = split.axis % p.dim()
+    cut = [Shard(0) if placement.is_shard(axis) else Replicate() for placement in sharded.placements]
+    # DTensor itself says which indices of the axis are here: uneven and nested shards are its own matter.
+    every = DTensor.from_local(
+        torch.arange(p.shape[axis], device=p.device), mesh, [Replicate()] * mesh.ndim, run_check=False
+    )
+    indices = cast(Int64, every.redistribute(mesh, cut).to_local().cpu().numpy())
+    if _cuts_groups(p, split):
+        return indices // split.group_size
+    return indices[: split.num_vectors(p.shape)]
+
+
+def _cuts_groups(p: Tensor, split: Split) -> bool:
+    axis = split.axis % p.dim()
+    return split.granularity == "group" and any(part.is_shard(axis) for part in cast(Any, p).placements)
+
+
+def _largest_shard(p: Tensor) -> list[int]:
+    """The shape of the largest part of a DTensor that any process holds."""
+    shape = list(p.shape)
+    for number, placement in enumerate(cast(Any, p).placements):
+        if placement.is_shard():
+            shape[placement.dim] = ceil(shape[placement.dim] / cast(Any, p).device_mesh.size(number))
+    return shape
