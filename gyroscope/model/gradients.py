@@ -25,6 +25,7 @@ def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) 
         value = loss(model)
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise ValueError(f"loss(model) gave {value!r}; it must be a scalar tensor that depends on the parameters")
+        # Not backward(): .grad may hold what a training loop is accumulating.
         grads = torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
     if not torch.isfinite(value):
         raise ValueError(f"loss(model) gave {value.item()}: pass a model whose loss is finite")
@@ -62,6 +63,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, before in tensors:
                 tensor.copy_(before)
+            # The same gradient tensors, not copies: an optimizer or a hook may hold on to them.
             for p, grad, values in grads:
                 p.grad = grad
                 if grad is not None and values is not None:

@@ -91,6 +91,7 @@ def param_groups(
     parameters = model_parameters(model)
     patterns = _compiled(overrides or {}, parameters)
     _check_probe(probe, parameters)
+    # From the weakest word to the strongest: type, probe, overrides in their order.
     choices = []
     for known, decision in zip(parameters, decide(model, probe=probe), strict=True):
         choice = _by_default(known, decision, probe.get(known.name), weight_decay, granularity)
@@ -162,6 +163,7 @@ def _settled(choice: GroupOptions, known: ModelParameter) -> GroupOptions:
 
 
 def _merged(parameters: list[ModelParameter], choices: list[GroupOptions]) -> ParamGroups:
+    # A list, not a dict by options: those of an override may be unhashable, a tensor as lr among them.
     groups: list[tuple[dict[str, Any], list[ModelParameter]]] = []
     for known, choice in zip(parameters, choices, strict=True):
         for options, members in groups:
@@ -202,6 +204,7 @@ def _check_probe(probe: Mapping[str, Invariance], parameters: list[ModelParamete
 
 def _near(text: str, parameters: list[ModelParameter]) -> str:
     names = [place.name for known in parameters for place in known.places]
+    # 0.4 is generous, because a pattern has characters that no name has.
     near = get_close_matches(text, names, n=5, cutoff=0.4) or names[:5]
     return f"names like it: {', '.join(near)}"
 

@@ -17,8 +17,10 @@ COLUMNS = Split("neuron", 1)
 
 # By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
 NORM_OR_EMBEDDING = re.compile(r"Norm(\dd)?$|Embed(ding)?s?(Bag)?$")
+# `bias` as a word of its own: an "unbiased_proj" is a weight.
 BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 SHORT_BIAS = re.compile(r"^b(\d|_|$)")
+# Submodules that torch.compile, FSDP and activation checkpointing put between a layer and its parent.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 # They read their weight as an attribute at every call. An LSTM does not: its kernel keeps a list of weights.
@@ -66,6 +68,7 @@ def clean_name(name: str) -> str:
     'blocks.0.fc.weight'
     """
     parts = [part for part in name.split(".") if part not in WRAPPERS]
+    # DDP and DataParallel wrap the whole model, so that "module" is theirs only at the front.
     return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
 
 
@@ -83,6 +86,7 @@ def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
 def model_parameters(model: nn.Module) -> list[ModelParameter]:
     """Every parameter of the model, in the model's order, with all its places."""
     known: dict[nn.Parameter, ModelParameter] = {}
+    # With duplicates: a tied parameter, or a layer used twice, must be known under all its names.
     modules = dict(model.named_modules(remove_duplicate=False))
     raw = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     # A model with a submodule of its own called "module" may have names that only that prefix tells apart.
@@ -122,6 +126,7 @@ def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
         return NO_VECTORS
     if is_bias(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
         return NO_VECTORS
+    # A Linear(n, 1) has such a weight as well, but there the leading dimension is known to count neurons.
     if not _is_linear_map(module) and parameter.shape[:1] == (1,):
         return NO_VECTORS
     if isinstance(module, TRANSPOSED):
@@ -142,6 +147,7 @@ def is_bias(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
         return True
     if not SHORT_BIAS.search(tensor) or parameter.dim() < 2:
         return False
+    # The name alone says too little: `b_proj` may be a matrix. Its shape alone too: a router is [experts, inputs].
     experts, *_, outputs = parameter.shape
     return any(
         weight.dim() == parameter.dim() + 1 and weight.shape[0] == experts and outputs in weight.shape[1:]
@@ -166,6 +172,7 @@ def _is_part_of_another_tensor(module: nn.Module, tensor: str, parameter: Tensor
     chain = parametrizations(module, tensor)
     if chain is None or chain.is_tensor:
         return False
+    # The shape of the tensor is known only by making it: a parametrization may do anything.
     with torch.no_grad():
         return bool(getattr(module, tensor).shape != parameter.shape)
 

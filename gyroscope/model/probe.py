@@ -77,6 +77,7 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
         suspects = [weight for weight in weights if _is_suspect(weight.parameter, grads)]
         reasons = {weight.name: _why_not(weight, grads, biases.get(weight.name)) for weight in weights}
         with torch.no_grad():
+            # The bias is part of what a normalisation rescales: enlarged alone, a weight would look sensitive.
             for each in suspects + [biases[weight.name] for weight in suspects if weight.name in biases]:
                 each.parameter.mul_(ENLARGED)
         enlarged = [gradients(model, loss, trained) for _ in range(batches)] if suspects else []
@@ -184,6 +185,7 @@ def _change(model: nn.Module, loss: Loss, weights: list[ModelParameter], candida
     with preserved(model):
         state = random_state()
         before = float(loss(model))
+        # The same draws again: what differs now is not due to scale.
         restore_random_state(state)
         again = float(loss(model))
         for weight in weights:

@@ -88,7 +88,8 @@ def decide(
     6. The type of the layer (`layer_split`).
 
     Without an optimizer the last and the probe decide. Without a model the groups do; a group without a split then has
-    the rule of bare tensors: two or more dimensions, along dim 0. Complex weights and vectors of one entry never turn.
+    the rule of bare tensors: two or more dimensions, along dim 0. Vectors of one entry never turn, nor do complex
+    weights in an optimizer.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
@@ -96,19 +97,20 @@ def decide(
     >>> [(decision.name, decision.split.granularity) for decision in decide(model, adamw)]
     [('0.weight', 'none'), ('1.weight', 'neuron'), ('1.bias', 'none')]
     """
-    found = {name: invariance for name, invariance in (probe or {}).items() if invariance.granularity != "none"}
+    # A weight that is not invariant still turns: the probe then has nothing to say about how it splits.
+    invariant = {name: invariance for name, invariance in (probe or {}).items() if invariance.granularity != "none"}
     if optimizer is None:
         if model is None:
             raise ValueError("neither a model nor an optimizer to select weights of: pass at least one")
-        return [_by_model(known, found) for known in model_parameters(model)]
+        return [_by_model(known, invariant) for known in model_parameters(model)]
     stepping = unwrapped(optimizer)
     if model is None:
-        return [_by_group(guess, stepping, measured=False) for guess in _bare(stepping)]
+        return [_by_group(default, stepping, measured=False) for default in _bare(stepping)]
     groups = {p: number for number, group in enumerate(stepping.param_groups) for p in group["params"]}
-    guesses = [_by_model(known, found) for known in model_parameters(model) if known.parameter in groups]
+    defaults = [_by_model(known, invariant) for known in model_parameters(model) if known.parameter in groups]
     return [
-        _by_group(replace(guess, group=groups[guess.parameter]), stepping, measured=guess.name in found)
-        for guess in guesses
+        _by_group(replace(default, group=groups[default.parameter]), stepping, measured=default.name in invariant)
+        for default in defaults
     ]
 
 
@@ -128,38 +130,42 @@ def turns_by_group(optimizer: Optimizer) -> bool:
 
 def _turns_whole_matrices(optimizer: Optimizer) -> bool:
     """Whether the theory's rule of the optimizer's name needs the matrix's shape: it then turns as one vector."""
+    # By name, as rule_of knows optimizers, and for subclasses too; rule_of itself stands on a floor above this one.
     rules = [getattr(theory, cls.__name__, None) for cls in type(optimizer).__mro__]
     return any("shape" in getattr(rule, "needs", ()) for rule in rules)
 
 
-def _by_model(known: ModelParameter, found: Mapping[str, Invariance]) -> Decision:
-    if known.name in found:
-        return Decision(known.name, known.parameter, found[known.name].split, "the probe")
+def _by_model(known: ModelParameter, invariant: Mapping[str, Invariance]) -> Decision:
+    if known.name in invariant:
+        return Decision(known.name, known.parameter, invariant[known.name].split, "the probe")
     return Decision(known.name, known.parameter, known.split, known.origin)
 
 
 def _bare(optimizer: Optimizer) -> Iterator[Decision]:
     """Every tensor of the optimizer, as if it turned along dim 0; by name where the optimizer knows names."""
     for number, group in enumerate(optimizer.param_groups):
+        # torch writes param_names where an optimizer was made of named_parameters().
         names = group.get("param_names") or [""] * len(group["params"])
         for name, parameter in zip(names, group["params"], strict=True):
             yield Decision(name, parameter, Split(), "two or more dimensions", number)
 
 
-def _by_group(guess: Decision, optimizer: Optimizer, *, measured: bool) -> Decision:
-    """The guess, made of the model alone, unless the optimizer or the group of the parameter says otherwise."""
-    group = optimizer.param_groups[guess.group]
+def _by_group(default: Decision, optimizer: Optimizer, *, measured: bool) -> Decision:
+    """The default, which the model alone gives, unless the optimizer or the group of the parameter says otherwise."""
+    group = optimizer.param_groups[default.group]
     split = Split.of(group)
     bound = turns_by_group(optimizer)
     name = type(optimizer).__name__
     if bound:
-        decision = replace(guess, split=split, reason=f"turned by {name}")
+        decision = replace(default, split=split, reason=f"turned by {name}")
+    # param_groups writes its default by the type of the layer, and a measurement is more than a type.
     elif _is_written(group, optimizer) and (split != Split() or not measured):
-        decision = replace(guess, split=split, reason="its parameter group")
+        decision = replace(default, split=split, reason="its parameter group")
     else:
-        decision = guess
-    if guess.parameter.is_complex() or not decision.split.rotates(guess.parameter.shape):
+        decision = default
+    if default.parameter.is_complex() or not decision.split.rotates(default.parameter.shape):
         return replace(decision, split=NO_VECTORS)
+    # Rotational(Muon) takes Muon's direction, but turns it vector by vector.
     if not bound and _turns_whole_matrices(optimizer):
         return replace(decision, split=WHOLE_MATRIX, reason=f"{name} turns the matrix as a whole")
     return decision

@@ -53,6 +53,7 @@ def add_gain(model: Model, granularity: Literal["neuron", "tensor"] = "neuron") 
             raise ValueError(f"{place.name!r} has a gain already: add gains once, to the model or layer by layer")
     for place, split in weights:
         chosen = split if granularity == "neuron" else replace(split, granularity="tensor")
+        # Behind a parametrization getattr makes the weight, and no graph of that is wanted.
         with torch.no_grad():
             gain = Gain(chosen, getattr(place.module, place.tensor))
         parametrize.register_parametrization(place.module, place.tensor, gain)

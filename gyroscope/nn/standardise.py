@@ -32,7 +32,9 @@ class Standardise(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """The standardised weight; in float32 or better inside."""
+        # In bfloat16 the mean over a long vector would keep three digits.
         w = self.split.centred(weight.to(at_least_float32(weight.dtype)))
+        # eps within the root: a vector of zeros stays at zero.
         fan_in = self.split.fan_in(weight.shape)
         inverse = (self.split.dot(w, w) / fan_in + self.eps).rsqrt()
         sized = inverse / fan_in**0.5 if self.size == "norm" else inverse

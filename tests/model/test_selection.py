@@ -16,7 +16,8 @@ from gyroscope.model.parameters import model_parameters, parameter_names
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
 
-ROWS, COLUMNS = Split("neuron", 0), Split("neuron", 1)
+ROWS = Split("neuron", 0)
+COLUMNS = Split("neuron", 1)
 MATRIX = Split("tensor")
 
 
@@ -349,7 +350,8 @@ def test_without_a_model_groups_decide_and_else_the_rule_of_bare_tensors():
 
 
 def test_only_weights_of_the_model_that_the_optimizer_trains_are_selected():
-    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    model = nn.Linear(4, 3)
+    other = nn.Linear(4, 3)
     optimizer = torch.optim.AdamW([other.weight, model.bias])
     assert [decision.name for decision in decide(model, optimizer)] == ["bias"]
     assert select(model, optimizer) == []

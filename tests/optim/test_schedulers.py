@@ -139,6 +139,36 @@ def test_only_what_rotates_by_design_is_rescaled():
     assert changed == ["0.weight"]
 
 
+def test_with_the_model_embeddings_stay_and_without_it_bare_groups_are_rescaled_whole():
+    def changed(with_model):
+        model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 4), nn.LayerNorm(4))
+        adamw = AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+        before = copy.deepcopy(model.state_dict())
+        schedule = EquilibriumRescale(adamw, StepLR(adamw, 1, 0.25), model=model if with_model else None)
+        adamw.step()
+        schedule.step()
+        return [name for name, p in model.state_dict().items() if not torch.equal(p, before[name])]
+
+    assert changed(with_model=True) == ["1.weight"]
+    assert changed(with_model=False) == ["0.weight", "1.weight"]
+
+
+def test_a_weight_that_is_thawed_is_rescaled_from_then_on_and_a_copy_holds_no_weights():
+    model = nn.Linear(4, 3, bias=False).requires_grad_(False)
+    adamw = AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    schedule = EquilibriumRescale(adamw, StepLR(adamw, 1, 0.25), model=model)
+    copied = {id(adamw): adamw}
+    copy.deepcopy(schedule, copied)
+    assert id(model.weight) not in copied
+    before = model.weight.detach().clone()
+    adamw.step()
+    schedule.step()
+    assert torch.equal(model.weight, before)
+    model.requires_grad_(True)
+    schedule.step()
+    assert torch.equal(model.weight.detach(), before / 2)
+
+
 def test_a_group_without_decay_or_of_other_lr_is_its_own_matter():
     a, b, c = (Vectors().w for _ in range(3))
     adamw = AdamW(
