@@ -195,7 +195,7 @@ def _held_ids(p: Tensor, split: Split) -> Int64:
         return np.zeros(1, dtype=np.int64)
     axis = split.axis % p.dim()
     cut = [Shard(0) if placement.is_shard(axis) else Replicate() for placement in sharded.placements]
-    # DTensor itself says which indices of the axis are here: uneven and nested shards are its own matter.
+    # DTensor computes which indices of the axis are local, also for uneven and nested shards.
     every = DTensor.from_local(
         torch.arange(p.shape[axis], device=p.device), mesh, [Replicate()] * mesh.ndim, run_check=False
     )

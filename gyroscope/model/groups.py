@@ -91,7 +91,7 @@ def param_groups(
     parameters = model_parameters(model)
     patterns = _compiled(overrides or {}, parameters)
     _check_probe(probe, parameters)
-    # From the weakest word to the strongest: type, probe, overrides in their order.
+    # In order of precedence, lowest first: type of layer, probe, overrides.
     choices = []
     for known, decision in zip(parameters, decide(model, probe=probe), strict=True):
         choice = _by_default(known, decision, probe.get(known.name), weight_decay, granularity)

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     tensor: str
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelParameter:
     """One parameter of a model, with every place that holds it: a tied parameter has several."""
 

@@ -1,4 +1,4 @@
-"""Which vectors turn: the one decision that groups, plans, the tracker, initialisation and schedulers share."""
+"""Which vectors turn: the one decision behind parameter groups, plans, tracker, initialisation and schedulers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ def decide(
     >>> [(decision.name, decision.split.granularity) for decision in decide(model, adamw)]
     [('0.weight', 'none'), ('1.weight', 'neuron'), ('1.bias', 'none')]
     """
-    # A weight that is not invariant still turns: the probe then has nothing to say about how it splits.
+    # A weight that is not invariant still turns; its split then comes from the other rules.
     invariant = {name: invariance for name, invariance in (probe or {}).items() if invariance.granularity != "none"}
     if optimizer is None:
         if model is None:
@@ -124,7 +124,7 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
 
 
 def turns_by_group(optimizer: Optimizer) -> bool:
-    """Whether the optimizer splits and turns each tensor as its group says, so that the group is more than a note."""
+    """Whether the optimizer splits and turns each tensor as its parameter group says."""
     return bool(getattr(optimizer, "turns_by_group", False))
 
 
@@ -158,7 +158,7 @@ def _by_group(default: Decision, optimizer: Optimizer, *, measured: bool) -> Dec
     name = type(optimizer).__name__
     if bound:
         decision = replace(default, split=split, reason=f"turned by {name}")
-    # param_groups writes its default by the type of the layer, and a measurement is more than a type.
+    # The default in a group may come from the type of the layer (param_groups): a measurement precedes it.
     elif _is_written(group, optimizer) and (split != Split() or not measured):
         decision = replace(default, split=split, reason="its parameter group")
     else:

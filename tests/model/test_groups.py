@@ -8,16 +8,7 @@ from gyroscope.model.groups import param_groups
 from gyroscope.model.parameters import clean_name, parameter_names
 from gyroscope.model.selection import Invariance
 from gyroscope.nn import add_gain, standardise
-
-
-class Conv1D(nn.Module):
-    """As in Hugging Face's transformers: weight (in, out)."""
-
-    def __init__(self, nf, nx):
-        super().__init__()
-        self.nf = nf
-        self.weight = nn.Parameter(torch.randn(nx, nf))
-        self.bias = nn.Parameter(torch.zeros(nf))
+from tests.model.zoo import Conv1D, Experts, tied
 
 
 class RMSNorm2d(nn.Module):
@@ -42,12 +33,6 @@ class Custom(nn.Module):
         self.number = nn.Parameter(torch.tensor(1.0))
         self.gamma = nn.Parameter(torch.ones(4, 1, 1))
         self.positions = nn.Parameter(torch.zeros(1, 5, 4))
-
-
-def tied():
-    model = nn.ModuleDict({"wte": nn.Embedding(7, 4), "mix": nn.Linear(4, 4), "head": nn.Linear(4, 7, bias=False)})
-    model["head"].weight = model["wte"].weight
-    return model
 
 
 def tied_linears():
@@ -87,6 +72,7 @@ ZOO = {
     "unknown": (Custom(), {"matrix": NEURON}),
     "tied to an embedding": (tied(), {"mix.weight": NEURON}),
     "tied to its like": (tied_linears(), {"0.weight": NEURON}),
+    "experts": (Experts(), {"up_proj": NEURON, "w2": NEURON, "router": NEURON}),
     "frozen": (nn.Linear(4, 4).requires_grad_(False), {"weight": NEURON}),
     "weight norm": (
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),

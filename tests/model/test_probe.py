@@ -12,19 +12,7 @@ from torch.nn.functional import layer_norm, scaled_dot_product_attention
 from gyroscope.model.groups import param_groups
 from gyroscope.model.probe import probe
 from gyroscope.nn import standardise
-
-
-class Conv1D(nn.Module):
-    """Hugging Face's: weight (in, out)."""
-
-    def __init__(self, nf, nx, bias=True):
-        super().__init__()
-        self.nf = nf
-        self.weight = nn.Parameter(torch.randn(nx, nf) * 0.2)
-        self.bias = nn.Parameter(torch.zeros(nf)) if bias else 0.0
-
-    def forward(self, x):
-        return x @ self.weight + self.bias
+from tests.model.zoo import Conv1D
 
 
 class QKNorm(nn.Module):

@@ -15,32 +15,11 @@ from gyroscope.measure.layers import tracked
 from gyroscope.model.parameters import model_parameters, parameter_names
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
+from tests.model.zoo import Conv1D, Experts, tied, untied
 
 ROWS = Split("neuron", 0)
 COLUMNS = Split("neuron", 1)
 MATRIX = Split("tensor")
-
-
-class Conv1D(nn.Module):
-    """As in Hugging Face's transformers: weight (in, out)."""
-
-    def __init__(self, nf, nx):
-        super().__init__()
-        self.nf = nf
-        self.weight = nn.Parameter(torch.randn(nx, nf))
-        self.bias = nn.Parameter(torch.randn(nf))
-
-
-class Experts(nn.Module):
-    """A mixture of experts: weights [experts, out, in], biases [experts, out] by three names, and a router."""
-
-    def __init__(self):
-        super().__init__()
-        self.up_proj = nn.Parameter(torch.randn(3, 6, 4))
-        self.up_proj_bias = nn.Parameter(torch.randn(3, 6))
-        self.w2 = nn.Parameter(torch.randn(3, 4, 6))
-        self.b2 = nn.Parameter(torch.randn(3, 4))
-        self.router = nn.Parameter(torch.randn(3, 4))
 
 
 class Positions(nn.Module):
@@ -51,16 +30,6 @@ class Positions(nn.Module):
         self.cls_token = nn.Parameter(torch.randn(1, 1, 4))
         self.positions = nn.Parameter(torch.randn(1, 5, 4))
         self.matrix = nn.Parameter(torch.randn(3, 4))
-
-
-def tied():
-    model = nn.ModuleDict({"wte": nn.Embedding(7, 4), "mix": nn.Linear(4, 4), "head": nn.Linear(4, 7, bias=False)})
-    model["head"].weight = model["wte"].weight
-    return model
-
-
-def untied():
-    return nn.ModuleDict({"wte": nn.Embedding(7, 4), "mix": nn.Linear(4, 4), "head": nn.Linear(4, 7, bias=False)})
 
 
 def half_frozen():
@@ -311,7 +280,18 @@ def test_rotational_optimizers_keep_the_norms_of_the_selection_and_of_nothing_el
             assert kept == (name in answer)
 
 
-def test_muon_turns_the_whole_matrix_for_all_who_ask():
+@pytest.mark.parametrize(
+    ("setting", "layers"),
+    [("AdamW", ["1.weight", "2.weight"]), ("RotationalAdamW", ["0.weight", "1.weight", "2.weight"])],
+)
+def test_a_run_has_the_layers_of_the_plan_in_the_models_order(setting, layers, tmp_path):
+    model, optimizer, _ = made("embedding, linear, transposed conv", setting, bare)
+    with gyro.Tracker(model, optimizer, tmp_path / "run") as tracker:
+        assert tracker.run.layers == layers
+    assert list(gyro.plan(model, optimizer, steps=2).layers) == layers
+
+
+def test_muon_turns_the_whole_matrix_in_selection_tracker_and_plan():
     model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False))
     for params in (bare, groups):
         muon = torch.optim.Muon(params(model), lr=1e-2, weight_decay=0.1)
@@ -357,7 +337,7 @@ def test_only_weights_of_the_model_that_the_optimizer_trains_are_selected():
     assert select(model, optimizer) == []
 
 
-def test_an_override_and_a_probe_reach_all_who_ask():
+def test_an_override_and_a_probe_reach_tracker_and_plan():
     model = untied()
     overrides = {"wte": "neuron", "mix.weight": "tensor"}
     adamw = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.1, overrides=overrides))
