@@ -1,17 +1,30 @@
-# make demo | test | check | bench | docs: each makes .venv on first use and installs what it needs.
+# make demo | quick | test | coverage | check | matrix | bench | docs: each makes .venv on first use and installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Any of these drives the tests of pages; without one, Playwright's own chromium is downloaded.
+BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-.PHONY: demo test check format bench docs clean
+.PHONY: demo quick test browser coverage check format matrix bench docs clean
 
 demo: $(VENV)/installed
 	@$(BIN)/gyroscope demo
 
-test: $(VENV)/installed
-	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/playwright install chromium \
-		|| echo "No browser could be installed: tests of pages will be skipped."
+# The loop while writing: one process per core, a file to a process, so that what a file trains once is trained once.
+quick: $(VENV)/installed
+	$(BIN)/python -m pytest -m "not slow and not compile and not browser and not distributed" -n auto --dist loadfile
+
+test: $(VENV)/installed browser
 	$(BIN)/python -m pytest
+
+browser: $(VENV)/installed
+	@test -n "$(BROWSER)" || $(BIN)/playwright install chromium >/dev/null 2>&1 \
+		|| echo "No browser could be installed: tests of pages will be skipped."
+
+# Slower than `make test`: every line is counted. Ends with an error below the share that pyproject.toml asks for.
+coverage: $(VENV)/installed browser
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report
 
 check: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -21,6 +34,9 @@ check: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+matrix:
+	tools/matrix
 
 bench: $(VENV)/installed
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
@@ -37,4 +53,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/api
+	rm -rf $(VENV) .matrix build dist docs/api
