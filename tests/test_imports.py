@@ -28,14 +28,21 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    """Modules, and names in them, that a file imports anywhere, also inside a function or for type checkers alone."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide where a name comes from"
-            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms that a file imports something from."""
+    parts = [name.split(".") for name in imports(path)]
+    return {name[1] for name in parts if name[0] == "gyroscope" and len(name) > 1 and name[1] in FLOOR}
 
 
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
@@ -43,20 +50,24 @@ FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_imports_upward(path):
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "gyroscope" and len(parts) > 1 and parts[1] in FLOOR and parts[1] != room(path):
-            assert FLOOR[parts[1]] <= FLOOR[room(path)], f"{path} imports {name} from a floor above"
+    above = {name for name in imported_rooms(path) if FLOOR[name] > FLOOR[room(path)]}
+    assert above == set(), f"{path} imports from a floor above"
 
 
 def test_every_room_has_a_floor():
     assert {room(path) for path in FILES} <= set(FLOOR)
 
 
-def test_rooms_that_read_and_say_never_import_torch():
-    for path in FILES:
-        if room(path) in ("theory", "advice", "store", "render", "live"):
-            assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
+@pytest.mark.parametrize("name", ["theory", "advice", "store", "render", "live"])
+def test_rooms_of_numbers_and_words_never_import_torch(name):
+    paths = [path for path in FILES if room(path) == name]
+    assert paths
+    assert [path for path in paths if any(module.split(".")[0] == "torch" for module in imports(path))] == []
+
+
+def test_nothing_but_the_command_line_imports_the_lab():
+    paths = [path for path in FILES if "lab" in imported_rooms(path)]
+    assert {room(path) for path in paths} == {"lab", "cli"}
 
 
 @pytest.mark.parametrize(

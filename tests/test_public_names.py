@@ -1,4 +1,4 @@
-"""The names that users import, and how they come."""
+"""The names that users import, and when they are imported."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ def test_every_public_name_is_there(name):
     assert name in dir(gyro)
 
 
-def test_an_unknown_name_is_told_with_those_that_are_known():
+def test_the_error_for_an_unknown_name_lists_the_known_ones():
     with pytest.raises(AttributeError, match=r"no attribute 'optimizer'.*optim"):
         _ = gyro.optimizer
 
 
-def test_nothing_is_imported_before_it_is_asked_for():
+def test_nothing_is_imported_before_its_first_use():
     check = "import gyroscope, sys; assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)

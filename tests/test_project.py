@@ -1,0 +1,68 @@
+"""The files around the package agree with each other and with the code."""
+
+import ast
+import re
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+import gyroscope
+from tests.conftest import MARKED
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = {name: names for name, names in PROJECT["optional-dependencies"].items() if name != "dev"}
+MODULES = {"scikit-learn": "sklearn"}
+"""What a distribution is called in an import, where it is not called the same."""
+
+
+def test_the_version_stands_in_one_place():
+    assert PROJECT["dynamic"] == ["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", gyroscope.__version__)
+    assert [
+        name for name in ("pyproject.toml", "CITATION.cff", "README.md") if f"{gyroscope.__version__}\n" in read(name)
+    ] == []
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_extra_leads_to_code_that_imports_it(extra):
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "gyroscope").rglob("*.py")]
+    for name in EXTRAS[extra]:
+        module = MODULES.get(name, name)
+        imported = re.compile(rf"^\s*(?:import|from) {module}\b|\(\"(?:torch\.utils\.)?{module}\"", re.MULTILINE)
+        assert any(imported.search(source) for source in sources), f"nothing imports {module}"
+
+
+def test_every_direct_dependency_is_pinned():
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", read("constraints.txt"), re.MULTILINE))
+    wanted = [*PROJECT["dependencies"], *(name for names in PROJECT["optional-dependencies"].values() for name in names)]
+    names = {re.split(r"[<>=\[]", name)[0] for name in wanted} - {"gyroscope"}
+    assert names - set(pinned) == set()
+    assert set(pinned) - names == {"hatchling"}  # the one that builds
+
+
+def test_workflows_call_commands_that_are_there():
+    targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
+    calls = [line for page in (ROOT / ".github").rglob("*.yml") for line in re.findall(r"- run: (.*)", page.read_text())]
+    assert len(calls) >= 4
+    for call in calls:
+        command, *arguments = call.split()
+        assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
+
+
+@pytest.mark.parametrize("pattern", [pattern for patterns in MARKED.values() for pattern in patterns])
+def test_every_pattern_of_a_marker_finds_a_test(pattern):
+    file, _, name = pattern.partition("::")
+    assert any(fnmatchcase(test, name.partition("[")[0]) for path in ROOT.glob(file) for test in functions_in(path))
+
+
+def functions_in(path: Path) -> list[str]:
+    """Names of the test functions of a file."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
