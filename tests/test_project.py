@@ -37,7 +37,10 @@ def test_every_extra_leads_to_code_that_imports_it(extra):
 
 def test_every_direct_dependency_is_pinned():
     pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", read("constraints.txt"), re.MULTILINE))
-    wanted = [*PROJECT["dependencies"], *(name for names in PROJECT["optional-dependencies"].values() for name in names)]
+    wanted = [
+        *PROJECT["dependencies"],
+        *(name for names in PROJECT["optional-dependencies"].values() for name in names),
+    ]
     names = {re.split(r"[<>=\[]", name)[0] for name in wanted} - {"gyroscope"}
     assert names - set(pinned) == set()
     assert set(pinned) - names == {"hatchling"}  # the one that builds
@@ -45,7 +48,9 @@ def test_every_direct_dependency_is_pinned():
 
 def test_workflows_call_commands_that_are_there():
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
-    calls = [line for page in (ROOT / ".github").rglob("*.yml") for line in re.findall(r"- run: (.*)", page.read_text())]
+    calls = [
+        line for page in (ROOT / ".github").rglob("*.yml") for line in re.findall(r"- run: (.*)", page.read_text())
+    ]
     assert len(calls) >= 4
     for call in calls:
         command, *arguments = call.split()
