@@ -26,13 +26,35 @@ MARKED = {
     "slow": [],
 }
 
+# Tests that need what older versions of torch do not have; tools/matrix runs them all.
+NEEDED = {
+    "torch.optim.Muon": (
+        hasattr(torch.optim, "Muon"),
+        [
+            "tests/model/test_groups.py::test_muon_*",
+            "tests/optim/test_schedulers.py::test_muon_*",
+            "tests/optim/test_torch_rules.py::test_muon_*",
+            "tests/planner/test_plan.py::test_muon_*",
+            "tests/simulate/test_equilibrium.py::test_torchs_muon_*",
+        ],
+    ),
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by where they stand and what they are called."""
     for item in items:
         for marker, patterns in MARKED.items():
-            if any(fnmatchcase(item.nodeid, pattern) for pattern in patterns):
+            if matches(item, patterns):
                 item.add_marker(marker)
+        for name, (there, patterns) in NEEDED.items():
+            if not there and matches(item, patterns):
+                item.add_marker(pytest.mark.skip(reason=f"torch {torch.__version__} has no {name}"))
+
+
+def matches(item: pytest.Item, patterns: list[str]) -> bool:
+    """Whether a test is one of those that the patterns name."""
+    return any(fnmatchcase(item.nodeid, pattern) for pattern in patterns)
 
 
 @pytest.fixture(autouse=True, scope="session")

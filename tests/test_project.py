@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gyroscope
-from tests.conftest import MARKED
+from tests.conftest import MARKED, NEEDED
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -57,8 +57,11 @@ def test_workflows_call_commands_that_are_there():
         assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
 
 
-@pytest.mark.parametrize("pattern", [pattern for patterns in MARKED.values() for pattern in patterns])
-def test_every_pattern_of_a_marker_finds_a_test(pattern):
+@pytest.mark.parametrize(
+    "pattern",
+    [pattern for patterns in [*MARKED.values(), *(named for _, named in NEEDED.values())] for pattern in patterns],
+)
+def test_every_pattern_of_the_conftest_finds_a_test(pattern):
     file, _, name = pattern.partition("::")
     assert any(fnmatchcase(test, name.partition("[")[0]) for path in ROOT.glob(file) for test in functions_in(path))
 
