@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,6 +45,14 @@ def test_every_direct_dependency_is_pinned():
     names = {re.split(r"[<>=\[]", name)[0] for name in wanted} - {"gyroscope"}
     assert names - set(pinned) == set()
     assert set(pinned) - names == {"hatchling"}  # the one that builds
+
+
+def test_the_matrix_installs_the_lower_bounds_at_one_end_and_no_bounds_at_the_other():
+    matrix = runpy.run_path(str(ROOT / "tools" / "matrix"), run_name="matrix")
+    oldest = dict(name.split("==") for name in matrix["requirements"]("oldest"))
+    assert {f"{name}>={version.removesuffix('.*')}" for name, version in oldest.items()} == set(PROJECT["dependencies"])
+    assert matrix["requirements"]("newest") == list(oldest)
+    assert f">={matrix['oldest_python']().removeprefix('python')}" == PROJECT["requires-python"]
 
 
 def test_workflows_call_commands_that_are_there():
