@@ -4,6 +4,7 @@ import sys
 import time
 
 from gyroscope.lab.re._walks import optimizers
+
 from gyroscope.simulate import network
 
 LIMIT = 60.0

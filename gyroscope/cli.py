@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gyroscope._files import write_text
+
+# Steps, of all layers together, that take more than a moment to forecast.
 LONG_RUN = 200_000
-"""Steps, of all layers together, that take more than a moment to forecast."""
 
 app = typer.Typer(
     add_completion=False,
@@ -21,8 +24,21 @@ app = typer.Typer(
 )
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"gyroscope {version('gyroscope')}")
+        raise typer.Exit
+
+
 @app.callback()
-def gyroscope() -> None:
+def gyroscope(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
     """See, predict and steady how fast every neuron of a network turns."""
 
 
@@ -100,7 +116,7 @@ def plan(
     if html is not None:
         from gyroscope.render.plan_page import page
 
-        write(html, page(planned))
+        write_text(html, page(planned))
     if as_json:
         from gyroscope.render.plan_json import as_data
 
@@ -117,7 +133,7 @@ def plan(
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder of the two runs and their page")] = Path("runs/demo"),
 ) -> None:
-    """Plan, train and compare a small network, in a minute or two: what was foretold beside what was measured."""
+    """Plan, train and compare a small network, in a minute or two: what was predicted beside what was measured."""
     from rich.console import Console
 
     from gyroscope.lab.demo import demo
@@ -140,9 +156,9 @@ def lab_help(context: typer.Context) -> None:
 @lab.command("list")
 def lab_list(out: RESULTS = Path("results")) -> None:
     """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
-    from gyroscope.lab.terminal import ListText
+    from gyroscope.lab.console import CatalogueText
 
-    show(ListText(out))
+    show(CatalogueText(out))
 
 
 @lab.command("run")
@@ -153,17 +169,17 @@ def lab_run(
     out: RESULTS = Path("results"),
 ) -> None:
     """Measure what a figure or table claims; an interrupted run goes on where it was."""
-    from gyroscope.lab.command import run_all
+    from gyroscope.lab.console import run_experiments
 
-    run_all(ids, size, seeds, out, show)
+    run_experiments(ids, size, seeds, out, show)
 
 
 @lab.command("show")
 def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
     """What was measured here: each claim beside its number."""
-    from gyroscope.lab.terminal import record_text
+    from gyroscope.lab.console import ExperimentText
 
-    show(record_text(id, out))
+    show(ExperimentText(id, out))
 
 
 @app.command()
@@ -176,17 +192,17 @@ def report(
     """Say whether training is healthy: one page with the verdict first, that opens without a network."""
     from gyroscope.render import dumps, gather
 
-    found = gather(runs)
+    gathered = gather(runs)
     if as_json:
-        typer.echo(dumps(found))
+        typer.echo(dumps(gathered))
     elif text:
         from gyroscope.render.run_text import ReportText
 
-        show(ReportText(found))
+        show(ReportText(gathered))
     else:
         from gyroscope.render.run_page import page
 
-        write(out, page(found))
+        write_text(out, page(gathered))
         typer.echo(f"wrote {out}", err=True)
 
 
@@ -203,18 +219,6 @@ def watch(
     watch(directory, host=host, port=port, browser=browser, say=typer.echo)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a whole file or none of it."""
-    partial = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ValueError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
-
-
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Callable[[int], None] | None]:
     """A bar with the time left where a forecast takes more than a moment and somebody watches."""
@@ -225,7 +229,8 @@ def progress_bar(steps: int) -> Iterator[Callable[[int], None] | None]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task, before = bar.add_task("forecasting", total=steps), 0
+        task = bar.add_task("forecasting", total=steps)
+        before = 0
 
         def advance(done: int) -> None:
             nonlocal before
@@ -246,9 +251,12 @@ def show(renderable: Any) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-        result = app(args=arguments, prog_name="gyroscope", standalone_mode=False)
+        with warnings.catch_warnings():
+            # Settings out of all proportion overflow. The plan shows what is not finite; NumPy's warning helps nobody.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            result = app(args=arguments, prog_name="gyroscope", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -257,13 +265,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(str(error))
     except (typer.Abort, KeyboardInterrupt):
         return complain("interrupted", code=130)
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the program that reads the output, `head` perhaps, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a name that is too long, a directory that may not be read
+        where = f"{error.filename!s}: " if error.filename else ""
+        return complain(f"{where}{error.strerror or error}; choose another path")
 
 
 def complain(message: str, code: int = 2) -> int:
-    """Say in one line what is wrong."""
+    """Print in one line what is wrong."""
     typer.echo("gyroscope: " + " ".join(message.split()), err=True)
     return code
 

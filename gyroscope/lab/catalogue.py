@@ -1,6 +1,6 @@
-"""Every figure, table and theorem of the papers: those that are implemented, read from their files, and those to come.
+"""Every figure, table and theorem of the papers: those with an experiment, read from its file, and all others.
 
-Reading is by parsing, not importing: a listing needs neither torch nor a second.
+Files are parsed, not imported: a listing needs neither torch nor a second.
 """
 
 import ast
@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from gyroscope.lab.papers import ELSEWHERE, PAPERS
+from gyroscope.lab.papers import NOT_IMPLEMENTED, PAPERS
 
-ROOM = Path(__file__).parent
+LAB = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One line of the list: an id, what is claimed, what it costs at each size, and a note where nothing can be run.
+class CatalogueEntry:
+    """A line of the list: an id, what is claimed, what it costs at each size, and a note where nothing can be run.
 
-    `about` is what an experiment's docstring says beyond its first line.
+    `details` is what an experiment's docstring says beyond its first line.
     """
 
     id: str
@@ -28,11 +27,11 @@ class Entry:
     cost: dict[str, str]
     covers: tuple[str, ...] = ()
     note: str = ""
-    about: str = ""
+    details: str = ""
 
     @property
     def implemented(self) -> bool:
-        """Whether there is something to run."""
+        """Whether there is an experiment to run."""
         return bool(self.cost)
 
     @property
@@ -42,20 +41,20 @@ class Entry:
 
 
 @cache
-def catalogue() -> dict[str, Entry]:
+def catalogue() -> dict[str, CatalogueEntry]:
     """All entries by id, paper by paper, numbers in their order."""
-    here = {one.id: one for one in _implemented()}
+    implemented = {entry.id: entry for entry in _implemented()}
     covered = {
-        also: Entry(also, f"see {one.id}: {one.claim}", {}, note=f"part of {one.id}")
-        for one in here.values()
-        for also in one.covers
+        also: CatalogueEntry(also, f"see {entry.id}: {entry.claim}", {}, note=f"part of {entry.id}")
+        for entry in implemented.values()
+        for also in entry.covers
     }
-    elsewhere = {name: Entry(name, claim, {}, note=note) for name, (claim, note) in ELSEWHERE.items()}
-    entries = elsewhere | covered | here
+    others = {name: CatalogueEntry(name, claim, {}, note=note) for name, (claim, note) in NOT_IMPLEMENTED.items()}
+    entries = others | covered | implemented
     return {name: entries[name] for name in sorted(entries, key=_order)}
 
 
-def entry(name: str) -> Entry:
+def entry_of(name: str) -> CatalogueEntry:
     """The entry of this id; ValueError that quotes it and names the nearest where there is none."""
     entries = catalogue()
     if name in entries:
@@ -65,26 +64,29 @@ def entry(name: str) -> Entry:
     raise ValueError(f"there is no experiment {name!r}; {hint}")
 
 
-def chosen(names: list[str]) -> list[Entry]:
-    """The entries meant by ids, by names of papers (all that can be run of one) and by "all".
+def implemented_entry(name: str) -> CatalogueEntry:
+    """The entry of this id; ValueError also where it has no experiment to run."""
+    entry = entry_of(name)
+    if not entry.implemented:
+        raise ValueError(f"{name!r} cannot be run: {entry.note}; `gyroscope lab list` shows what can")
+    return entry
 
-    >>> chosen(["smd/fig4"])[0].module
+
+def select(names: list[str]) -> list[CatalogueEntry]:
+    """The entries meant by ids, by names of papers (all experiments of one) and by "all".
+
+    >>> select(["smd/fig4"])[0].module
     'gyroscope.lab.smd.fig4'
     """
-    found: dict[str, Entry] = {}
+    selected: dict[str, CatalogueEntry] = {}
     for name in names:
         if name == "all" or name in PAPERS:
-            found |= {one.id: one for one in catalogue().values() if one.implemented and _within(one.id, name)}
+            prefix = "" if name == "all" else f"{name}/"
+            entries = [entry for entry in catalogue().values() if entry.implemented and entry.id.startswith(prefix)]
         else:
-            one = entry(name)
-            if not one.implemented:
-                raise ValueError(f"{name!r} cannot be run: {one.note}; `gyroscope lab list` shows what can")
-            found[name] = one
-    return list(found.values())
-
-
-def _within(name: str, paper: str) -> bool:
-    return paper == "all" or name.startswith(f"{paper}/")
+            entries = [implemented_entry(name)]
+        selected |= {entry.id: entry for entry in entries}  # named twice, run once
+    return list(selected.values())
 
 
 def _order(name: str) -> tuple[int, int, str, int]:
@@ -95,18 +97,18 @@ def _order(name: str) -> tuple[int, int, str, int]:
     return list(PAPERS).index(paper), kind, letters, int(figure[len(letters) :] or 0)
 
 
-def _implemented() -> Iterator[Entry]:
+def _implemented() -> Iterator[CatalogueEntry]:
     for paper in PAPERS:
-        for path in sorted((ROOM / paper).glob("*.py")):
+        for path in sorted((LAB / paper).glob("*.py")):
             if not path.name.startswith("_"):
-                yield _read(f"{paper}/{path.stem}", path)
+                yield _parse(f"{paper}/{path.stem}", path)
 
 
-def _read(name: str, path: Path) -> Entry:
-    """An entry from the text of its file: the first line of the docstring, COST and COVERS."""
+def _parse(name: str, path: Path) -> CatalogueEntry:
+    """An entry from the text of its file: the docstring, COST and COVERS."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    claim, _, about = (ast.get_docstring(tree) or "").partition("\n")
-    constants: dict[str, Any] = {
+    claim, _, details = (ast.get_docstring(tree) or "").partition("\n")
+    constants = {
         target.id: ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
@@ -115,4 +117,4 @@ def _read(name: str, path: Path) -> Entry:
     }
     if not claim or "COST" not in constants:
         raise ValueError(f"{path} is no experiment: give it a docstring and COST, or a name that begins with _")
-    return Entry(name, claim, constants["COST"], tuple(constants.get("COVERS", ())), about=about.strip())
+    return CatalogueEntry(name, claim, constants["COST"], constants.get("COVERS", ()), details=details.strip())

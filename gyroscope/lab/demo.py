@@ -1,4 +1,4 @@
-"""The demo: foretell a small training run, take it twice, and compare what was foretold with what was measured."""
+"""The demo: predict a small training run, train twice, and compare what was predicted with what was measured."""
 
 import shutil
 from collections.abc import Callable
@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gyroscope.lab import digits
+from gyroscope._files import write_text
+from gyroscope.lab.tasks import digits
 from gyroscope.measure import Tracker
 from gyroscope.optim import RotationalAdamW, param_groups
 from gyroscope.planner.plan import plan
@@ -19,10 +20,14 @@ from gyroscope.render import gather
 from gyroscope.render.run_page import page
 from gyroscope.store import Run, open_run
 
-LR, WEIGHT_DECAY, BETAS = 1e-2, 0.5, (0.9, 0.99)
-BATCH, EPOCHS, NOISE, SMOOTHING = 128, 100, 0.3, 0.1
-WIDE = 64
-"""Fan-in from which the mean-field theory is held to its word."""
+LR = 1e-2
+WEIGHT_DECAY = 0.5  # large, so that equilibrium comes within the first tenth of the run
+BETAS = (0.9, 0.99)
+BATCH = 128
+EPOCHS = 100
+NOISE = 0.3
+SMOOTHING = 0.1
+WIDE = 64  # fan-in from which the mean-field theory is held to TOLERANCE
 TOLERANCE = 0.15
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -31,8 +36,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 @dataclass(frozen=True)
-class Ending:
-    """A layer over the last quarter of a run: what was measured and what equilibrium has."""
+class LayerComparison:
+    """A layer over the last quarter of a run: measured, and predicted for equilibrium."""
 
     layer: str
     fan_in: int
@@ -48,12 +53,12 @@ class Ending:
 
     @property
     def fails(self) -> bool:
-        """Whether a layer that theory should foretell turned otherwise."""
-        return self.fan_in >= WIDE and not abs(self.error) <= TOLERANCE
+        """Whether a layer that theory should predict turned otherwise."""
+        return self.fan_in >= WIDE and not abs(self.error) <= TOLERANCE  # also where it is not a number
 
 
 def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
-    """Run the demo; 0 if every wide convolution turned as foretold, else 1."""
+    """Run the demo; 0 if every wide convolution turned as predicted, else 1."""
     torch.set_num_threads(1)  # images this small train no faster on more, and many times slower beside other programs
     train, test = digits.load()
     for name in OPTIMIZERS:
@@ -63,21 +68,14 @@ def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
     console.print(str(plan(model, optimizer, steps=epochs * (len(train.labels) // BATCH))), markup=False)
     console.print("\n[bold]2. Training[/] a convolutional network on handwritten digits, with and without control\n")
     accuracies = {name: _train(name, out, train, test, epochs, console) for name in OPTIMIZERS}
-    console.print("\n[bold]3. Foretold and measured,[/] over the last quarter of each run\n")
-    fails = []
-    for name in OPTIMIZERS:
-        with open_run(out / name) as run:
-            endings = [_ending(run, layer) for layer in run.layers]
-            console.print(_table(name, accuracies[name], endings))
-            console.print(str(run.diagnose()) + "\n", markup=False)
-            # The linear layer's loss depends on its scale, so equilibrium is not foretold for it: the verdict says so.
-            fails += [(name, ending) for ending in endings if ending.fails and len(run.layer(ending.layer).shape) > 2]
-    pages = out / "report.html"
-    pages.write_text(page(gather([out / name for name in OPTIMIZERS])), encoding="utf-8")
-    console.print(f"[bold]4. Look:[/] open {pages} in a browser; gyroscope watch {out} would have shown it live")
-    for name, ending in fails:
-        console.print(f"{name}: {ending.layer} turned {ending.error:+.0%} from what was foretold", style="red")
-    return int(bool(fails))
+    console.print("\n[bold]3. Predicted and measured,[/] over the last quarter of each run\n")
+    failures = [failure for name in OPTIMIZERS for failure in _compare(name, out, accuracies[name], console)]
+    report = out / "report.html"
+    write_text(report, page(gather([out / name for name in OPTIMIZERS])))
+    console.print(f"[bold]4. Look:[/] open {report} in a browser; gyroscope watch {out} would have shown it live")
+    for failure in failures:
+        console.print(failure, style="red")
+    return int(bool(failures))
 
 
 def _fresh(name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -88,12 +86,14 @@ def _fresh(name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def _train(name: str, out: Path, train: digits.Digits, test: digits.Digits, epochs: int, console: Console) -> float:
+    """Train with a tracker and a progress bar; the accuracy on held-out digits."""
     model, optimizer = _fresh(name)
     generator = torch.Generator().manual_seed(0)
     total = epochs * (len(train.labels) // BATCH)
-    columns = TextColumn("{task.description:17}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")
+    columns = (TextColumn("{task.description:17}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with (
-        Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as progress,
+        Progress(*columns, *times, console=console) as progress,
         Tracker(model, optimizer, out / name, every=5, config={"title": name}),
     ):
         for batch in progress.track(train.batches(BATCH, epochs, generator), total=total, description=name):
@@ -103,21 +103,41 @@ def _train(name: str, out: Path, train: digits.Digits, test: digits.Digits, epoc
     return test.accuracy(model)
 
 
-def _ending(run: Run, layer: str) -> Ending:
+def _compare(name: str, out: Path, accuracy: float, console: Console) -> list[str]:
+    """Print predicted and measured of one run, and its verdict; a sentence for each convolution that fails."""
+    with open_run(out / name) as run:
+        comparisons = [_comparison(run, layer) for layer in run.layers]
+        console.print(_table(name, accuracy, comparisons))
+        console.print(str(run.diagnose()) + "\n", markup=False)
+        # The linear layer's loss depends on its scale, so its equilibrium is not predicted; the verdict says so too.
+        return [
+            f"{name}: {layer.layer} turned {layer.error:+.0%} from what was predicted"
+            for layer in comparisons
+            if layer.fails and len(run.layer(layer.layer).shape) > 2
+        ]
+
+
+def _comparison(run: Run, layer: str) -> LayerComparison:
     late = run.steps >= 0.75 * run.steps[-1]
 
     def mean(quantity: str, stat: str = "mean") -> float:
         return float(np.nanmean(run.series(layer, quantity, stat)[late]))
 
-    predicted = mean("predicted_angular_update"), mean("norm", "rms"), mean("predicted_norm")
-    return Ending(layer, run.layer(layer).fan_in, mean("angular_update", "rms"), *predicted)
+    return LayerComparison(
+        layer,
+        run.layer(layer).fan_in,
+        rotation=mean("angular_update", "rms"),
+        predicted_rotation=mean("predicted_angular_update"),
+        norm=mean("norm", "rms"),
+        predicted_norm=mean("predicted_norm"),
+    )
 
 
-def _table(name: str, accuracy: float, endings: list[Ending]) -> Table:
+def _table(name: str, accuracy: float, comparisons: list[LayerComparison]) -> Table:
     table = Table(title=f"{name}: {accuracy:.1%} of held-out digits", title_justify="left")
-    for column in ("layer", "fan-in", "rad/step", "foretold", "off by", "norm", "foretold"):
+    for column in ("layer", "fan-in", "rad/step", "predicted", "off by", "norm", "predicted"):
         table.add_column(column, justify="left" if column == "layer" else "right")
-    for e in endings:
-        numbers = f"{e.rotation:.4f}", f"{e.predicted_rotation:.4f}", f"{e.error:+.1%}", f"{e.norm:.3f}"
-        table.add_row(e.layer, str(e.fan_in), *numbers, f"{e.predicted_norm:.3f}")
+    for c in comparisons:
+        rotation = (f"{c.rotation:.4f}", f"{c.predicted_rotation:.4f}", f"{c.error:+.1%}")
+        table.add_row(c.layer, str(c.fan_in), *rotation, f"{c.norm:.3f}", f"{c.predicted_norm:.3f}")
     return table

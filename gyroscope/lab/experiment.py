@@ -1,58 +1,67 @@
-"""What an experiment is: a config, a run, a picture and claims; and how it is found by its id.
+"""What an experiment is: a config, a measurement, a figure and claims; and how it is loaded by its id.
 
 An experiment module has
 
     a docstring whose first line says what is claimed, and where
-    COST = {"quick": "20 s", "paper": "5 min"}                       what it costs on two cores
-    COVERS = ("sp/table1",)                                          optional: what else of the paper it shows
+    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size on two cores
+    COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
 
     @dataclass(frozen=True)
-    class Config:                                                    plain values; `seeds` is the number of seeds
-        @classmethod
-        def quick(cls) -> "Config": …
-        @classmethod
-        def paper(cls) -> "Config": …
+    class Config: …                                            plain values; `seeds` is the number of seeds, and
+                                                               `parts`, optional, what each seed measures in turn
+    QUICK = Config(…)                                          shows the claim within a minute or two
+    PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
 
-    def run(config: Config, bench: Bench) -> Result[Config]:        return bench.over_seeds(config, measure)
-    def plot(result: Result[Config]) -> plotly.graph_objects.Figure
-    def claims(result: Result[Config]) -> list[Claim]:               predictions come from result.config and `theory`
+    def measure(trial: Trial[Config]) -> Measurements: …             one seed, and one part where there are parts
+    def plot(result: Result[Config]) -> Figure: …              measured beside predicted, as a plotly figure
+    def claims(result: Result[Config]) -> list[Claim]: …       predictions come from result.config and `theory`
 
 Every number in `result.values` is measured from weights and has the seed as its first axis.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
 
-from gyroscope.lab.catalogue import entry
-from gyroscope.lab.claim import Claim
-
-if TYPE_CHECKING:
-    from gyroscope.lab.bench import Bench
+from gyroscope.lab.catalogue import implemented_entry
+from gyroscope.lab.claims import Claim
 
 FloatArray = NDArray[np.float64]
-
-
-class Settings(Protocol):
-    """A config: a frozen dataclass of plain values, at the size of a coffee or at the size of the paper."""
-
-    @property
-    def seeds(self) -> int:
-        """Number of seeds, 0 … seeds-1."""
-
-    @classmethod
-    def quick(cls) -> Self:
-        """The size that shows the claim within a minute or two."""
-
-    @classmethod
-    def paper(cls) -> Self:
-        """The size of the paper, or as near as one machine comes."""
-
-
+Measurements = Mapping[str, ArrayLike]
 C = TypeVar("C")
+
+STEPS_PER_REPORT = 64  # often enough for a progress bar, and too seldom to cost time
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Generic[C]):
+    """One measurement of an experiment: the config, the seed, and the part where the config has parts."""
+
+    config: C
+    seed: int
+    part: Any = None
+    report: Callable[[float], None] = lambda share: None
+    """Is called with the share of the trial that is done, from 0 to 1."""
+
+    def generator(self) -> torch.Generator:
+        """A new random generator, started with the trial's seed."""
+        return torch.Generator().manual_seed(self.seed)
+
+    def steps(self, count: int) -> Iterator[int]:
+        """0 … count-1, with reports of the progress."""
+        for step in range(count):
+            if step % STEPS_PER_REPORT == 0:
+                self.report(step / count)
+            yield step
+
+    def progress(self, steps: int) -> Callable[[int], None]:
+        """The `progress` argument of a simulator, which passes the number of steps that are done."""
+        return lambda done: self.report(done / steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +70,8 @@ class Result(Generic[C]):
 
     config: C
     values: dict[str, FloatArray]
+    seconds: float = 0.0
+    """Time that all trials took, also before an interruption."""
 
     def __getitem__(self, name: str) -> FloatArray:
         """The measured array of this name."""
@@ -70,24 +81,21 @@ class Result(Generic[C]):
 
 
 class Experiment(Protocol):
-    """The face that every experiment module shows to the runner."""
+    """What the runner needs of an experiment module."""
 
-    COST: dict[str, str]
-    Config: type[Settings]
+    QUICK: Any
+    PAPER: Any
 
-    def run(self, config: Any, bench: "Bench") -> Result[Any]:
-        """Measure."""
+    def measure(self, trial: Trial[Any]) -> Measurements:
+        """Numbers and arrays by name, of the same shapes for every seed and part."""
 
     def plot(self, result: Result[Any]) -> Any:
-        """Draw what was measured beside what was predicted, as a plotly figure."""
+        """A plotly figure of what was measured beside what was predicted."""
 
     def claims(self, result: Result[Any]) -> list[Claim]:
-        """Judge each claim by what was measured."""
+        """Each claim, judged by what was measured."""
 
 
 def load(name: str) -> Experiment:
     """The experiment of this id; ValueError with the nearest ids where there is none."""
-    found = entry(name)
-    if not found.implemented:
-        raise ValueError(f"{name!r} is not implemented yet ({found.note}): `gyroscope lab list` shows what is")
-    return cast(Experiment, import_module(found.module))
+    return cast(Experiment, import_module(implemented_entry(name).module))

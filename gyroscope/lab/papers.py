@@ -13,7 +13,8 @@ DRAWING = "a drawing"
 SETTINGS = "a list of settings"
 TODO = "not implemented"
 
-ELSEWHERE: dict[str, tuple[str, str]] = {
+# Id -> what is claimed, and why it cannot be run. A file of the same id takes the place of its line here.
+NOT_IMPLEMENTED: dict[str, tuple[str, str]] = {
     "re/fig1": ("Angular updates of all normalised neurons meet at one value", DRAWING),
     "re/fig2": ("Equilibrium seen as balance of norm, and as a random walk", DRAWING),
     "re/fig3": (
@@ -65,4 +66,3 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "ct/fig15": ("The naive strategy of k-Adam fails for large k", f"{TODO}: needs CIFAR-10"),
     "ct/fig16": ("2-Adam is best for language too", f"{TODO}: needs a text corpus, 30M parameters"),
 }
-"""Id -> what is claimed, and why it cannot be run; an implemented file of the same id wins over its line here."""

@@ -10,20 +10,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gyroscope.lab import record
-from gyroscope.lab.bench import Bench
-from gyroscope.lab.catalogue import entry
-from gyroscope.lab.claim import Claim
+from gyroscope._files import write_text
+from gyroscope.lab.catalogue import entry_of
+from gyroscope.lab.claims import Claim
 from gyroscope.lab.experiment import Experiment, Result, load
-from gyroscope.lab.picture import draw
-from gyroscope.lab.readme import write_readme
+from gyroscope.lab.figures import write_figure
+from gyroscope.lab.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope.lab.trials import run_trials
 
 Size = Literal["quick", "paper"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its claims, and where the record and the figure lie."""
+    """A finished run: its claims, and the paths of record and figure."""
 
     claims: list[Claim]
     record: Path
@@ -31,23 +31,33 @@ class Outcome:
 
 
 def run(
-    name: str, size: Size = "quick", seeds: int | None = None, out: Path = Path("results"),
-    tell: Callable[[float], None] | None = None,
-) -> Outcome:  # fmt: skip
-    """Run the experiment of this id and write its record, its figure and the README of `out`."""
-    experiment, config = load(name), config_of(name, size, seeds)
-    kept = out / ".parts" / name
-    bench = Bench(_ignored(kept), tell)
+    name: str,
+    size: Size = "quick",
+    seeds: int | None = None,
+    out: Path = Path("results"),
+    report: Callable[[float], None] = lambda share: None,
+) -> Outcome:
+    """Run the experiment of this id and write its record, its figure and the README of `out`.
+
+    name    id such as smd/fig4
+    size    quick or paper
+    seeds   number of seeds, if not the experiment's own
+    out     folder of the results; also of trials that are finished when a run is interrupted
+    report  is called with the share that is done, from 0 to 1
+    """
+    experiment = load(name)
+    config = config_of(name, size, seeds)
+    cache = out / ".parts" / name
+    write_text(cache.parents[1] / ".gitignore", "*\n")  # also shows, before hours of work, whether `out` can be written
     with threads(1 if size == "quick" else None):
-        result = experiment.run(config, bench)
+        result = run_trials(experiment, config, cache, report)
     claims = experiment.claims(result)
-    where = record.write(
-        out, record.describe(name, entry(name).claim, size, config, bench.seconds), claims, result.values
-    )
-    figure = draw(experiment.plot(result), where)
+    description = describe(name, entry_of(name).claim, size, config, result.seconds)
+    record = write_record(out, description, claims, result.values)
+    figure = write_figure(experiment.plot(result), record)
     write_readme(out)
-    shutil.rmtree(kept)
-    return Outcome(claims, where, figure)
+    shutil.rmtree(cache)
+    return Outcome(claims, record, figure)
 
 
 @contextmanager
@@ -62,38 +72,30 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def config_of(name: str, size: Size, seeds: int | None = None) -> Any:
-    """The config of an experiment at a size, with another number of seeds if asked."""
+    """The config of an experiment at a size, with another number of seeds if given."""
     if size not in ("quick", "paper"):
         raise ValueError(f"size={size!r} is unknown: choose quick or paper")
     if seeds is not None and seeds < 1:
         raise ValueError(f"seeds={seeds} must be 1 or above")
-    config = getattr(load(name).Config, size)()
+    experiment = load(name)
+    config = experiment.QUICK if size == "quick" else experiment.PAPER
     return config if seeds is None else replace(config, seeds=seeds)
 
 
-def recall(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
+def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
     """The experiment and its result as the record has it: to draw or to judge again without measuring."""
-    found = record.read(out, name)
-    if found is None:
+    record = ExperimentRecord.read(out, name)
+    if record is None:
         raise ValueError(f"{name!r} has not been run here: `gyroscope lab run {name}`")
     experiment = load(name)
     try:
-        config = experiment.Config(**{key: _tuples(value) for key, value in found.data["config"].items()})
+        config = type(experiment.QUICK)(**{key: _tuples(value) for key, value in record.data["config"].items()})
     except TypeError:
         raise ValueError(f"the record of {name!r} was made by other code: `gyroscope lab run {name}`") from None
-    values = {key: np.array(value, dtype=np.float64) for key, value in found.data["values"].items()}
+    values = {key: np.array(value, dtype=np.float64) for key, value in record.data["values"].items()}
     return experiment, Result(config, values)
 
 
 def _tuples(value: Any) -> Any:
+    """JSON has no tuples, and configs have no lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _ignored(folder: Path) -> Path:
-    """The folder, made, and left out of version control; ValueError where nothing can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder.parents[1] / ".gitignore").write_text("*\n")
-    except OSError as error:
-        raise ValueError(f"cannot write {str(folder)!r}: {error.strerror or error}; choose another --out") from None
-    return folder

@@ -7,25 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gyroscope.lab.bench import Bench
-from gyroscope.lab.catalogue import chosen
+from gyroscope.lab.catalogue import select
 from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
 from gyroscope.lab.experiment import Result, load
-from gyroscope.lab.record import read
-from gyroscope.lab.runner import recall
-from gyroscope.lab.smd import corollary3_1, fig4, theorem1, theorem2, theorem3
-from gyroscope.lab.smd import fig5 as smd_fig5
+from gyroscope.lab.results import ExperimentRecord
+from gyroscope.lab.runner import read_result
+from gyroscope.lab.smd import _gradient_shapes, _norm_convergence, corollary3_1, theorem3
 from gyroscope.lab.sp import eq44, section4_2, theorem4
 from gyroscope.lab.sp import theorem2 as sp_theorem2
+from gyroscope.lab.trials import run_trials
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 
 TINY = {
-    "smd/fig4": fig4.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
-    "smd/fig5": smd_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
-    "smd/theorem1": theorem1.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
-    "smd/theorem2": theorem2.Config(momentum=0.9, weight_decay=0.01, vectors=2, fan_in=1024, seeds=2),
+    "smd/fig4": _gradient_shapes.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
+    "smd/fig5": _gradient_shapes.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
+    "smd/theorem1": _norm_convergence.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
+    "smd/theorem2": _norm_convergence.Config(momentum=0.9, weight_decay=0.01, vectors=2, fan_in=1024, seeds=2),
     "smd/theorem3": theorem3.Config(decay=0.01, vectors=2, fan_in=1024, seeds=2),
     "smd/corollary3_1": corollary3_1.Config(decay=0.005, k=4.0, vectors=2, fan_in=64, seeds=2),
     "sp/theorem2": sp_theorem2.Config(neurons=3, fan_in=8, batch=16, steps=10, seeds=2),
@@ -44,7 +43,7 @@ TINY = {
 
 @cache
 def tiny(name: str) -> Result:
-    return load(name).run(TINY[name], Bench())
+    return run_trials(load(name), TINY[name])
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -61,7 +60,7 @@ def test_it_runs_draws_and_judges(name):
 
 @pytest.mark.parametrize("name", ["smd/fig5", "sp/section4_2", "ct/fig9"])
 def test_the_same_seed_gives_the_same_numbers(name):
-    again = load(name).run(TINY[name], Bench())
+    again = run_trials(load(name), TINY[name])
     for key, array in tiny(name).values.items():
         np.testing.assert_array_equal(array, again[key])
         assert array.size == 1 or not np.array_equal(array[0], array[-1]) or key in ("chance",)
@@ -131,12 +130,12 @@ LIES = {
 
 
 def test_every_experiment_is_lied_to():
-    assert set(LIES) == {one.id for one in chosen(["all"])}
+    assert set(LIES) == {entry.id for entry in select(["all"])}
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
-    experiment, result = recall(RESULTS, name)
+    experiment, result = read_result(RESULTS, name)
     true = [claim.holds for claim in experiment.claims(result)]
     broken = {i for lie in LIES[name] for i, claim in enumerate(experiment.claims(lie(result))) if not claim.holds}
     assert {i for i, holds in enumerate(true) if holds} <= broken
@@ -144,8 +143,8 @@ def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
 
 @pytest.mark.parametrize("name", LIES)
 def test_the_record_is_what_its_values_say(name):
-    experiment, result = recall(RESULTS, name)
-    stored, judged = read(RESULTS, name).claims, experiment.claims(result)
+    experiment, result = read_result(RESULTS, name)
+    stored, judged = ExperimentRecord.read(RESULTS, name).claims, experiment.claims(result)
     assert [(claim.sentence, claim.holds) for claim in stored] == [(claim.sentence, claim.holds) for claim in judged]
     assert [claim.measured.mean for claim in stored] == pytest.approx([claim.measured.mean for claim in judged])
 
@@ -154,7 +153,7 @@ def test_the_record_is_what_its_values_say(name):
 
 
 def holds(name):
-    return {claim.sentence: claim.holds for claim in load(name).claims(load(name).run(TINY[name], Bench()))}
+    return {claim.sentence: claim.holds for claim in load(name).claims(run_trials(load(name), TINY[name]))}
 
 
 def test_a_wrong_effective_learning_rate_is_noticed(monkeypatch):

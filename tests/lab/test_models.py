@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from gyroscope.geometry import Split
-from gyroscope.lab.invariant import Imitation
-from gyroscope.lab.models import Shape, Transformer, per_head, queries_and_keys
-from gyroscope.lab.text import standard_library
+from gyroscope.lab.tasks.models import Transformer, TransformerShape, per_head, queries_and_keys
+from gyroscope.lab.tasks.teacher_student import TeacherStudent
+from gyroscope.lab.tasks.text import standard_library
 
 
 @pytest.fixture
@@ -16,7 +16,9 @@ def batch():
 
 
 def model(**options):
-    return Transformer(Shape(standard_library().alphabet, layers=2, heads=2, width=8, context=8, **options), seed=1)
+    return Transformer(
+        TransformerShape(standard_library().alphabet, layers=2, heads=2, width=8, context=8, **options), seed=1
+    )
 
 
 def test_a_batch_asks_for_the_following_character(batch):
@@ -56,9 +58,9 @@ def test_a_seed_makes_the_same_model():
     assert torch.equal(a, b)
 
 
-def test_the_imitation_is_blind_to_norms_and_its_gradient_is_autograds():
+def test_the_teachers_loss_does_not_depend_on_norms_and_its_gradients_are_tangent():
     generator = torch.Generator().manual_seed(0)
-    task = Imitation.draw(3, 6, 20, generator)
+    task = TeacherStudent.draw(3, 6, 20, generator)
     weight = torch.randn(3, 6, generator=generator, dtype=torch.float64)
     assert task.loss(weight * torch.tensor([[2.0], [0.5], [7.0]])).item() == pytest.approx(task.loss(weight).item())
     radial = (task.gradient(weight) * weight).sum(1).abs().max()

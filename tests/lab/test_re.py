@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.lab.bench import Bench
 from gyroscope.lab.beyond import falling_out, lion_batch, memory, one_law
 from gyroscope.lab.experiment import Result
 from gyroscope.lab.re import appendix_i, fig8, table1
-from gyroscope.lab.re._walks import interquartile, optimizers, telling
+from gyroscope.lab.re._appendix_j import optimizers, relative_spread
+from gyroscope.lab.trials import run_trials
 
 # Module -> a small config, what must hold at that size, and changes of the config that make a prediction wrong.
 CASES = {
@@ -66,7 +66,7 @@ NAMES = [module.__name__.removeprefix("gyroscope.lab.") for module in CASES]
 
 @pytest.fixture(scope="module")
 def results():
-    return {module: module.run(config, Bench()) for module, (config, _, _) in CASES.items()}
+    return {module: run_trials(module, config) for module, (config, _, _) in CASES.items()}
 
 
 @pytest.mark.parametrize("module", CASES, ids=NAMES)
@@ -100,10 +100,9 @@ def test_the_picture_shows_what_was_measured(results, module):
 
 @pytest.mark.parametrize("module", CASES, ids=NAMES)
 def test_both_sizes_can_be_made(module):
-    quick, paper = module.Config.quick(), module.Config.paper()
-    assert quick.seeds >= 3
-    assert paper.seeds >= 3
-    assert quick != paper
+    assert module.QUICK.seeds >= 3
+    assert module.PAPER.seeds >= 3
+    assert module.QUICK != module.PAPER
 
 
 def test_a_speedup_leaves_the_norms():
@@ -113,16 +112,14 @@ def test_a_speedup_leaves_the_norms():
         assert fast.equilibrium(**known).timescale == pytest.approx(slow.equilibrium(**known).timescale / 10, rel=0.02)
 
 
-def test_progress_within_a_part_reaches_the_bench():
-    told = []
-    bench = Bench(tell=told.append)
-    tell = telling(bench, 1000)
-    for done in range(100, 1001, 100):
-        tell(done)
-    assert told == sorted(told)
-    assert 0.9 < told[-1] <= 1
+def test_the_progress_of_a_simulation_reaches_the_report():
+    shares = []
+    run_trials(lion_batch, CASES[lion_batch][0], report=shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) > 20
+    assert shares[-1] == 1
 
 
 def test_outliers_do_not_move_the_spread():
     even = np.linspace(0.99, 1.01, 101)
-    assert interquartile(even) == interquartile(np.append(even[:-1], 1e6))
+    assert relative_spread(even) == relative_spread(np.append(even[:-1], 1e6))

@@ -7,18 +7,19 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from gyroscope.cli import main
-from gyroscope.lab import record
-from gyroscope.lab.bench import Bench
-from gyroscope.lab.catalogue import ROOM, catalogue, chosen, entry
-from gyroscope.lab.claim import agrees, at_least, at_most, estimate
-from gyroscope.lab.papers import ELSEWHERE
-from gyroscope.lab.picture import BROWSERS, draw, styled
-from gyroscope.lab.readme import write_readme
+from gyroscope.lab.catalogue import LAB, catalogue, entry_of, select
+from gyroscope.lab.claims import agrees, at_least, at_most, confidence_interval
+from gyroscope.lab.figures import BROWSERS, styled, write_figure
+from gyroscope.lab.papers import NOT_IMPLEMENTED
+from gyroscope.lab.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope.lab.trials import run_trials
 from gyroscope.render import theme as look
 
 FIGURES = {"re": 15, "smd": 9, "sp": 5, "ct": 16}
@@ -29,6 +30,15 @@ TABLES = {"re": 5, "smd": 2, "sp": 5, "ct": 0}
 class Config:
     level: float = 1.0
     seeds: int = 3
+
+
+@dataclass(frozen=True)
+class PartsConfig(Config):
+    parts: ClassVar = (1, 2)
+
+
+def experiment(measure):
+    return SimpleNamespace(measure=measure)
 
 
 def shell(capsys, *argv):
@@ -43,11 +53,11 @@ def test_every_figure_and_table_of_the_papers_is_listed():
 
 
 def test_what_cannot_be_run_says_why_and_what_can_is_not_listed_twice():
-    for one in catalogue().values():
-        assert one.claim
-        assert one.implemented or one.note
-        assert not one.implemented or set(one.cost) == {"quick", "paper"}
-    assert not set(ELSEWHERE) & {name for name, one in catalogue().items() if one.implemented}
+    for entry in catalogue().values():
+        assert entry.claim
+        assert entry.implemented or entry.note
+        assert not entry.implemented or set(entry.cost) == {"quick", "paper"}
+    assert not set(NOT_IMPLEMENTED) & {name for name, entry in catalogue().items() if entry.implemented}
 
 
 def test_listing_imports_neither_torch_nor_plotly():
@@ -57,10 +67,10 @@ def test_listing_imports_neither_torch_nor_plotly():
 
 
 def test_a_paper_stands_for_all_that_can_be_run_of_it():
-    assert {one.id for one in chosen(["smd"])} == {
-        name for name, one in catalogue().items() if name.startswith("smd/") and one.implemented
+    assert {entry.id for entry in select(["smd"])} == {
+        name for name, entry in catalogue().items() if name.startswith("smd/") and entry.implemented
     }
-    assert len(chosen(["all"])) == sum(one.implemented for one in catalogue().values())
+    assert len(select(["all"])) == sum(entry.implemented for entry in catalogue().values())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,7 @@ def test_a_paper_stands_for_all_that_can_be_run_of_it():
         ("lab run smd/fig4 --seeds 0", "seeds=0", "1 or above"),
         ("lab run smd/fig4 --seeds x", "'x'", "not a number"),
         ("lab run", "ids", "Missing"),
-        ("lab run sp/eq44 --out /proc/no", "/proc/no", "choose another --out"),
+        ("lab run sp/eq44 --out /proc/no", "/proc/no", "cannot write"),
         ("lab runn", "runn", "run"),
     ],
 )
@@ -87,10 +97,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv, quoted, remedy, capsys)
 
 
 def test_an_interval_is_students_over_seeds():
-    found = estimate([1.0, 2.0, 3.0])
-    assert (found.mean, found.n) == (2.0, 3)
-    assert found.high - found.mean == pytest.approx(4.303 / 3**0.5)
-    assert estimate(np.array([5.0])).low == 5.0
+    interval = confidence_interval([1.0, 2.0, 3.0])
+    assert (interval.mean, interval.n) == (2.0, 3)
+    assert interval.high - interval.mean == pytest.approx(4.303 / 3**0.5)
+    assert confidence_interval(np.array([5.0])).low == 5.0
 
 
 def test_a_claim_holds_only_with_its_whole_interval():
@@ -111,15 +121,15 @@ def test_a_measurement_that_is_no_number_never_makes_a_claim_hold(judge):
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     calls = []
 
-    def measure(seed, part):
-        calls.append((seed, part))
+    def measure(trial):
+        calls.append((trial.seed, trial.part))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return {"value": 10 * seed + part, "curve": [seed, part]}
+        return {"value": 10 * trial.seed + trial.part, "curve": [trial.seed, trial.part]}
 
     with pytest.raises(KeyboardInterrupt):
-        Bench(tmp_path).over_parts(Config(), (1, 2), measure)
-    result = Bench(tmp_path).over_parts(Config(), (1, 2), measure)
+        run_trials(experiment(measure), PartsConfig(), tmp_path)
+    result = run_trials(experiment(measure), PartsConfig(), tmp_path)
     assert calls == [(0, 1), (0, 2), (1, 1), (1, 2), (1, 2), (2, 1), (2, 2)]
     assert result["value"].tolist() == [[1, 2], [11, 12], [21, 22]]
     assert result["curve"].shape == (3, 2, 2)
@@ -128,30 +138,29 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
 def test_another_config_never_meets_parts_of_this_one_but_more_seeds_do(tmp_path):
     calls = []
 
-    def measure(seed):
-        calls.append(seed)
-        return {"value": seed}
+    def measure(trial):
+        calls.append(trial.seed)
+        return {"value": trial.seed}
 
     for config in (Config(), Config(level=2.0), Config(seeds=5)):
-        Bench(tmp_path).over_seeds(config, measure)
+        run_trials(experiment(measure), config, tmp_path)
     assert calls == [0, 1, 2, 0, 1, 2, 3, 4]
 
 
 def test_progress_rises_to_one():
-    told = []
-    bench = Bench(tell=told.append)
-    bench.over_seeds(Config(), lambda seed: {"steps": len(list(bench.steps(200)))})
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0.0, 1.0)
+    shares = []
+    run_trials(experiment(lambda trial: {"steps": len(list(trial.steps(200)))}), Config(), report=shares.append)
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
 
 
 def test_numbers_are_kept_to_seven_digits_so_that_what_is_judged_is_what_is_written():
-    result = Bench().over_seeds(Config(), lambda seed: {"value": 1 / 3})
+    result = run_trials(experiment(lambda trial: {"value": 1 / 3}), Config())
     assert result["value"].tolist() == [0.3333333] * 3
 
 
 def test_a_missing_value_is_named_with_those_there_are():
-    result = Bench().over_seeds(Config(), lambda seed: {"value": 1.0})
+    result = run_trials(experiment(lambda trial: {"value": 1.0}), Config())
     with pytest.raises(KeyError, match=r"norm.*value"):
         result["norm"]
 
@@ -161,7 +170,7 @@ def finished(tmp_path_factory):
     """A folder in which one short experiment has been run by the command line."""
     out = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gyroscope.lab.picture._by_browser", lambda figure: "<svg/>")
+        patch.setattr("gyroscope.lab.figures._svg", lambda figure: "<svg/>")
         assert main(["lab", "run", "sp/eq44", "--seeds", "2", "--out", str(out)]) == 0
     return out
 
@@ -185,7 +194,7 @@ def test_a_finished_run_leaves_record_figure_and_readme_and_no_parts(finished):
     assert (finished / ".parts" / ".gitignore").read_text() == "*\n"
 
 
-def test_show_and_list_tell_what_was_found(finished, capsys):
+def test_show_and_list_print_what_was_measured(finished, capsys):
     code, out, err = shell(capsys, "lab", "show", "sp/eq44", "--out", finished)
     assert (code, err) == (0, "")
     assert "yes" in out
@@ -222,11 +231,11 @@ def test_a_broken_record_is_one_sentence(text, tmp_path, capsys):
 
 
 def test_a_number_that_is_not_finite_becomes_null(tmp_path):
-    description = record.describe("sp/eq44", "claim", "quick", Config(), 1.0)
+    description = describe("sp/eq44", "claim", "quick", Config(), 1.0)
     claim = at_most("", 1.0, [np.nan])
-    path = record.write(tmp_path, description, [claim], {"x": np.array([1.0, np.inf, np.nan])})
+    path = write_record(tmp_path, description, [claim], {"x": np.array([1.0, np.inf, np.nan])})
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["values"]["x"] == [1.0, None, None]
-    assert np.isnan(record.read(tmp_path, "sp/eq44").claims[0].measured.mean)
+    assert np.isnan(ExperimentRecord.read(tmp_path, "sp/eq44").claims[0].measured.mean)
 
 
 def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_path):
@@ -234,7 +243,7 @@ def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_pat
 
     if not any(map(shutil.which, BROWSERS)):
         pytest.skip("no browser here")
-    path = draw(styled(Figure(Scatter(y=[0.001, 0.0025, 0.0123])), "a title"), tmp_path / "figure.json")
+    path = write_figure(styled(Figure(Scatter(y=[0.001, 0.0025, 0.0123])), "a title"), tmp_path / "figure.json")
     text = path.read_text()
     assert path.suffix == ".svg"
     assert "a title" in text
@@ -245,7 +254,7 @@ def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_pat
 def test_a_figure_has_the_look_of_the_pages():
     from plotly.graph_objects import Figure, Scatter
 
-    from gyroscope.lab.picture import MEASURED, PREDICTED
+    from gyroscope.lab.figures import MEASURED, PREDICTED
 
     figure = styled(Figure(Scatter(y=[1, 2])), "a title")
     assert figure.layout.colorway == look.COLOURS
@@ -256,16 +265,15 @@ def test_a_figure_has_the_look_of_the_pages():
 
 
 def test_no_experiment_has_colours_of_its_own():
-    for path in ROOM.glob("*/*.py"):
+    for path in LAB.glob("*/*.py"):
         assert not re.search(r'"#[0-9a-f]{3,6}"|"(black|red|blue|green|gr[ae]y)"|hsl\(|rgb\(', path.read_text()), path
 
 
 def test_without_a_browser_the_figure_is_a_page_that_needs_no_network(tmp_path, monkeypatch):
     from plotly.graph_objects import Figure, Scatter
 
-    monkeypatch.setattr("gyroscope.lab.picture.BROWSERS", ())
-    monkeypatch.setattr("gyroscope.lab.picture.find_spec", lambda name: None)
-    path = draw(Figure(Scatter(y=[1, 2])), tmp_path / "figure.json")
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)  # importing it fails
+    path = write_figure(Figure(Scatter(y=[1, 2])), tmp_path / "figure.json")
     assert path.suffix == ".html"
     assert not re.search(r'src="https?:', path.read_text())
 
@@ -280,11 +288,11 @@ def test_the_transcript_of_a_run_is_ids_then_calls(monkeypatch, tmp_path):
 def test_sizes_differ_and_seeds_can_be_chosen():
     from gyroscope.lab.runner import config_of
 
-    for one in chosen(["all"]):
-        assert config_of(one.id, "quick") != config_of(one.id, "paper"), one.id
-        assert config_of(one.id, "quick", seeds=7) == replace(config_of(one.id, "quick"), seeds=7)
+    for entry in select(["all"]):
+        assert config_of(entry.id, "quick") != config_of(entry.id, "paper"), entry.id
+        assert config_of(entry.id, "quick", seeds=7) == replace(config_of(entry.id, "quick"), seeds=7)
 
 
 def test_an_entry_names_its_module():
-    assert entry("ct/fig3").module == "gyroscope.lab.ct.fig3"
+    assert entry_of("ct/fig3").module == "gyroscope.lab.ct.fig3"
     assert Path(sys.modules["gyroscope.lab.catalogue"].__file__).parent.joinpath("ct", "fig3.py").exists()

@@ -1,17 +1,15 @@
 """Before a schedule ends, norms can no longer follow their equilibrium: when, and how large they stay."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, PREDICTED, styled
-from gyroscope.lab.re._walks import telling
+from gyroscope.lab.claims import Claim, agrees
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
 from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
@@ -19,6 +17,7 @@ from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
 COST = {"quick": "30 s", "paper": "6 min"}
 NAMES = ("AdamW", "SGDM", "Lion")
 SCHEDULES: tuple[Literal["linear", "cosine"], ...] = ("linear", "cosine")
+MULTIPLIERS = {"linear": linear, "cosine": cosine}
 POINTS = 250
 
 
@@ -31,54 +30,45 @@ class Config:
     vectors: int
     seeds: int
     fan_in: int = 256
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """A total decay of 10 or more within ten thousand steps."""
-        return cls(decay=2e-3, steps=10_000, vectors=48, seeds=3)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """Ten times as long, at a tenth of the decay."""
-        return cls(decay=2e-4, steps=100_000, vectors=48, seeds=3)
+    parts: ClassVar = SCHEDULES
 
     @property
     def rules(self) -> tuple[UpdateRule, ...]:
-        """AdamW with β2 = 0.99: a longer memory of gradients holds norms up, which only the forecast knows."""
+        """AdamW with β2 = 0.99: a longer memory of gradients keeps norms up, which only the forecast includes."""
         a = self.decay
         return AdamW(1e-2, 100 * a, (0.9, 0.99)), SGDM(0.1, a, 0.9), Lion(1e-3, 1000 * a)
 
     def forecast(self, rule: UpdateRule, schedule: str) -> Forecast:
-        """What is foretold of a run that starts in equilibrium."""
+        """The forecast of a run that starts in equilibrium."""
         norm = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=1.0).norm
-        course = (linear if schedule == "linear" else cosine)(self.steps)
-        return forecast(rule, course, norm=norm, fan_in=self.fan_in, unit_grad_norm=1.0)
+        return forecast(rule, MULTIPLIERS[schedule](self.steps), norm=norm, fan_in=self.fan_in, unit_grad_norm=1.0)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """All rules, one schedule after the other."""
-    return bench.over_parts(config, SCHEDULES, lambda seed, schedule: fall(config, schedule, seed, bench))
+# A total decay of 10 or more within ten thousand steps.
+QUICK = Config(decay=2e-3, steps=10_000, vectors=48, seeds=3)
+# Ten times as long, at a tenth of the decay.
+PAPER = Config(decay=2e-4, steps=100_000, vectors=48, seeds=3)
 
 
-def fall(config: Config, schedule: Literal["linear", "cosine"], seed: int, bench: Bench) -> Values:
+def measure(trial: Trial[Config]) -> Measurements:
     """Norm over equilibrium norm through the run; steps before the end at which it leaves; the norm at the end."""
-    told = [config.forecast(rule, schedule) for rule in config.rules]
+    config = trial.config
+    forecasts = [config.forecast(rule, trial.part) for rule in config.rules]
+    peak = np.array([predicted.initial_norm for predicted in forecasts])
     path = random_walk(
         config.rules,
-        (linear if schedule == "linear" else cosine)(config.steps),
-        norm=[one.initial_norm for one in told],
+        MULTIPLIERS[trial.part](config.steps),
+        norm=peak,
         shape=(config.vectors, config.fan_in),
         every=every(config),
-        seed=seed,
-        progress=telling(bench, config.steps),
+        seed=trial.seed,
+        progress=trial.progress(config.steps),
     )
     norm = np.sqrt((path.norm**2).mean(2)).T
-    ratio = norm / np.stack([one.equilibrium_norm[path.steps] for one in told])
+    ratio = norm / np.stack([predicted.equilibrium_norm[path.steps] for predicted in forecasts])
     left = [_crossing(r, rule.falls_out_ratio) for r, rule in zip(ratio, config.rules, strict=True)]
-    peak = np.array([one.initial_norm for one in told])
-    shown = np.linspace(0, ratio.shape[1] - 1, POINTS).astype(int)
     return {
-        "ratio": ratio[:, shown],
+        "ratio": ratio[:, shown_steps(ratio.shape[1], POINTS)],
         "left": config.steps - every(config) * (np.array(left) + 1) + 1,
         "end": norm[:, -1] / peak,
     }
@@ -96,14 +86,15 @@ def _crossing(ratio: FloatArray, threshold: float) -> int:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm over its equilibrium of the moment: measured, foretold, and where the closed form sees it leave."""
+    """Norm over its equilibrium of the moment: measured, predicted, and where the closed form has it leave."""
     config = result.config
     figure = make_subplots(cols=2, subplot_titles=[f"{schedule} decay to zero" for schedule in SCHEDULES])
     for col, schedule in enumerate(SCHEDULES):
         for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
-            told = config.forecast(rule, schedule)
+            predicted = config.forecast(rule, schedule)
             t = np.linspace(every(config) - 1, config.steps - 1, POINTS).astype(int)
-            measured, ratio = result["ratio"][:, col, i].mean(0), (told.norm / told.equilibrium_norm)[t]
+            measured = result["ratio"][:, col, i].mean(0)
+            ratio = (predicted.norm / predicted.equilibrium_norm)[t]
             wide = {"color": COLOURS[i], "width": 3.5}  # to be seen on both sides of the forecast
             line = Scatter(x=t, y=measured, mode="lines", line=wide, name=f"{name}, measured")
             dashed = Scatter(x=t, y=ratio, mode="lines", line=PREDICTED, name="forecast")
@@ -119,19 +110,22 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """The forecast closely, the closed forms roughly."""
-    config, found = result.config, []
+    config = result.config
+    judged = []
     for j, schedule in enumerate(SCHEDULES):
         for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
-            told, where = config.forecast(rule, schedule), f"{name}, {schedule}"
+            predicted = config.forecast(rule, schedule)
+            where = f"{name}, {schedule}"
             closed = falls_out_before_end(schedule, config.steps, config.decay, rule.norm_power)
-            left, end = result["left"][:, j, i], result["end"][:, j, i]
-            before_end = config.steps - told.falls_out_at
-            found += [
+            left = result["left"][:, j, i]
+            end = result["end"][:, j, i]
+            before_end = config.steps - predicted.falls_out_at
+            judged += [
                 agrees(f"steps before the end at which norms leave, {where} (forecast)", before_end, left, within=0.03),
                 agrees(f"steps before the end at which norms leave, {where} (closed form)", closed, left, within=0.15),
-                agrees(f"end norm over peak norm, {where} (forecast)", told.end_norm_ratio, end, within=0.02),
+                agrees(f"end norm over peak norm, {where} (forecast)", predicted.end_norm_ratio, end, within=0.02),
             ]
             if schedule == "linear":
                 ratio = end_norm_ratio(config.decay * config.steps / 2, rule.norm_power)
-                found.append(agrees(f"end norm over peak norm, {where} (closed form)", ratio, end, within=0.1))
-    return found
+                judged.append(agrees(f"end norm over peak norm, {where} (closed form)", ratio, end, within=0.1))
+    return judged

@@ -6,18 +6,17 @@ from math import pi
 import numpy as np
 from plotly.graph_objects import Figure, Scatter
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
-from gyroscope.lab.re._walks import telling
+from gyroscope.lab.claims import Claim, agrees
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
 from gyroscope.theory.law import law
 
 COST = {"quick": "40 s", "paper": "5 min"}
-SAMPLES, SEED = 200_000, 0
-"""Of the expectation over gradient norms."""
+# Of the expectation over gradient norms.
+SAMPLES = 200_000
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,10 @@ class Config:
     batches: tuple[int, ...] = (8, 16, 32, 128)
     fan_in: int = 256
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """A decay of 2e-3 per step."""
-        return cls(lr=1e-3, weight_decay=2.0, steps=4000, vectors=48, seeds=3)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """A decay of 5e-4 per step."""
-        return cls(lr=5e-4, weight_decay=1.0, steps=16_000, vectors=96, seeds=3)
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """One batch size after the other."""
+        return self.batches
 
     @property
     def rule(self) -> Lion:
@@ -48,41 +42,45 @@ class Config:
         return Lion(self.lr, self.weight_decay)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """One batch size after the other."""
-    return bench.over_parts(config, config.batches, lambda seed, batch: settle(config, batch, seed, bench))
+# A decay of 2e-3 per step.
+QUICK = Config(lr=1e-3, weight_decay=2.0, steps=4000, vectors=48, seeds=3)
+# A decay of 5e-4 per step.
+PAPER = Config(lr=5e-4, weight_decay=1.0, steps=16_000, vectors=96, seeds=3)
 
 
-def settle(config: Config, batch: int, seed: int, bench: Bench) -> Values:
+def measure(trial: Trial[Config]) -> Measurements:
     """Norm and angle from two lifetimes on."""
+    config = trial.config
     path = network(
         config.rule,
         steps=config.steps,
         norm=float(config.rule.equilibrium(fan_in=config.fan_in).norm or 0.0),
         shape=(config.vectors, config.fan_in),
-        batch=batch,
+        batch=trial.part,
         every=20,
         average=4,
-        seed=seed,
-        progress=telling(bench, config.steps),
+        seed=trial.seed,
+        progress=trial.progress(config.steps),
     )
-    found = path.averages(after=round(2 / (config.lr * config.weight_decay)))
-    return {"norm": found.layer_norm, "angle": found.layer_angular_update}
+    settled = path.averages(after=round(2 / (config.lr * config.weight_decay)))
+    return {"norm": settled.layer_norm, "angle": settled.layer_angular_update}
 
 
 def predicted(config: Config, batch: int) -> tuple[float, float]:
-    """Norm and angle by the law, with a correlation time that knows how the gradient's size varies.
+    """Norm and angle by the law, with a correlation time for gradients of varying size.
 
     Given the squared sizes s and s' of two gradients over their mean, Lion's interpolations k steps apart have the
     correlation β2^(k-1)·(c0·β1(1-β2)·s + β1²β2·M)/sqrt((c0²s + β1²M)(c0²s' + β1²M)), c0 = 1-β1, M = (1-β2)/(1+β2),
     and the arcsine law holds for their signs; its mean over s and s' is τ. Sizes all alike give the usual τ.
     """
     s, other = (relative_sizes(batch, rng) for rng in np.random.default_rng(SEED).spawn(2))
-    rule, decay = config.rule, config.lr * config.weight_decay
-    beta1, beta2 = rule.betas
-    c0, rest = 1 - beta1, beta1**2 * (1 - beta2) / (1 + beta2)
+    decay = config.lr * config.weight_decay
+    beta1, beta2 = config.rule.betas
+    c0 = 1 - beta1
+    rest = beta1**2 * (1 - beta2) / (1 + beta2)  # β1²·M
     first = (c0 * beta1 * (1 - beta2) * s + beta2 * rest) / np.sqrt((c0**2 * s + rest) * (c0**2 * other + rest))
-    k = np.arange(1, round(12 / (1 - beta2)))[:, None]
+    k = np.arange(1, round(12 / (1 - beta2)))[:, None]  # beyond twelve lifetimes nothing is left
+    # The sum over k is smooth in the first correlation: interpolated from a grid, not summed for each sample.
     grid = np.linspace(first.min(), first.max(), 200)
     signs = ((1 - decay) ** k * np.arcsin(grid * beta2 ** (k - 1))).sum(0)
     tau = 1 + 4 / pi * float(np.interp(first, grid, signs).mean())
@@ -92,7 +90,8 @@ def predicted(config: Config, batch: int) -> tuple[float, float]:
 
 def relative_sizes(batch: int, rng: np.random.Generator) -> FloatArray:
     """Squared gradient norms in the simple system over their mean: χ²(B-2)/(B-2) · (B-3)/χ²(B-1)."""
-    upstream, variance = rng.chisquare(batch - 2, SAMPLES), rng.chisquare(batch - 1, SAMPLES)
+    upstream = rng.chisquare(batch - 2, SAMPLES)
+    variance = rng.chisquare(batch - 1, SAMPLES)
     return np.asarray(upstream / (batch - 2) * (batch - 3) / variance)
 
 
@@ -103,7 +102,8 @@ def plot(result: Result[Config]) -> Figure:
     fine = np.unique(np.geomspace(config.batches[0], config.batches[-1], 20).astype(int))
     figure = Figure()
     for i, (name, base) in enumerate((("norm", float(eq.norm or 0.0)), ("angle", float(eq.angular_update or 0.0)))):
-        marker, line = {"color": COLOURS[i], "size": 10}, PREDICTED | {"color": COLOURS[i]}
+        marker = {"color": COLOURS[i], "size": 10}
+        line = PREDICTED | {"color": COLOURS[i]}
         y = result[name].mean(0) / base
         figure.add_trace(Scatter(x=config.batches, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
         y = [predicted(config, int(batch))[i] / base for batch in fine]
@@ -116,9 +116,9 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """The mean over gradient sizes explains norm and angle at every batch."""
-    found = []
+    judged = []
     for j, batch in enumerate(result.config.batches):
         norm, angle = predicted(result.config, batch)
-        found.append(agrees(f"norm at batch {batch}", norm, result["norm"][:, j], within=0.015))
-        found.append(agrees(f"angle at batch {batch}", angle, result["angle"][:, j], within=0.015))
-    return found
+        judged.append(agrees(f"norm at batch {batch}", norm, result["norm"][:, j], within=0.015))
+        judged.append(agrees(f"angle at batch {batch}", angle, result["angle"][:, j], within=0.015))
+    return judged

@@ -5,20 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 from plotly.graph_objects import Figure, Scatter
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, PREDICTED, styled
-from gyroscope.lab.re._walks import telling
+from gyroscope.lab.claims import Claim, agrees
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
 COST = {"quick": "30 s", "paper": "8 min"}
 NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
+# In four lifetimes: one of them before the directions are compared, three after.
 RECORDS = 50
-"""In four lifetimes: one of them before the directions are compared, three after."""
+# Lags, in lifetimes, over which the rate is read: beyond Lion's memory, and before noise is all that is left.
 FIT = (0.8, 2.0)
-"""Lags, in lifetimes, over which the rate is read: beyond Lion's memory, and before noise is all that is left."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +27,6 @@ class Config:
     vectors: int
     seeds: int
     fan_in: int = 256
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """Five hundred steps to forget."""
-        return cls(decay=2e-3, vectors=384, seeds=3)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """Five thousand steps to forget."""
-        return cls(decay=2e-4, vectors=384, seeds=3)
 
     @property
     def rules(self) -> tuple[UpdateRule, ...]:
@@ -52,18 +40,20 @@ class Config:
         return RECORDS * round(4 / self.decay / RECORDS)
 
 
+# Five hundred steps to forget.
+QUICK = Config(decay=2e-3, vectors=384, seeds=3)
+# Five thousand steps to forget.
+PAPER = Config(decay=2e-4, vectors=384, seeds=3)
+
+
 def rate(config: Config, rule: UpdateRule) -> float:
     """The predicted decay per step."""
     return 1 / float(rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).timescale or np.inf)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """All rules on the same noise."""
-    return bench.over_seeds(config, lambda seed: forget(config, seed, bench))
-
-
-def forget(config: Config, seed: int, bench: Bench) -> Values:
+def measure(trial: Trial[Config]) -> Measurements:
     """Mean cosine with the direction after one lifetime, (rules, lags), and the rate at which it falls."""
+    config = trial.config
     norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in config.rules]
     path = random_walk(
         config.rules,
@@ -72,8 +62,8 @@ def forget(config: Config, seed: int, bench: Bench) -> Values:
         shape=(config.vectors, config.fan_in),
         every=config.steps // RECORDS,
         reference=config.steps // 4 - 1,
-        seed=seed,
-        progress=telling(bench, config.steps),
+        seed=trial.seed,
+        progress=trial.progress(config.steps),
     )
     if path.cosine is None:
         raise RuntimeError("no cosines were recorded")
@@ -87,7 +77,7 @@ def forget(config: Config, seed: int, bench: Bench) -> Values:
 
 
 def lags(config: Config) -> FloatArray:
-    """Steps since the direction was remembered, of the records after it."""
+    """Steps since the reference direction, of the records after it."""
     every = config.steps // RECORDS
     return (every * np.arange(1, RECORDS + 1) - config.steps // 4)[_after(config)].astype(np.float64)
 
@@ -98,10 +88,11 @@ def _after(config: Config) -> slice:
 
 def plot(result: Result[Config]) -> Figure:
     """Cosines on a logarithmic scale: straight lines of slope -a."""
-    config, lag = result.config, lags(result.config)
+    config = result.config
     figure = Figure()
     for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
-        x, marker = lag * rate(config, rule), {"color": COLOURS[i], "size": 7, "symbol": i}
+        x = lags(config) * rate(config, rule)
+        marker = {"color": COLOURS[i], "size": 7, "symbol": i}
         y = result["cosine"][:, i].mean(0)
         figure.add_trace(Scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
     x = np.linspace(0, 3, 50)

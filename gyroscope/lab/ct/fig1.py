@@ -1,85 +1,73 @@
 """Adam's differential equation follows the weights of a real training run (CT Figure 1)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import AdamW
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, at_least
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.models import Shape, Transformer
-from gyroscope.lab.picture import COLOURS, MEASURED, PREDICTED, styled
-from gyroscope.lab.text import standard_library
+from gyroscope.lab.claims import Claim, at_least
+from gyroscope.lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, train_step
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import panels
+from gyroscope.lab.tasks.models import Transformer
 from gyroscope.simulate.flow import flow
 
 COST = {"quick": "1 min", "paper": "a week"}
-PICKED = 16
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(TextTraining):
     """A transformer with qk-norm under AdamW, and its flow with K = `substeps` per step."""
 
     layers: int = 1
-    heads: int = 4
-    width: int = 32
-    context: int = 16
-    batch: int = 8
     steps: int = 100
     substeps: int = 20
     lr: float = 1e-3
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
-    seeds: int = 3
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """One layer, K = 20."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """The paper's transformer on characters, K = 100."""
-        return cls(layers=6, heads=6, width=384, context=256, batch=64, substeps=100, seeds=1)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Train, and let the flow run over the same batches."""
-    return bench.over_seeds(config, lambda seed: both(config, seed, bench.steps(config.steps)))
+# One layer, K = 20.
+QUICK = Config()
+PAPER = Config(**PAPER_MODEL, substeps=100)
 
 
-def both(config: Config, seed: int, steps: Iterable[int]) -> Values:
-    """Sixteen weights along both ways, and the distance of all weights."""
-    text, generator = standard_library(), torch.Generator().manual_seed(seed)
-    model = Transformer(Shape(text.alphabet, config.layers, config.heads, config.width, config.context), seed)
-    batches = [text.batch(config.batch, config.context, generator) for _ in range(config.steps)]
+def measure(trial: Trial[Config]) -> Measurements:
+    """Train, and let the flow run over the same batches: sixteen weights of both, and the distance of all weights."""
+    config = trial.config
+    generator = trial.generator()
+    model = config.model(trial.seed)
+    batches = [config.random_batch(generator) for _ in range(config.steps)]
     first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = AdamW(model.parameters(), config.lr, config.betas, eps=1e-30, weight_decay=config.weight_decay)
-    states = iter(flow(lambda weights, *batch: loss(model, weights, *batch), first, lr=config.lr, steps=config.steps,
-                       weight_decay=config.weight_decay, betas=config.betas, substeps=config.substeps,
-                       batches=lambda n: batches[n]))  # fmt: skip
+    states = flow(
+        lambda weights, *batch: loss(model, weights, *batch),
+        first,
+        lr=config.lr,
+        steps=config.steps,
+        weight_decay=config.weight_decay,
+        betas=config.betas,
+        substeps=config.substeps,
+        batches=lambda n: batches[n],
+    )
     start = flat(first)
-    picked = torch.randperm(len(start), generator=generator)[:PICKED]
-    discrete, continuous, distance, moved = [], [], [], []
-    for n in steps:
-        optimizer.zero_grad()
-        model.loss(*batches[n]).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        here, there = flat(dict(model.named_parameters())), flat(next(states).parameters)
-        discrete.append((here - start)[picked].tolist())
-        continuous.append((there - start)[picked].tolist())
-        distance.append(float((here - there).square().sum()))
-        moved.append(float((here - start).square().sum()))
-    return {"discrete": np.array(discrete).T, "flow": np.array(continuous).T, "distance2": distance, "moved2": moved}
+    picked = torch.randperm(len(start), generator=generator)[:PANELS]
+    courses: dict[str, list[Any]] = {"discrete": [], "flow": [], "distance2": [], "moved2": []}
+    for n, state in zip(trial.steps(config.steps), states, strict=True):
+        train_step(model, batches[n], optimizer)
+        trained = flat(dict(model.named_parameters()))
+        continuous = flat(state.parameters)
+        courses["discrete"].append((trained - start)[picked].tolist())
+        courses["flow"].append((continuous - start)[picked].tolist())
+        courses["distance2"].append(float((trained - continuous).square().sum()))
+        courses["moved2"].append(float((trained - start).square().sum()))
+    return {name: np.array(course).T for name, course in courses.items()}
 
 
 def loss(model: Transformer, weights: dict[str, Tensor], characters: Tensor, following: Tensor) -> Tensor:
@@ -95,21 +83,10 @@ def flat(weights: dict[str, Any]) -> Tensor:
 
 def plot(result: Result[Config]) -> Figure:
     """Sixteen weights of the first seed: training as lines, the flow as dashes."""
-    t = np.arange(1, result.config.steps + 1)
-    figure = make_subplots(rows=4, cols=4, vertical_spacing=0.04, horizontal_spacing=0.04)
-    for i in range(PICKED):
-        for name, label, line in (
-            ("discrete", "training", {"color": COLOURS[0], **MEASURED}),
-            ("flow", "differential equation", PREDICTED | {"color": COLOURS[1]}),
-        ):
-            y = result[name][0, i] / result.config.lr
-            trace = Scatter(x=t, y=y, name=label, line=line, showlegend=i == 0)
-            figure.add_trace(trace, row=i // 4 + 1, col=i % 4 + 1)
-    figure.update_xaxes(showticklabels=False)
-    figure.update_yaxes(tickfont_size=10)
-    return styled(figure, f"Way of 16 weights from their start, in lr, over {result.config.steps} steps").update_layout(
-        height=700
-    )
+    config = result.config
+    courses = {"training": result["discrete"][0] / config.lr, "differential equation": result["flow"][0] / config.lr}
+    title = f"Way of 16 weights from their start, in lr, over {config.steps} steps"
+    return panels(courses, np.arange(1, config.steps + 1), title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

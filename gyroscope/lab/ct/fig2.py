@@ -11,15 +11,14 @@ import torch
 from plotly.graph_objects import Contour, Figure, Heatmap, Scatter
 from torch.optim import Adam
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.claims import Claim, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
 COST = {"quick": "15 s", "paper": "2 min"}
+# A slope of ln‖u_n‖_∞ that counts as growth.
 GROWS = 1e-3
-"""A slope of ln‖u_n‖_∞ that counts as growth."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,10 @@ class Config:
     lengths: tuple[int, int] = (200, 400)
     seeds: int = 1
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """A coarse grid."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """A fine grid."""
-        return cls(points=40)
+    @property
+    def parts(self) -> FloatArray:
+        """Row by row of the grid: all beta1 at one beta2."""
+        return self.grid
 
     @property
     def grid(self) -> FloatArray:
@@ -48,27 +42,28 @@ class Config:
         return np.linspace(self.lowest, self.highest, self.points)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Row by row of the grid: all beta1 at one beta2."""
-    return bench.over_parts(config, config.grid.tolist(), lambda _, beta2: row(config, beta2))
+# A coarse grid.
+QUICK = Config()
+# A fine grid.
+PAPER = Config(points=40)
 
 
-def row(config: Config, beta2: float) -> Values:
+def measure(trial: Trial[Config]) -> Measurements:
     """d ln‖u_n‖_∞/dn at each beta1."""
-    short, long = config.lengths
-    last = [last_update(config.grid, beta2, n) for n in config.lengths]
-    return {"growth": (np.log(last[1]) - np.log(last[0])) / (long - short), "update": last[1]}
+    short, long = trial.config.lengths
+    after_short, after_long = (last_update(trial.config.grid, float(trial.part), n) for n in (short, long))
+    return {"growth": (np.log(after_long) - np.log(after_short)) / (long - short), "update": after_long}
 
 
 def last_update(beta1: FloatArray, beta2: float, n: int) -> FloatArray:
     """u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps; weights in float64."""
     weights = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in beta1]
-    groups = [{"params": [w], "betas": (float(one), beta2)} for w, one in zip(weights, beta1, strict=True)]
+    groups = [{"params": [w], "betas": (float(b), beta2)} for w, b in zip(weights, beta1, strict=True)]
     adam = Adam(groups, lr=1.0, eps=0.0)
     for i in range(n + 1):
         before = torch.stack([w.detach().clone() for w in weights])
-        for w, one in zip(weights, beta1, strict=True):
-            w.grad = torch.tensor([(one / beta2) ** (n - i)], dtype=torch.float64)
+        for w, b in zip(weights, beta1, strict=True):
+            w.grad = torch.tensor([(b / beta2) ** (n - i)], dtype=torch.float64)
         adam.step()
     after = torch.stack([w.detach() for w in weights])
     return np.asarray((before - after).abs().flatten().numpy())
@@ -78,14 +73,15 @@ def plot(result: Result[Config]) -> Figure:
     """Measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
     config = result.config
     grid = config.grid
-    figure = Figure(Heatmap(x=grid, y=grid, z=result["growth"][0].T, colorscale="YlGnBu", zmin=0,
-                            colorbar={"title": "growth<br>per step", "len": 0.8}, name="measured"))  # fmt: skip
+    bar = {"title": "growth<br>per step", "len": 0.8}
+    growth = result["growth"][0].T
+    figure = Figure(Heatmap(x=grid, y=grid, z=growth, colorscale="YlGnBu", zmin=0, colorbar=bar, name="measured"))
     fine = np.linspace(config.lowest, config.highest, 60)
     c = margin(fine[:, None], fine[None, :])
     levels = {"start": -0.8, "end": 2.0, "size": 0.2, "coloring": "none", "showlabels": True}
     grey = {"color": COLOURS[6], "width": 1}
-    figure.add_trace(Contour(x=fine, y=fine, z=c, contours=levels, line=grey, showscale=False,
-                             name="level curves of C", showlegend=True))  # fmt: skip
+    curves = Contour(x=fine, y=fine, z=c, contours=levels, line=grey, showscale=False)
+    figure.add_trace(curves.update(name="level curves of C", showlegend=True))
     for start in (0.6, 0.7, 0.8, 0.9, 0.999):
         beta2 = np.linspace(config.lowest, config.highest, 200)
         cubes = 0.9**3 + 2 * (start**3 - beta2**3)
@@ -104,11 +100,14 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Where it is bounded, and how fast it grows elsewhere."""
-    grid, growth = result.config.grid, result["growth"][0]
-    beta1, beta2 = grid[None, :], grid[:, None]  # as measured: a row is one beta2
-    c, exact = np.asarray(margin(beta1, beta2)), np.asarray(growth_rate(beta1, beta2, exact=True))
+    growth = result["growth"][0]
+    beta1 = result.config.grid[None, :]
+    beta2 = result.config.grid[:, None]  # as measured: a row is one beta2
+    c = np.asarray(margin(beta1, beta2))
+    exact = np.asarray(growth_rate(beta1, beta2, exact=True))
     over = result["update"][0] / update_bound(result.config.lengths[1], beta1, beta2)
-    grows, clear = growth > GROWS, np.abs(exact - GROWS) > 0.2 * GROWS
+    grows = growth > GROWS
+    clear = np.abs(exact - GROWS) > 0.2 * GROWS  # betas on the very edge prove nothing
     right = (grows == (exact > GROWS))[clear]
     off = np.abs(growth - exact)[exact > 0.01].max()
     return [

@@ -5,53 +5,34 @@ hyper-parameters and takes the gradients for noise. With β1 = 0.9 successive up
 of the past, and nearly all growth of ‖W‖² comes through ⟨W,u⟩: (8) sees next to none of it.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 from torch.optim import AdamW
 
 from gyroscope import theory
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.models import Shape, Transformer, per_head, queries_and_keys
-from gyroscope.lab.picture import COLOURS, INK, styled
-from gyroscope.lab.text import standard_library
+from gyroscope.lab.claims import Claim, agrees, at_least, at_most
+from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, shown_steps, styled
 from gyroscope.simulate.sphere_flow import norm_equation, norm_identity
 
 COST = {"quick": "1 min", "paper": "hours"}
 RUNS = ("short", "long")
-SHOWN = 50
+LABELS = ("paper's run", "long run")
+POINTS = 50
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(TextTraining):
     """The paper's run, and a longer one with more decay, towards equilibrium; (lr, weight decay, steps) of each."""
 
     short: tuple[float, float, int] = (1e-3, 0.01, 100)
     long: tuple[float, float, int] = (3e-3, 1.0, 1000)
-    layers: int = 2
-    heads: int = 4
-    width: int = 32
-    context: int = 16
-    batch: int = 8
     betas: tuple[float, float] = (0.9, 0.999)
-    seeds: int = 3
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """Two layers of four heads: sixteen matrices."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """The paper's transformer, on characters."""
-        return cls(layers=6, heads=6, width=384, context=256, batch=64, seeds=1)
 
     def settings(self, name: str) -> tuple[float, float, int]:
         """lr, weight decay and steps of a run."""
@@ -63,53 +44,43 @@ class Config:
         return self.width * self.width // self.heads
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
+# Two layers of four heads: sixteen matrices.
+QUICK = Config()
+PAPER = Config(**PAPER_MODEL)
+
+
+def measure(trial: Trial[Config]) -> Measurements:
     """Train both runs one after the other."""
-    return bench.over_seeds(config, lambda seed: _prefixed(config, seed, bench))
+    return {f"{name}_{key}": value for name in RUNS for key, value in _train(trial, name).items()}
 
 
-def _prefixed(config: Config, seed: int, bench: Bench) -> Values:
-    runs = {name: train(config, name, seed, bench.steps(config.settings(name)[2])) for name in RUNS}
-    return {f"{name}_{key}": value for name, values in runs.items() for key, value in values.items()}
-
-
-def train(config: Config, name: str, seed: int, steps: Iterable[int]) -> Values:
+def _train(trial: Trial[Config], name: str) -> Measurements:
     """‖W‖² after each step, and ‖u‖² and ⟨W,u⟩ of each, for every matrix; u = ((1-a)W - W')/lr from the weights."""
+    config = trial.config
     lr, decay, count = config.settings(name)
-    text, generator = standard_library(), torch.Generator().manual_seed(seed)
-    shape = Shape(text.alphabet, config.layers, config.heads, config.width, config.context)
-    model = Transformer(shape, seed).double()  # u is a difference of weights: float32 would lose half its digits
+    generator = trial.generator()
+    model = config.model(trial.seed).double()  # u is a difference of weights: float32 would lose half its digits
     optimizer = AdamW(model.parameters(), lr, config.betas, weight_decay=decay, fused=True)
     rows = np.zeros((3, count, 2 * config.layers * config.heads))
-    W = _matrices(model, config)
-    first = W.square().sum(1)
-    for n in steps:
-        optimizer.zero_grad()
-        model.loss(*text.batch(config.batch, config.context, generator)).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        after = _matrices(model, config)
+    W = query_and_key_rows(model, config.heads)
+    first2 = W.square().sum(1).numpy()
+    for n in trial.steps(count):
+        train_step(model, config.random_batch(generator), optimizer)
+        after = query_and_key_rows(model, config.heads)
         u = ((1 - lr * decay) * W - after) / lr
         rows[:, n] = torch.stack([after.square().sum(1), u.square().sum(1), (W * u).sum(1)]).numpy()
         W = after
     norm2, update2, overlap = rows
-    start, shown = first.numpy(), _shown(count)
-    equation = norm_equation(update2, lr=lr, weight_decay=decay, norm2=start)
-    identity = norm_identity(update2, overlap, lr=lr, weight_decay=decay, norm2=start)
+    shown = shown_steps(count, POINTS)
+    equation = norm_equation(update2, lr=lr, weight_decay=decay, norm2=first2)
+    identity = norm_identity(update2, overlap, lr=lr, weight_decay=decay, norm2=first2)
     return {
-        "first2": start,
+        "first2": first2,
         "norm2": norm2[shown].T,
         "equation": equation[shown].T,
         "identity": identity[shown].T,
         "identity_error": np.abs(identity / norm2 - 1).max(),
     }
-
-
-def _matrices(model: Transformer, config: Config) -> torch.Tensor:
-    return torch.cat([per_head(weight.detach(), config.heads) for weight in queries_and_keys(model)]).clone()
-
-
-def _shown(steps: int) -> NDArray[np.intp]:
-    return np.unique(np.linspace(0, steps - 1, SHOWN).astype(np.intp))
 
 
 def recursion(result: Result[Config], name: str) -> FloatArray:
@@ -118,17 +89,17 @@ def recursion(result: Result[Config], name: str) -> FloatArray:
     first = np.sqrt(result[f"{name}_first2"])
     rule = theory.AdamW(lr, decay, result.config.betas)
     norms = theory.forecast(rule, steps=steps, norm=first.ravel(), fan_in=result.config.fan_in, unit_grad_norm=1.0).norm
-    return np.asarray(norms[_shown(steps)] ** 2).T.reshape(*first.shape, -1)
+    return np.asarray(norms[shown_steps(steps, POINTS)] ** 2).T.reshape(*first.shape, -1)
 
 
 def plot(result: Result[Config]) -> Figure:
     """‖W‖² of four matrices of the first seed, and the three descriptions."""
-    figure = make_subplots(rows=2, cols=4, vertical_spacing=0.14, horizontal_spacing=0.05,
-                           subplot_titles=[f"{name}: {kind}, layer 1" for name in ("paper's run", "long run")
-                                           for kind in ("query", "query", "key", "key")])  # fmt: skip
+    kinds = ("query", "query", "key", "key")
+    titles = [f"{label}: {kind}, layer 1" for label in LABELS for kind in kinds]
+    figure = make_subplots(rows=2, cols=4, vertical_spacing=0.14, horizontal_spacing=0.05, subplot_titles=titles)
     heads = result.config.heads
     for row, name in enumerate(RUNS, 1):
-        steps = _shown(result.config.settings(name)[2]) + 1
+        steps = shown_steps(result.config.settings(name)[2], POINTS) + 1
         for col, i in enumerate((0, 1, heads, heads + 1), 1):
             for label, y, line in (
                 ("measured", result[f"{name}_norm2"], {"color": INK, "width": 3}),
@@ -145,20 +116,18 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """How far each description is from the weights at the end."""
-    found: list[Claim] = []
-    for name, label in zip(RUNS, ("paper's run", "long run"), strict=True):
-        true = result[f"{name}_norm2"]
-        last = true[:, :, -1]
-        paper, ours = result[f"{name}_equation"][:, :, -1] / last, recursion(result, name)[:, :, -1] / last
+    judged: list[Claim] = []
+    for name, label in zip(RUNS, LABELS, strict=True):
+        last = result[f"{name}_norm2"][:, :, -1]
+        paper = result[f"{name}_equation"][:, :, -1] / last
+        ours = recursion(result, name)[:, :, -1] / last
         closer = np.abs(np.log(paper)).mean(1) - np.abs(np.log(ours)).mean(1)
-        found += [
-            at_most(
-                f"{label}: largest relative error of the identity with ⟨W,u⟩", 1e-9, result[f"{name}_identity_error"]
-            ),
+        error = result[f"{name}_identity_error"]
+        sentence = f"{label}: ‖W‖² by the recursion (ours) over the measured, at the end"
+        judged += [
+            at_most(f"{label}: largest relative error of the identity with ⟨W,u⟩", 1e-9, error),
             agrees(f"{label}: ‖W‖² by (8) over the measured, at the end", 1.0, paper.mean(1), within=0.05),
-            agrees(
-                f"{label}: ‖W‖² by the recursion (ours) over the measured, at the end", 1.0, ours.mean(1), within=0.05
-            ),
+            agrees(sentence, 1.0, ours.mean(1), within=0.05),
             at_least(f"{label}: the recursion is closer than (8): difference of mean |ln ratio|", 0.0, closer),
         ]
-    return found
+    return judged

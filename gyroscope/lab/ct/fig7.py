@@ -10,52 +10,42 @@ from dataclasses import dataclass
 import numpy as np
 from plotly.graph_objects import Figure, Scatter
 
-from gyroscope.lab.bench import Bench
-from gyroscope.lab.claim import Claim, at_most
-from gyroscope.lab.ct._max_update import Training, bound, max_updates, shown
+from gyroscope.lab.claims import Claim, at_most
+from gyroscope.lab.ct._largest_update import BetasConfig, bound, measure, shown
+from gyroscope.lab.ct._text_training import PAPER_MODEL
 from gyroscope.lab.experiment import Result
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.figures import COLOURS, styled
 from gyroscope.theory.stability import level_curve
+
+__all__ = ["COST", "PAPER", "QUICK", "claims", "measure", "plot"]
 
 COST = {"quick": "1 min", "paper": "a day"}
 
 
-@dataclass(frozen=True)
-class Config(Training):
-    """`points` pairs of betas on the level curve C = 0, uniform in beta2."""
+@dataclass(frozen=True, kw_only=True)
+class Config(BetasConfig):
+    """Pairs of betas on the level curve C = 0."""
 
     points: int = 11
     lowest: float = 0.5
     highest: float = 0.99
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """One layer, five points."""
-        return cls(layers=1, heads=4, width=32, context=16, batch=8, steps=600, seeds=3, points=5, double=True)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """The paper's transformer, on characters."""
-        return cls(layers=6, heads=6, width=384, context=256, batch=64, steps=1100, seeds=1, double=True)
-
-    @property
-    def betas(self) -> list[tuple[float, float]]:
-        """The points."""
-        return [(float(level_curve(0.0, b)), float(b)) for b in np.linspace(self.lowest, self.highest, self.points)]
+    def beta1(self, beta2: float) -> float:
+        """On the level curve."""
+        return float(level_curve(0.0, beta2))
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Train at every point."""
-    return bench.over_parts(
-        config, config.betas, lambda seed, betas: max_updates(config, betas, seed, bench.steps(config.steps))
-    )
+# One layer, five points.
+QUICK = Config(layers=1, steps=600, points=5, double=True)
+PAPER = Config(**PAPER_MODEL, steps=1100, double=True)
 
 
 def plot(result: Result[Config]) -> Figure:
     """The largest update at every point, with the bound (5) dotted and the exact one dashed."""
-    config, n = result.config, shown(result.config)
+    config = result.config
+    n = shown(config)
     figure = Figure()
-    for i, betas in enumerate(config.betas):
+    for i, betas in enumerate(config.parts):
         line = {"color": COLOURS[i % len(COLOURS)]}
         name = f"beta1 = {betas[0]:.3f}, beta2 = {betas[1]:.3f}"
         figure.add_trace(Scatter(x=n + 1, y=result["update"][0, i], line=line, name=name))
@@ -72,7 +62,7 @@ def powers(result: Result[Config]) -> list[float]:
     n = shown(result.config)
     late = n >= result.config.steps // 2
     logs = np.log(result["update"][:, :, late])
-    return [max(float(np.polyfit(np.log(n[late] + 1), y, 1)[0]) for y in one) for one in logs]
+    return [max(float(np.polyfit(np.log(n[late] + 1), y, 1)[0]) for y in of_seed) for of_seed in logs]
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -7,19 +7,18 @@ import torch
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, PREDICTED, styled
-from gyroscope.lab.re._walks import optimizers, telling
+from gyroscope.lab.claims import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.re._appendix_j import optimizers
 from gyroscope.simulate import network, unit_grad_norm
 
 COST = {"quick": "30 s", "paper": "8 min"}
 NAMES = ("Adam+L2", "AdamW", "SGDM")
+# Of different shapes, so that points on one another are seen.
 SYMBOLS = ("circle", "square-open", "x-thin-open")
-"""So that points on one another are seen."""
+# Decay per step above which the paper's leading order is expected to fail: Adam+L2 on very small gradients.
 COARSE = 0.1
-"""Decay per step above which the paper's leading order is expected to fail: Adam+L2 on very small gradients."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,6 @@ class Config:
     fan_in: int = 128
     batch: int = 32
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Ten times the decay of the paper."""
-        return cls(speedup=10, steps=9000, group=12, seeds=3)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """The decay of the paper."""
-        return cls(speedup=1, steps=80_000, group=24, seeds=3)
-
     @property
     def shape(self) -> tuple[int, int]:
         """Of the weight matrix."""
@@ -55,13 +44,14 @@ class Config:
         return np.array([unit_grad_norm(self.shape, self.batch, 10.0**level) for level in self.levels])
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Adam with L2, and beside it AdamW and SGDM, on the same noise."""
-    return bench.over_seeds(config, lambda seed: settle(config, seed, bench))
+# Ten times the decay of the paper, to settle in a tenth of the steps.
+QUICK = Config(speedup=10, steps=9000, group=12, seeds=3)
+PAPER = Config(speedup=1, steps=80_000, group=24, seeds=3)
 
 
-def settle(config: Config, seed: int, bench: Bench) -> Values:
-    """(optimizers, levels) in the last 45 % of a run."""
+def measure(trial: Trial[Config]) -> Measurements:
+    """Adam with L2, AdamW and SGDM on the same noise: (optimizers, levels) in the last 45 % of a run."""
+    config = trial.config
     adamw, sgdm, _, adam_l2 = optimizers(config.speedup)
     gamma_out = torch.tensor([10.0**level for level in config.levels]).repeat_interleave(config.group)
     path = network(
@@ -72,14 +62,14 @@ def settle(config: Config, seed: int, bench: Bench) -> Values:
         gammas=(torch.ones(config.fan_in), gamma_out),
         every=20,
         average=4,
-        seed=seed,
-        progress=telling(bench, config.steps),
+        seed=trial.seed,
+        progress=trial.progress(config.steps),
     )
-    found = path.averages(after=int(0.55 * config.steps))
+    settled = path.averages(after=int(0.55 * config.steps))
     form = (len(NAMES), len(config.levels), config.group)
     return {
-        "norm": np.sqrt((found.norm**2).reshape(form).mean(2)),
-        "angle": found.angular_update.reshape(form).mean(2),
+        "norm": np.sqrt((settled.norm**2).reshape(form).mean(2)),
+        "angle": settled.angular_update.reshape(form).mean(2),
     }
 
 
@@ -104,26 +94,26 @@ def plot(result: Result[Config]) -> Figure:
         for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "dash")):
             line = PREDICTED | {"dash": dash}
             y = predicted(config, fine, leading)[col]
-            figure.add_trace(
-                Scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0), row=1, col=col + 1
-            )
+            curve = Scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0)
+            figure.add_trace(curve, row=1, col=col + 1)
     figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
-    return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not care")
+    return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
     """The paper's forms where the decay per step is small, the exact ones everywhere; and the others' evenness."""
-    config, found = result.config, []
+    config = result.config
+    judged = []
     for leading, norm_name, angle_name in ((True, "(84)", "(87)"), (False, "exact, ours", "exact, ours")):
         norms, angles, decays = predicted(config, config.gradients, leading)
         for j, level in enumerate(config.levels):
             if not leading or decays[j] < COARSE:
                 where = f"Adam+L2, gradients × 1e{level:g}"
                 norm, angle = (result[name][:, 0, j] for name in ("norm", "angle"))
-                found.append(agrees(f"norm, {where} ({norm_name})", norms[j], norm, within=0.03))
-                found.append(agrees(f"angle, {where} ({angle_name})", angles[j], angle, within=0.03))
-    return [*found, *_evenness(result)]
+                judged.append(agrees(f"norm, {where} ({norm_name})", norms[j], norm, within=0.03))
+                judged.append(agrees(f"angle, {where} ({angle_name})", angles[j], angle, within=0.03))
+    return [*judged, *_evenness(result)]
 
 
 def _evenness(result: Result[Config]) -> list[Claim]:

@@ -6,18 +6,17 @@ import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
-from gyroscope.lab.re._walks import interquartile, of_layer, optimizers, telling
+from gyroscope.lab.claims import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
 
 COST = {"quick": "15 s", "paper": "1 min"}
 NAMES = ("AdamW", "Adam+L2")
+# Vectors that are drawn: quantiles of their gradient norms.
 SHOWN = (0.1, 0.4, 0.7, 0.95)
-"""Vectors that are drawn: quantiles of their gradient norms."""
 
 
 @dataclass(frozen=True)
@@ -32,40 +31,32 @@ class Config:
     batch: int = 32
     every: int = 100
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Ten times the decay."""
-        return cls(speedup=10, steps=8000, seeds=3, every=50)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """As in the paper: 30,000 steps, every hundredth shown."""
-        return cls(speedup=1, steps=30_000, seeds=3)
-
     @property
     def rules(self) -> tuple[UpdateRule, ...]:
         """AdamW and Adam with L2."""
         return optimizers(self.speedup)[::3]
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Both optimizers on the same noise."""
-    return bench.over_seeds(config, lambda seed: walk(config, seed, bench))
+# Ten times the decay of the paper.
+QUICK = Config(speedup=10, steps=8000, seeds=3, every=50)
+# As in the paper: 30,000 steps, every hundredth shown.
+PAPER = Config(speedup=1, steps=30_000, seeds=3)
 
 
-def walk(config: Config, seed: int, bench: Bench) -> Values:
-    """Time courses of a few vectors and of the layer, and what each vector settles at in the second half."""
+def measure(trial: Trial[Config]) -> Measurements:
+    """Both optimizers on the same noise: courses of a few vectors and of the layer, and means of the second half."""
+    config = trial.config
     shape = (config.vectors, config.fan_in)
     path = network(
         config.rules,
         steps=config.steps,
         shape=shape,
         batch=config.batch,
-        gammas=random_gammas(shape, seed),
+        gammas=random_gammas(shape, trial.seed),
         every=config.every,
         average=10,
-        seed=seed,
-        progress=telling(bench, config.steps),
+        seed=trial.seed,
+        progress=trial.progress(config.steps),
     )
     settled = path.averages(after=config.steps // 2)
     return {
@@ -98,9 +89,8 @@ def plot(result: Result[Config]) -> Figure:
                 line = {"color": INK if mean else COLOURS[2 + i], "width": 2.2 if mean else 1}
                 trace = Scatter(x=t, y=y, name=name, line=line, legendgroup=name, showlegend=row == col == 0)
                 figure.add_trace(trace, row=row + 1, col=col + 1)
-            figure.add_hline(
-                y=predicted(result, rule)[row], line=PREDICTED | {"color": COLOURS[1]}, row=row + 1, col=col + 1
-            )
+            dashed = PREDICTED | {"color": COLOURS[1]}
+            figure.add_hline(y=predicted(result, rule)[row], line=dashed, row=row + 1, col=col + 1)
     figure.update_xaxes(title_text="step", row=2)
     figure.update_yaxes(rangemode="tozero")
     return styled(figure, "Random walk with random gammas (dashed: the layer's prediction)")
@@ -109,7 +99,7 @@ def plot(result: Result[Config]) -> Figure:
 def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:
     """Norm and angle of the layer by Table 1; for Adam+L2 by (84) and (87) from every vector's measured gradients."""
     gradients = result["gradient"][:, NAMES.index("Adam+L2")].ravel()
-    norm, angle, _ = of_layer(rule, result.config.fan_in, gradients, leading_order=True)
+    norm, angle, _ = layer_equilibrium(rule, result.config.fan_in, gradients, leading_order=True)
     return norm, angle
 
 
@@ -117,17 +107,14 @@ def claims(result: Result[Config]) -> list[Claim]:
     """AdamW is as predicted and even; Adam with L2 is uneven, and slower where gradients are larger."""
     norm, angle = predicted(result, result.config.rules[0])
     turns = result["settled_angle"]
-    spread = interquartile(turns)
+    spread = relative_spread(turns)
+    correlation = [rank_correlation(turns[s, 1], result["gradient"][s, 1]) for s in range(len(turns))]
     return [
         agrees("norm under AdamW (Table 1)", norm, result["settled_norm"][:, 0], within=0.05),
         agrees("angle per step under AdamW (Table 1)", angle, turns[:, 0].mean(1), within=0.05),
         at_most("spread of the angle over vectors, AdamW", 0.05, spread[:, 0]),
         at_least("spread under Adam+L2 over the spread under AdamW", 5.0, spread[:, 1] / spread[:, 0]),
-        at_most(
-            "rank correlation of a vector's angle with its gradient norm, Adam+L2",
-            -0.9,
-            [rank_correlation(turns[s, 1], result["gradient"][s, 1]) for s in range(len(turns))],
-        ),
+        at_most("rank correlation of a vector's angle with its gradient norm, Adam+L2", -0.9, correlation),
     ]
 
 

@@ -1,17 +1,16 @@
 """Norm, rotation and update size in equilibrium, for AdamW, SGDM, Lion and Adam with L2 (RE Table 1)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, INK, styled
-from gyroscope.lab.re._walks import NAMES, interquartile, of_layer, optimizers, telling
+from gyroscope.lab.claims import Claim, agrees, at_least, at_most
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, styled
+from gyroscope.lab.re._appendix_j import NAMES, layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 from gyroscope.theory import UpdateRule
 
@@ -34,16 +33,7 @@ class Config:
     seeds: int
     fan_in: int = 128
     batch: int = 128
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """Ten times the decay of the paper, fewer vectors."""
-        return cls(speedup=10, steps=6000, vectors=48, seeds=3)
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """The decay and the vectors of Appendix J, longer."""
-        return cls(speedup=1, steps=50_000, vectors=128, seeds=3)
+    parts: ClassVar = SYSTEMS
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,35 +46,42 @@ class Config:
         return [(rule, scale) for rule in optimizers(self.speedup) for scale in LOSS_SCALES]
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """All optimizers and loss scales at once, system by system."""
-    return bench.over_parts(config, SYSTEMS, lambda seed, system: settle(config, system, seed, bench))
+# Ten times the decay of the paper, fewer vectors.
+QUICK = Config(speedup=10, steps=6000, vectors=48, seeds=3)
+# The decay and the vectors of Appendix J, longer.
+PAPER = Config(speedup=1, steps=50_000, vectors=128, seeds=3)
 
 
-def settle(config: Config, system: str, seed: int, bench: Bench) -> Values:
+def measure(trial: Trial[Config]) -> Measurements:
     """(optimizers, loss scales) of the second half of a run, after three timescales or more; gradients per vector."""
-    path = _path(config, system, seed, bench)
-    found = path.averages(after=config.steps // 2)
-    norm, angle = found.layer_norm, found.layer_angular_update
+    settled = _walk(trial).averages(after=trial.config.steps // 2)
     values = {
-        "norm": norm,
-        "angle": angle,
-        "update": norm * np.tan(angle),
-        "gradient": found.unit_grad_norm,
-        "spread": interquartile(found.angular_update),
+        "norm": settled.layer_norm,
+        "angle": settled.layer_angular_update,
+        "update": settled.layer_norm * np.tan(settled.layer_angular_update),
+        "gradient": settled.unit_grad_norm,
+        "spread": relative_spread(settled.angular_update),
     }
     return {name: value.reshape(len(NAMES), len(LOSS_SCALES), *value.shape[1:]) for name, value in values.items()}
 
 
-def _path(config: Config, system: str, seed: int, bench: Bench) -> Trajectory:
+def _walk(trial: Trial[Config]) -> Trajectory:
+    """All optimizers and loss scales at once, in the system of the trial."""
+    config = trial.config
     rules, scales = (list(column) for column in zip(*config.settings, strict=True))
-    options: dict[str, Any] = {"steps": config.steps, "shape": config.shape, "every": 20, "average": 4, "seed": seed}
-    if system == "white noise":
+    options: dict[str, Any] = {
+        "steps": config.steps,
+        "shape": config.shape,
+        "every": 20,
+        "average": 4,
+        "seed": trial.seed,
+        "progress": trial.progress(config.steps),
+    }
+    if trial.part == "white noise":
         gradients = [unit_grad_norm(config.shape, config.batch, scale) for scale in scales]
-        return random_walk(rules, norm=0.6, unit_grad_norm=gradients, progress=telling(bench, config.steps), **options)
-    gammas = random_gammas(config.shape, seed) if system == "random gammas" else None
-    options |= {"batch": config.batch, "gammas": gammas, "loss_scale": scales}
-    return network(rules, progress=telling(bench, config.steps), **options)
+        return random_walk(rules, norm=0.6, unit_grad_norm=gradients, **options)
+    gammas = random_gammas(config.shape, trial.seed) if trial.part == "random gammas" else None
+    return network(rules, batch=config.batch, gammas=gammas, loss_scale=scales, **options)
 
 
 def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, FloatArray]:
@@ -98,8 +95,8 @@ def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[
         measured = result["gradient"][:, SYSTEMS.index(system)]
         gradients = measured.transpose(1, 2, 0, 3).reshape(len(config.settings), -1)
     values = [
-        of_layer(rule, config.fan_in, own, leading_order)
-        for (rule, _), own in zip(config.settings, gradients, strict=True)
+        layer_equilibrium(rule, config.fan_in, gradient, leading_order)
+        for (rule, _), gradient in zip(config.settings, gradients, strict=True)
     ]
     shaped = np.array(values).T.reshape(3, len(NAMES), len(LOSS_SCALES))
     return dict(zip(QUANTITIES, shaped, strict=True))
@@ -117,9 +114,9 @@ def plot(result: Result[Config]) -> Figure:
     x = [np.repeat(NAMES, len(LOSS_SCALES)), [f"{scale:g}" for scale in LOSS_SCALES] * len(NAMES)]
     for col, system in enumerate(SYSTEMS):
         for leading, symbol, name in ((True, "circle-open", "Table 1"), (False, "x-thin-open", "exact law")):
-            told = predicted(result, system, leading)
+            predictions = predicted(result, system, leading)
             for row, quantity in enumerate(("norm", "angle")):
-                ratio = (result[quantity][:, col] / told[quantity]).mean(0).ravel()
+                ratio = (result[quantity][:, col] / predictions[quantity]).mean(0).ravel()
                 marker = {"symbol": symbol, "size": 9, "color": COLOURS[0 if leading else 1], "line": {"width": 2}}
                 trace = Scatter(x=x, y=ratio, mode="markers", marker=marker, name=name, showlegend=row == col == 0)
                 figure.add_trace(trace, row=row + 1, col=col + 1)
@@ -129,44 +126,46 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Table 1 and the exact law where their assumptions hold; who feels the gradient's scale; who is even."""
+    """Table 1 and the exact law where their assumptions hold; dependence on the gradient's scale; evenness."""
     return [*_values(result), *_scales(result), *_evenness(result)]
 
 
 def _values(result: Result[Config]) -> list[Claim]:
     """At loss scale 1 with unit gammas."""
-    system, one, found = SYSTEMS.index("unit gammas"), LOSS_SCALES.index(1.0), []
+    system = SYSTEMS.index("unit gammas")
+    scale = LOSS_SCALES.index(1.0)
+    judged = []
     table, exact = (predicted(result, "unit gammas", leading) for leading in (True, False))
     for i, name in enumerate(NAMES):
         for quantity in QUANTITIES:
-            value = result[quantity][:, system, i, one]
-            found.append(agrees(f"{quantity} under {name} (Table 1)", table[quantity][i, one], value, within=0.05))
+            value = result[quantity][:, system, i, scale]
+            judged.append(agrees(f"{quantity} under {name} (Table 1)", table[quantity][i, scale], value, within=0.05))
             if quantity != "update":
-                law = exact[quantity][i, one]
-                found.append(agrees(f"{quantity} under {name} (exact, ours)", law, value, within=0.02))
-    return found
+                law = exact[quantity][i, scale]
+                judged.append(agrees(f"{quantity} under {name} (exact, ours)", law, value, within=0.02))
+    return judged
 
 
 def _scales(result: Result[Config]) -> list[Claim]:
-    found = []
+    judged = []
     for system, gammas in enumerate(SYSTEMS[1:], start=1):
         angle = result["angle"][:, system]
         ratio = angle.max(2) / angle.min(2)
-        found += [
+        judged += [
             at_most(f"largest over smallest angle of all loss scales, {name}, {gammas}", 1.02, ratio[:, i])
             for i, name in enumerate(NAMES[:3])
         ]
-    told = predicted(result, "unit gammas", False)["angle"][3]
+    law = predicted(result, "unit gammas", False)["angle"][3]
     sentence = "largest over smallest angle of all loss scales, Adam+L2, unit gammas (ours)"
     angle = result["angle"][:, 1, 3]
-    return [*found, agrees(sentence, float(told.max() / told.min()), angle.max(1) / angle.min(1), within=0.03)]
+    return [*judged, agrees(sentence, float(law.max() / law.min()), angle.max(1) / angle.min(1), within=0.03)]
 
 
 def _evenness(result: Result[Config]) -> list[Claim]:
-    one = LOSS_SCALES.index(1.0)
-    spread = result["spread"][:, :, :, one]
+    scale = LOSS_SCALES.index(1.0)
+    spread = result["spread"][:, :, :, scale]
     even = np.maximum(spread[:, 1, 0], spread[:, 1, 1])
-    unit, random = (_error(result, system, one) for system in (1, 2))
+    unit, random = (_error(result, system, scale) for system in (1, 2))
     return [
         at_most("spread of the angle over vectors, AdamW, unit gammas", 0.02, spread[:, 1, 0]),
         at_most("spread of the angle over vectors, SGDM, unit gammas", 0.02, spread[:, 1, 1]),
@@ -177,6 +176,10 @@ def _evenness(result: Result[Config]) -> list[Claim]:
 
 def _error(result: Result[Config], system: int, scale: int) -> FloatArray:
     """Of (87) for Adam+L2, seed by seed: each has gammas of its own."""
-    rule, gradients = optimizers(result.config.speedup)[3], result["gradient"][:, system, 3, scale]
-    told = np.array([of_layer(rule, result.config.fan_in, own, leading_order=True)[1] for own in gradients])
-    return np.asarray(np.abs(result["angle"][:, system, 3, scale] / told - 1))
+    config = result.config
+    rule = optimizers(config.speedup)[3]
+    gradients = result["gradient"][:, system, 3, scale]
+    angles = np.array(
+        [layer_equilibrium(rule, config.fan_in, gradient, leading_order=True)[1] for gradient in gradients]
+    )
+    return np.asarray(np.abs(result["angle"][:, system, 3, scale] / angles - 1))

@@ -6,20 +6,27 @@ import numpy as np
 import torch
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
-from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_least
-from gyroscope.lab.driven import drive, start
-from gyroscope.lab.experiment import FloatArray, Result
-from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.claims import Claim, agrees, at_least
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, PREDICTED, shown_steps, styled
+from gyroscope.lab.smd._prescribed_gradients import (
+    drive,
+    equilibrium_angle,
+    equilibrium_norm2,
+    random_weight,
+    torch_sgd,
+    uniform_noise,
+)
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import steps_to_new_equilibrium
 
 COST = {"quick": "25 s", "paper": "3 min"}
+# Mean of L_t.
 LEVEL = 10.0
+# Steps before lr falls, in which the momentum fills.
 BURN_IN = 100
 POINTS = 150
 WAYS = ("left to itself", "norm rescaled")
@@ -38,15 +45,10 @@ class Config:
     fan_in: int = 512
     seeds: int = 3
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Few vectors, a large decay."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """A smaller decay, more vectors."""
-        return cls(decay=1e-4, vectors=32, seeds=5)
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """One momentum after the other."""
+        return self.momenta
 
     def rule(self, momentum: float, times: float = 1.0) -> SGDM:
         """The rule with this momentum, and lr multiplied."""
@@ -54,104 +56,112 @@ class Config:
 
     def least(self, momentum: float) -> int:
         """Steps of Corollary 3.1."""
-        return steps_to_new_equilibrium(self.k, *self._settings(momentum))
-
-    def _settings(self, momentum: float) -> tuple[float, float, float]:
         rule = self.rule(momentum)
-        return rule.lr, rule.weight_decay, rule.momentum
+        return steps_to_new_equilibrium(self.k, rule.lr, rule.weight_decay, rule.momentum)
 
 
-def equilibrium(rule: SGDM) -> float:
-    """‖w‖² in equilibrium."""
-    return float(rule.equilibrium(unit_grad_norm=LEVEL**0.5).norm or 0.0) ** 2
+# Few vectors, a large decay.
+QUICK = Config()
+PAPER = Config(decay=1e-4, vectors=32, seeds=5)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Divide lr by k in equilibrium, with and without rescaling."""
-    return bench.over_parts(config, config.momenta, lambda seed, momentum: fall(config, momentum, seed, bench))
-
-
-def fall(config: Config, momentum: float, seed: int, bench: Bench) -> Values:
-    """Norms and angles after the fall, for both ways."""
-    steps = 2 * config.least(momentum)
-    both = [_one_way(config, momentum, seed, rescaled, steps, bench) for rescaled in (False, True)]
-    norm2, angle = (np.stack([way[i] for way in both]) for i in range(2))
+def measure(trial: Trial[Config]) -> Measurements:
+    """Divide lr by k in equilibrium, with and without rescaling: norms and angles after it."""
+    least = trial.config.least(trial.part)
+    steps = 2 * least
+    left, rescaled = (_train(trial, rescale, steps) for rescale in (False, True))
+    norm2 = np.stack([left[0], rescaled[0]])
+    angle = np.stack([left[1], rescaled[1]])
     target = norm2[1].mean()  # where the rescaled weights stay
     arrived = np.flatnonzero(norm2[0] < 1.05 * target)
-    shown = np.linspace(0, steps - 1, POINTS).astype(int)
+    shown = shown_steps(steps, POINTS)
     return {
         "norm2": norm2[:, shown],
         "angle": angle[:, shown],
         "norm2_rescaled": target,
         "arrived": arrived[0] if len(arrived) else steps,
-        "norm4_at_least": norm2[0, config.least(momentum) - 1] ** 2,
+        "norm4_at_least": norm2[0, least - 1] ** 2,
         "angle_after": angle[:, :20].mean(1),
         "angle_settled": angle[1].mean(),
     }
 
 
-def _one_way(
-    config: Config, momentum: float, seed: int, rescaled: bool, steps: int, bench: Bench
-) -> tuple[FloatArray, FloatArray]:
-    generator, old = torch.Generator().manual_seed(seed), config.rule(momentum, config.k)
-    weight = start(config.vectors, config.fan_in, equilibrium(old), generator)
-    optimizer = SGD([weight], lr=old.lr, momentum=momentum, weight_decay=old.weight_decay)
+def _train(trial: Trial[Config], rescale: bool, steps: int) -> tuple[FloatArray, FloatArray]:
+    """‖w‖² and angle of each step after the fall of lr, means over vectors."""
+    config = trial.config
+    generator = trial.generator()
+    before = config.rule(trial.part, config.k)
+    first = torch.full((config.vectors,), equilibrium_norm2(before, LEVEL), dtype=torch.float64)
+    weight = random_weight(config.fan_in, first, generator)
+    optimizer = torch_sgd(weight, before)
     plain = StepLR(optimizer, BURN_IN, gamma=1 / config.k)
-    schedule = EquilibriumRescale(optimizer, plain) if rescaled else plain
-    for _ in range(BURN_IN):  # fills the momentum; the last step of the schedule divides lr by k
+    schedule = EquilibriumRescale(optimizer, plain) if rescale else plain
+    for _ in range(BURN_IN):  # the last step of the schedule divides lr by k
         drive(weight, optimizer, _noisy(config, 1, generator), generator, range(1), angles=False)
         schedule.step()
-    trace = drive(weight, optimizer, _noisy(config, steps, generator), generator, bench.steps(steps))
+    trace = drive(weight, optimizer, _noisy(config, steps, generator), generator, trial.steps(steps))
     return trace.norm2.mean(1).numpy(), trace.angle.mean(1).numpy()
 
 
 def _noisy(config: Config, steps: int, generator: torch.Generator) -> torch.Tensor:
-    uniform = 2 * torch.rand(steps, config.vectors, generator=generator, dtype=torch.float64) - 1
-    return LEVEL + config.noise * uniform
-
-
-def angle_of(rule: SGDM) -> float:
-    """The angle per step in equilibrium, in radians (SMD Theorem 3)."""
-    return float(rule.equilibrium(leading_order=True).angular_update or 0.0)
+    return LEVEL + config.noise * uniform_noise(steps, config.vectors, generator)
 
 
 def plot(result: Result[Config]) -> Figure:
     """Norm and angle after the fall of the first seed, over their new equilibrium."""
     config = result.config
-    titles = [f"{what}, momentum {m:g}" for what in ("‖w‖² over its new equilibrium", "angle over its new equilibrium")
-              for m in config.momenta]  # fmt: skip
+    quantities = ("‖w‖² over its new equilibrium", "angle over its new equilibrium")
+    titles = [f"{quantity}, momentum {m:g}" for quantity in quantities for m in config.momenta]
     figure = make_subplots(rows=2, cols=len(config.momenta), subplot_titles=titles, vertical_spacing=0.16)
     for col, momentum in enumerate(config.momenta):
-        rule, least = config.rule(momentum), config.least(momentum)
-        t = np.linspace(0, 2 * least - 1, POINTS).astype(int)
-        for row, (name, unit) in enumerate((("norm2", equilibrium(rule)), ("angle", angle_of(rule))), 1):
+        rule = config.rule(momentum)
+        least = config.least(momentum)
+        t = shown_steps(2 * least, POINTS)
+        units = {"norm2": equilibrium_norm2(rule, LEVEL), "angle": equilibrium_angle(rule)}
+        for row, (name, unit) in enumerate(units.items(), 1):
             for way, label in enumerate(WAYS):
                 line = Scatter(x=t, y=result[name][0, col, way] / unit, name=label, line={"color": COLOURS[way]})
                 figure.add_trace(line.update(showlegend=row == 1 and col == 0), row=row, col=col + 1)
             figure.add_vline(x=least, line={"dash": "dot", "color": INK}, row=row, col=col + 1)
             figure.add_hline(y=1, line=PREDICTED, row=row, col=col + 1)
     figure.update_xaxes(title_text="step after lr was divided", row=2)
-    return styled(
-        figure, f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"
-    )
+    title = f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"
+    return styled(figure, title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The wait, what it costs, and how a rescaled norm saves it."""
+    """How long it takes, what that costs, and how a rescaled norm avoids it."""
+    return [claim for i, momentum in enumerate(result.config.momenta) for claim in _claims_at(result, i, momentum)]
+
+
+def _claims_at(result: Result[Config], i: int, momentum: float) -> list[Claim]:
     config = result.config
-    found: list[Claim] = []
-    for i, momentum in enumerate(config.momenta):
-        rule, least, name = config.rule(momentum), config.least(momentum), f"momentum {momentum:g}"
-        target, angle = equilibrium(rule), angle_of(rule)
-        after, left = result["angle_after"][:, i], 2 - 1 / config.k
-        found += [
-            at_least(f"steps until ‖w‖² is 5 % above its new equilibrium, {name}", least, result["arrived"][:, i]),
-            agrees(f"‖w‖⁴ over its new equilibrium after the least steps, 2-1/k (ours), {name}", left,
-                   result["norm4_at_least"][:, i] / target**2, within=0.05),
-            agrees(f"angle right after the fall, 1/sqrt(k) of the new equilibrium's, {name}", angle / config.k**0.5,
-                   after[:, 0], within=0.05),
-            agrees(f"angle right after the fall, norms divided by k^(1/4), {name}", angle, after[:, 1], within=0.05),
-            agrees(f"‖w‖² rescaled stays at its new equilibrium, {name}", target, result["norm2_rescaled"][:, i],
-                   within=0.02),
-        ]  # fmt: skip
-    return found
+    rule = config.rule(momentum)
+    target = equilibrium_norm2(rule, LEVEL)
+    angle = equilibrium_angle(rule)
+    name = f"momentum {momentum:g}"
+    left, rescaled = result["angle_after"][:, i].T
+    after_least = result["norm4_at_least"][:, i] / target**2
+    return [
+        at_least(
+            f"steps until ‖w‖² is 5 % above its new equilibrium, {name}",
+            config.least(momentum),
+            result["arrived"][:, i],
+        ),
+        agrees(
+            f"‖w‖⁴ over its new equilibrium after the least steps, 2-1/k (ours), {name}",
+            2 - 1 / config.k,
+            after_least,
+            within=0.05,
+        ),
+        agrees(
+            f"angle right after the fall, 1/sqrt(k) of the new equilibrium's, {name}",
+            angle / config.k**0.5,
+            left,
+            within=0.05,
+        ),
+        agrees(f"angle right after the fall, norms divided by k^(1/4), {name}", angle, rescaled, within=0.05),
+        agrees(
+            f"‖w‖² rescaled stays at its new equilibrium, {name}", target, result["norm2_rescaled"][:, i], within=0.02
+        ),
+    ]

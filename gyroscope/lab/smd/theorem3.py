@@ -1,25 +1,29 @@
 """In equilibrium a weight turns by sqrt(2·lr·wd/(1+α)) per step, whatever its gradients (SMD Theorem 3)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
-from torch.optim import SGD
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_most
-from gyroscope.lab.driven import drive, start
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.picture import COLOURS, PREDICTED, styled
+from gyroscope.lab.claims import Claim, agrees, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
+from gyroscope.lab.smd._prescribed_gradients import (
+    drive,
+    equilibrium_angle,
+    equilibrium_norm2,
+    random_weight,
+    torch_sgd,
+    uniform_noise,
+)
 from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import angle_variance, angle_variance_bound
 
 COST = {"quick": "30 s", "paper": "5 min"}
+# L of the two groups of vectors: gradients that differ tenfold.
 LEVELS = (1.0, 100.0)
-"""L of the two groups of vectors: gradients that differ tenfold."""
+# ‖w_0‖² over its equilibrium, half of each group.
 STARTS = (0.3, 3.0)
 POINTS = 150
 
@@ -37,15 +41,10 @@ class Config:
     lifetimes: float = 4.0
     seeds: int = 3
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Few vectors, a large decay."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """A smaller decay, more vectors."""
-        return cls(decay=2.5e-4, vectors=48, fan_in=4096, seeds=5)
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """One momentum after the other."""
+        return self.momenta
 
     @property
     def steps(self) -> int:
@@ -57,29 +56,26 @@ class Config:
         return SGDM(self.lr, self.decay * (1 - momentum) / self.lr, momentum)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Turn weights with torch's SGD, with and without momentum."""
-    return bench.over_parts(
-        config, config.momenta, lambda seed, momentum: turn(config, momentum, seed, bench.steps(config.steps))
-    )
+# Few vectors, a large decay.
+QUICK = Config()
+PAPER = Config(decay=2.5e-4, vectors=48, fan_in=4096, seeds=5)
 
 
-def turn(config: Config, momentum: float, seed: int, steps: Iterable[int]) -> Values:
-    """Run weights of two gradient sizes into equilibrium, from below and from above."""
-    generator, rule = torch.Generator().manual_seed(seed), config.rule(momentum)
+def measure(trial: Trial[Config]) -> Measurements:
+    """Run weights of two gradient sizes into equilibrium with torch's SGD, from below and from above."""
+    config = trial.config
+    rule = config.rule(trial.part)
+    generator = trial.generator()
     levels = torch.tensor(LEVELS, dtype=torch.float64).repeat_interleave(len(STARTS) * config.vectors)
     starts = torch.tensor(STARTS, dtype=torch.float64).repeat_interleave(config.vectors).repeat(len(LEVELS))
-    unit = float(rule.equilibrium(unit_grad_norm=1.0).norm or 0.0) ** 2
-    weight = start(len(levels), config.fan_in, unit * levels.sqrt() * starts, generator)
-    optimizer = SGD([weight], lr=rule.lr, momentum=momentum, weight_decay=rule.weight_decay)
-    noise = 2 * torch.rand(config.steps, len(levels), generator=generator, dtype=torch.float64) - 1
-    trace = drive(weight, optimizer, levels * (1 + config.noise * noise), generator, steps)
+    weight = random_weight(config.fan_in, equilibrium_norm2(rule, 1.0) * levels.sqrt() * starts, generator)
+    L = levels * (1 + config.noise * uniform_noise(config.steps, len(levels), generator))
+    trace = drive(weight, torch_sgd(weight, rule), L, generator, trial.steps(config.steps))
     angle = trace.angle.numpy().reshape(config.steps, len(LEVELS), len(STARTS), config.vectors)
     h = (trace.h / levels).numpy()
-    late = slice(config.steps // 2, None)
-    shown = np.linspace(0, config.steps - 1, POINTS).astype(int)
+    late = slice(config.steps // 2, None)  # two lifetimes behind the start
     return {
-        "angle": angle.mean(3)[shown].transpose(1, 2, 0),
+        "angle": angle.mean(3)[shown_steps(config.steps, POINTS)].transpose(1, 2, 0),
         "settled": angle[late].mean((0, 2, 3)),
         "variance": angle[late].var(),
         "V": h[late].var(),
@@ -91,44 +87,39 @@ def turn(config: Config, momentum: float, seed: int, steps: Iterable[int]) -> Va
 def plot(result: Result[Config]) -> Figure:
     """The angle of the first seed, from every start and for both sizes of gradient, beside its prediction."""
     config = result.config
-    t = np.linspace(0, config.steps - 1, POINTS).astype(int)
+    t = shown_steps(config.steps, POINTS)
     figure = make_subplots(cols=len(config.momenta), subplot_titles=[f"momentum {m:g}" for m in config.momenta])
     for col, momentum in enumerate(config.momenta):
-        for i, (level, first) in enumerate(
-            (level, first) for level in range(len(LEVELS)) for first in range(len(STARTS))
-        ):
-            name = f"L = {LEVELS[level]:g}, from {STARTS[first]:g} w*²"
+        for i in range(len(LEVELS) * len(STARTS)):
+            level, start = divmod(i, len(STARTS))
+            name = f"L = {LEVELS[level]:g}, from {STARTS[start]:g} w*²"
             line = {"color": COLOURS[i], "width": 1.5}
-            y = result["angle"][0, col, level, first]
+            y = result["angle"][0, col, level, start]
             figure.add_trace(Scatter(x=t, y=y, name=name, line=line, showlegend=col == 0), row=1, col=col + 1)
-        figure.add_hline(y=predicted(config, momentum), line=PREDICTED, row=1, col=col + 1)
+        figure.add_hline(y=equilibrium_angle(config.rule(momentum)), line=PREDICTED, row=1, col=col + 1)
     figure.update_xaxes(title_text="step")
     figure.update_yaxes(title_text="angle per step, rad", col=1)
     return styled(figure, "Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")
 
 
-def predicted(config: Config, momentum: float) -> float:
-    """The angle per step of Theorem 3, in radians."""
-    return float(config.rule(momentum).equilibrium(leading_order=True).angular_update or 0.0)
-
-
 def claims(result: Result[Config]) -> list[Claim]:
     """The angle, and how little it varies."""
-    found: list[Claim] = []
-    for i, momentum in enumerate(result.config.momenta):
-        rule, angle = result.config.rule(momentum), predicted(result.config, momentum)
-        V, L, low = (result[name][:, i] for name in ("V", "L", "l"))
-        bound = angle_variance_bound(momentum, variance=V, mean=L, lower=low)
-        value = angle_variance(rule.lr, rule.weight_decay, momentum, variance=V, mean=L)
-        variance, name = result["variance"][:, i], f"momentum {momentum:g}"
-        found += [
+    return [claim for i, momentum in enumerate(result.config.momenta) for claim in _claims_at(result, i, momentum)]
+
+
+def _claims_at(result: Result[Config], i: int, momentum: float) -> list[Claim]:
+    rule = result.config.rule(momentum)
+    variance, V, L, low = (result[name][:, i] for name in ("variance", "V", "L", "l"))
+    bound = angle_variance_bound(momentum, variance=V, mean=L, lower=low)
+    value = angle_variance(rule.lr, rule.weight_decay, momentum, variance=V, mean=L)
+    angle = equilibrium_angle(rule)
+    name = f"momentum {momentum:g}"
+    sentence = f"variance of the angle over a(1-α)²V/(2(1+α²)L²) (ours), {name}"
+    return [
+        *(
             agrees(f"angle per step with L = {level:g}, {name}", angle, result["settled"][:, i, j], within=0.01)
             for j, level in enumerate(LEVELS)
-        ]
-        found += [
-            at_most(f"variance of the angle over its bound in Theorem 3, {name}", 1.0, variance / bound),
-            agrees(
-                f"variance of the angle over a(1-α)²V/(2(1+α²)L²) (ours), {name}", 1.0, variance / value, within=0.15
-            ),
-        ]
-    return found
+        ),
+        at_most(f"variance of the angle over its bound in Theorem 3, {name}", 1.0, variance / bound),
+        agrees(sentence, 1.0, variance / value, within=0.15),
+    ]

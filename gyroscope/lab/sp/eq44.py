@@ -10,11 +10,10 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, at_least, at_most
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, styled
+from gyroscope.lab.claims import Claim, at_least, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, styled
+from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import lr_without_decay
 
 COST = {"quick": "3 s", "paper": "5 s"}
@@ -33,43 +32,36 @@ class Config:
     weight_decay: float = 0.01
     seeds: int = 3
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Two hundred steps: e² times the first lr."""
-        return cls()
 
-    @classmethod
-    def paper(cls) -> "Config":
-        """Wider."""
-        return cls(neurons=64, fan_in=128, batch=256, seeds=5)
+# Two hundred steps: lr grows by e².
+QUICK = Config()
+PAPER = Config(neurons=64, fan_in=128, batch=256, seeds=5)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Train the same layer in three ways from the same start."""
-    return bench.over_seeds(config, lambda seed: compare(config, seed))
-
-
-def compare(config: Config, seed: int) -> Values:
-    """Distances of the two ways without decay from the way with it, and the loss and norms of all."""
-    generator = torch.Generator().manual_seed(seed)
-    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+def measure(trial: Trial[Config]) -> Measurements:
+    """Train a layer in three ways from the same start: distances from the way with decay, and norms of all."""
+    config = trial.config
+    generator = trial.generator()
+    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
     first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
     paths = [
         train(task, first, config.steps, config.weight_decay, lambda k: config.lr),
         train(task, first, config.steps, 0.0, lambda k: float(lr_without_decay(config.lr, config.weight_decay, k))),
         train(task, first, config.steps, 0.0, lambda k: config.lr),
     ]
-    apart = [
+    distances = [
         [(directions(x) - directions(y)).norm(dim=1).max() for x, y in zip(paths[0], path, strict=True)]
         for path in paths[1:]
     ]
     return {
-        "distance": torch.tensor(apart).numpy(),
+        "distance": torch.tensor(distances).numpy(),
         "norm": torch.tensor([[x.norm(dim=1).mean() for x in path] for path in paths]).numpy(),
     }
 
 
-def train(task: Imitation, first: Tensor, steps: int, weight_decay: float, lr: Callable[[int], float]) -> list[Tensor]:
+def train(
+    task: TeacherStudent, first: Tensor, steps: int, weight_decay: float, lr: Callable[[int], float]
+) -> list[Tensor]:
     """The weights after each step of torch's SGD with these learning rates."""
     weight = first.clone().requires_grad_()
     optimizer = SGD([weight], lr=lr(0), weight_decay=weight_decay)
@@ -92,7 +84,7 @@ def plot(result: Result[Config]) -> Figure:
         line = {"color": COLOURS[i]}
         figure.add_trace(Scatter(x=t, y=result["norm"][0, i], name=way, line=line), row=1, col=1)
         if i:
-            y = np.maximum(result["distance"][0, i - 1], 1e-17)
+            y = np.maximum(result["distance"][0, i - 1], 1e-17)  # zero has no place on a logarithmic axis
             figure.add_trace(Scatter(x=t, y=y, line=line, showlegend=False), row=1, col=2)
     figure.update_yaxes(type="log", exponentformat="power", dtick=2, col=2)
     figure.update_xaxes(title_text="step")

@@ -5,8 +5,8 @@ passes through the momentum, they still take the same directions: effects 1 and 
 Decay that is decoupled has no effect 3, and shows effect 1 alone.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,12 +15,11 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, at_least, at_most
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, styled
-from gyroscope.lab.sp._generic import generic
+from gyroscope.lab.claims import Claim, at_least, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, styled
+from gyroscope.lab.sp._generic_scheme import generic
+from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import SGDMRT, AdamS, AdamSRT
 from gyroscope.theory.sphere import EffectiveStep, effective_step
 
@@ -42,22 +41,14 @@ class Config:
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.99)
     seeds: int = 3
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """A hundred steps."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """A wider neuron."""
-        return cls(fan_in=128, inputs=4096, batch=256, seeds=10)
+    parts: ClassVar = SCHEMES
 
     def walker(self, scheme: str, weight: Tensor, decays: bool) -> "Walker":
         """A weight under the optimizer of a scheme, with decay or without."""
-        adam, decay = scheme.startswith("Adam"), self.weight_decay if decays else 0.0
-        l2, decoupled = (0.0, decay) if scheme.endswith("decoupled") else (decay, 0.0)
-        if adam:
+        decay = self.weight_decay if decays else 0.0
+        decoupled = decay if scheme.endswith("decoupled") else 0.0
+        l2 = decay - decoupled
+        if scheme.startswith("Adam"):
             kind = AdamSRT if scheme == "Adam-SRT" else AdamS
             return Walker(kind([weight], self.adam_lr, self.betas, weight_decay=l2), decoupled)
         if scheme == "SGD-MRT":
@@ -65,32 +56,39 @@ class Config:
         return Walker(SGD([weight], self.lr, self.momentum, weight_decay=l2), decoupled)
 
 
+QUICK = Config()
+PAPER = Config(fan_in=128, inputs=4096, batch=256, seeds=10)
+
+
 class Walker:
-    """One weight under one optimizer, with what its next step will be on the sphere."""
+    """One weight under one optimizer, and its next step as a step on the sphere."""
 
     def __init__(self, optimizer: Optimizer, decoupled: float) -> None:
-        self.optimizer, self.weight = optimizer, optimizer.param_groups[0]["params"][0]
+        self.optimizer = optimizer
+        self.weight = optimizer.param_groups[0]["params"][0]
         self.decoupled = decoupled
 
-    def look(self, task: Imitation, k: int) -> None:
-        """Take in a gradient."""
-        self.before, self.weight.grad = self.weight.detach().clone(), task.gradient(self.weight)
-        self.a, self.b = generic(self.optimizer, self.weight, k)
-        self.a = self.a + self.b * self.decoupled * self.before
+    def backward(self, task: TeacherStudent, k: int) -> None:
+        """Compute the gradient, and a and b of the step to come."""
+        self.before = self.weight.detach().clone()
+        self.weight.grad = task.gradient(self.weight)
+        a, self.b = generic(self.optimizer, self.weight, k)
+        self.a = a + self.b * self.decoupled * self.before
 
-    def image(self) -> EffectiveStep:
-        """The step to come as the sphere sees it."""
+    def effective_step(self) -> EffectiveStep:
+        """The step to come on the sphere."""
         lr = self.optimizer.param_groups[0]["lr"]
         return effective_step(self.before.numpy(), self.a.numpy(), self.b.numpy(), lr)
 
-    def adopt(self, rate: float) -> None:
+    def set_effective_lr(self, rate: float) -> None:
         """Set lr such that the effective learning rate will be `rate` (SP 11, solved for lr; b is one number)."""
-        r, b = float(self.before.norm()), float(self.b[0, 0])
+        r = float(self.before.norm())
+        b = float(self.b[0, 0])
         radial = float((self.a * self.before).sum())  # ⟨c,u⟩
         self.optimizer.param_groups[0]["lr"] = rate / (1 + rate * radial) * r * r * b
 
     def step(self) -> float:
-        """Step; ⟨c,u⟩ as the weights tell it: c = r·b·(x - x')/lr."""
+        """Step; the ⟨c,u⟩ of the weights themselves, c = r·b·(x - x')/lr."""
         lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.weight.detach().sub_(self.before, alpha=lr * self.decoupled)
@@ -98,39 +96,36 @@ class Walker:
         return float((moved * self.before).sum() * self.b[0, 0])
 
     def radial_share(self) -> float:
-        """How much of what the momentum remembers is radial at the new point."""
+        """Share of the momentum that is radial at the new point."""
         state = self.optimizer.state[self.weight]
-        memory = state.get("momentum_buffer", state.get("exp_avg"))
-        return float((memory * directions(self.weight)).sum().abs() / memory.norm())
+        momentum = state.get("momentum_buffer", state.get("exp_avg"))
+        return float((momentum * directions(self.weight)).sum().abs() / momentum.norm())
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Walk twice with the same effective learning rates, with decay and without."""
-    return bench.over_parts(config, SCHEMES, lambda seed, scheme: walk(config, scheme, seed, bench.steps(config.steps)))
-
-
-def walk(config: Config, scheme: str, seed: int, steps: Iterable[int]) -> Values:
-    """Distance between the two walks, and what the momentum of each holds."""
-    generator = torch.Generator().manual_seed(seed)
-    task = Imitation.draw(1, config.fan_in, config.inputs, generator)
+def measure(trial: Trial[Config]) -> Measurements:
+    """Walk twice with the same effective learning rates, with decay and without: their distance and momenta."""
+    config = trial.config
+    generator = trial.generator()
+    task = TeacherStudent.draw(1, config.fan_in, config.inputs, generator)
     first = torch.randn(1, config.fan_in, generator=generator, dtype=torch.float64)
-    decaying, free = (config.walker(scheme, first.clone().requires_grad_(), decays) for decays in (True, False))
-    decay, beta = config.weight_decay, config.betas[0] if scheme.startswith("Adam") else config.momentum
+    decaying, free = (config.walker(trial.part, first.clone().requires_grad_(), decays) for decays in (True, False))
+    beta = config.betas[0] if trial.part.startswith("Adam") else config.momentum
     l2 = torch.zeros_like(first)
     rows = []
-    for k in steps:
+    for k in trial.steps(config.steps):
         batch = task.part(k * config.batch, config.batch)
-        decaying.look(batch, k)
-        free.look(batch, k)
-        image = decaying.image()
-        free.adopt(float(image.learning_rate[0]))
-        l2 = beta * l2 + decay * decaying.before  # what plain momentum holds of L2 (SP 17)
-        u, r = directions(decaying.before), decaying.before.norm()
-        tangent = (l2 - (l2 * u).sum() * u).norm() * r / np.linalg.norm(image.direction)
-        radial = abs(decaying.step() / (decay * float(r) ** 2) - 1)
+        decaying.backward(batch, k)
+        free.backward(batch, k)
+        effective = decaying.effective_step()
+        free.set_effective_lr(float(effective.learning_rate[0]))
+        l2 = beta * l2 + config.weight_decay * decaying.before  # what plain momentum holds of L2 (SP 17)
+        u = directions(decaying.before)
+        r = decaying.before.norm()
+        tangent = (l2 - (l2 * u).sum() * u).norm() * r / np.linalg.norm(effective.direction)
+        radial = abs(decaying.step() / (config.weight_decay * float(r) ** 2) - 1)
         free.step()
-        apart = (directions(decaying.weight) - directions(free.weight)).norm()
-        rows.append([float(apart), free.radial_share(), radial, float(tangent), float(r)])
+        distance = (directions(decaying.weight) - directions(free.weight)).norm()
+        rows.append([float(distance), free.radial_share(), radial, float(tangent), float(r)])
     names = ("distance", "radial_share", "radial", "l2_share", "radius")
     return dict(zip(names, np.array(rows).T, strict=True))
 
@@ -147,7 +142,7 @@ def plot(result: Result[Config]) -> Figure:
     for i, scheme in enumerate(SCHEMES):
         line = {"color": COLOURS[i], "width": 1.5}
         for col, name in enumerate(("distance", "radial_share", "radial"), 1):
-            y = np.maximum(result[name][0, i], 1e-17)
+            y = np.maximum(result[name][0, i], 1e-17)  # zero has no place on a logarithmic axis
             trace = Scatter(x=t, y=y, name=scheme, line=line, showlegend=col == 1)
             figure.add_trace(trace, row=1, col=col)
     figure.update_yaxes(type="log", dtick=2, exponentformat="power")
@@ -160,10 +155,11 @@ def claims(result: Result[Config]) -> list[Claim]:
     """Each effect is there without RT, and gone with it."""
     worst = {name: result[name].max(2) for name in ("distance", "radial_share", "radial", "l2_share")}
     apart = "1: distance of walks with equal η_e and other radii"
-    found: list[Claim] = []
+    judged: list[Claim] = []
     for plain, decoupled, carried in ((0, 1, 2), (3, 4, 5)):
-        with_rt, without = SCHEMES[carried], SCHEMES[plain]
-        found += [
+        with_rt = SCHEMES[carried]
+        without = SCHEMES[plain]
+        judged += [
             at_most(f"{apart}, {with_rt}", 1e-8, worst["distance"][:, carried]),
             at_least(f"{apart}, {SCHEMES[decoupled]}", 1e-3, worst["distance"][:, decoupled]),
             at_most(f"{apart}, {without}: cancelled by effect 3 (ours)", 1e-8, worst["distance"][:, plain]),
@@ -172,4 +168,4 @@ def claims(result: Result[Config]) -> list[Claim]:
             at_most(f"3: distance of ⟨c,u⟩/(wd·r²) from 1, {with_rt}", 1e-8, worst["radial"][:, carried]),
             at_least(f"3: share of past L2 in the effective direction, {without}", 1e-3, worst["l2_share"][:, plain]),
         ]
-    return found
+    return judged

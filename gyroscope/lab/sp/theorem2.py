@@ -1,9 +1,9 @@
 """Any step is an image step on the sphere, by the effective learning rate along c⊥, exactly (SP Theorem 2, Table 1)."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,19 +13,20 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from gyroscope.geometry import Split
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_most
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, INK, PREDICTED, styled
-from gyroscope.lab.sp._generic import generic
+from gyroscope.lab.claims import Claim, agrees, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, INK, PREDICTED, shown_steps, styled
+from gyroscope.lab.sp._generic_scheme import generic
+from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import AdamSRT
 from gyroscope.theory import sphere
 
 COST = {"quick": "15 s", "paper": "1 min"}
 COVERS = ("sp/table1",)
 SCHEMES = ("SGD", "SGD + L2", "SGD-M", "Adam", "Adam-SRT")
+# How often lr is halved to read the order of the exponential map's error.
 HALVINGS = 6
+POINTS = 150
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,7 @@ class Config:
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     seeds: int = 3
-
-    @classmethod
-    def quick(cls) -> "Config":
-        """A few hundred steps."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """Wider and longer."""
-        return cls(neurons=64, fan_in=128, batch=256, steps=1000, seeds=5)
+    parts: ClassVar = SCHEMES
 
     def optimizer(self, scheme: str, weight: Tensor) -> Optimizer:
         """The optimizer of a scheme, as torch or the library has it."""
@@ -59,46 +51,48 @@ class Config:
             return Adam([weight], self.adam_lr, self.betas, weight_decay=self.weight_decay)
         if scheme == "Adam-SRT":
             return AdamSRT([weight], self.adam_lr, self.betas, weight_decay=self.weight_decay)
-        return SGD([weight], self.lr, self.momentum if scheme == "SGD-M" else 0.0,
-                   weight_decay=0.0 if scheme == "SGD" else self.weight_decay)  # fmt: skip
+        momentum = self.momentum if scheme == "SGD-M" else 0.0
+        return SGD([weight], self.lr, momentum, weight_decay=0.0 if scheme == "SGD" else self.weight_decay)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Compare every step of every scheme with its image."""
-    return bench.over_parts(
-        config, SCHEMES, lambda seed, scheme: image(config, scheme, seed, bench.steps(config.steps))
-    )
+QUICK = Config()
+PAPER = Config(neurons=64, fan_in=128, batch=256, steps=1000, seeds=5)
 
 
-def image(config: Config, scheme: str, seed: int, steps: Iterable[int]) -> Values:
-    """What the weights did, and what (12), (13) and Table 1 say; then how the exponential map (10) fares."""
-    generator = torch.Generator().manual_seed(seed)
-    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+def measure(trial: Trial[Config]) -> Measurements:
+    """Errors of (12), (13) and Table 1 at every step of a scheme; then the error of the exponential map (10)."""
+    config = trial.config
+    generator = trial.generator()
+    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
     weight = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64, requires_grad=True)
-    optimizer = config.optimizer(scheme, weight)
+    optimizer = config.optimizer(trial.part, weight)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("angle", "direction", "radius", "table", "radial")}
-    for k in steps:
-        x, weight.grad = weight.detach().clone(), task.gradient(weight)
+    for k in trial.steps(config.steps):
+        x = weight.detach().clone()
+        weight.grad = task.gradient(weight)
         a, b = generic(optimizer, weight, k)
         predicted = sphere.effective_step(x.numpy(), a.numpy(), b.numpy(), optimizer.param_groups[0]["lr"])
         optimizer.step()
         after = weight.detach()
-        angle, r = Split().angle(x, after), x.norm(dim=1)
+        angle = Split().angle(x, after)
         c_norm = torch.from_numpy(np.linalg.norm(predicted.direction, axis=-1))
         rows["angle"].append(angle.mean())
         rows["direction"].append((directions(weight) - torch.from_numpy(predicted.next_direction)).norm(dim=1).max())
-        rows["radius"].append((after.norm(dim=1) / r / torch.from_numpy(predicted.radius_ratio) - 1).abs().max())
+        rows["radius"].append(
+            (after.norm(dim=1) / x.norm(dim=1) / torch.from_numpy(predicted.radius_ratio) - 1).abs().max()
+        )
         measured = angle.tan() / c_norm
-        rows["table"].append((measured / table1(config, scheme, x, a, b) - 1).abs().max())
+        rows["table"].append((measured / table1(config, trial.part, x, a, b) - 1).abs().max())
         rows["radial"].append(torch.from_numpy(1 - predicted.radial_factor).abs().max())
     worst = {name: torch.stack(values).max().item() for name, values in rows.items() if name != "angle"}
-    shown = np.linspace(0, config.steps - 1, 150).astype(int)
-    return worst | {"angle": torch.stack(rows["angle"])[shown].numpy(), "map_error": _map_errors(config, task, weight)}
+    angles = torch.stack(rows["angle"])[shown_steps(config.steps, POINTS)]
+    return worst | {"angle": angles.numpy(), "map_error": _map_errors(task, weight)}
 
 
 def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
     """The effective learning rate by SP's Table 1."""
-    r, rms = x.norm(dim=1), b.square().mean(1).sqrt()
+    r = x.norm(dim=1)
+    rms = b.square().mean(1).sqrt()
     radial = (r.unsqueeze(1) * a / (b / rms.unsqueeze(1)) * directions(x)).sum(1)
     wd = config.weight_decay
     rates: dict[str, Callable[[], Any]] = {
@@ -111,14 +105,17 @@ def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
     return torch.from_numpy(rates[scheme]())
 
 
-def _map_errors(config: Config, task: Imitation, weight: Tensor) -> list[float]:
+def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
     """Distance of one real SGD step's direction from the exponential map of -η_e·c⊥, lr halved again and again."""
-    x, g = weight.detach(), task.gradient(weight)
+    x = weight.detach()
+    g = task.gradient(weight)
+    largest = 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())  # turns the fastest row by arctan(0.5)
     errors = []
     for halving in range(HALVINGS):
-        step = SGD([copy := x.clone().requires_grad_()], lr := _large(x, g) / 2**halving)
+        lr = largest / 2**halving
+        copy = x.clone().requires_grad_()
         copy.grad = g
-        step.step()
+        SGD([copy], lr).step()
         predicted = sphere.effective_step(x.numpy(), g.numpy(), 1.0, lr)
         velocity = -predicted.learning_rate[:, None] * predicted.direction
         reached = torch.from_numpy(sphere.exponential_map(x.numpy(), velocity))
@@ -126,24 +123,18 @@ def _map_errors(config: Config, task: Imitation, weight: Tensor) -> list[float]:
     return errors
 
 
-def _large(x: Tensor, g: Tensor) -> float:
-    """The lr that turns the fastest row by arctan(0.5)."""
-    return 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())
-
-
 def plot(result: Result[Config]) -> Figure:
     """How much each scheme turns, and how the error of the exponential map falls."""
     figure = make_subplots(cols=2, subplot_titles=["angle per step, rad", "error of the exponential map (10)"])
-    t = np.linspace(0, result.config.steps - 1, 150).astype(int)
+    t = shown_steps(result.config.steps, POINTS)
     for i, scheme in enumerate(SCHEMES):
         line = {"color": COLOURS[i]}
         figure.add_trace(Scatter(x=t, y=result["angle"][0, i], name=scheme, line=line), row=1, col=1)
     halvings = 0.5 ** np.arange(1, HALVINGS + 1)
     errors = result["map_error"][0, 0]
     points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": INK})
-    cubic = Scatter(
-        x=halvings, y=errors[-1] * (halvings / halvings[-1]) ** 3, name="third order", mode="lines", line=PREDICTED
-    )
+    third_order = errors[-1] * (halvings / halvings[-1]) ** 3
+    cubic = Scatter(x=halvings, y=third_order, name="third order", mode="lines", line=PREDICTED)
     figure.add_traces([points, cubic], rows=1, cols=2)
     figure.update_yaxes(type="log", dtick=1, exponentformat="power")
     figure.update_xaxes(title_text="step", col=1)

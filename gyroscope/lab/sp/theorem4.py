@@ -10,11 +10,10 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
 
-from gyroscope.lab.bench import Bench, Values
-from gyroscope.lab.claim import Claim, agrees, at_most
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.invariant import Imitation, directions
-from gyroscope.lab.picture import COLOURS, PREDICTED, styled
+from gyroscope.lab.claims import Claim, agrees, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import AdamGStar, adam_g_star
 
 COST = {"quick": "10 s", "paper": "1 min"}
@@ -33,28 +32,24 @@ class Config:
     weight_decay: float = 0.005
     seeds: int = 3
 
-    @classmethod
-    def quick(cls) -> "Config":
-        """Four halvings."""
-        return cls()
-
-    @classmethod
-    def paper(cls) -> "Config":
-        """Six halvings of a wider layer."""
-        return cls(neurons=64, fan_in=128, batch=256, halvings=6, seeds=5)
+    @property
+    def parts(self) -> range:
+        """How often lr is halved."""
+        return range(self.halvings + 1)
 
 
-def run(config: Config, bench: Bench) -> Result[Config]:
-    """Train the same layer with SGD and with AdamG*, at every lr."""
-    return bench.over_parts(config, range(config.halvings + 1), lambda seed, halving: part(config, seed, halving))
+QUICK = Config()
+PAPER = Config(neurons=64, fan_in=128, batch=256, halvings=6, seeds=5)
 
 
-def part(config: Config, seed: int, halving: int) -> Values:
-    """Distance of the two directions at the end, and how far SGD went."""
-    generator = torch.Generator().manual_seed(seed)
-    task = Imitation.draw(config.neurons, config.fan_in, config.batch, generator)
+def measure(trial: Trial[Config]) -> Measurements:
+    """Train a layer with SGD and with AdamG*: distance of their directions at the end, and how far SGD went."""
+    config = trial.config
+    generator = trial.generator()
+    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
     first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
-    lr, steps = config.lr / 2**halving, config.steps * 2**halving
+    lr = config.lr / 2**trial.part
+    steps = config.steps * 2**trial.part
     weight = first.clone().requires_grad_()
     optimizer = SGD([weight], lr=lr, weight_decay=config.weight_decay)
     for _ in range(steps):
@@ -68,9 +63,10 @@ def part(config: Config, seed: int, halving: int) -> Values:
     }
 
 
-def follow_adam_g_star(task: Imitation, first: Tensor, star: AdamGStar, steps: int) -> Tensor:
+def follow_adam_g_star(task: TeacherStudent, first: Tensor, star: AdamGStar, steps: int) -> Tensor:
     """AdamG* literally (SP 3.2): u' = normalise(u - lr·g/sqrt(v)), then v' = beta·v + ‖g‖²."""
-    u, v = directions(first), torch.as_tensor(star.v0)
+    u = directions(first)
+    v = torch.as_tensor(star.v0)
     for _ in range(steps):
         g = task.gradient(u)
         u = directions(u - float(star.lr) * g / v.sqrt())
@@ -96,9 +92,10 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Close, and closer by 8 per halving."""
-    distance, way = result["distance"], result["travelled"]
+    distance = result["distance"]
+    factor = distance[:, -2] / distance[:, -1]
+    share = distance[:, -1] / result["travelled"][:, -1]
     return [
-        agrees("distance per halving of lr at the same time, order 3", 2.0**3, distance[:, -2] / distance[:, -1],
-               within=0.1),
-        at_most("distance at the smallest lr over the way travelled", 1e-3, distance[:, -1] / way[:, -1]),
-    ]  # fmt: skip
+        agrees("distance per halving of lr at the same time, order 3", 2.0**3, factor, within=0.1),
+        at_most("distance at the smallest lr over the way travelled", 1e-3, share),
+    ]

@@ -24,27 +24,30 @@ class Digits:
                     yield Digits(self.images[part], self.labels[part])
 
     def noisy_loss(self, model: nn.Module, noise: float, smoothing: float, generator: torch.Generator) -> Tensor:
-        """Cross entropy under input noise and label smoothing, which keep gradients noisy when all is learned."""
-        shaken = self.images + noise * torch.randn(self.images.shape, generator=generator)
-        loss: Tensor = cross_entropy(model(shaken), self.labels, label_smoothing=smoothing)
+        """Cross entropy under input noise and label smoothing, which keep gradients noisy to the end."""
+        noisy = self.images + noise * torch.randn(self.images.shape, generator=generator)
+        loss: Tensor = cross_entropy(model(noisy), self.labels, label_smoothing=smoothing)
         return loss
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
-        """Share of images named rightly, in evaluation mode."""
+        """Share of images classified correctly, in evaluation mode."""
         was_training = model.training
         model.eval()
-        right = float((model(self.images).argmax(1) == self.labels).float().mean())
+        share = float((model(self.images).argmax(1) == self.labels).float().mean())
         model.train(was_training)
-        return right
+        return share
 
 
 def load(held_out: int = 360) -> tuple[Digits, Digits]:
     """All 1,797 digits, the last `held_out` of them to test on."""
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ValueError(f"{error.name} is missing: pip install 'gyroscope[lab]'") from None
     images, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels)
+    x = torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8)
+    y = torch.tensor(labels)
     return Digits(x[:-held_out], y[:-held_out]), Digits(x[-held_out:], y[-held_out:])
 
 

@@ -1,12 +1,7 @@
-"""What the random walks of the lab share: the paper's optimizers at any speed, and news of the progress."""
-
-from collections import deque
-from collections.abc import Callable
-from itertools import islice
+"""What the random walks of RE share: the optimizers of Appendix J at any speed, and statistics of a layer."""
 
 import numpy as np
 
-from gyroscope.lab.bench import Bench
 from gyroscope.lab.experiment import FloatArray
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
@@ -27,27 +22,19 @@ def optimizers(speedup: float) -> tuple[UpdateRule, ...]:
     )
 
 
-def of_layer(rule: UpdateRule, fan_in: int, gradients: FloatArray, leading_order: bool) -> tuple[float, float, float]:
+def layer_equilibrium(
+    rule: UpdateRule, fan_in: int, gradients: FloatArray, leading_order: bool
+) -> tuple[float, float, float]:
     """Predicted RMS norm, mean angle and RMS update size of a layer whose vectors have these gradient norms."""
     eq = rule.equilibrium(fan_in=fan_in, unit_grad_norm=gradients, leading_order=leading_order)
     norm, angle, update = (np.asarray(value, dtype=np.float64) for value in (eq.norm, eq.angular_update, eq.update_rms))
     return float(np.sqrt((norm**2).mean())), float(angle.mean()), float(np.sqrt((update**2).mean()))
 
 
-def telling(bench: Bench, steps: int) -> Callable[[int], None]:
-    """A `progress` for the simulators, which is called every hundred steps."""
-    ticks = bench.steps(steps)
+def relative_spread(values: FloatArray) -> FloatArray:
+    """Spread over the last axis: interquartile range over median, which outliers do not move.
 
-    def tell(done: int) -> None:
-        deque(islice(ticks, 100), maxlen=0)
-
-    return tell
-
-
-def interquartile(values: FloatArray) -> FloatArray:
-    """How unevenly the vectors of the last axis turn: interquartile range over median, which outliers do not move.
-
-    >>> interquartile(np.array([1.0, 2.0, 3.0, 4.0, 50.0])).round(3).tolist()
+    >>> relative_spread(np.array([1.0, 2.0, 3.0, 4.0, 50.0])).round(3).tolist()
     0.667
     """
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=-1)

@@ -8,14 +8,18 @@ from gyroscope.optim import AdamS, AdamSRT
 
 
 def generic(optimizer: Optimizer, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """a and b of the generic step x' = x - lr·a/b (SP 4, 9), from what the optimizer remembers before step k."""
-    group, state, x = optimizer.param_groups[0], optimizer.state[weight], weight.detach()
+    """a and b of the generic step x' = x - lr·a/b (SP 4, 9), from the optimizer's state before step k."""
+    group = optimizer.param_groups[0]
+    state = optimizer.state[weight]
+    x = weight.detach()
     assert weight.grad is not None
     g = weight.grad + group["weight_decay"] * x
     if "betas" not in group:
-        memory = state.get("momentum_buffer")
-        return (g if memory is None else group["momentum"] * memory + g), torch.ones_like(x)
-    (beta1, beta2), m, v = group["betas"], state.get("exp_avg", 0.0), state.get("exp_avg_sq", 0.0)
+        momentum = state.get("momentum_buffer")
+        return (g if momentum is None else group["momentum"] * momentum + g), torch.ones_like(x)
+    beta1, beta2 = group["betas"]
+    m = state.get("exp_avg", 0.0)
+    v = state.get("exp_avg_sq", 0.0)
     square = g.square()
     if isinstance(optimizer, AdamS | AdamSRT):  # one second moment per vector
         square = square.mean(1, keepdim=True)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.optim import SGD
 
 from gyroscope.geometry import Split
+from gyroscope.theory import SGDM
 
+# One weight vector per row.
 ROWS = Split()
-"""One weight vector per row."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,32 @@ class Trace:
     """(‖g‖² + 2α⟨v, g⟩)·‖w‖², v the momentum before the step: SMD's h̃; without momentum it is L_t."""
 
 
+def random_weight(fan_in: int, norm2: Tensor, generator: torch.Generator) -> Tensor:
+    """A vector of random direction for each squared norm, in float64."""
+    weight = torch.randn(len(norm2), fan_in, generator=generator, dtype=torch.float64)
+    return (normalize(weight, dim=1) * norm2.sqrt().unsqueeze(1)).requires_grad_()
+
+
+def uniform_noise(steps: int, vectors: int, generator: torch.Generator) -> Tensor:
+    """Noise between -1 and 1, (steps, vectors)."""
+    return 2 * torch.rand(steps, vectors, generator=generator, dtype=torch.float64) - 1
+
+
+def torch_sgd(weight: Tensor, rule: SGDM) -> SGD:
+    """torch's optimizer of a rule."""
+    return SGD([weight], lr=rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
+
+
+def equilibrium_norm2(rule: SGDM, unit_norm2: float) -> float:
+    """(w*)², the ‖w‖² of equilibrium under gradients of squared unit norm L (SMD Theorems 1 and 2)."""
+    return float(rule.equilibrium(unit_grad_norm=unit_norm2**0.5).norm or 0.0) ** 2
+
+
+def equilibrium_angle(rule: SGDM) -> float:
+    """The angle per step in equilibrium, in radians (SMD Theorem 3)."""
+    return float(rule.equilibrium(leading_order=True).angular_update or 0.0)
+
+
 def drive(
     weight: Tensor,
     optimizer: SGD,
@@ -38,16 +66,21 @@ def drive(
     *,
     angles: bool = True,
 ) -> Trace:
-    """Step the optimizer with tangent gradients of squared unit norm `unit_norm2[t]`, a number per vector.
+    """Step the optimizer with tangent gradients of prescribed size.
 
-    Without `angles` the trace has none, and costs a third less.
+    weight      (vectors, fan_in), a leaf
+    optimizer   torch's SGD on this weight
+    unit_norm2  squared unit norms L_t, (steps, vectors)
+    generator   of the gradients' directions
+    steps       the steps to take, which index `unit_norm2`
+    angles      whether to measure angles, which costs half as much again
     """
     alpha = optimizer.param_groups[0]["momentum"]
     norm2, angle, h = (torch.zeros(len(unit_norm2), len(weight), dtype=weight.dtype) for _ in range(3))
     for t in steps:
         before = weight.detach().clone()
         length2 = _dot(before, before)
-        gradient = tangent(before, length2, generator) * (unit_norm2[t] / length2).sqrt().unsqueeze(1)
+        gradient = _tangent(before, length2, generator) * (unit_norm2[t] / length2).sqrt().unsqueeze(1)
         momentum = optimizer.state[weight].get("momentum_buffer") if alpha else None
         cross = 0.0 if momentum is None else 2 * alpha * _dot(momentum, gradient)
         h[t] = (_dot(gradient, gradient) + cross) * length2
@@ -60,19 +93,12 @@ def drive(
     return Trace(norm2, angle, h)
 
 
-def tangent(weight: Tensor, length2: Tensor, generator: torch.Generator) -> Tensor:
+def _tangent(weight: Tensor, length2: Tensor, generator: torch.Generator) -> Tensor:
     """A random unit vector orthogonal to each row of a weight whose squared norms are `length2`."""
     noise = torch.randn(weight.shape, generator=generator).to(weight.dtype)  # drawn in float32: five times faster
     noise.addcmul_(weight, (_dot(noise, weight) / length2).unsqueeze(1), value=-1)
-    return torch.nn.functional.normalize(noise, dim=1)
+    return normalize(noise, dim=1)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(1)
-
-
-def start(vectors: int, fan_in: int, norm2: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Weights of random directions and a squared norm, in float64."""
-    weight = torch.randn(vectors, fan_in, generator=generator, dtype=torch.float64)
-    norm = torch.as_tensor(norm2, dtype=torch.float64).sqrt().reshape(-1, 1)
-    return (torch.nn.functional.normalize(weight, dim=1) * norm).requires_grad_()

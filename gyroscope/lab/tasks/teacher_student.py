@@ -1,4 +1,4 @@
-"""A batch-normalised layer that learns to imitate another: the smallest loss that is scale-invariant per neuron."""
+"""A batch-normalised layer that learns the outputs of another: the smallest loss that is scale-invariant per neuron."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Imitation:
+class TeacherStudent:
     """Inputs (batch, fan_in) and the normalised outputs (batch, neurons) that are asked for; in float64."""
 
     inputs: Tensor

@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 
 
 @dataclass(frozen=True)
-class Shape:
+class TransformerShape:
     """The size of a transformer."""
 
     alphabet: int
@@ -25,18 +25,20 @@ class Attention(nn.Module):
 
     mask: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
-        self.heads, self.qk_norm = shape.heads, shape.qk_norm
+        self.heads = shape.heads
+        self.qk_norm = shape.qk_norm
         # By hand: torch's fused attention does not run under vmap, which trains many models at once.
         future = torch.full((shape.context, shape.context), -torch.inf).triu(1)
         self.register_buffer("mask", future, persistent=False)
         self.query, self.key, self.value, self.out = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the characters have to say to each other."""
+        """The values of this and earlier characters, weighted by attention."""
         q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         if self.qk_norm:
+            # eps is far below any variance here: a larger one would make the loss depend on norms.
             q, k = (F.layer_norm(y, y.shape[-1:], eps=1e-12) for y in (q, k))
         logits = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5 + self.mask[: x.shape[1], : x.shape[1]]
         out: Tensor = self.out((logits.softmax(3) @ v).transpose(1, 2).flatten(2))
@@ -49,13 +51,14 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a two-layer perceptron, each after a layer norm and around a skip."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
         self.attention = Attention(shape)
-        self.inner, self.outer = nn.Linear(shape.width, 4 * shape.width), nn.Linear(4 * shape.width, shape.width)
+        self.inner = nn.Linear(shape.width, 4 * shape.width)
+        self.outer = nn.Linear(4 * shape.width, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One layer of thought."""
+        """The input plus what attention and perceptron add."""
         x = x + self.attention(F.layer_norm(x, x.shape[-1:]))
         out: Tensor = x + self.outer(F.gelu(self.inner(F.layer_norm(x, x.shape[-1:]))))
         return out
@@ -64,9 +67,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Characters in, logits of the next character out; initialised as GPT-2, from a seed."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
+    def __init__(self, shape: TransformerShape, seed: int) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(shape.alphabet, shape.width), nn.Embedding(shape.context, shape.width)
+        self.token = nn.Embedding(shape.alphabet, shape.width)
+        self.place = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.head = nn.Linear(shape.width, shape.alphabet, bias=False)
         generator = torch.Generator().manual_seed(seed)

@@ -1,0 +1,100 @@
+"""Plotly figures in the look of the pages, written as small SVG files, or as pages where there is no browser."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope._files import write_text
+from gyroscope.render import theme
+
+WIDTH = 1000
+HEIGHT = 560
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+
+# The pages' look on a light ground: what is measured is solid and coloured, what is predicted dashed and in ink.
+COLOURS = theme.COLOURS
+INK = theme.light("text")
+GROUND = theme.light("ground")
+GRID = theme.light("line")
+MEASURED = theme.SOLID
+PREDICTED = {"color": INK, **theme.DASHED}
+
+
+def styled(figure: Figure, title: str) -> Figure:
+    """The figure in the look of the pages: their ink, ground, grid, font and colours; a title above, a legend below."""
+    figure.update_layout(
+        template="plotly_white",
+        title={"text": title, "font": {"size": 18}, "x": 0.02},
+        paper_bgcolor=GROUND,
+        plot_bgcolor=GROUND,
+        font={"family": theme.FONT, "size": 14, "color": INK},
+        colorway=COLOURS,
+        legend={"orientation": "h", "yanchor": "top", "y": -0.13, "x": 0},
+        margin={"l": 70, "r": 30, "t": 80, "b": 90},
+        width=WIDTH,
+        height=HEIGHT,
+    )
+    axis = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID}
+    return figure.update_xaxes(axis).update_yaxes(axis)
+
+
+def shown_steps(steps: int, points: int) -> NDArray[np.intp]:
+    """Steps 0 … steps-1 that are drawn: about so many, at even distances."""
+    return np.unique(np.linspace(0, steps - 1, points).astype(np.intp))
+
+
+def panels(courses: dict[str, NDArray[np.float64]], steps: NDArray[np.intp], title: str) -> Figure:
+    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
+    figure = make_subplots(rows=4, cols=4, vertical_spacing=0.04, horizontal_spacing=0.04)
+    lines = ({"color": COLOURS[0], **MEASURED}, PREDICTED | {"color": COLOURS[1]})
+    for (label, course), line in zip(courses.items(), lines, strict=True):
+        for i, y in enumerate(course):
+            trace = Scatter(x=steps, y=y, name=label, line=line, showlegend=i == 0)
+            figure.add_trace(trace, row=i // 4 + 1, col=i % 4 + 1)
+    figure.update_xaxes(showticklabels=False)
+    figure.update_yaxes(tickfont_size=10)
+    return styled(figure, title).update_layout(height=700)
+
+
+def write_figure(figure: Figure, path: Path) -> Path:
+    """Write the figure beside `path`, with the suffix of what could be written: .svg, or .html without a browser."""
+    svg = _svg(figure)
+    for old in (".svg", ".html"):
+        path.with_suffix(old).unlink(missing_ok=True)
+    written = path.with_suffix(".html" if svg is None else ".svg")
+    write_text(written, figure.to_html(include_plotlyjs=True) if svg is None else svg)
+    return written
+
+
+def _svg(figure: Figure) -> str | None:
+    """The figure as SVG, drawn by plotly in a browser that Playwright starts; None where one of them is missing."""
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        return None
+    page_html = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure")
+    options = {"format": "svg", "width": figure.layout.width or WIDTH, "height": figure.layout.height or HEIGHT}
+    installed = next(filter(None, map(shutil.which, BROWSERS)), None)  # None: the browser that Playwright installs
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=installed, chromium_sandbox=not root)
+            page = browser.new_page()
+            page.set_content(page_html)
+            url = page.evaluate("options => Plotly.toImage('figure', options)", options)
+            browser.close()
+    except Error:  # no browser, or one that does not start
+        return None
+    return _shorten(unquote(url.partition(",")[2])) + "\n"
+
+
+def _shorten(svg: str) -> str:
+    """Paths with two decimals of a pixel: more than an eye sees, and half the bytes."""
+    return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path.group()), svg)

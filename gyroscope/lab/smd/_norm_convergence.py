@@ -1,0 +1,166 @@
+"""SMD's Theorems 1 and 2: how ‖w‖² approaches its equilibrium, and its noise there, without and with momentum."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from plotly.graph_objects import Figure, Scatter
+from plotly.subplots import make_subplots
+
+from gyroscope.lab.claims import Claim, agrees, at_most
+from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
+from gyroscope.lab.smd._prescribed_gradients import drive, equilibrium_norm2, random_weight, torch_sgd, uniform_noise
+from gyroscope.theory import SGDM
+from gyroscope.theory.convergence import (
+    contraction_far_above,
+    contraction_near_equilibrium,
+    contraction_of_bound,
+    norm_variance,
+    norm_variance_bound,
+)
+
+# ‖w_0‖² over its equilibrium, a third of the vectors each.
+STARTS = (0.3, 3.0, 100.0)
+POINTS = 150
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of both theorems: L_t is uniform in level ± noise; the run lasts `lifetimes`/a steps."""
+
+    momentum: float
+    weight_decay: float
+    vectors: int
+    fan_in: int
+    seeds: int
+    lr: float = 0.1
+    level: float = 10.0
+    noise: float = 3.0
+    lifetimes: float = 8.0
+
+    @property
+    def rule(self) -> SGDM:
+        """SGD with the momentum of the theorem."""
+        return SGDM(self.lr, self.weight_decay, self.momentum)
+
+    @property
+    def theorem(self) -> str:
+        """The theorem of the paper."""
+        return "Theorem 2" if self.momentum else "Theorem 1"
+
+    @property
+    def steps(self) -> int:
+        """Length of the run, from the fraction of a weight that decays per step, a."""
+        decay = self.lr * self.weight_decay / (1 - self.momentum)
+        return round(self.lifetimes / decay)
+
+    @property
+    def equilibrium(self) -> float:
+        """(w*)², the predicted ‖w‖²."""
+        return equilibrium_norm2(self.rule, self.level)
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """Let weights run into equilibrium from below, from above and from far above."""
+    config = trial.config
+    generator = trial.generator()
+    first = config.equilibrium * torch.tensor(STARTS, dtype=torch.float64).repeat_interleave(config.vectors)
+    weight = random_weight(config.fan_in, first, generator)
+    L = config.level + config.noise * uniform_noise(config.steps, len(first), generator)
+    trace = drive(weight, torch_sgd(weight, config.rule), L, generator, trial.steps(config.steps), angles=False)
+    norm2 = trace.norm2.numpy()
+    h = trace.h.numpy()
+    late = slice(config.steps // 2, None)  # four lifetimes behind the start: settled from everywhere
+    by_start = norm2.reshape(config.steps, len(STARTS), config.vectors)
+    target = norm2[late].mean()
+    shown = shown_steps(config.steps, POINTS)
+    return {
+        "norm2": by_start.mean(2)[shown].T,
+        "error2": ((by_start - target) ** 2).mean(2)[shown].T,
+        "settled": target,
+        "variance": norm2[late].var(),
+        "L": h[late].mean(),
+        "V": h[late].var(),
+        "l": h.min(),
+        "rate_near": _rate(by_start[:, 1].mean(1) ** 2, (norm2[late] ** 2).mean(), 6.0, 0.5),
+        "rate_far": _rate(by_start[:, 2].mean(1), 0.0, 80 * target, 10 * target),
+    }
+
+
+def _rate(y: FloatArray, target: float, high: float, low: float) -> float:
+    """Slope of ln(y - target) while that falls from `high` to `low`, in targets if there is one; by least squares."""
+    distance = (y - target) / (target or 1.0)
+    first = _first_below(distance, high)
+    last = _first_below(distance, low)
+    return -float(np.polyfit(np.arange(first, last), np.log(distance[first:last]), 1)[0])
+
+
+def _first_below(y: FloatArray, level: float) -> int:
+    below = np.flatnonzero(y < level)
+    return int(below[0]) if len(below) else len(y)
+
+
+def error_bound(result: Result[Config], seed: int) -> FloatArray:
+    """SMD's bound on E(‖w‖² - w*²)², (starts, steps shown), with B the square of the first distance."""
+    config = result.config
+    t = shown_steps(config.steps, POINTS) + 1
+    distances = config.equilibrium * np.array(STARTS)[:, None] - config.equilibrium
+    V = float(result["V"][seed])
+    floor = norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
+    factor = 3 if config.momentum else 1
+    rate = contraction_of_bound(config.lr, config.weight_decay, config.momentum)
+    return np.asarray(factor * distances**2 * rate**t + floor)
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Of the first seed: the norm from every start, and its mean square error under the bound."""
+    config = result.config
+    t = shown_steps(config.steps, POINTS) + 1
+    bounds = error_bound(result, 0)
+    titles = ["‖w‖² over its equilibrium", "E(‖w‖² - w*²)², its bound (dotted), its floor (dashed)"]
+    figure = make_subplots(cols=2, subplot_titles=titles)
+    for i, start in enumerate(STARTS):
+        line = {"color": COLOURS[i]}
+        dotted = line | {"dash": "dot"}
+        norm2 = result["norm2"][0, i] / config.equilibrium
+        figure.add_trace(Scatter(x=t, y=norm2, name=f"from {start:g} w*²", line=line), row=1, col=1)
+        figure.add_trace(Scatter(x=t, y=result["error2"][0, i], line=line, showlegend=False), row=1, col=2)
+        figure.add_trace(Scatter(x=t, y=bounds[i], line=dotted, showlegend=False), row=1, col=2)
+    level = norm_variance(config.lr, config.momentum, variance=float(result["V"][0]), mean=float(result["L"][0]))
+    figure.add_hline(y=level, line=PREDICTED, row=1, col=2)
+    figure.add_hline(y=1, line=PREDICTED, row=1, col=1)
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    figure.update_xaxes(title_text="step")
+    optimizer = f"SGD with momentum {config.momentum:g}" if config.momentum else "SGD"
+    return styled(figure, f"{optimizer}: linear approach, and a noise floor far under its bound")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Value, rates and noise floor."""
+    config = result.config
+    settings = (config.lr, config.weight_decay, config.momentum)
+    near = -math.log(contraction_near_equilibrium(*settings))
+    far = -math.log(contraction_far_above(*settings))
+    return [
+        agrees(f"‖w‖² settles at the w*² of {config.theorem}", config.equilibrium, result["settled"], within=0.01),
+        agrees("‖w‖² falls from far above by 2a per step", far, result["rate_far"], within=0.03),
+        agrees("‖w‖⁴ closes in by 4a per step (ours)", near, result["rate_near"], within=0.06),
+        *_noise(result),
+    ]
+
+
+def _noise(result: Result[Config]) -> list[Claim]:
+    config = result.config
+    V = result["V"]
+    floor = norm_variance(config.lr, config.momentum, variance=V, mean=result["L"])
+    ceiling = norm_variance_bound(config.lr, config.momentum, variance=V, lower=result["l"])
+    bounds = np.array([error_bound(result, seed) for seed in range(config.seeds)])
+    worst = (result["error2"] / bounds).max((1, 2))
+    of = f"of {config.theorem}"
+    return [
+        at_most(f"E(‖w‖² - w*²)² over the bound {of}, the largest of all steps", 1.0, worst),
+        at_most(f"variance of ‖w‖² in equilibrium over the floor {of}", 1.0, result["variance"] / ceiling),
+        agrees("variance of ‖w‖² over V·lr²/(4L(1-α)²) (ours)", 1.0, result["variance"] / floor, within=0.15),
+    ]
