@@ -1,4 +1,7 @@
-"""The checks that stand where a user enters: each error quotes what was given and says what would work."""
+"""Validation where a user enters: each error quotes the input and says what would work.
+
+`check_…` functions raise or return nothing; `…_array` functions return a float, or an array of floats.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,21 +10,54 @@ from typing import Any
 
 import numpy as np
 
+from gyroscope._types import Array, Integers, Mask
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+MOST_STEPS = 100_000_000
+"""The longest run that is computed step by step: four arrays of 0.8 GB."""
 
 
 def check_non_negative(name: str, value: object) -> None:
-    """Raise unless `value` is a finite number, zero or above."""
+    """Raise unless `value` is a finite number, zero or above.
+
+    >>> check_non_negative("lr", -1.0)
+    Traceback (most recent call last):
+    ValueError: lr=-1.0 must be a finite number, 0 or above
+    """
     if not (_is_finite(value) and value >= 0):  # type: ignore[operator]  # _is_finite has seen a real number
         raise ValueError(f"{name}={value!r} must be a finite number, 0 or above")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise unless `value` is a finite number above zero."""
+    if not (_is_finite(value) and value > 0):  # type: ignore[operator]
+        raise ValueError(f"{name}={value!r} must be a finite number above 0")
 
 
 def check_fraction(name: str, value: object) -> None:
     """Raise unless `value` is a decay factor of an average: at least 0 and below 1."""
     if not (_is_finite(value) and 0 <= value < 1):  # type: ignore[operator]
         raise ValueError(f"{name}={value!r} must be at least 0 and below 1, for example 0.9")
+
+
+def check_multiplier(name: str, value: object) -> None:
+    """Raise unless `value` is a share of the peak learning rate, between 0 and 1."""
+    if not (_is_finite(value) and 0 <= value <= 1):  # type: ignore[operator]
+        raise ValueError(f"{name}={value!r} is a share of the peak learning rate: between 0 and 1")
+
+
+def check_count(name: str, value: object, at_least: int, meaning: str = "") -> None:
+    """Raise unless `value` is a whole number of at least `at_least`; `meaning` ends the sentence."""
+    # A bool is an int in Python, and True steps is never meant.
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        end = f": {meaning}" if meaning else ""
+        raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above{end}")
+
+
+def check_run_length(steps: int) -> None:
+    """Raise unless `steps` is a number of steps that can be computed one by one."""
+    check_count("steps", steps, at_least=1)
+    if steps > MOST_STEPS:
+        raise ValueError(f"steps={steps} do not fit in memory one by one; the most is {MOST_STEPS:,}")
 
 
 def check_betas(betas: object) -> None:
@@ -45,11 +81,51 @@ def check_decay(lr: object, weight_decay: object) -> None:
 
 
 def positive_array(name: str, value: Any) -> Any:
-    """`value` as a float, or an array of floats, all of them finite and above 0."""
+    """`value` as a float, or an array of floats, all of them finite and above 0.
+
+    >>> positive_array("norm", [1, 2])
+    array([1., 2.])
+    """
+    array = _floats(name, value)
+    return _checked(name, value, array, np.isfinite(array) & (array > 0), "must be finite and above 0")
+
+
+def non_negative_array(name: str, value: Any) -> Any:
+    """`value` as a float, or an array of floats, all of them finite and 0 or above."""
+    array = _floats(name, value)
+    return _checked(name, value, array, np.isfinite(array) & (array >= 0), "must be finite, 0 or above")
+
+
+def fraction_array(name: str, value: object, *, zero: bool = True) -> Array:
+    """`value` as an array of decay factors of averages, below 1 and at least 0, or above 0 without `zero`."""
+    array = _floats(name, value)
+    if zero:
+        _checked(name, value, array, (array >= 0) & (array < 1), "must be at least 0 and below 1, for example 0.9")
+    else:
+        _checked(name, value, array, (array > 0) & (array < 1), "must be above 0 and below 1, for example 0.999")
+    return array
+
+
+def step_array(name: str, value: object) -> Integers:
+    """`value` as an array of step numbers, the first being 0."""
+    array = np.asarray(value)
+    if not np.issubdtype(array.dtype, np.integer) or np.any(array < 0):
+        raise ValueError(f"{name}={value!r} must be the number of a step: an integer, 0 for the first")
+    return array
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _floats(name: str, value: object) -> Array:
     try:
-        array = np.asarray(value, dtype=np.float64)
+        return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r} must be a number or an array of numbers") from None
-    if array.size == 0 or not np.all(np.isfinite(array) & (array > 0)):
-        raise ValueError(f"{name}={value!r} must be finite and above 0")
+
+
+def _checked(name: str, value: object, array: Array, fits: Mask, condition: str) -> Any:
+    if array.size == 0 or not fits.all():
+        raise ValueError(f"{name}={value!r} {condition}")
     return float(array) if array.ndim == 0 else array

@@ -10,7 +10,7 @@ from gyroscope.advice.balance import measured_vectors
 from gyroscope.advice.findings import Verdict
 from gyroscope.advice.record import Reading
 from gyroscope.advice.words import sig, who
-from gyroscope.theory import stability
+from gyroscope.theory import sensitivity, stability
 
 
 def scale_sensitive(layers: Sequence[Reading]) -> Iterator[Verdict]:
@@ -58,7 +58,7 @@ def _radial(reading: Reading) -> tuple[float, float, bool]:
     if found.size < 3 or not decay > 0:
         return 0.0, 1.0, False
     radial, error = float(found.mean()), float(found.std(ddof=1)) / found.size**0.5
-    return radial, 1 + radial / decay, abs(radial) > limit.STANDARD_ERRORS * error
+    return radial, float(sensitivity.decay_error(decay, radial)), abs(radial) > limit.STANDARD_ERRORS * error
 
 
 def dead_vectors(layers: Sequence[Reading]) -> Iterator[Verdict]:

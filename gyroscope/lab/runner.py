@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from gyroscope._checks import check_count
 from gyroscope._files import write_text
 from gyroscope.lab.catalogue import entry_of
 from gyroscope.lab.claims import Claim
@@ -75,8 +76,8 @@ def config_of(name: str, size: Size, seeds: int | None = None) -> Any:
     """The config of an experiment at a size, with another number of seeds if given."""
     if size not in ("quick", "paper"):
         raise ValueError(f"size={size!r} is unknown: choose quick or paper")
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"seeds={seeds} must be 1 or above")
+    if seeds is not None:
+        check_count("seeds", seeds, at_least=1)
     experiment = load(name)
     config = experiment.QUICK if size == "quick" else experiment.PAPER
     return config if seeds is None else replace(config, seeds=seeds)

@@ -18,7 +18,7 @@ from gyroscope.measure.merge import Array
 from gyroscope.measure.optimizer_state import Recall
 from gyroscope.measure.sums import ROW
 from gyroscope.store import Quantity
-from gyroscope.theory import UpdateRule
+from gyroscope.theory import UpdateRule, sensitivity
 
 NAN = float("nan")
 
@@ -127,10 +127,10 @@ class Vectors:
         beta1 = rule.sign_beta
         if beta1 is not None:  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
-            return self.wg * np.sqrt(2 * self.at.fan_in / np.pi / c2) / self.ww
+            return np.asarray(sensitivity.radial_decay(self.wg * np.sqrt(2 * self.at.fan_in / np.pi / c2), self.ww))
         if rule.is_decoupled:
-            return self.ws / self.ww if self.at.adam else np.full_like(self.ww, NAN)
-        return self.wg / self.ww
+            return sensitivity.radial_decay(self.ws, self.ww) if self.at.adam else np.full_like(self.ww, NAN)
+        return np.asarray(sensitivity.radial_decay(self.wg, self.ww))
 
     @property
     def smd_h(self) -> Array:
@@ -211,13 +211,21 @@ QUANTITIES = (
         "RE (94)",
         lambda v: v.lambda_u,
     ),
-    _row("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.at.weight_decay + v.lambda_u),
+    _row(
+        "lambda_e",
+        "weight decay",
+        "λ + λ_u",
+        "RE Appendix L",
+        lambda v: sensitivity.effective_decay(v.at.weight_decay, v.lambda_u),
+    ),
     _row(
         "scaled_grad_norm",
         "",
         "‖g/b‖/√C; NaN without a second moment",
         "RE (91)",
-        lambda v: np.sqrt(v.ss / v.at.fan_in) if v.at.adam else np.full_like(v.ss, NAN),
+        lambda v: (
+            np.sqrt(sensitivity.scaled_gradient_error(v.ss, v.at.fan_in)) if v.at.adam else np.full_like(v.ss, NAN)
+        ),
     ),
     _row("smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h),
     _row(
@@ -252,8 +260,8 @@ QUANTITIES = (
         "kappa",
         "",
         "(predicted_angular_update/angular_update)²",
-        "ours",
-        lambda v: (v.predicted.angular_update / v.angle) ** 2,
+        "ours; theory.sensitivity",
+        lambda v: sensitivity.kappa(v.predicted.angular_update, v.angle),
     ),
     _layer(
         "predicted_angular_update",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._checks import check_count
 from gyroscope.measure.config import config as about
 from gyroscope.measure.config import frozen, new_path, rule_or_none, snapshot
 from gyroscope.measure.failures import Trouble
@@ -81,8 +82,8 @@ class Tracker:
         start: int | None = None,
         budget: float = 0.01,
     ) -> None:
-        if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
-            raise ValueError(f"rows={rows!r} must be a whole number above 0, or None for all vectors of a layer")
+        if rows is not None:
+            check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
         self.optimizer: Optimizer = real_optimizer(optimizer)
         self.samples, self.seconds = 0, 0.0  # taken, and for how long they held training up
         self._gauge = Gauge(model, self.optimizer, _expression("layers", layers), probe, rows)

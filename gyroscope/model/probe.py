@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from gyroscope._checks import check_count
 from gyroscope.geometry import Split
 from gyroscope.model.gradients import Gradients, Loss, gradients, preserved, random_state, restore_random_state
 from gyroscope.model.parameters import ModelParameter, model_parameters
@@ -62,8 +63,7 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     >>> {name: invariance.granularity for name, invariance in found.items()}
     {'0.weight': 'neuron', '2.weight': 'none'}
     """
-    if not isinstance(batches, int) or batches < 1:
-        raise ValueError(f"batches={batches!r} must be a whole number, 1 or above: how many fresh batches to try")
+    check_count("batches", batches, at_least=1, meaning="how many fresh batches to try")
     known = model_parameters(model)
     weights = [each for each in known if each.parameter.requires_grad and each.parameter.dim() >= 2]
     trained = [each.parameter for each in known if each.parameter.requires_grad]

@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import nn
 from torch.optim import Optimizer
 
+from gyroscope._checks import check_run_length
 from gyroscope._types import Array
 from gyroscope.advice.plan_sentences import Sentence, layer_table
 from gyroscope.advice.plan_summary import Told, imbalance, summary, worst, worst_first
@@ -26,7 +27,6 @@ from gyroscope.render.plan_page import render
 from gyroscope.render.plan_text import said, table
 from gyroscope.theory import Forecast
 from gyroscope.theory.layers import Layer, Prediction, predict
-from gyroscope.theory.schedules import check_count, check_length
 
 CURVES = 7
 """Layers that a picture shows; of more, some from the calmest to the wildest start."""
@@ -153,8 +153,7 @@ def plan(
     >>> f"{course.equilibrium_angular_update[-1]:.3f} rad per step, {course.over_rotation:.0f} times that at the first"
     '0.023 rad per step, 12 times that at the first'
     """
-    check_count("steps", steps, at_least=1)
-    check_length(steps)
+    check_run_length(steps)
     rates, notes = foretell_rates(optimizer, scheduler, steps)
     found = probe(model, loss) if loss is not None else {}
     weights = list(weights_of(model, optimizer, rates, found))

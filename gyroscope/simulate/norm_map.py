@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from gyroscope._checks import check_fraction, positive_array
-
-Array = npt.NDArray[np.float64]
+from gyroscope._types import Array
 
 
 @final

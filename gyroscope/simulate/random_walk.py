@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._checks import positive_array
+from gyroscope._checks import check_count, positive_array
 from gyroscope.simulate.gradients import AutogradSystem, Gradient, SimpleSystem, TangentNoise
 from gyroscope.simulate.trajectory import Recorder, Trajectory
 from gyroscope.simulate.updates import UPDATES, Factory, TorchUpdate, Update, kind
 from gyroscope.theory import UpdateRule
-from gyroscope.theory.schedules import Multiplier, check_count, multipliers
+from gyroscope.theory.schedules import Multiplier, multipliers
 
 SMALL = 1 << 20
 """Weights below which a second thread costs more than it brings."""

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gyroscope.theory.schedules import check_count
-
-Array = npt.NDArray[np.float64]
+from gyroscope._checks import check_count
+from gyroscope._types import Array
 
 
 def norm_equation(update2: Any, *, lr: Any, weight_decay: float, norm2: Any) -> Array:

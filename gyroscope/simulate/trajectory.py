@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gyroscope._checks import check_count
+from gyroscope._types import Array, Int64
 from gyroscope.geometry import Split
-from gyroscope.theory.schedules import check_count
-
-Array = npt.NDArray[np.float64]
 
 LARGEST = 200_000_000
 """Numbers that a record will hold: 800 MB in float32."""
@@ -31,22 +29,22 @@ class Averages:
     """RMS over time"""
 
     @property
-    def layer_norm(self) -> npt.NDArray[np.float64]:
+    def layer_norm(self) -> Array:
         """RMS over the vectors too: what `Equilibrium.norm` predicts."""
         return np.asarray(np.sqrt((self.norm**2).mean(-1)))
 
     @property
-    def layer_angular_update(self) -> npt.NDArray[np.float64]:
+    def layer_angular_update(self) -> Array:
         """Mean over the vectors too: what `Equilibrium.angular_update` predicts."""
         return np.asarray(self.angular_update.mean(-1))
 
     @property
-    def layer_unit_grad_norm(self) -> npt.NDArray[np.float64]:
+    def layer_unit_grad_norm(self) -> Array:
         """RMS over the vectors too."""
         return np.asarray(np.sqrt((self.unit_grad_norm**2).mean(-1)))
 
     @property
-    def spread(self) -> npt.NDArray[np.float64]:
+    def spread(self) -> Array:
         """How unevenly the vectors turn: standard deviation of their angular updates over the mean."""
         return np.asarray(self.angular_update.std(-1) / self.angular_update.mean(-1))
 
@@ -60,7 +58,7 @@ class Trajectory:
     RMS); step 0 is the first. `norm` is read after the step, the gradient before it.
     """
 
-    steps: npt.NDArray[np.int64]
+    steps: Int64
     norm: Array
     angular_update: Array
     """radians per step"""

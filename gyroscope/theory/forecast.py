@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import positive_array
-from gyroscope._types import Array, Number
+from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, over
 from gyroscope.theory.recursion import BLOCK, Motion
 from gyroscope.theory.rules.base import UpdateRule, require
@@ -16,8 +16,6 @@ from gyroscope.theory.schedules import Multiplier, multipliers
 
 SETTLED = 0.1
 """A norm within this fraction of its equilibrium has settled."""
-AT_ONCE = 128
-"""Steps whose equilibria are worked out at once: enough to amortise NumPy's calls, few enough to stay in cache."""
 LARGEST = 200_000_000
 """Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB."""
 
@@ -25,7 +23,7 @@ LARGEST = 200_000_000
 @final
 @dataclass(frozen=True)
 class Forecast:
-    """A run foretold. Arrays are (steps,), or (steps, layers) where layers were given; per-layer answers follow suit.
+    """A predicted run. Arrays are (steps,), or (steps, layers) where layers were given; per-layer answers follow suit.
 
     `angular_update[t]` is the angle of step t in radians, `norm[t]` the RMS norm after it; `equilibrium_norm[t]` and
     `equilibrium_angular_update[t]` are where they would settle at the learning rate of that moment. `total_decay` is
@@ -60,8 +58,8 @@ class Forecast:
         out = self.norm > self.rule.falls_out_ratio * self.equilibrium_norm
         return _first(settled), _first(np.maximum.accumulate(settled, axis=0) & out)
 
-    def _settled(self, start: int) -> npt.NDArray[np.bool_]:
-        near: npt.NDArray[np.bool_] = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
+    def _settled(self, start: int) -> Mask:
+        near: Mask = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
         near[:start] = False
         return near
 
@@ -87,17 +85,24 @@ def forecast(
     schedule: Multiplier | Sequence[float] | None = None,
     *,
     steps: int | None = None,
-    norm: object,
-    fan_in: object = None,
-    unit_grad_norm: object = None,
-    shape: object = None,
+    norm: npt.ArrayLike,
+    fan_in: npt.ArrayLike | None = None,
+    unit_grad_norm: npt.ArrayLike | None = None,
+    shape: tuple[int, ...] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Forecast:
-    """Follow the mean norm and rotation of a scale-invariant vector through a run that starts at `norm`.
+    """Follow the mean norm and rotation of a scale-invariant vector through a run.
 
-    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (the rule's own, `motion`), within 1 % of a random
-    walk of many vectors. `norm`, `fan_in` and `unit_grad_norm` may be arrays, one value for each layer. `progress` is
-    told the number of steps done, now and then.
+    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (the rule's own, `motion`), within 1 % of a random walk of many
+    vectors. Ours: docs/theory.md, "Mean-field recursions".
+
+    - `schedule`: a named schedule, any function of the step, or one multiplier of lr for each step; None is constant.
+    - `steps`: length of the run; only needed where the schedule does not know it.
+    - `norm`: where the vectors start; like the next two a number, or an array with one value for each layer.
+    - `fan_in`: entries of one vector.
+    - `unit_grad_norm`: RMS gradient norm times the weight norm.
+    - `shape`: of the whole matrix, for Muon.
+    - `progress`: called now and then with the number of steps done.
 
     >>> from gyroscope.theory import AdamW, cosine
     >>> f = forecast(AdamW(1e-2, 0.5), cosine(2000, warmup=100), norm=1.0, fan_in=256)
@@ -114,7 +119,7 @@ def forecast(
             f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
         )
     start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
-    norm, angle = _follow(rule.motion(start2), lr, weights, progress)
+    norms, angle = _follow(rule.motion(start2), lr, weights, progress)
     equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
 
     def per_layer(values: Array) -> Array:
@@ -124,7 +129,7 @@ def forecast(
         rule=rule,
         lr=lr,
         initial_norm=start,
-        norm=per_layer(norm),
+        norm=per_layer(norms),
         angular_update=per_layer(angle),
         equilibrium_norm=per_layer(equilibrium_norm),
         equilibrium_angular_update=per_layer(equilibrium_angle),
@@ -136,11 +141,12 @@ def _equilibria(
     rule: UpdateRule, lr: Array, start: Number, weights: Weights, layers: int
 ) -> tuple[Array, Array, Array]:
     """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
-    norm, total_decay = np.empty((len(lr), layers)), np.zeros(layers)
+    norm = np.empty((len(lr), layers))
+    total_decay = np.zeros(layers)
     first_angle = np.asarray(rule.at(lr[:1, None], weights).angular_update)
     angle = np.empty((len(lr), first_angle.size))  # one column where no layer's inputs enter it
-    for first in range(0, len(lr), AT_ONCE):
-        block = slice(first, first + AT_ONCE)
+    for first in range(0, len(lr), BLOCK):
+        block = slice(first, first + BLOCK)
         eq = rule.at(lr[block, None], weights)
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update
@@ -154,7 +160,8 @@ def _follow(motion: Motion, lr: Array, weights: Weights, progress: Callable[[int
     norm, angle = np.empty((2, len(lr), motion.norm2.size))
     with np.errstate(all="ignore"):
         for first in range(0, len(lr), BLOCK):
-            block, before2 = slice(first, first + BLOCK), motion.norm2
+            block = slice(first, first + BLOCK)
+            before2 = motion.norm2
             step = motion.advance(lr[block], weights)
             angle[block] = step.angles(before2)
             np.sqrt(step.norm2, out=norm[block])
@@ -176,7 +183,7 @@ def _layers(**inputs: Number | None) -> tuple[int, ...]:
     return layers
 
 
-def _first(mask: npt.NDArray[np.bool_]) -> Any:
+def _first(mask: Mask) -> Any:
     """Index of the first True along axis 0, None where there is none; a tuple over layers."""
     if mask.ndim == 1:
         return int(mask.argmax()) if mask.any() else None

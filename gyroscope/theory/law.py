@@ -1,8 +1,8 @@
-"""The one law of rotational equilibrium.
+"""The one law of rotational equilibrium (ours; derived in docs/theory.md, "The one law").
 
 Every update rule with weight decay takes the step  w <- (1 - a) w - u,  where `a` is the fraction of the weight that
-decays and u the gradient's part. Once the growth that u brings balances the decay, three numbers – `a`, the size of u
-and the time over which u stays correlated – settle everything: norm, angle per step and how long a direction lasts.
+decays and u the gradient's part. Once the growth that u brings balances the decay, three numbers determine norm, angle
+per step and memory: `a`, the size of u, and the time over which u stays correlated.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from math import log, prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gyroscope._checks import positive_array
 from gyroscope._types import Array, Int64, Number
@@ -35,42 +36,47 @@ class Equilibrium:
         return None if self.timescale is None else log(2) * self.timescale
 
 
-def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:
-    """Angle per step in equilibrium to leading order, in radians: η_r = sqrt(2a/τ) (RE Table 1, for every rule).
-
-    >>> f"{equilibrium_angle(1e-4, 19.0):.5f}"
-    '0.00324'
-    """
-    return (2 * decay / correlation_time) ** 0.5
+UNDETERMINED = Equilibrium(None, None, None, None)
 
 
-def forgetting_time(decay: Number) -> Number:
-    """Steps after which a direction is forgotten, 1/a; infinite without decay.
+@dataclass(frozen=True)
+class Weights:
+    """What a prediction may need to know about the weights; None where unknown. Arrays describe many layers at once."""
 
-    >>> forgetting_time(0.0), forgetting_time(0.01)
-    (np.float64(inf), np.float64(100.0))
-    """
-    return over(np.float64(1), decay)
+    fan_in: Any = None
+    """entries of one vector"""
+    unit_grad_norm: Any = None
+    """RMS gradient norm times the weight norm"""
+    shape: Any = None
+    """of the whole tensor, outputs first as torch has it"""
 
-
-def over(numerator: Number, denominator: Number) -> Number:
-    """A quotient that is infinite, or NaN, where there is nothing to divide by: no decay, or a learning rate of 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.divide(numerator, denominator)
-
-
-def turning_angle(shrink: Number) -> Number:
-    """Angle of a step that keeps the norm and leaves 1 - shrink of the old vector, in radians.
-
-    An arccos of 1 - shrink in a form that keeps its digits where shrink is tiny.
-    """
-    return 2 * np.arcsin((shrink / 2) ** 0.5)
+    @classmethod
+    def checked(
+        cls,
+        fan_in: npt.ArrayLike | None = None,
+        unit_grad_norm: npt.ArrayLike | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> "Weights":
+        """The same, validated; a shape also gives the fan-in of one row."""
+        if shape is not None:
+            if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape) or not shape:
+                raise ValueError(f"shape={shape!r} must be a tuple of positive whole numbers, for example (256, 128)")
+            shape = tuple(shape)
+            fan_in = prod(shape[1:]) if fan_in is None else fan_in
+        return cls(
+            None if fan_in is None else positive_array("fan_in", fan_in),
+            None if unit_grad_norm is None else positive_array("unit_grad_norm", unit_grad_norm),
+            shape,
+        )
 
 
 def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
     """The exact balance of  w <- (1-a) w - u  with u stationary and independent of the old w (`tau` is τ(a)).
 
-        ‖ω‖² = update_rms² · τ(a) / (a (2-a)),    1 - cos η_r = a (2 - a - a τ(a)) / (2 (1-a) τ(a))
+        ‖ω‖² = update_rms² · τ(a) / (a (2-a)),    1 - cos η_r = a (2 - a - a τ(a)) / (2 (1-a) τ(a))     (ours)
+
+    Derived in docs/theory.md, "The one law". RE's finite-rate forms (37) and (70) have τ(0) for τ(a) and give a larger
+    norm: by 5 % at a = 0.01 and by 22 % at a = 0.05 for AdamW with β1 = 0.9.
 
     >>> f"{law(0.01, Correlation.of_average(0.9).time(0.01), 1.0).norm:.3f}"
     '29.526'
@@ -84,7 +90,9 @@ def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
 
 
 def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
-    """The same to leading order in the decay: ‖ω‖² = update_rms² · τ / (2a), η_r = sqrt(2a/τ) (RE Table 1).
+    """The same to leading order in the decay: ‖ω‖² = update_rms² · τ / (2a), η_r = sqrt(2a/τ) (ours).
+
+    For AdamW and SGDM it is RE Table 1.
 
     >>> f"{leading_order(0.01, 19.0, 1.0).norm:.3f}"
     '30.822'
@@ -97,11 +105,54 @@ def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equi
     )
 
 
+def never_settles(update_rms: Number) -> Equilibrium:
+    """Without decay nothing balances the growth: an ever larger norm, ever slower rotation."""
+    return Equilibrium(0.0 * update_rms, np.inf + update_rms, update_rms, np.inf + update_rms)
+
+
+def equilibrium_angle(decay: Number, correlation_time: Number) -> Number:
+    """Angle per step in equilibrium to leading order, in radians: η_r = sqrt(2a/τ) (ours; AdamW, SGDM: RE Table 1).
+
+    >>> f"{equilibrium_angle(1e-4, 19.0):.5f}"
+    '0.00324'
+    """
+    return (2 * decay / correlation_time) ** 0.5
+
+
+def forgetting_time(decay: Number) -> Number:
+    """Steps after which a direction is forgotten, 1/a (ours); infinite without decay.
+
+    >>> forgetting_time(0.0), forgetting_time(0.01)
+    (np.float64(inf), np.float64(100.0))
+    """
+    return over(np.float64(1), decay)
+
+
+def turning_angle(shrink: Number) -> Number:
+    """Angle of a step that keeps the norm and leaves 1 - shrink of the old vector, in radians: arccos(1 - shrink).
+
+    >>> f"{turning_angle(1e-20):.3e}"
+    '1.414e-10'
+    """
+    # arccos would lose all digits where shrink is below the rounding of 1.
+    return 2 * np.arcsin((shrink / 2) ** 0.5)
+
+
+def over(numerator: Number, denominator: Number) -> Number:
+    """A quotient that is infinite, or NaN, where there is nothing to divide by: no decay, or a learning rate of 0.
+
+    >>> float(over(1.0, 0.0)), float(over(0.0, 0.0))
+    (inf, nan)
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.divide(numerator, denominator)
+
+
 @dataclass(frozen=True)
 class Correlation:
     """Autocorrelation of the update that falls geometrically: rho(k) = first · ratio^(k-1) for k ≥ 1.
 
-    Momentum, Nesterov's momentum and Lion's interpolation all have this form.
+    Momentum, Nesterov's momentum and Lion's interpolation all have this form (docs/theory.md, "Correlation times").
     """
 
     first: Number
@@ -110,8 +161,8 @@ class Correlation:
     @classmethod
     def of_filter(cls, c0: Number, c1: Number, ratio: Number) -> "Correlation":
         """Of u_t = c0·g_t + c1·Σ_{i≥1} ratio^(i-1)·g_{t-i} with white g."""
-        tail = c1 * c1 / (1 - ratio * ratio)
-        return cls((c0 * c1 + ratio * tail) / (c0 * c0 + tail), ratio)
+        later = c1 * c1 / (1 - ratio * ratio)
+        return cls((c0 * c1 + ratio * later) / (c0 * c0 + later), ratio)
 
     @classmethod
     def of_average(cls, beta: Number) -> "Correlation":
@@ -142,28 +193,6 @@ class OddCorrelation:
         '19'
         """
         keep = np.asarray(1 - a)[..., None]
-        first, ratio = self.linear.first**self.powers, self.linear.ratio**self.powers
+        first = self.linear.first**self.powers
+        ratio = self.linear.ratio**self.powers
         return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """What a prediction may need to know about the weights; None where unknown. Arrays describe many layers at once."""
-
-    fan_in: Any = None
-    unit_grad_norm: Any = None
-    shape: Any = None
-
-    @classmethod
-    def checked(cls, fan_in: object, unit_grad_norm: object, shape: object) -> "Weights":
-        """The same, validated; a shape (as torch has it, outputs first) also gives the fan-in of one row."""
-        if shape is not None:
-            if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape) or not shape:
-                raise ValueError(f"shape={shape!r} must be a tuple of positive whole numbers, for example (256, 128)")
-            shape = tuple(shape)
-            fan_in = prod(shape[1:]) if fan_in is None else fan_in
-        return cls(
-            None if fan_in is None else positive_array("fan_in", fan_in),
-            None if unit_grad_norm is None else positive_array("unit_grad_norm", unit_grad_norm),
-            shape,
-        )

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._types import Array
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.rules.base import MEANING, Rule, UpdateRule
 
@@ -33,15 +34,21 @@ def match(
     rule: UpdateRule,
     other: type[UpdateRule],
     *,
-    fan_in: object = None,
-    unit_grad_norm: object = None,
-    shape: object = None,
+    fan_in: npt.ArrayLike | None = None,
+    unit_grad_norm: npt.ArrayLike | None = None,
+    shape: tuple[int, ...] | None = None,
     **fixed: Any,
 ) -> Match:
     """Hyper-parameters with which `other` trains as `rule` does.
 
     lr and weight decay are free unless fixed; they keep the memory first, then the norm, then the rotation, as many as
-    there are free ones. With both free, norm and memory agree and the rotation differs by sqrt(τ1/τ2).
+    there are free ones. With both free, norm and memory agree and the rotation differs by sqrt(τ1/τ2) (ours:
+    docs/theory.md, "Equal settings for another rule").
+
+    - `rule`: the rule with its settings; `other`: the class of the rule to find settings for.
+    - `fan_in`, `unit_grad_norm`, `shape`: as in `UpdateRule.equilibrium`; needed where the two rules' norms need
+      different inputs.
+    - `fixed`: settings of `other` that are given, for example momentum=0.9.
 
     >>> from gyroscope.theory import AdamW, Lion
     >>> m = match(AdamW(1e-3, 0.1), Lion)
@@ -52,13 +59,13 @@ def match(
     """
     _check_options(other, fixed)
     inputs: dict[str, Any] = {"fan_in": fan_in, "unit_grad_norm": unit_grad_norm, "shape": shape}
-    if rule.needs == other.needs and len(rule.needs) == 1 and rule.needs != ("shape",):
+    if rule.needs == other.needs and len(rule.needs) == 1 and not rule.whole_matrix:
         name = rule.needs[0]  # both norms scale with it alike, so any value gives the same answer
         inputs[name] = 1.0 if inputs[name] is None else inputs[name]
     target = rule.equilibrium(**inputs)
 
     free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
-    guess: dict[str, float] = {name: getattr(rule, name, 0.01) or 0.01 for name in free}
+    guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
     trial = other(**guess, **fixed).equilibrium(**inputs)
     known = [name for name in QUANTITIES if _value(target, name) is not None and _value(trial, name) is not None]
     kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
@@ -81,7 +88,7 @@ def _solve(
 ) -> UpdateRule:
     """Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
 
-    def gap(log_free: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def gap(log_free: Array) -> Array:
         values = dict(zip(free, np.exp(log_free).tolist(), strict=True))
         eq = other(**values, **fixed).equilibrium(**inputs)
         return np.log([float(_value(eq, name)) / want for name, want in target.items()])
@@ -90,11 +97,12 @@ def _solve(
     try:
         if not all(0 < want < np.inf for want in target.values()):
             raise ValueError("nothing to keep: without lr or decay there is no equilibrium")
-        for _ in range(60):
+        for _ in range(60):  # a dozen are enough from any guess that is not absurd
             here = gap(x)
             if np.abs(here).max(initial=0.0) < 1e-12:
                 break
             jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(free))], axis=1)
+            # At most a factor e³ in one step, so that a guess far off does not leave the range of numbers.
             x = x - np.clip(np.linalg.solve(jacobian, here), -3, 3)
         if not np.abs(gap(x)).max(initial=0.0) < 1e-8:
             raise ValueError("no convergence")

@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Weights
+from gyroscope.theory.law import Correlation, Weights
 
 BLOCK = 128
 """Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache."""
@@ -38,7 +38,8 @@ class Step(NamedTuple):
         start2 = np.concatenate([before2[None], self.norm2[:-1]])
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
         along = (1 - self.decay) * start2 - self.cross
-        angle = np.arcsin(np.sqrt(across2 / (across2 + along * along)))  # half the time of an arctan2
+        # arcsin takes half the time of arctan2, and all digits of a small angle are in `across2`.
+        angle = np.arcsin(np.sqrt(across2 / (across2 + along * along)))
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
@@ -118,7 +119,9 @@ class LinearRule:
         Quantities are E⟨w,u⟩, E‖u‖², what D' has of the moments, E‖w'‖², E⟨w',m'⟩ and E‖m'‖²; columns are D, then
         E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².
         """
-        keep, scale, D = 1 - decay[:, None], scale[:, None], self.D or Scale()
+        keep = 1 - decay[:, None]
+        scale = scale[:, None]
+        D = self.D or Scale()
         forms = np.zeros((len(decay), 6, 13))
         plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
         once[:, 0] = scale * WEIGHT.dot(self.update)
@@ -136,7 +139,7 @@ class LinearRule:
 
 
 class Inputs(NamedTuple):
-    """What a linear rule is told for a block of steps: a and scale_t of each, then E‖g‖²·E‖w‖² and `size` by layer."""
+    """The inputs of a linear rule for a block of steps: a and scale_t of each, then E‖g‖²·E‖w‖² and `size` by layer."""
 
     decay: Array
     scale: Array
@@ -156,7 +159,8 @@ class LinearMotion(Motion):
 
     def __init__(self, rule: LinearRule, norm2: Array, inputs: Callable[[Array, int, Weights], Inputs]) -> None:
         super().__init__(norm2)
-        self.rule, self.inputs = rule, inputs
+        self.rule = rule
+        self.inputs = inputs
         tables = np.zeros((2, 15, norm2.size))
         tables[0, 2] = norm2 * (rule.D.weight if rule.D else 0.0)
         tables[0, 3] = norm2
@@ -169,23 +173,25 @@ class LinearMotion(Motion):
     def _block(self, lr: Array, weights: Weights) -> Step:
         decay, scale, *by_layer = self.inputs(lr, self.done, weights)
         unit_grad2, size = (np.broadcast_to(value, self.norm2.shape).copy() for value in by_layer)
-        root, s = np.empty_like(size), np.empty((4, size.size))
-        add, divide, multiply, sqrt = np.add, np.divide, np.multiply, np.sqrt
-        outcome, now, after, has_D = np.empty((len(lr), 4, size.size)), *self._views, self.rule.D is not None
-        for form, found in zip(self.rule.forms(decay, scale), outcome, strict=True):
-            y, D, g2, moments, once, twice, basis, product, kept = now
-            divide(unit_grad2, y, g2)
+        root = np.empty_like(size)
+        s = np.empty((4, size.size))
+        outcome = np.empty((len(lr), 4, size.size))
+        has_D = self.rule.D is not None
+        now, after = self._views
+        for form, result in zip(self.rule.forms(decay, scale), outcome, strict=True):
+            y, D, g2, moments, once, twice, basis, product, first_four = now
+            np.divide(unit_grad2, y, g2)
             if has_D:
-                add(D, g2, D)
-                divide(size, D, root)
-                sqrt(root, root)
+                np.add(D, g2, D)
+                np.divide(size, D, root)
+                np.sqrt(root, root)
                 s[...] = root  # one copy for each moment: a product without broadcasting
-                multiply(moments, s, once)
-                multiply(once, s, twice)
+                np.multiply(moments, s, once)
+                np.multiply(once, s, twice)
             form.dot(basis, product)
-            found[...] = kept
+            result[...] = first_four
             now, after = after, now
-        self._views = now, after
+        self._views = (now, after)
         cross, square, _, norm2 = outcome.transpose(1, 0, 2)
         return Step(decay[:, None], cross, square, norm2)
 
@@ -208,18 +214,20 @@ class StationaryMotion(Motion):
     E⟨w', u'⟩ = (1-a)·ratio·E⟨w, u⟩ - first·E‖u‖², both in units of the update's size.
     """
 
-    def __init__(self, norm2: Array, inputs: Callable[[Array, Weights], tuple[Array, Array, float, float]]) -> None:
+    def __init__(self, norm2: Array, inputs: Callable[[Array, Weights], tuple[Array, Array, Correlation]]) -> None:
         super().__init__(norm2)
-        self.inputs = inputs  # learning rates and weights to decay, size of the update, first, ratio
+        self.inputs = inputs  # from learning rates and weights to the decay, size and correlation of the updates
         self.overlap = 0.0  # E⟨w, u⟩ / update_rms, alike for all layers
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        decay, update_rms, first, ratio = self.inputs(lr, weights)
-        cross, norm2, y = np.empty((len(lr), 1)), np.empty((len(lr), self.norm2.size)), self.norm2
+        decay, update_rms, correlation = self.inputs(lr, weights)
+        cross = np.empty((len(lr), 1))
+        norm2 = np.empty((len(lr), self.norm2.size))
+        y = self.norm2
         for t, (a, rms) in enumerate(zip(decay.tolist(), update_rms.tolist(), strict=True)):
             cross[t] = rms * self.overlap
             np.multiply(y, (1 - a) ** 2, out=norm2[t])
             y = norm2[t]
             y += rms * rms - 2 * (1 - a) * rms * self.overlap
-            self.overlap = (1 - a) * ratio * self.overlap - first * rms
+            self.overlap = (1 - a) * correlation.ratio * self.overlap - correlation.first * rms
         return Step(decay[:, None], cross, update_rms[:, None] ** 2, norm2)

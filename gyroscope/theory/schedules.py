@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
-from gyroscope._types import Number
+from gyroscope._checks import check_count, check_multiplier, check_run_length
+from gyroscope._types import Array, Number
 
 Multiplier: TypeAlias = Callable[[Any], Any]
 """Any function of the step; the named schedules are such functions that also know how long they run."""
-
-MOST_STEPS = 100_000_000
-"""The longest run that is worked out step by step."""
 
 
 @final
@@ -27,8 +24,7 @@ class Schedule:
     body: Multiplier
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps, at_least=1)
-        check_length(self.steps)
+        check_run_length(self.steps)
         check_count("warmup", self.warmup, at_least=0)
         if self.warmup > self.steps:
             raise ValueError(
@@ -108,15 +104,14 @@ def with_warmup(schedule: Multiplier, warmup: int, steps: int) -> Schedule:
     return Schedule(getattr(schedule, "__name__", type(schedule).__name__), steps, warmup, schedule)
 
 
-def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> npt.NDArray[np.float64]:
+def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> Array:
     """Every multiplier of a run: of a named schedule, any function of the step, a sequence, or None (constant).
 
     >>> multipliers(lambda t: 1 / (t + 1), steps=3).round(2).tolist()
     [1.0, 0.5, 0.33]
     """
     if steps is not None:
-        check_count("steps", steps, at_least=1)
-        check_length(steps)
+        check_run_length(steps)
     if isinstance(schedule, Schedule):
         if steps is not None and steps > schedule.steps:
             raise ValueError(f"steps={steps} goes beyond the schedule, which was made for {schedule.steps} steps")
@@ -135,24 +130,6 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
             f"the schedule gives {values[bad[0]]} at step {bad[0]}; a multiplier of lr must be finite and not negative"
         )
     return np.asarray(values, dtype=np.float64)
-
-
-def check_count(name: str, value: object, at_least: int) -> None:
-    """Raise unless `value` is a whole number of at least `at_least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
-        raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above")
-
-
-def check_length(steps: int) -> None:
-    """Raise where a run has more steps than fit in memory one by one."""
-    if steps > MOST_STEPS:
-        raise ValueError(f"steps={steps} do not fit in memory one by one; the most is {MOST_STEPS:,}")
-
-
-def check_multiplier(name: str, value: object) -> None:
-    """Raise unless `value` is a share of the peak learning rate, between 0 and 1."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r} is a share of the peak learning rate: between 0 and 1")
 
 
 def _progress(t: Number, steps: int, warmup: int) -> Number:

@@ -5,22 +5,19 @@ radius r and direction u; only u matters to the loss. Vectors lie along the last
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope._checks import check_decay, positive_array
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-Floats: TypeAlias = float | FloatArray
+from gyroscope._checks import check_decay, check_positive, positive_array
+from gyroscope._types import Array, Integers, Values
 
 
-def _dot(a: FloatArray, b: FloatArray) -> FloatArray:
+def _dot(a: Array, b: Array) -> Array:
     return np.asarray(np.sum(a * b, axis=-1, keepdims=True))
 
 
-def _split(name: str, x: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+def _split(name: str, x: npt.ArrayLike) -> tuple[Array, Array]:
     """Radius and direction of each vector."""
     x = np.asarray(x, dtype=np.float64)
     r = np.linalg.norm(x, axis=-1, keepdims=True)
@@ -36,17 +33,17 @@ class EffectiveStep:
     `radial_factor` is 1 - A⟨c, u⟩, what the radial part of the step leaves of the radius.
     """
 
-    learning_rate: FloatArray
-    direction: FloatArray
-    start: FloatArray
-    radial_factor: FloatArray
+    learning_rate: Array
+    direction: Array
+    start: Array
+    radial_factor: Array
 
     @property
-    def _tan(self) -> FloatArray:
+    def _tan(self) -> Array:
         return np.asarray(self.learning_rate * np.linalg.norm(self.direction, axis=-1))
 
     @property
-    def angle(self) -> FloatArray:
+    def angle(self) -> Array:
         """Angle the weight turns in this step, exactly, in radians: arctan(η_e‖c⊥‖)     (SP 37).
 
         >>> f"{effective_step([1.0, 0.0], a=[0.0, 1.0], b=1.0, lr=1.0).angle:.4f}"
@@ -55,7 +52,7 @@ class EffectiveStep:
         return np.asarray(np.arctan(self._tan))
 
     @property
-    def next_direction(self) -> FloatArray:
+    def next_direction(self) -> Array:
         """Direction after the step, exactly: u' = (u - η_e·c⊥)/sqrt(1 + (η_e‖c⊥‖)²)     (SP 12).
 
         >>> effective_step([5.0, 0.0], a=[0.0, 3.0], b=1.0, lr=1.25).next_direction.round(3).tolist()
@@ -65,7 +62,7 @@ class EffectiveStep:
         return np.asarray(turned / np.hypot(1, self._tan)[..., None])
 
     @property
-    def radius_ratio(self) -> FloatArray:
+    def radius_ratio(self) -> Array:
         """Radius after the step over the radius before it, exactly: (1 - A⟨c, u⟩)·sqrt(1 + (η_e‖c⊥‖)²)     (SP 13).
 
         >>> f"{effective_step([5.0, 0.0], a=[0.0, 3.0], b=1.0, lr=1.25).radius_ratio:.2f}"
@@ -103,7 +100,7 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     return EffectiveStep((A / factor)[..., 0], c - radial * u, u, factor[..., 0])
 
 
-def sgd_learning_rate(lr: Floats, r: Floats, weight_decay: Floats = 0.0) -> Floats:
+def sgd_learning_rate(lr: Values, r: Values, weight_decay: Values = 0.0) -> Values:
     """Effective learning rate of SGD, with or without L2, at radius r: lr/(r²·(1 - lr·λ))     (SP Table 1).
 
     >>> sgd_learning_rate(lr=0.5, r=2.0, weight_decay=1.0)
@@ -112,7 +109,7 @@ def sgd_learning_rate(lr: Floats, r: Floats, weight_decay: Floats = 0.0) -> Floa
     return lr / (r**2 * (1 - lr * weight_decay))
 
 
-def sgdm_learning_rate(lr: Floats, r: Floats, radial: Floats) -> Floats:
+def sgdm_learning_rate(lr: Values, r: Values, radial: Values) -> Values:
     """Effective learning rate of SGD with momentum, `radial` = ⟨c, u⟩: lr/r²/(1 - lr·⟨c, u⟩/r²)     (SP Table 1).
 
     >>> sgdm_learning_rate(lr=0.5, r=2.0, radial=4.0)
@@ -121,7 +118,7 @@ def sgdm_learning_rate(lr: Floats, r: Floats, radial: Floats) -> Floats:
     return lr / r**2 / (1 - lr * radial / r**2)
 
 
-def adam_learning_rate(lr: Floats, r: Floats, nu: Floats, radial: Floats) -> Floats:
+def adam_learning_rate(lr: Values, r: Values, nu: Values, radial: Values) -> Values:
     """Effective learning rate of Adam: lr/(r·ν)/(1 - lr·⟨c, u⟩/(r·ν)), ν = r·d^(-1/2)‖b‖     (SP Table 1).
 
     >>> adam_learning_rate(lr=0.5, r=2.0, nu=2.0, radial=4.0)
@@ -130,7 +127,7 @@ def adam_learning_rate(lr: Floats, r: Floats, nu: Floats, radial: Floats) -> Flo
     return lr / (r * nu) / (1 - lr * radial / (r * nu))
 
 
-def adam_srt_learning_rate(lr: Floats, r: Floats, nu: Floats, weight_decay: Floats) -> Floats:
+def adam_srt_learning_rate(lr: Values, r: Values, nu: Values, weight_decay: Values) -> Values:
     """Effective learning rate of Adam-SRT: lr/(r·ν)/(1 - lr·λ·r/ν), ν = r·d^(-1/2)‖b‖     (SP Table 1).
 
     Only the decay of this very step is radial, ⟨c, u⟩ = λr²: RT keeps the momentum tangent.
@@ -141,7 +138,7 @@ def adam_srt_learning_rate(lr: Floats, r: Floats, nu: Floats, weight_decay: Floa
     return lr / (r * nu) / (1 - lr * weight_decay * r / nu)
 
 
-def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> FloatArray:
+def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> Array:
     """Point of the unit sphere reached along the great circle from `point`: cos‖v‖·u + sin‖v‖·v/‖v‖     (SP C.1.1).
 
     Turns the direction of `point` (of any norm above 0) by ‖v‖ radians; v must be tangent there.
@@ -155,7 +152,7 @@ def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> FloatArray
     return np.asarray(np.cos(angle) * u + np.sinc(angle / np.pi) * v)  # NumPy's sinc(x) is sin(πx)/(πx), and 1 at 0
 
 
-def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> FloatArray:
+def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
     """RT, the momentum of Adam-SRT and SGD-MRT carried from the weight `old` x to `new` x', where it is tangent.
 
         RT(m) = (⟨x', x⟩m - ⟨x', m⟩x)/⟨x', x'⟩     (SP 18)
@@ -166,12 +163,13 @@ def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.Arra
     >>> rescale_transport([0.0, 1.0], old=[1.0, 0.0], new=[0.0, 2.0]).tolist()
     [-0.5, 0.0]
     """
-    m, x = np.asarray(momentum, dtype=np.float64), np.asarray(old, dtype=np.float64)
+    m = np.asarray(momentum, dtype=np.float64)
+    x = np.asarray(old, dtype=np.float64)
     r, u = _split("new", new)
     return np.asarray((_dot(u, x) * m - _dot(u, m) * x) / r)
 
 
-def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> FloatArray:
+def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Array:
     """Tangent vector carried along the geodesic from `start` to `end`; its norm stays, whatever its orientation.
 
         m - ⟨m, u'⟩/(1 + ⟨u, u'⟩)·(u + u')     (AdamG, Cho & Lee 2017)
@@ -181,14 +179,16 @@ def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.Arr
     >>> parallel_transport([0.0, 1.0, 2.0], start=[1.0, 0.0, 0.0], end=[0.0, 1.0, 0.0]).tolist()
     [-1.0, 0.0, 2.0]
     """
-    m, (_, u), (_, u_next) = np.asarray(vector, dtype=np.float64), _split("start", start), _split("end", end)
+    m = np.asarray(vector, dtype=np.float64)
+    _, u = _split("start", start)
+    _, u_next = _split("end", end)
     closeness = 1 + _dot(u, u_next)
     if not np.all(closeness > 0):
         raise ValueError(f"1 + <start, end> = {closeness.min()}: opposite points; transport in two smaller steps")
     return np.asarray(m - _dot(m, u_next) / closeness * (u + u_next))
 
 
-def lr_without_decay(lr: float, weight_decay: float, k: int | npt.NDArray[np.integer]) -> Floats:
+def lr_without_decay(lr: float, weight_decay: float, k: int | Integers) -> Values:
     """Learning rate at step k with which SGD without decay follows the directions of SGD with decay, exactly.
 
         lr_k = lr·(1 - lr·λ)^(-2k-1)     (SP 44)
@@ -212,10 +212,10 @@ class AdamGStar:
 
     lr: float
     beta: float
-    v0: Floats
+    v0: Values
 
 
-def adam_g_star(lr: float, weight_decay: float, radius: Floats) -> AdamGStar:
+def adam_g_star(lr: float, weight_decay: float, radius: Values) -> AdamGStar:
     """AdamG* that follows the directions of SGD with decay from initial `radius` r0 (one, or one per weight).
 
         beta = (1 - lr·λ)⁴,   lr* = (2·beta)^(-1/2),   v0 = r0⁴/(2·lr²·beta^(1/2))     (SP Theorem 4)
@@ -227,6 +227,7 @@ def adam_g_star(lr: float, weight_decay: float, radius: Floats) -> AdamGStar:
     'lr=0.7085 beta=0.9960 v0=50.10'
     """
     check_decay(lr, weight_decay)
-    lr, r0 = positive_array("lr", lr), positive_array("radius", radius)
+    check_positive("lr", lr)
+    r0 = positive_array("radius", radius)
     beta = (1 - lr * weight_decay) ** 4
     return AdamGStar(lr=(2 * beta) ** -0.5, beta=beta, v0=r0**4 / (2 * lr**2 * beta**0.5))

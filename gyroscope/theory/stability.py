@@ -2,42 +2,29 @@
 
 Numbered equations are those of "Continuous-time analysis of adaptive optimization and normalization" (CT), whose γ is
 beta1 and whose β is beta2; beside them stand their exact twins for the discrete step. Step n = 0 is the first.
-Floats give floats, and arrays are broadcast.
+Values give floats, and arrays are broadcast.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-Floats: TypeAlias = float | FloatArray
-StepArray: TypeAlias = npt.NDArray[np.integer]
-Steps: TypeAlias = int | StepArray
+from gyroscope._checks import fraction_array, step_array
+from gyroscope._types import Array, Integers, Values
 
-
-def _checked(beta1: Floats, beta2: Floats) -> tuple[FloatArray, FloatArray]:
-    gamma, beta = np.asarray(beta1, dtype=np.float64), np.asarray(beta2, dtype=np.float64)
-    if not np.all((gamma >= 0) & (gamma < 1)):
-        raise ValueError(f"beta1={beta1!r} must be at least 0 and below 1, for example 0.9")
-    if not np.all((beta > 0) & (beta < 1)):
-        raise ValueError(f"beta2={beta2!r} must be above 0 and below 1, for example 0.999")
-    return gamma, beta
+Steps: TypeAlias = int | Integers
 
 
-def _checked_steps(n: Steps) -> StepArray:
-    steps = np.asarray(n)
-    if not np.issubdtype(steps.dtype, np.integer) or np.any(steps < 0):
-        raise ValueError(f"n={n!r} must be the number of a step: an integer, 0 for the first")
-    return steps
+def _checked(beta1: Values, beta2: Values) -> tuple[Array, Array]:
+    return fraction_array("beta1", beta1), fraction_array("beta2", beta2, zero=False)
 
 
-def _plain(x: FloatArray) -> Floats:
+def _plain(x: Array) -> Values:
     return float(x) if np.ndim(x) == 0 else x
 
 
-def margin(beta1: Floats, beta2: Floats) -> Floats:
+def margin(beta1: Values, beta2: Values) -> Values:
     """Distance of Adam from instability in continuous time, C; above 0 it is stable, and infinite at beta1 = 0.
 
         C = (2·β2·(1-β1) - β1·(1-β2))/(β1·β2) = 2/β1 - 1/β2 - 1     (CT Theorem 1)
@@ -52,10 +39,11 @@ def margin(beta1: Floats, beta2: Floats) -> Floats:
         return _plain((2 * beta * (1 - gamma) - gamma * (1 - beta)) / (beta * gamma))
 
 
-def exact_margin(beta1: Floats, beta2: Floats) -> Floats:
+def exact_margin(beta1: Values, beta2: Values) -> Values:
     """The margin of Adam's discrete step, ln(β2/β1²); above 0, and only there, updates stay bounded for all gradients.
 
-    `margin` equals it to first order as the betas go to 1. Infinite at beta1 = 0.
+    Ours: docs/theory.md, "Stability of Adam". `margin` equals it to first order as the betas go to 1. Infinite at
+    beta1 = 0.
 
     >>> f"{exact_margin(0.9, 0.999):.4f}"
     '0.2097'
@@ -65,10 +53,10 @@ def exact_margin(beta1: Floats, beta2: Floats) -> Floats:
         return _plain(np.log(beta) - 2 * np.log(gamma))
 
 
-def growth_rate(beta1: Floats, beta2: Floats, exact: bool = False) -> Floats:
+def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
     """Exponent per step with which the largest possible update grows: |C|/2 where C < 0, and 0 where stable     (CT 5).
 
-    `exact` gives the discrete ½·ln(β1²/β2), which is never larger.
+    `exact` gives the discrete ½·ln(β1²/β2) (ours), which is never larger.
 
     >>> f"{growth_rate(0.99, 0.9):.4f} {growth_rate(0.99, 0.9, exact=True):.4f} {growth_rate(0.9, 0.999):.1f}"
     '0.0455 0.0426 0.0'
@@ -76,12 +64,12 @@ def growth_rate(beta1: Floats, beta2: Floats, exact: bool = False) -> Floats:
     return _plain(np.maximum(0.0, -0.5 * np.asarray((exact_margin if exact else margin)(beta1, beta2))))
 
 
-def update_bound(n: Steps, beta1: Floats, beta2: Floats, exact: bool = False) -> Floats:
+def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) -> Values:
     """Largest entry that Adam's update at step n can have, whatever the gradients were, in units of lr.
 
         sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/β1·sqrt(β2/(1-β2)) · B_n     (CT 5)
         B_n = 1/sqrt(C), sqrt(n) or exp(n|C|/2)/sqrt|C|   for C above, at or below 0
-        exact:   sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/sqrt(1-β2) · sqrt(Σ_{j≤n} (β1²/β2)^j)
+        exact:   sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/sqrt(1-β2) · sqrt(Σ_{j≤n} (β1²/β2)^j)     (ours)
 
     Without eps and weight decay. The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies
     above it wherever C > 0 but can lie below it in early steps where C ≤ 0; it is void, returned as inf, at beta1 = 0
@@ -90,24 +78,27 @@ def update_bound(n: Steps, beta1: Floats, beta2: Floats, exact: bool = False) ->
     >>> f"{update_bound(1000, 0.9, 0.999):.3f} {update_bound(1000, 0.9, 0.999, exact=True):.3f}"
     '5.939 5.783'
     """
-    (gamma, beta), steps = _checked(beta1, beta2), _checked_steps(n)
+    gamma, beta = _checked(beta1, beta2)
+    steps = step_array("n", n)
     with np.errstate(divide="ignore", over="ignore"):
         unbias = np.sqrt(-np.expm1((steps + 1) * np.log(beta))) / -np.expm1((steps + 1) * np.log(gamma))
         if exact:
-            scale, series = 1 / np.sqrt(1 - beta), _discrete_series(steps, gamma, beta)
+            scale = 1 / np.sqrt(1 - beta)
+            series = _discrete_series(steps, gamma, beta)
         else:
-            scale, series = np.sqrt(beta / (1 - beta)) / gamma, _continuous_series(steps, gamma, beta)
+            scale = np.sqrt(beta / (1 - beta)) / gamma
+            series = _continuous_series(steps, gamma, beta)
         return _plain(unbias * (1 - gamma) * scale * np.sqrt(series) * np.exp(steps * growth_rate(gamma, beta, exact)))
 
 
-def _discrete_series(n: StepArray, gamma: FloatArray, beta: FloatArray) -> FloatArray:
+def _discrete_series(n: Integers, gamma: Array, beta: Array) -> Array:
     """Σ_{j≤n} (γ²/β)^j, over its largest term."""
     x = np.abs(exact_margin(gamma, beta))
     x = np.maximum(x, np.finfo(np.float64).tiny)  # at ratio 1 the sum is n+1: the quotient says so, but not for 0/0
     return np.asarray(np.expm1(-(n + 1) * x) / np.expm1(-x))
 
 
-def _continuous_series(n: StepArray, gamma: FloatArray, beta: FloatArray) -> FloatArray:
+def _continuous_series(n: Integers, gamma: Array, beta: Array) -> Array:
     """B_n² of (5), over its growth; inf where (5) is void."""
     c = np.abs(margin(gamma, beta))
     rounding = 4 * np.finfo(np.float64).eps * (1 / beta + 1)  # of C = 2/γ - (1/β + 1) for the betas nearest to C = 0
@@ -115,7 +106,7 @@ def _continuous_series(n: StepArray, gamma: FloatArray, beta: FloatArray) -> Flo
     return np.where(series > 0, series, np.inf)
 
 
-def level_curve(c: float, beta2: Floats) -> Floats:
+def level_curve(c: float, beta2: Values) -> Values:
     """The beta1 at which Adam's `margin` is c, for each beta2: β1 = 2/(c + 1 + 1/β2)     (CT 3.1).
 
     A margin of c is reached where c > 1 - 1/β2, thus everywhere for c ≥ 0.
@@ -132,7 +123,7 @@ def level_curve(c: float, beta2: Floats) -> Floats:
     return _plain(2 / (c + 1 + 1 / beta))
 
 
-def normal_curve(beta1: Floats, beta2: Floats, at_beta2: Floats) -> Floats:
+def normal_curve(beta1: Values, beta2: Values, at_beta2: Values) -> Values:
     """The beta1 at `at_beta2` on the curve through (beta1, beta2) that crosses every level curve at a right angle.
 
         β1 = (2·β2³ + β1³ - 2·at_beta2³)^(1/3)     (CT Appendix F)
@@ -142,7 +133,8 @@ def normal_curve(beta1: Floats, beta2: Floats, at_beta2: Floats) -> Floats:
     >>> f"{normal_curve(0.9, 0.999, at_beta2=0.97):.4f}"
     '0.9647'
     """
-    (gamma0, beta0), (_, beta) = _checked(beta1, beta2), _checked(0.0, at_beta2)
+    gamma0, beta0 = _checked(beta1, beta2)
+    _, beta = _checked(0.0, at_beta2)
     cube = gamma0**3 + 2 * (beta0**3 - beta**3)
     if not np.all((cube >= 0) & (cube < 1)):
         low, high = (np.cbrt(np.maximum(0, beta0**3 + (gamma0**3 - end) / 2)) for end in (1, 0))
@@ -178,7 +170,7 @@ def kadam_betas(strategy: str, k: int, betas: tuple[float, float]) -> list[tuple
     return [(stage(betas[0], k), stage(betas[1], k))] * k
 
 
-def kadam_update_bounds(n: Steps, stages: Sequence[tuple[float, float]], exact: bool = False) -> list[Floats]:
+def kadam_update_bounds(n: Steps, stages: Sequence[tuple[float, float]], exact: bool = False) -> list[Values]:
     """Largest entry that the output of each of k-Adam's stages can have at step n; the last is the update over lr.
 
     A stage is an Adam step on the output of the stage before, and Adam's bound asks nothing of its input: each stage
@@ -191,7 +183,7 @@ def kadam_update_bounds(n: Steps, stages: Sequence[tuple[float, float]], exact: 
     return [update_bound(n, beta1, beta2, exact) for beta1, beta2 in stages]
 
 
-def annealed_lr(n: Steps, lr: float, beta1: Floats, beta2: Floats) -> Floats:
+def annealed_lr(n: Steps, lr: float, beta1: Values, beta2: Values) -> Values:
     """Learning rate at step n that undoes the growth of the bound (5): lr·exp(-n|C|/2) where C < 0, else lr (CT 19).
 
     Stronger than needed, as the paper saw: the discrete step grows by the smaller `growth_rate(…, exact=True)`.
@@ -199,4 +191,4 @@ def annealed_lr(n: Steps, lr: float, beta1: Floats, beta2: Floats) -> Floats:
     >>> f"{annealed_lr(100, lr=0.1, beta1=0.99, beta2=0.9):.5f}"
     '0.00106'
     """
-    return _plain(lr * np.exp(-_checked_steps(n) * growth_rate(beta1, beta2)))
+    return _plain(lr * np.exp(-step_array("n", n) * growth_rate(beta1, beta2)))

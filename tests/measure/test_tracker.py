@@ -715,7 +715,7 @@ def test_diagnosis_is_that_of_the_run(tmp_path):
     [
         ({"every": 0}, "every=0 must be a whole number above 0, a function of the step, or 'auto'"),
         ({"every": "often"}, "every='often'"),
-        ({"rows": 0}, "rows=0 must be a whole number above 0"),
+        ({"rows": 0}, "rows=0 must be a whole number, 1 or above"),
         ({"budget": 2}, "budget=2 must lie between 0 and 1"),
         ({"layers": "("}, "layers='\\(' is not a regular expression"),
         ({"layers": "nothing"}, "none of the optimizer's parameters"),

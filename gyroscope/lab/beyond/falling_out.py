@@ -41,6 +41,7 @@ class Config:
     def forecast(self, rule: UpdateRule, schedule: str) -> Forecast:
         """The forecast of a run that starts in equilibrium."""
         norm = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=1.0).norm
+        assert norm is not None  # fan-in and gradient determine it
         return forecast(rule, MULTIPLIERS[schedule](self.steps), norm=norm, fan_in=self.fan_in, unit_grad_norm=1.0)
 
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from gyroscope._checks import check_betas, check_decay
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle
 from gyroscope.theory.recursion import Combination, LinearMotion
-from gyroscope.theory.rules.base import MomentumStep, UpdateRule
+from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
 
 
@@ -26,45 +25,33 @@ def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
 
 @final
 @dataclass(frozen=True)
-class AdamW(UpdateRule):
+class AdamW(BetaRule):
     """AdamW (RE Appendix F): the update averages, with β1, entries of unit size, whatever the gradient's scale.
 
         leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
+        exact:          the one law with τ(a) = (1+β1(1-a))/(1-β1(1-a))               (ours)
 
-    With `corrected_decay` (AdamC) `lr` is the schedule's peak and a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t.
+    The exact norm lies below RE's finite-rate form (37), which is 22 % too large at lr·λ = 0.05 and β1 = 0.9.
+    Derived in docs/theory.md, "The one law". With `corrected_decay` (AdamC) `lr` is the schedule's peak and
+    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t.
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
     '0.00324 rad/step at norm 1.599, forgets in 10000 steps'
     """
 
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float] = (0.9, 0.999)
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     norm_power: ClassVar[float] = 0.5
+    second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
     rotational_twin: ClassVar[str | None] = "RotationalAdamW"
 
-    def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_betas(self.betas)
-
-    @property
-    def adam_betas(self) -> tuple[float, float] | None:
-        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
-        return self.betas if self.betas[1] > 0 else None
-
-    @property
-    def momentum_step(self) -> MomentumStep | None:
-        """m <- β1·m + (1-β1)·g."""
-        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
-
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1)."""
-        beta1, C = self.betas[0], weights.fan_in
+        """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""
+        beta1 = self.betas[0]
+        C = weights.fan_in
         rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
 

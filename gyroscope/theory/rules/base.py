@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
-from gyroscope._checks import check_fraction, check_non_negative, positive_array
+from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative, positive_array
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, law, leading_order
 from gyroscope.theory.recursion import Motion, StationaryMotion
@@ -38,6 +39,8 @@ class UpdateRule(ABC):
     """Whether every vector stays at the norm it started with, so that nothing has to settle."""
     transports_momentum: ClassVar[bool] = False
     """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
+    gradient_scales_update: ClassVar[bool] = False
+    """Whether an update is as long as its gradients, which grow as the weight shrinks; Adam's and Lion's are not."""
     rotational_twin: ClassVar[str | None] = None
     """The class in gyroscope.optim that turns every vector by this rule's equilibrium angle."""
     angle_formula: ClassVar[str] = (
@@ -48,8 +51,31 @@ class UpdateRule(ABC):
     """The inputs without which this rule's norm is not determined."""
     norm_power: ClassVar[float]
     """x in: equilibrium norm ∝ lr^x, without corrected decay."""
-    gradient_scales_update: ClassVar[bool] = False
-    """Whether an update is as long as its gradients, which grow as the weight shrinks; Adam's and Lion's are not."""
+
+    @abstractmethod
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
+
+    @abstractmethod
+    def motion(self, norm2: Array) -> Motion:
+        """The averaged motion that starts at these squared norms, to be advanced step by step."""
+
+    def equilibrium(
+        self,
+        *,
+        fan_in: npt.ArrayLike | None = None,
+        unit_grad_norm: npt.ArrayLike | None = None,
+        shape: tuple[int, ...] | None = None,
+        leading_order: bool = False,
+    ) -> Equilibrium:
+        """Where a scale-invariant weight vector settles under this rule.
+
+        Exact by default; `leading_order=True` gives the leading order in lr·weight_decay (for SGDM and AdamW RE
+        Table 1). `fan_in` is the number of entries of one vector, `unit_grad_norm` the RMS gradient norm at unit weight
+        norm, `shape` the whole tensor's (for Muon).
+        """
+        eq = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
+        return Equilibrium(_plain(eq.angular_update), _plain(eq.norm), _plain(eq.update_rms), _plain(eq.timescale))
 
     @property
     def name(self) -> str:
@@ -94,13 +120,15 @@ class UpdateRule(ABC):
         """How the momentum came about; None where there is none, where it is transported, or where it is unknown."""
         return None
 
-    @abstractmethod
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
+    @property
+    def momentum_factor(self) -> float:
+        """The factor, β1 or momentum, by which a gradient's part in the update falls each step; 0 without momentum."""
+        return 0.0
 
-    @abstractmethod
-    def motion(self, norm2: Array) -> Motion:
-        """The averaged motion that starts at these squared norms, to be advanced step by step."""
+    @property
+    def momentum_memory(self) -> float:
+        """Steps over which the momentum averages, 1/(1-β1); 1 without momentum."""
+        return 1 / (1 - self.momentum_factor)
 
     @property
     def norm_exponent(self) -> float:
@@ -115,23 +143,6 @@ class UpdateRule(ABC):
         """
         return 1 - (2 if self.gradient_scales_update else 1) * self.norm_exponent
 
-    def equilibrium(
-        self,
-        *,
-        fan_in: object = None,
-        unit_grad_norm: object = None,
-        shape: object = None,
-        leading_order: bool = False,
-    ) -> Equilibrium:
-        """Where a scale-invariant weight vector settles under this rule.
-
-        Exact by default; `leading_order=True` gives the papers' Table 1. `fan_in` is the number of entries of one
-        vector, `unit_grad_norm` the RMS gradient norm at unit weight norm, `shape` the whole tensor's (for Muon).
-        """
-        found = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
-        plain = (_plain(value) for value in (found.angular_update, found.norm, found.update_rms, found.timescale))
-        return Equilibrium(*plain)
-
     @property
     def timescale(self) -> Number | None:
         """Steps until a direction is forgotten; None where that depends on the gradient."""
@@ -141,12 +152,6 @@ class UpdateRule(ABC):
     def half_life(self) -> Number | None:
         """Steps until the cosine with an earlier direction has halved; None where that depends on the gradient."""
         return self.equilibrium().half_life
-
-    @property
-    def momentum_memory(self) -> float:
-        """Steps over which the momentum averages, 1/(1-β1); 1 without momentum."""
-        betas: tuple[float, ...] = getattr(self, "betas", (getattr(self, "momentum", 0.0),))
-        return 1 / (1 - betas[0])
 
     @property
     def falls_out_ratio(self) -> float:
@@ -183,6 +188,38 @@ MEANING = {
 }
 
 
+@dataclass(frozen=True)
+class BetaRule(UpdateRule):
+    """What the rules with Adam's settings have in common."""
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.999)
+
+    second_moment_per_entry: ClassVar[bool] = False
+    """Whether each entry is divided by its own √v, so that CT's bounds on an entry's update hold."""
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_betas(self.betas)
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
+        return self.betas if self.second_moment_per_entry and self.betas[1] > 0 else None
+
+    @property
+    def momentum_factor(self) -> float:
+        """β1."""
+        return self.betas[0]
+
+    @property
+    def momentum_step(self) -> MomentumStep | None:
+        """m <- β1·m + (1-β1)·g, unless it is transported."""
+        beta1 = self.betas[0]
+        return MomentumStep(beta1, 1 - beta1) if beta1 and not self.transports_momentum else None
+
+
 @final
 @dataclass(frozen=True)
 class Rule(UpdateRule):
@@ -190,7 +227,7 @@ class Rule(UpdateRule):
 
     `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average); the exact form
     takes the autocorrelation for geometric. `update_rms` is the RMS norm of one vector's u; without it norms are left
-    out. A schedule multiplies decay and update alike.
+    out. A schedule multiplies decay and update alike. Ours: docs/theory.md, "The one law".
 
     >>> mine = Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01)
     >>> f"{mine.equilibrium().norm:.3f} {mine.equilibrium(leading_order=True).angular_update:.5f}"
@@ -222,12 +259,13 @@ class Rule(UpdateRule):
 
     def motion(self, norm2: Array) -> StationaryMotion:
         """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
-        decay, update_rms = self.decay, self.update_rms
+        update_rms = self.update_rms
         if update_rms is None:
             raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
-        first, ratio = self._correlation.first, self._correlation.ratio
-        return StationaryMotion(norm2, lambda lr, _: (lr * decay, lr * update_rms, first, ratio))
+        correlation = self._correlation
+        return StationaryMotion(norm2, lambda lr, _: (lr * self.decay, lr * update_rms, correlation))
 
     @property
     def _correlation(self) -> Correlation:
+        # The average whose τ this is: τ = (1+β)/(1-β).
         return Correlation.of_average((self.correlation_time - 1) / (self.correlation_time + 1))

@@ -1,24 +1,12 @@
 """Decoupled weight decay: the decay acts on the weight itself and never enters the gradient."""
 
-from typing import Protocol
-
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
 from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale, adam_scale
+from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 
-class Decoupled(Protocol):
-    """What the rules with decoupled decay have in common; with `corrected_decay`, `lr` is the schedule's peak."""
-
-    @property
-    def lr(self) -> float: ...  # noqa: D102
-    @property
-    def weight_decay(self) -> float: ...  # noqa: D102
-    @property
-    def corrected_decay(self) -> bool: ...  # noqa: D102
-
-
-def decay_at(rule: Decoupled, lr: Number) -> Number:
+def decay_at(rule: UpdateRule, lr: Number) -> Number:
     """Fraction of the weight that decays per step: lr·λ as torch has it, or λ·lr²/peak with corrected decay (AdamC).
 
     >>> from gyroscope.theory import AdamW
@@ -29,7 +17,7 @@ def decay_at(rule: Decoupled, lr: Number) -> Number:
 
 
 def decoupled_equilibrium(
-    rule: Decoupled, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
+    rule: UpdateRule, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
 ) -> Equilibrium:
     """The one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)
@@ -38,16 +26,7 @@ def decoupled_equilibrium(
     return law(decay, momentum.time(decay), update_rms)
 
 
-class DecoupledAdam(Decoupled, Protocol):
-    """What the Adams with decoupled decay have in common."""
-
-    @property
-    def betas(self) -> tuple[float, float]: ...  # noqa: D102
-
-
-def decoupled_adam_motion(
-    rule: DecoupledAdam, norm2: Array, *, update: Combination, momentum: Combination
-) -> LinearMotion:
+def decoupled_adam_motion(rule: BetaRule, norm2: Array, *, update: Combination, momentum: Combination) -> LinearMotion:
     """An Adam's motion with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
 
     def inputs(lr: Array, done: int, weights: Weights) -> Inputs:

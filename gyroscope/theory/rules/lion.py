@@ -6,7 +6,6 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope._checks import check_betas, check_decay
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import (
     Correlation,
@@ -18,27 +17,36 @@ from gyroscope.theory.law import (
     leading_order,
 )
 from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale
-from gyroscope.theory.rules.base import MomentumStep, UpdateRule
+from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
 
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
     """Of Lion's signs: the arcsine law, (2/π)·arcsin rho(k), on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1).
 
-    The arcsine as its series Σ_n c_n x^(2n+1), whose terms fall like rho(1)^(2n), and at worst like n^(-5/2).
+    Ours: docs/theory.md, "Lion and the arcsine law". The arcsine is its series Σ_n c_n x^(2n+1), whose terms fall like
+    rho(1)^(2n), and at worst like n^(-5/2).
 
     >>> f"{correlation(0.9, 0.99).time():.2f}"
     '45.93'
     """
     linear = Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2)
-    terms = 1 if linear.first == 0 else 200_000 if linear.first >= 1 else min(2 - 20 / log(linear.first), 200_000)
-    n = np.arange(int(terms))
+    n = np.arange(_terms(linear.first))
     series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
     return OddCorrelation(linear, 2 * n + 1, (2 / pi) * series)
 
 
+def _terms(first: float) -> int:
+    """Terms after which the series is exact to nine digits: e^-20 of a geometric one; 200,000 are 1e-9 of n^(-5/2)."""
+    if first == 0:
+        return 1
+    return 200_000 if first >= 1 else int(min(2 - 20 / log(first), 200_000))
+
+
 def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float) -> Number:
-    """Angle a weight vector turns per step in Lion's equilibrium, in radians: sqrt(2·lr·weight_decay/τ), arcsine τ.
+    """Angle a weight vector turns per step in Lion's equilibrium, in radians: sqrt(2·lr·weight_decay/τ).
+
+    τ by the arcsine law, ours: docs/theory.md, "Lion and the arcsine law".
 
     >>> f"{angular_update(1e-4, 1.0, 0.9, 0.99):.5f}"
     '0.00209'
@@ -48,21 +56,22 @@ def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float)
 
 @final
 @dataclass(frozen=True)
-class Lion(UpdateRule):
+class Lion(BetaRule):
     """Lion: w <- (1 - lr·λ)·w - lr·sign(β1·m + (1-β1)·g), m <- β2·m + (1-β2)·g.
 
-    The correlation of signs follows the arcsine law; `linearised=True` is the paper's form (RE Appendix H), which takes
-    the sign for a linear map and loses the part of the signs that is white:
+    The correlation of signs follows the arcsine law (ours: docs/theory.md, "Lion and the arcsine law").
+    `linearised=True` is the paper's form (RE Appendix H), which takes the sign for a linear map and loses the part of
+    the signs that is white:
 
-        η_r = sqrt(π·lr·λ·[(1-β1)² + β1²(1-β2)/(1+β2)]),  ‖ω‖ = sqrt(lr·C/(π·λ·[…]))     (RE Table 1)
+        η_r = sqrt(π·lr·λ·[(1-β1)² + β1²(1-β2)/(1+β2)]),  ‖ω‖ = sqrt(lr·C/(π·λ·[…]))     (RE 70-72)
+
+    Its exact norm has τ(a), where RE (70) has τ(0).
 
     >>> arcsine, paper = Lion(1e-4, 1.0), Lion(1e-4, 1.0, linearised=True)
     >>> [f"{rule.equilibrium(fan_in=512).norm:.4f}" for rule in (arcsine, paper)]
     ['1.0791', '1.0710']
     """
 
-    lr: float
-    weight_decay: float
     betas: tuple[float, float] = (0.9, 0.99)
     linearised: bool = False
     corrected_decay: bool = False
@@ -72,10 +81,6 @@ class Lion(UpdateRule):
     is_decoupled: ClassVar[bool] = True
     rotational_twin: ClassVar[str | None] = "RotationalLion"
 
-    def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_betas(self.betas)
-
     @property
     def sign_beta(self) -> float:
         """β1."""
@@ -84,17 +89,20 @@ class Lion(UpdateRule):
     @property
     def momentum_step(self) -> MomentumStep | None:
         """m <- β2·m + (1-β2)·g."""
-        return MomentumStep(self.betas[1], 1 - self.betas[1]) if self.betas[1] else None
+        beta2 = self.betas[1]
+        return MomentumStep(beta2, 1 - beta2) if beta2 else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C."""
-        decay, rms = decay_at(self, lr), None if weights.fan_in is None else lr * weights.fan_in**0.5
+        decay = decay_at(self, lr)
+        rms = None if weights.fan_in is None else lr * weights.fan_in**0.5
         return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
 
     def motion(self, norm2: Array) -> LinearMotion:
         """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
         beta1, beta2 = self.betas
-        argument, average = Combination(0.0, beta1, 1 - beta1), Combination(0.0, beta2, 1 - beta2)
+        argument = Combination(0.0, beta1, 1 - beta1)
+        average = Combination(0.0, beta2, 1 - beta2)
         share = (beta1 / (1 - beta1)) ** 2  # E‖c‖² = (1-β1)²·(share·E‖m‖² + E‖g‖²)
 
         def inputs(lr: Array, done: int, weights: Weights) -> Inputs:

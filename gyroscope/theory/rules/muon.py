@@ -14,9 +14,11 @@ from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.rules.nadam import nesterov_filter
 
+# The coefficients and the number of iterations of torch.optim.Muon.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 
+ODD_POWERS = np.array([1, 3, 9])
 ODD_WEIGHTS = np.array([0.4, 0.6])
 """How what is not linear in orthogonalised Gaussian noise divides between rho³ and rho⁹ (measured, 32² to 128²)."""
 
@@ -43,8 +45,9 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
     >>> [f"{value:.2f}" for value in orthogonalised_noise(128, 128)]
     ['0.79', '0.67']
     """
-    short, long = min(rows, columns), max(rows, columns)
-    c = short / long
+    short = min(rows, columns)
+    c = short / max(rows, columns)
+    # Marchenko and Pastur's density in the angle θ is smooth: 1000 midpoints give seven digits.
     theta = (np.arange(1000) + 0.5) * np.pi / 1000
     eigenvalue = 1 + c + 2 * c**0.5 * np.cos(theta)
     density = np.sin(theta) ** 2 / eigenvalue
@@ -61,7 +64,8 @@ class Muon(UpdateRule):
     """`torch.optim.Muon` on one matrix: a = lr·λ; the step is adjusted to the matrix's shape, the decay is not.
 
     E‖u‖² = q·min(m,n)·(adjusted lr)². Momentum's correlation passes the orthogonalisation with the share of it that is
-    linear; the rest passes as odd powers. Ours; within 2 % of torch's Muon under white noise. Needs the `shape`.
+    linear; the rest passes as odd powers. Ours: docs/theory.md, "Muon"; within 2 % of torch's Muon under white noise.
+    Needs the `shape`.
 
     >>> eq = Muon(lr=1e-3, weight_decay=0.1).equilibrium(shape=(256, 256))
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.2f}"
@@ -86,6 +90,11 @@ class Muon(UpdateRule):
             raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be 'original' or 'match_rms_adamw'")
 
     @property
+    def momentum_factor(self) -> float:
+        """The momentum."""
+        return self.momentum
+
+    @property
     def momentum_step(self) -> MomentumStep | None:
         """m <- α·m + (1-α)·g."""
         return MomentumStep(self.momentum, 1 - self.momentum) if self.momentum else None
@@ -100,11 +109,12 @@ class Muon(UpdateRule):
     def motion(self, norm2: Array) -> StationaryMotion:
         """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
 
-        def inputs(lr: Array, weights: Weights) -> tuple[Array, Array, float, float]:
+        def inputs(lr: Array, weights: Weights) -> tuple[Array, Array, Correlation]:
             unit, momentum = self._unit_update(weights.shape)
-            ratio, a = self.momentum, float(decay_at(self, self.lr))
-            first = (momentum.time(a) - 1) * (1 - ratio * (1 - a)) / (2 * (1 - a))  # the geometric twin: same τ(a)
-            return decay_at(self, lr), lr * unit, first, ratio
+            a = float(decay_at(self, self.lr))
+            # The geometric correlation with the same τ(a), for the motion knows no other.
+            first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
+            return decay_at(self, lr), lr * unit, Correlation(first, self.momentum)
 
         return StationaryMotion(norm2, inputs)
 
@@ -119,4 +129,4 @@ class Muon(UpdateRule):
         c0, c1 = nesterov_filter(beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
         linear = Correlation.of_filter(c0, c1, beta)
         weights = np.concatenate([[share], (1 - share) * ODD_WEIGHTS])
-        return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, np.array([1, 3, 9]), weights)
+        return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, ODD_POWERS, weights)

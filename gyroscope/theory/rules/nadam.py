@@ -1,14 +1,29 @@
-"""NAdam with decoupled weight decay: AdamW whose step looks one gradient ahead."""
+"""NAdam: Adam whose step looks one gradient ahead, with decoupled weight decay or with L2 in the gradient.
+
+torch's slow ramp of β1 (`momentum_decay`) is over after some ten thousand steps and is left out.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from gyroscope._checks import check_betas, check_decay
+import numpy as np
+
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Correlation, Equilibrium, Weights
+from gyroscope.theory.law import (
+    UNDETERMINED,
+    Correlation,
+    Equilibrium,
+    Weights,
+    equilibrium_angle,
+    forgetting_time,
+    never_settles,
+    turning_angle,
+)
 from gyroscope.theory.recursion import Combination, LinearMotion
-from gyroscope.theory.rules.base import MomentumStep, UpdateRule
+from gyroscope.theory.rules.base import BetaRule
+from gyroscope.theory.rules.coupled_adam import coupled_adam_motion, fourth, relative_norm, strength
 from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
+from gyroscope.theory.rules.sgdm import HeavyBall, update_power
 
 
 def nesterov_filter(beta: Number) -> tuple[Number, Number]:
@@ -22,41 +37,28 @@ def nesterov_filter(beta: Number) -> tuple[Number, Number]:
 
 @final
 @dataclass(frozen=True)
-class NAdam(UpdateRule):
+class NAdam(BetaRule):
     """NAdam, decoupled: u ∝ β1·m' + (1-β1)·g, a filter with c0 = (1-β)(1+β), c_i = (1-β)β^(i+1).
 
-    torch's slow ramp of β1 (`momentum_decay`) is over after some ten thousand steps and is left out.
+        ‖ω‖ and η_r by the one law with τ = 1/Σc²     (ours)
+
+    Derived in docs/theory.md, "Nesterov's momentum and NAdam".
 
     >>> f"{NAdam(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512).angular_update:.5f}"
     '0.00376'
     """
 
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float] = (0.9, 0.999)
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     norm_power: ClassVar[float] = 0.5
+    second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_betas(self.betas)
-
-    @property
-    def adam_betas(self) -> tuple[float, float] | None:
-        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
-        return self.betas if self.betas[1] > 0 else None
-
-    @property
-    def momentum_step(self) -> MomentumStep | None:
-        """m <- β1·m + (1-β1)·g."""
-        return MomentumStep(self.betas[0], 1 - self.betas[0]) if self.betas[0] else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C·Σc²."""
-        beta1, C = self.betas[0], weights.fan_in
+        beta1 = self.betas[0]
+        C = weights.fan_in
         c0, c1 = nesterov_filter(beta1)
         rms = None if C is None else lr * (C * (c0**2 + c1**2 / (1 - beta1**2))) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_filter(c0, c1, beta1), rms, leading)
@@ -64,5 +66,68 @@ class NAdam(UpdateRule):
     def motion(self, norm2: Array) -> LinearMotion:
         """AdamW's motion with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
         beta1 = self.betas[0]
-        update, average = Combination(0.0, beta1**2, 1 - beta1**2), Combination(0.0, beta1, 1 - beta1)
+        update = Combination(0.0, beta1**2, 1 - beta1**2)
+        average = Combination(0.0, beta1, 1 - beta1)
         return decoupled_adam_motion(self, norm2, update=update, momentum=average)
+
+
+@final
+@dataclass(frozen=True)
+class NAdamL2(BetaRule):
+    """NAdam with L2, as torch's NAdam has it by default: Nesterov's heavy ball at step size s = lr·(1-β1)/√v.
+
+    v is the mean of (g + λω)². The norm is Adam with L2's to leading order, the rotation larger by the square root of
+    the ratio of τ. Ours: docs/theory.md, "Nesterov's momentum and NAdam".
+
+    >>> eq = NAdamL2(1e-3, 1e-2).equilibrium(fan_in=512, unit_grad_norm=0.05)
+    >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
+    '0.01566 rad/step at norm 0.384'
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
+    norm_power: ClassVar[float] = 1 / 3
+    second_moment_per_entry: ClassVar[bool] = True
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The heavy ball's fixed point, where its step size is the one that v allows at that norm."""
+        C = weights.fan_in
+        g_unit = weights.unit_grad_norm
+        wd = self.weight_decay
+        beta1 = self.betas[0]
+        if C is None or g_unit is None:
+            return UNDETERMINED
+        power = update_power(beta1, nesterov=True)
+        if wd == 0:
+            return never_settles(lr * (1 - beta1) * (C * power) ** 0.5)
+        x, e = self._balance(lr, strength(wd, C, g_unit), leading)
+        decay = e / (1 - beta1)
+        norm = x * (g_unit / wd) ** 0.5
+        leading_angle = equilibrium_angle(decay, 1 / ((1 - beta1) ** 2 * power))
+        angle = leading_angle if leading else turning_angle(self._ball.shrink(e))
+        return Equilibrium(angle, norm, e * (g_unit / wd * power**0.5) / norm, forgetting_time(decay))
+
+    def _balance(self, lr: Number, per_lr: Number, leading: bool) -> tuple[Number, Number]:
+        """The relative norm x = ‖ω‖·sqrt(λ/g̃) at rest, and the ball's e = lr·λ there."""
+        beta1 = self.betas[0]
+        ball = self._ball
+        x = relative_norm(lr, per_lr, 1.0, 0.0)  # the leading order; the exact root is near
+        x = x / (1 + max(-ball.bend, 0.0) / 3 * fourth(x))  # and nearer still in the next order, where that lowers it
+        # 1e-100 stands for lr = 0, where the root would be 0/0.
+        twice_k = np.maximum(lr, 1e-100) * (2 * (1 - beta1) * per_lr)
+        for _ in range(40):
+            z = fourth(x)
+            e = twice_k * x / (1 + z) ** 0.5
+            share = 2 * (1 - beta1) if leading else ball.gradient_share(e)
+            lack = e / (share * z) - 1  # of z to the z that belongs to the ball's fixed point
+            x = x * (1 + lack / (5 - 2 / (1 + z)))
+            if np.abs(lack).max() < 1e-10:
+                break
+        return x, e
+
+    def motion(self, norm2: Array) -> LinearMotion:
+        """Adam with L2's motion with Nesterov's update."""
+        return coupled_adam_motion(self._ball, self.weight_decay, self.betas, norm2)
+
+    @property
+    def _ball(self) -> HeavyBall:
+        return HeavyBall.of(self.betas[0], nesterov=True)

@@ -13,7 +13,7 @@ from gyroscope.theory.rules.base import UpdateRule
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
-    """Angle a weight vector turns per step in SGD-MRT's equilibrium, in radians: sqrt(2·lr·weight_decay).
+    """Angle a weight vector turns per step in SGD-MRT's equilibrium, in radians: sqrt(2·lr·weight_decay) (ours).
 
     Not SGDM's: transported momentum never accumulates the L2 term nor points back inwards.
 
@@ -41,6 +41,8 @@ class SGDMRT(UpdateRule):
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α²)(2 - lr·λ)),   cos η_r = 1 - lr·λ
         leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α²)),             η_r = sqrt(2·lr·λ)
 
+    Both ours (SP E.2 gives the rule): docs/theory.md, "Adam-S, Adam-SRT and SGD-MRT".
+
     >>> f"{SGDMRT(0.1, 5e-4, momentum=0.9).equilibrium(unit_grad_norm=0.5).norm:.3f}"
     '3.387'
     """
@@ -58,9 +60,16 @@ class SGDMRT(UpdateRule):
         check_decay(self.lr, self.weight_decay)
         check_fraction("momentum", self.momentum)
 
+    @property
+    def momentum_factor(self) -> float:
+        """α."""
+        return self.momentum
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Tangent updates against a decay of lr·λ."""
-        wd, g_unit, power = self.weight_decay, weights.unit_grad_norm, 1 / (1 - self.momentum**2)
+        wd = self.weight_decay
+        g_unit = weights.unit_grad_norm
+        power = 1 / (1 - self.momentum**2)
         room = 2.0 if leading else 2 - lr * wd
         norm2 = None if g_unit is None else g_unit * over(lr * power, wd * room) ** 0.5
         return Equilibrium(
@@ -90,7 +99,8 @@ class TransportedMotion(Motion):
         decay = lr * self.rule.weight_decay
         keep2 = (1 - decay) ** 2
         scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
-        y, g2_unit = self.norm2, np.broadcast_to(weights.unit_grad_norm**2, self.norm2.shape).copy()
+        y = self.norm2
+        g2_unit = np.broadcast_to(weights.unit_grad_norm**2, y.shape).copy()
         square, norm2 = np.empty((2, len(lr), y.size))
         for u2, after, keep, s2 in zip(square, norm2, keep2.tolist(), scale.tolist(), strict=True):
             np.divide(g2_unit, y, out=u2)

@@ -16,7 +16,8 @@ from gyroscope.theory.rules.base import MomentumStep, UpdateRule
 def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
     """Angle a weight vector turns per step in SGDM's equilibrium, in radians.
 
-        η_r = sqrt(2·lr·weight_decay/(1+α))     (RE Table 1, SMD Theorem 3; Nesterov: the law with τ = (1-α)⁻²/Σc²)
+        η_r = sqrt(2·lr·weight_decay/(1+α))     (RE Table 1, SMD Theorem 3)
+        Nesterov: sqrt(2a/τ), τ = (1-α)⁻²/Σc²   (ours: docs/theory.md, "Nesterov's momentum and NAdam")
 
     torch's convention: weight decay is added to the gradient, so that a = lr·weight_decay/(1-α).
 
@@ -33,8 +34,8 @@ def update_power(momentum: Number, nesterov: bool) -> Number:
     >>> f"{update_power(0.9, nesterov=False):.4f}", f"{update_power(0.9, nesterov=True):.4f}"
     ('5.2632', '7.0632')
     """
-    tail = 1 / (1 - momentum**2)
-    return (1 + momentum) ** 2 + momentum**4 * tail if nesterov else tail
+    series = 1 / (1 - momentum**2)
+    return (1 + momentum) ** 2 + momentum**4 * series if nesterov else series
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,15 @@ class HeavyBall:
 
         h = lr·E‖G‖²/(λ·y), r = p/(λ·y), e = lr·λ.
         """
-        alpha, old, new = self.alpha, self.old, self.new
+        alpha = self.alpha
+        old = self.old
+        new = self.new
         k = 1 / (1 - alpha * alpha)
         # 2·cross = lr·square and p = p', with q = k·(G2 + 2·α·λ·p) put in.
-        square_h, square_r = new * new + old * old * k, 2 * old * new + 2 * old * old * alpha * k
-        m_update_h, m_update_r = new + old * alpha * k, new * alpha + old + 2 * old * alpha * alpha * k
+        square_h = new * new + old * old * k
+        square_r = 2 * old * new + 2 * old * old * alpha * k
+        m_update_h = new + old * alpha * k
+        m_update_r = new * alpha + old + 2 * old * alpha * alpha * k
         # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
         return (
             2 * new * (1 - alpha) + 2 * old,
@@ -102,7 +107,9 @@ class SGDM(UpdateRule):
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α)(2 - lr·λ/(1+α))),   cos η_r = 1 - lr·λ/(1+α)     (SMD Theorem 2, its map)
         leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α)),                   η_r = sqrt(2·lr·λ/(1+α))      (RE Table 1)
 
-    Norms need the gradient: `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm.
+    Norms need the gradient: `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm. RE (47), the
+    printed finite-rate form, has 2λ(1-α) - lr·λ² where the fixed point of the map has 2λ(1-α) - lr·λ²(1-α)/(1+α).
+    Nesterov's fixed point is ours: docs/theory.md, "Nesterov's momentum and NAdam".
 
     >>> eq = SGDM(lr=0.1, weight_decay=5e-4, momentum=0.9).equilibrium(unit_grad_norm=0.5)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -126,6 +133,11 @@ class SGDM(UpdateRule):
             raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
 
     @property
+    def momentum_factor(self) -> float:
+        """α."""
+        return self.momentum
+
+    @property
     def momentum_step(self) -> MomentumStep | None:
         """m <- α·m + g; torch's dampening is no part of the rule."""
         return MomentumStep(self.momentum, 1.0) if self.momentum else None
@@ -137,9 +149,12 @@ class SGDM(UpdateRule):
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The fixed point of the three second moments, or its leading order in lr·λ."""
-        alpha, wd, g_unit = self.momentum, self.weight_decay, weights.unit_grad_norm
+        alpha = self.momentum
+        wd = self.weight_decay
+        g_unit = weights.unit_grad_norm
         if leading:
-            gradient_share, angular = 2 * wd * (1 - alpha), angular_update(lr, wd, alpha, self.nesterov)
+            gradient_share = 2 * wd * (1 - alpha)
+            angular = angular_update(lr, wd, alpha, self.nesterov)
         else:
             gradient_share = wd * self._ball.gradient_share(lr * wd)
             angular = turning_angle(self._ball.shrink(lr * wd))

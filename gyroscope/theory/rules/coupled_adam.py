@@ -1,20 +1,16 @@
-"""What the Adams with L2 in the gradient have in common: v feels the decay, which v then scales."""
+"""What the Adams with L2 in the gradient have in common: v feels the decay, which v then scales.
+
+Derived in docs/theory.md, "Adam with L2".
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, turning_angle
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, never_settles, turning_angle
 from gyroscope.theory.recursion import Inputs, LinearMotion, Scale, adam_scale
 from gyroscope.theory.rules.sgdm import HeavyBall
-
-UNDETERMINED = Equilibrium(None, None, None, None)
-
-
-def never_settles(update_rms: Number) -> Equilibrium:
-    """Without decay nothing balances the growth: an ever larger norm, ever slower rotation."""
-    return Equilibrium(0.0 * update_rms, np.inf + update_rms, update_rms, np.inf + update_rms)
 
 
 class Balance(NamedTuple):
@@ -30,7 +26,7 @@ class Balance(NamedTuple):
 def balance(lr: Number, wd: float, C: Number, g_unit: Number, constant: float = 1.0, slope: float = 1.0) -> Balance:
     """The balance at which the relative norm x = ‖ω‖·sqrt(λ/g̃) is the root of x³·sqrt(1+x⁴) = k·(constant + slope·x⁴).
 
-    k = lr·sqrt(C·λ/g̃)/2. constant = slope = 1 is RE's cubic 4λ²‖ω‖⁶ - C·lr²λ²‖ω‖⁴ - C·lr²g̃² = 0.
+    k = lr·sqrt(C·λ/g̃)/2. constant = slope = 1 is the cubic 4λ²‖ω‖⁶ - C·lr²λ²‖ω‖⁴ - C·lr²g̃² = 0 of RE (84).
 
     >>> f"{balance(1e-3, 1e-2, 512, 0.05).norm:.4f}"
     '0.3839'
@@ -52,18 +48,20 @@ def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> 
     The left over the right side grows with x whenever slope ≤ constant, so Newton's method in ln x finds the one root.
     It starts from x0 = cbrt(k·constant), the root of small k, and what that lacks in the next two orders.
     """
-    lr = np.maximum(lr, 1e-100)
-    k, x = lr * per_lr, np.cbrt(lr) * np.cbrt(constant * per_lr)
+    lr = np.maximum(lr, 1e-100)  # at lr = 0 the root is 0, and its logarithm no start
+    k = lr * per_lr
+    x = np.cbrt(lr) * np.cbrt(constant * per_lr)
     first, second = _next_orders(slope / constant)
     t = fourth(x)
     t /= 1 + t
     x = x * (1 + t * (first + second * t))
     for _ in range(40):
         z = fourth(x)
-        right, one_z = constant + slope * z, 1 + z
-        excess = k * right / (x * x * x * one_z**0.5) - 1
-        x = x + x * excess / (3 + z * (2 / one_z - 4 * slope / right))
-        if np.abs(excess).max() < 1e-5:  # the last correction squared it
+        right = constant + slope * z
+        excess = k * right / (x * x * x * (1 + z) ** 0.5) - 1
+        x = x + x * excess / (3 + z * (2 / (1 + z) - 4 * slope / right))
+        # Newton's last correction squares the error: 1e-5 before it leaves 1e-10.
+        if np.abs(excess).max() < 1e-5:
             break
     return x
 
@@ -73,7 +71,8 @@ def _next_orders(slope: float) -> tuple[float, float]:
 
     From ln(z/z0) = 4/3·(ln(1 + slope·z) - ln(1+z)/2) = b·z + c·z² + O(z³).
     """
-    b, c = 4 / 3 * (slope - 0.5), 4 / 3 * (0.25 - slope * slope / 2)
+    b = 4 / 3 * (slope - 0.5)
+    c = 4 / 3 * (0.25 - slope * slope / 2)
     return b / 4, b / 4 + (b * b + c) / 4 + b * b / 32
 
 
@@ -87,7 +86,7 @@ def coupled_adam_equilibrium(lr: Number, wd: float, C: Number, g_unit: Number, b
     """The exact balance of Adam whose v is the mean of (g + λω)², per entry or per vector alike.
 
     With s = lr·sqrt(C/E‖g + λω‖²) the momentum is a heavy ball at step size s·(1-β1), and SMD's fixed point reads
-    s·(g̃²/y + κλ²y) = 2λy, κ = (1-β1)/(1+β1), y = ‖ω‖².
+    s·(g̃²/y + κλ²y) = 2λy, κ = (1-β1)/(1+β1), y = ‖ω‖². Ours.
     """
     kappa = (1 - beta1) / (1 + beta1)
     if wd == 0:
