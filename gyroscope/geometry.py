@@ -12,6 +12,8 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 
+from gyroscope._checks import check_count
+
 Granularity = Literal["neuron", "group", "tensor", "none"]
 
 
@@ -34,10 +36,9 @@ class Split:
         if self.granularity not in get_args(Granularity):
             options = ", ".join(map(repr, get_args(Granularity)))
             raise ValueError(f"granularity={self.granularity!r} is unknown: choose one of {options}")
-        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
+        if isinstance(self.axis, bool) or not isinstance(self.axis, int):
             raise ValueError(f"axis={self.axis!r} must be an integer: the dimension that counts the vectors, often 0")
-        if not isinstance(self.group_size, int) or isinstance(self.group_size, bool) or self.group_size < 1:
-            raise ValueError(f"group_size={self.group_size!r} must be an integer, 1 or above")
+        check_count("group_size", self.group_size, at_least=1)
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> "Split":
@@ -111,7 +112,8 @@ class Split:
         tensor([1.0000e-05])
         """
         dtype = at_least_float32(torch.promote_types(before.dtype, after.dtype))
-        w0, w1 = before.to(dtype), after.to(dtype)
+        w0 = before.to(dtype)
+        w1 = after.to(dtype)
         d = w1 - w0
         length2 = self.dot(w0, w0)
         alive = (length2 > 0) & (self.dot(w1, w1) > 0)
@@ -139,6 +141,7 @@ class Split:
             size = tensors[0].numel() // vectors if vectors else prod(tensors[0].shape[1:])
             return [x.view(vectors, size) for x in tensors]
         views = [self._vectors_first(x) for x in tensors]
+        # Entries in the order of memory: channels-last weights then merge into one dimension too.
         order = sorted(range(1, views[0].dim()), key=views[0].stride, reverse=True)
         views = [x.permute(0, *order) for x in views]
         try:
@@ -168,7 +171,8 @@ class Split:
     def _reduce(self, x: Tensor) -> Tensor:
         if self.granularity == "tensor":
             return whole(x.sum().reshape(1))
-        vectors, axis = self.num_vectors(x.shape), self._axis(x.dim())
+        vectors = self.num_vectors(x.shape)
+        axis = self._axis(x.dim())
         entries = [dim for dim in range(x.dim()) if dim != axis]
         per_index = x.sum(entries) if entries else x
         if self._grouped == 1:
@@ -180,6 +184,7 @@ def whole(values: Tensor) -> Tensor:
     """Values per vector as all processes have them: a DTensor's shares summed and gathered, a plain tensor as it is."""
     if not hasattr(values, "placements"):
         return values
+    # Importing torch.distributed takes long, and most programs have no DTensor.
     from torch.distributed.tensor import DTensor, Replicate
 
     sharded = cast(DTensor, values)

@@ -101,7 +101,7 @@ def test_zero_vectors_have_no_angle_and_no_projection_and_never_nan():
     [
         ({"granularity": "row"}, "granularity='row' is unknown: choose one of 'neuron', 'group', 'tensor', 'none'"),
         ({"axis": 0.5}, "axis=0.5 must be an integer"),
-        ({"group_size": 0}, "group_size=0 must be an integer, 1 or above"),
+        ({"group_size": 0}, "group_size=0 must be a whole number, 1 or above"),
     ],
 )
 def test_a_bad_split_is_refused_with_the_remedy(options, words):

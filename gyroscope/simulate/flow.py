@@ -53,15 +53,23 @@ def flow(
     timescale: float = 1.0,
     batches: Callable[[int], tuple[Any, ...]] | None = None,
 ) -> Iterator[FlowState]:
-    """Follow the continuous-time model of AdamW, and tell where it is after each step's worth of time.
+    """Follow the continuous-time model of AdamW, and yield its state after each step's worth of time.
 
     Euler's method with `substeps` (the paper's K) per step; the moments are updated exponentially between them:
 
         m ← e^(-κ/K)·(m + κ/K·g),  κ = (1-β1)/β1;   v likewise with g² and β2
         u = sqrt(1-β2^(1+s))/(1-β1^(1+s)) · m/√v
 
-    `loss(parameters, *batches(n))` is a scalar; a batch stays for all sub-steps of step n. Starts at rest, with empty
-    moments. `coupled` puts the decay into the gradient (Adam with L2). `timescale` is the paper's p.
+    Starts at rest, with empty moments.
+
+    - `loss`: `loss(parameters, *batches(n))` is a scalar.
+    - `parameters`: a tensor, or lists, tuples and dicts of tensors.
+    - `lr`, `weight_decay`, `betas`: AdamW's.
+    - `steps`: discrete steps' worth of time to follow.
+    - `coupled`: puts the decay into the gradient (Adam with L2).
+    - `substeps`: the paper's K.
+    - `timescale`: the paper's p; only the unit of the velocity depends on it.
+    - `batches`: the batch of step n, which stays for all its sub-steps.
 
     >>> start = {"w": torch.tensor([3.0, 4.0])}
     >>> *_, end = flow(lambda p: p["w"].square().sum(), start, lr=1e-2, steps=20, substeps=5)
@@ -84,8 +92,8 @@ def flow(
         for k in range(substeps):
             g = gradient(motion.theta, *batch).detach()
             motion.advance(g + weight_decay * motion.theta if coupled else g, n + k / substeps)
-        velocity, update = motion.phi / lr**timescale, motion.update(n + 1)
-        yield FlowState(n + 1, tree(motion.theta.clone()), tree(velocity), tree(update))
+        velocity = motion.phi / lr**timescale
+        yield FlowState(n + 1, tree(motion.theta.clone()), tree(velocity), tree(motion.update(n + 1)))
 
 
 class _Motion:
@@ -94,9 +102,14 @@ class _Motion:
     def __init__(
         self, theta: Tensor, lr: float, weight_decay: float, betas: tuple[float, float], substeps: int
     ) -> None:
-        self.theta, self.phi = theta, torch.zeros_like(theta)
-        self.m, self.v = torch.zeros_like(theta), torch.zeros_like(theta)
-        self.lr, self.wd, self.betas, self.K = lr, weight_decay, betas, substeps
+        self.theta = theta
+        self.phi = torch.zeros_like(theta)
+        self.m = torch.zeros_like(theta)
+        self.v = torch.zeros_like(theta)
+        self.lr = lr
+        self.wd = weight_decay
+        self.betas = betas
+        self.K = substeps
 
     def update(self, s: float) -> Tensor:
         """u after s steps' worth of time; 0 before any gradient."""
@@ -106,10 +119,12 @@ class _Motion:
 
     def advance(self, g: Tensor, s: float) -> None:
         """One sub-step from time s, at which the gradient is g."""
+        # All from the values at time s (Euler's method): θ before φ, and both before the moments.
         force = -2 * (self.wd * self.lr * self.theta + self.phi + self.lr * self.update(s))
         self.theta = self.theta + self.phi / self.K
         self.phi = self.phi + force / self.K
-        self.m, self.v = self._average(self.m, g, self.betas[0]), self._average(self.v, g * g, self.betas[1])
+        self.m = self._average(self.m, g, self.betas[0])
+        self.v = self._average(self.v, g * g, self.betas[1])
 
     def _average(self, average: Tensor, value: Tensor, beta: float) -> Tensor:
         share = (1 - beta) / (beta * self.K)

@@ -74,7 +74,8 @@ class SimpleSystem:
         settings, vectors, entries = weights.shape
         self._gamma_in = None if gamma_in is None else gamma_in[:, None]
         self._scale = scale / (vectors * batch)
-        self._batch, self._entries = batch, entries
+        self._batch = batch
+        self._entries = entries
         shape = (entries + vectors, batch)
         self._noise = noise((settings, *shape) if independent else shape, weights, generator)
 
@@ -122,12 +123,11 @@ class AutogradSystem:
 
 
 def unit_grad_norm(shape: tuple[int, int], batch: int = 32, loss_scale: float = 1.0) -> float:
-    """RMS gradient norm at unit weight norm in the simple system with unit gammas; exact, and ours.
+    """RMS gradient norm at unit weight norm in the simple system with unit gammas; exact.
 
-        g̃² = (loss_scale/(K·B))²·(C-1)·(B-2)·B/(B-3)
+        g̃² = (loss_scale/(K·B))²·(C-1)·(B-2)·B/(B-3)     (ours)
 
-    The normalisation leaves B-2 of an upstream gradient's B directions, and the gradient C-1 of a vector's; the last
-    factor is the mean of the inverse sample variance.
+    Derived in docs/theory.md, "The gradient of the simple system".
 
     >>> f"{unit_grad_norm((128, 128)):.5f}"
     '0.01583'

@@ -5,11 +5,12 @@ tried: constant, drifting, in steps, noisy. Each input is a number, or an array 
 """
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gyroscope._checks import check_fraction, positive_array
+from gyroscope._checks import check_fraction, non_negative_array, positive_array
 from gyroscope._types import Array
 
 
@@ -31,7 +32,14 @@ class NormPath:
         return np.asarray(np.sqrt(self.norm2))
 
 
-def sgd_map(unit_grad2: Any, *, lr: Any, weight_decay: Any, norm2: Any, keep_square: bool = False) -> NormPath:
+def sgd_map(
+    unit_grad2: ArrayLike,
+    *,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
+    norm2: ArrayLike,
+    keep_square: bool = False,
+) -> NormPath:
     """SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
 
     `keep_square` has (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
@@ -50,28 +58,31 @@ def sgd_map(unit_grad2: Any, *, lr: Any, weight_decay: Any, norm2: Any, keep_squ
     path[0] = x
     for t in range(len(L)):
         path[t + 1] = x = shrink[t] * x + push[t] / x
-    before, after = path[:-1], path[1:]
+    before = path[:-1]
+    after = path[1:]
     angle = np.arctan2(np.sqrt(push), keep * before)
     return NormPath(after, angle, np.stack([after[-1], keep[-1] * before[-1], before[-1]]))
 
 
 def sgdm_map(
-    unit_grad2: Any,
+    unit_grad2: ArrayLike,
     *,
-    lr: Any,
-    weight_decay: Any,
+    lr: ArrayLike,
+    weight_decay: ArrayLike,
     momentum: float,
-    norm2: Any = None,
-    state: Any = None,
-    lr_before: Any = None,
+    norm2: ArrayLike | None = None,
+    state: ArrayLike | None = None,
+    lr_before: ArrayLike | None = None,
 ) -> NormPath:
     """SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131):
 
         X' = A X + (lr²·h̃_t/X[0], 0, 0),   A = [[b², -2αb, α²], [b, -α, 0], [1, 0, 0]],   b = 1 + α - lr·λ
 
-    `unit_grad2` is h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal. Starts
-    at rest at `norm2`, or goes on from the `state` of an earlier path, whose last rate was `lr_before`. Where lr
-    changes, α in A is α·lr_t/lr_{t-1}: torch keeps the momentum in units of the gradient.
+    - `unit_grad2`: h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal.
+    - `lr`, `weight_decay`, `momentum`: SGDM's. Where lr changes, α in A is α·lr_t/lr_{t-1}, because torch keeps the
+      momentum in units of the gradient.
+    - `norm2`: starts at rest at this squared norm; or `state`: goes on from the end of an earlier path, whose last rate
+      was `lr_before`.
 
     >>> path = sgdm_map(np.full(5000, 0.5), lr=0.1, weight_decay=1e-3, momentum=0.9, norm2=10.0)
     >>> theorem2 = (0.5 * 0.1 / (1e-3 * 0.1 * (2 - 1e-4 / 1.9))) ** 0.5
@@ -81,32 +92,42 @@ def sgdm_map(
     check_fraction("momentum", momentum)
     if (norm2 is None) == (state is None):
         raise ValueError("pass norm2, a squared norm to start from at rest, or state, the end of an earlier path")
-    start = norm2 if state is None else np.asarray(state, dtype=np.float64)[0]
-    h, rate, wd, a = _inputs(unit_grad2, lr, weight_decay, start)
-    b, c = (a, a) if state is None else np.asarray(state, dtype=np.float64)[1:]
+    # At rest the weight before was the same, so all three numbers are.
+    start = np.stack([np.asarray(norm2)] * 3) if state is None else np.asarray(state, dtype=np.float64)
+    h, rate, wd, a = _inputs(unit_grad2, lr, weight_decay, start[0])
+    b, c = (np.broadcast_to(part, a.shape) for part in start[1:])
     first = rate[:1] if lr_before is None else np.broadcast_to(positive_array("lr_before", lr_before), rate[:1].shape)
     alpha = momentum * rate / np.concatenate([first, rate[:-1]])
-    forward, push = 1 + alpha - rate * wd, rate**2 * h
-    path, overlap = np.empty((len(h) + 1, *h.shape[1:])), np.empty(h.shape)
+    forward = 1 + alpha - rate * wd
+    push = rate**2 * h
+    path = np.empty((len(h) + 1, *h.shape[1:]))
+    overlap = np.empty(h.shape)
     path[0] = a
     for t in range(len(h)):
-        f, m = forward[t], alpha[t]
-        path[t + 1] = new = f * f * a - 2 * m * f * b + m * m * c + push[t] / a
-        overlap[t] = b = f * a - m * b
-        a, c = new, a
-    before, after = path[:-1], path[1:]
+        f = forward[t]
+        m = alpha[t]
+        new = f * f * a - 2 * m * f * b + m * m * c + push[t] / a
+        b = f * a - m * b
+        c = a
+        a = new
+        path[t + 1] = a
+        overlap[t] = b
+    before = path[:-1]
+    after = path[1:]
     angle = np.arctan2(np.sqrt(np.maximum(after * before - overlap**2, 0.0)), overlap)
     return NormPath(after, angle, np.stack([a, b, c]))
 
 
-def _inputs(unit_grad2: Any, lr: Any, weight_decay: Any, norm2: Any) -> tuple[Array, Array, Array, Array]:
+def _inputs(
+    unit_grad2: ArrayLike, lr: ArrayLike, weight_decay: ArrayLike, norm2: ArrayLike
+) -> tuple[Array, Array, Array, Array]:
     """L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
-    L, wd = np.asarray(unit_grad2, dtype=np.float64), np.asarray(weight_decay, dtype=np.float64)
+    L = np.asarray(unit_grad2, dtype=np.float64)
     if L.size == 0 or not np.isfinite(L).all():
         raise ValueError("unit_grad2 must hold a finite number for each step")
-    if not (np.isfinite(wd) & (wd >= 0)).all():
-        raise ValueError(f"weight_decay={weight_decay!r} must be finite, 0 or above")
-    rate, start = np.asarray(positive_array("lr", lr)), np.asarray(positive_array("norm2", norm2))[None]
+    wd = np.asarray(non_negative_array("weight_decay", weight_decay))
+    rate = np.asarray(positive_array("lr", lr))
+    start = np.asarray(positive_array("norm2", norm2))[None]
     given = {"unit_grad2": L, "lr": rate, "weight_decay": wd, "norm2": start}
     dims = max(array.ndim for array in given.values())
     aligned = [array.reshape(array.shape + (1,) * (dims - array.ndim)) for array in given.values()]

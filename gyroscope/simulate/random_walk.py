@@ -6,12 +6,14 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gyroscope._checks import check_count, positive_array
+from gyroscope._types import Array
 from gyroscope.simulate.gradients import AutogradSystem, Gradient, SimpleSystem, TangentNoise
-from gyroscope.simulate.trajectory import Recorder, Trajectory
+from gyroscope.simulate.trajectory import Trajectory, TrajectoryBuilder
 from gyroscope.simulate.updates import UPDATES, Factory, TorchUpdate, Update, kind
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.schedules import Multiplier, multipliers
@@ -28,8 +30,8 @@ def random_walk(
     schedule: Multiplier | Sequence[float] | None = None,
     *,
     steps: int | None = None,
-    norm: object,
-    unit_grad_norm: object = 1.0,
+    norm: npt.ArrayLike,
+    unit_grad_norm: npt.ArrayLike = 1.0,
     shape: tuple[int, int] = (128, 128),
     granularity: Literal["neuron", "tensor"] = "neuron",
     independent: bool = False,
@@ -43,10 +45,21 @@ def random_walk(
 ) -> Trajectory:
     """Weight vectors under tangent white noise: scale-invariant weights where noise dominates, without a network.
 
-    `optimizers` is one rule of the theory or a function that makes an optimizer of parameters, or many of them, one
-    setting each. Vectors are the rows of a matrix of this `shape`, or, with granularity "tensor", the whole. They start
-    in random directions at `norm`; it and `unit_grad_norm` are numbers, or one for each setting. Settings feel the same
-    noise unless `independent`. A record shows the last of every `every` steps, or averages the last `average` of them.
+    - `optimizers`: one rule of the theory, or a function that makes an optimizer of parameters; or a list of them, one
+      setting each.
+    - `schedule`, `steps`: as in `theory.forecast`.
+    - `norm`: norm of every vector at the start, in a random direction; a number, or one for each setting.
+    - `unit_grad_norm`: RMS gradient norm times the weight norm; a number, or one for each setting.
+    - `shape`: (vectors, entries of each).
+    - `granularity`: "neuron", the vectors are the rows; "tensor", the whole matrix is one vector.
+    - `independent`: each setting has noise of its own; by default all share it, which makes a sweep comparable.
+    - `every`: steps per record.
+    - `average`: how many of the last steps before a record it averages; 1 shows the last step alone.
+    - `reference`: the step after which directions are remembered, for `Trajectory.cosine`.
+    - `seed`: a number, or a generator on `device`.
+    - `dtype`: float32, or float64 for angles below 1e-6 rad.
+    - `device`: where the weights are.
+    - `progress`: called every hundred steps with the number of steps done.
 
     >>> from gyroscope.theory import AdamW
     >>> rule = AdamW(lr=1e-2, weight_decay=1.0)
@@ -54,7 +67,7 @@ def random_walk(
     >>> f"measured/predicted = {end.layer_angular_update / rule.equilibrium().angular_update:.1f}"
     'measured/predicted = 1.0'
     """
-    run = _Run(optimizers, shape, granularity == "tensor", seed, dtype, device)
+    run = _Simulation(optimizers, shape, granularity == "tensor", seed, dtype, device)
     run.place(run.per_setting("norm", norm), independent)
     unit = run.per_setting("unit_grad_norm", unit_grad_norm)
     gradient = TangentNoise(run.vectors(run.weights), unit, run.generator, independent)
@@ -66,11 +79,11 @@ def network(
     schedule: Multiplier | Sequence[float] | None = None,
     *,
     steps: int | None = None,
-    norm: object = None,
+    norm: npt.ArrayLike | None = None,
     shape: tuple[int, int] = (128, 128),
     batch: int = 32,
     gammas: tuple[Tensor, Tensor] | None = None,
-    loss_scale: object = 1.0,
+    loss_scale: npt.ArrayLike = 1.0,
     backward: Literal["written", "autograd"] = "written",
     independent: bool = False,
     every: int = 1,
@@ -83,8 +96,13 @@ def network(
 ) -> Trajectory:
     """The simple system of RE Appendix J, f(X) = γ_out ⊙ N(W(γ_in ⊙ X)) with random X and ∂L/∂f, under any optimizer.
 
-    `gammas` are γ_in and γ_out, ones by default (`random_gammas` draws the paper's); `loss_scale` is a number, or one
-    for each setting. Without `norm` weights start as torch's linear layer does. The rest is as in `random_walk`.
+    Arguments beside those of `random_walk`:
+
+    - `norm`: None starts the weights as torch's linear layer does.
+    - `batch`: columns of X.
+    - `gammas`: γ_in and γ_out, ones by default; `random_gammas` draws the paper's.
+    - `loss_scale`: standard deviation of ∂L/∂f, times vectors × batch; a number, or one for each setting.
+    - `backward`: by hand ("written"), or left to torch ("autograd"), which is slower and gives the same.
 
     >>> from gyroscope.theory import SGDM
     >>> walk = network(SGDM(0.1, 1e-2, 0.9), steps=100, shape=(16, 32), every=50)
@@ -92,9 +110,10 @@ def network(
     (2, 16)
     """
     check_count("batch", batch, at_least=4)  # the normalisation takes two of its directions
-    run = _Run(optimizers, shape, False, seed, dtype, device)
+    run = _Simulation(optimizers, shape, False, seed, dtype, device)
     run.place(None if norm is None else run.per_setting("norm", norm), independent)
-    scale, gamma_in = run.per_setting("loss_scale", loss_scale), None
+    scale = run.per_setting("loss_scale", loss_scale)
+    gamma_in = None
     if gammas is not None:
         gamma_in, gamma_out = (gamma.to(run.weights) for gamma in gammas)
         if gamma_in.shape != (shape[1],) or gamma_out.shape != (shape[0],):
@@ -119,7 +138,7 @@ def random_gammas(shape: tuple[int, int], seed: int | torch.Generator = 0) -> tu
 
 
 @final
-class _Run:
+class _Simulation:
     """Weights and gradients of all settings, (settings, rows, columns); rules of one kind stand next to each other."""
 
     def __init__(
@@ -140,6 +159,7 @@ class _Run:
         if not self.optimizers:
             raise ValueError("optimizers=[] leaves nothing to simulate: pass one rule or more")
         kinds = [kind(optimizer) for optimizer in self.optimizers]
+        # Rules of one kind move in one batch, so their weights stand next to each other; `order` leads back.
         self.order = sorted(range(len(kinds)), key=lambda i: tuple(map(str, kinds[i])))
         self.kinds = [kinds[i] for i in self.order]
         self.whole = whole
@@ -151,7 +171,7 @@ class _Run:
         """A view of the form (settings, vectors, entries)."""
         return x.flatten(1).unsqueeze(1) if self.whole else x
 
-    def per_setting(self, name: str, value: object) -> Tensor:
+    def per_setting(self, name: str, value: npt.ArrayLike) -> Tensor:
         """A positive number, or one for each setting, in the order of the weights: (settings or 1, 1, 1)."""
         values = np.atleast_1d(positive_array(name, value))
         if values.shape not in ((1,), (len(self.order),)):
@@ -175,16 +195,18 @@ class _Run:
     def follow(
         self,
         gradient: Gradient,
-        schedule: Any,
+        schedule: Array,
         every: int,
         average: int,
         reference: int | None,
         progress: Callable[[int], None] | None,
     ) -> Trajectory:
         """Walk, and return what was seen."""
-        weights, grad = self.vectors(self.weights), self.vectors(self.grad)
-        rows, grad_rows = weights.flatten(0, 1), grad.flatten(0, 1)
-        recorder = Recorder(rows, steps=len(schedule), every=every, average=average, reference=reference)
+        weights = self.vectors(self.weights)
+        grad = self.vectors(self.grad)
+        rows = weights.flatten(0, 1)
+        grad_rows = grad.flatten(0, 1)
+        recorder = TrajectoryBuilder(rows, steps=len(schedule), every=every, average=average, reference=reference)
         updates = self._updates()
         with _few_threads(weights):
             for t, multiplier in enumerate(schedule.tolist()):
@@ -195,7 +217,7 @@ class _Run:
                 recorder.after(t, rows)
                 if progress is not None and (t + 1) % 100 == 0:
                     progress(t + 1)
-        shape = tuple(weights.shape[:2])
+        shape = (weights.shape[0], weights.shape[1])
         return recorder.trajectory(shape[1:] if self.single else shape, None if self.single else self.order)
 
     def _updates(self) -> list[Update]:

@@ -4,23 +4,23 @@ A step is W ← (1 - lr·λ)·W - lr·u. Norms need ‖u‖² (and, to be exact,
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gyroscope._checks import check_count
 from gyroscope._types import Array
 
 
-def norm_equation(update2: Any, *, lr: Any, weight_decay: float, norm2: Any) -> Array:
+def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike) -> Array:
     """‖W‖² after each step by CT's equation, from ‖u‖² at each step (held for the time of the step), time first.
 
         ‖W(t)‖² = ‖W(0)‖²·e^(-2λt) + η∫e^(-2λ(t-s))‖u(s)‖²ds,  t = η·n     (CT 8)
 
     It drops ⟨W,u⟩. Under gradient noise momentum points back inwards, and the equation ends low: at β1 = 0.9 down to
-    a nineteenth of the true square (`norm_identity` keeps the term).
+    a nineteenth of the true square (`norm_identity` keeps the term). docs/theory.md, "Errata of the papers".
 
     >>> norm_equation(np.ones(3), lr=0.1, weight_decay=0.0, norm2=1.0).round(2).tolist()
     [1.01, 1.02, 1.03]
@@ -31,7 +31,9 @@ def norm_equation(update2: Any, *, lr: Any, weight_decay: float, norm2: Any) -> 
     return _recursion(keep, gain * u2, norm2)
 
 
-def norm_identity(update2: Any, overlap: Any, *, lr: Any, weight_decay: float, norm2: Any) -> Array:
+def norm_identity(
+    update2: ArrayLike, overlap: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike
+) -> Array:
     """‖W‖² after each step, exactly, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step, time first.
 
         ‖W'‖² = (1-a)²‖W‖² - 2(1-a)·lr·⟨W,u⟩ + lr²‖u‖²,  a = lr·λ
@@ -65,26 +67,30 @@ def direction_flow(
     [1.0, 1.0, 1.0]
     """
     check_count("substeps", substeps, at_least=2)
-    unit, phi = direction, torch.zeros_like(direction)
+    unit = direction
+    phi = torch.zeros_like(direction)
     for u, norm in zip(updates, norms, strict=True):
         push = 2 * lr * u / norm
         for _ in range(substeps):
             pull = norm * phi.square().sum() if as_printed else phi.square().sum() - (push * unit).sum()
             force = -2 * phi - pull * unit - push
-            unit, phi = unit + phi / substeps, phi + force / substeps
+            unit = unit + phi / substeps  # with φ of before its own step, as Euler's method has it
+            phi = phi + force / substeps
         yield unit
 
 
-def _over_time(update2: Any, lr: Any) -> tuple[Array, Array]:
+def _over_time(update2: ArrayLike, lr: ArrayLike) -> tuple[Array, Array]:
     """‖u‖² as an array, and lr of a shape to multiply it: a number, or one for each step."""
-    u2, rate = np.asarray(update2, dtype=np.float64), np.asarray(lr, dtype=np.float64)
+    u2 = np.asarray(update2, dtype=np.float64)
+    rate = np.asarray(lr, dtype=np.float64)
     rate = rate.reshape(rate.shape + (1,) * (u2.ndim - rate.ndim)) if rate.ndim else np.full((1,) * u2.ndim, rate)
     return u2, np.broadcast_to(rate, (len(u2), *rate.shape[1:]))
 
 
-def _recursion(keep: Array, gain: Array, norm2: Any) -> Array:
+def _recursion(keep: Array, gain: Array, norm2: ArrayLike) -> Array:
     """y' = keep·y + gain."""
-    path, y = np.empty_like(gain), np.asarray(norm2, dtype=np.float64)
+    path = np.empty_like(gain)
+    y = np.asarray(norm2, dtype=np.float64)
     for t in range(len(gain)):
         path[t] = y = keep[t] * y + gain[t]
     return path

@@ -14,6 +14,7 @@ from gyroscope.geometry import Split
 LARGEST = 200_000_000
 """Numbers that a record will hold: 800 MB in float32."""
 QUANTITIES = 5
+"""Squares of norm, gradient norm and unit gradient norm; angle; cosine with the reference."""
 
 
 @final
@@ -89,7 +90,7 @@ class Trajectory:
 
 
 @final
-class Recorder:
+class TrajectoryBuilder:
     """Measures a step from the weights before and after it, and averages the last `average` of every `every` steps.
 
     Weights and gradients come as rows, one vector each.
@@ -100,7 +101,9 @@ class Recorder:
         check_count("average", average, at_least=1)
         if average > every:
             raise ValueError(f"average={average} is more than the every={every} steps of one record: lower it")
-        self.every, self.average, self.reference = every, average, reference
+        self.every = every
+        self.average = average
+        self.reference = reference
         records = steps // every
         if records == 0:
             raise ValueError(f"every={every} leaves no record in a run of {steps} steps: lower it")
@@ -119,13 +122,14 @@ class Recorder:
         self._active = t // self.every < len(self._records) and t % self.every >= self.every - self.average
         if self._active:
             self._before.copy_(rows)
-            # Now, because some optimizers write into the gradient.
+            # Before the step, for some optimizers write into the gradient.
             self._grad_norm = torch.linalg.vector_norm(grad, dim=1)
 
     def after(self, t: int, rows: Tensor) -> None:
         """Look at the weights again, and measure."""
         if self._active:
-            angle, cosine = self._split.angle(self._before, rows), torch.zeros_like(self._grad_norm)
+            angle = self._split.angle(self._before, rows)
+            cosine = torch.zeros_like(self._grad_norm)
             if self.reference is not None:
                 cosine = self._split.angle(self._start, rows).cos()
             norm_before, norm = (torch.linalg.vector_norm(w, dim=1) for w in (self._before, rows))
@@ -142,13 +146,13 @@ class Recorder:
             raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
         if order is not None:
             records = records[:, :, np.argsort(order)]
-        norm, grad_norm, unit_grad_norm = np.sqrt(records[:, 0]), np.sqrt(records[:, 1]), np.sqrt(records[:, 2])
+        norm, grad_norm, unit_grad_norm = np.sqrt(records[:, :3]).swapaxes(0, 1)
         steps = (np.arange(len(records)) + 1) * self.every - 1
         cosine = None
         if self.reference is not None:
-            cosine = np.where(
-                (steps - self.average >= self.reference).reshape(-1, *(1,) * len(shape)), records[:, 4], np.nan
-            )
+            # A record that averages steps before the reference has a cosine with nothing.
+            known = steps - self.average >= self.reference
+            cosine = np.where(known.reshape(-1, *(1,) * len(shape)), records[:, 4], np.nan)
         return Trajectory(steps, norm, records[:, 3], grad_norm, unit_grad_norm, cosine)
 
 

@@ -52,8 +52,11 @@ class RuleUpdate(Update):
     """Rules of one kind, with their options as numbers or columns."""
 
     def __init__(self, rules: Sequence[Any], w: Tensor, grad: Tensor) -> None:
-        self.rules, self.w, self.grad = rules, w, grad
-        self.lr, self.weight_decay = self.option("lr"), self.option("weight_decay")
+        self.rules = rules
+        self.w = w
+        self.grad = grad
+        self.lr = self.option("lr")
+        self.weight_decay = self.option("weight_decay")
         self.out = torch.empty_like(w)
 
     def option(self, name: str) -> Number:
@@ -89,7 +92,8 @@ class SGDMUpdate(RuleUpdate):
 
     def __init__(self, rules: Sequence[SGDM], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        self.momentum, self.m = self.option("momentum"), torch.zeros_like(w)
+        self.momentum = self.option("momentum")
+        self.m = torch.zeros_like(w)
         self.l2 = torch.as_tensor(self.weight_decay, dtype=w.dtype, device=w.device)
 
     def __call__(self, t: int, multiplier: float) -> None:
@@ -105,7 +109,9 @@ class AdamUpdate(RuleUpdate):
 
     def __init__(self, rules: Sequence[AdamW | AdamL2], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w)
+        self.beta1, self.beta2 = self.betas()
+        self.m = torch.zeros_like(w)
+        self.v = torch.zeros_like(w)
         self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
@@ -125,13 +131,17 @@ class NAdamUpdate(RuleUpdate):
 
     def __init__(self, rules: Sequence[NAdam | NAdamL2], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w)
+        self.beta1, self.beta2 = self.betas()
+        self.m = torch.zeros_like(w)
+        self.v = torch.zeros_like(w)
         self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
         """AdamW's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) in the place of m̂."""
-        beta1, beta2 = self.beta1, self.beta2
+        beta1 = self.beta1
+        beta2 = self.beta2
         grad = self.with_l2() if self.l2 else self.grad
+        # For its m and v; the direction that it writes is replaced by Nesterov's.
         step.adamw(grad, self.out, self.m, self.v, w1=1 - beta1, w2=1 - beta2, eps=EPS, bias=1.0)
         ahead = beta1 / (1 - beta1 ** (t + 1)) * self.m + (1 - beta1) / (1 - beta1**t) * grad
         torch.div(ahead, self.v.sqrt().add_(EPS), out=self.out).mul_(-((1 - beta2**t) ** 0.5))
@@ -147,7 +157,8 @@ class LionUpdate(RuleUpdate):
 
     def __init__(self, rules: Sequence[Lion], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        (self.beta1, self.beta2), self.m = self.betas(), torch.zeros_like(w)
+        self.beta1, self.beta2 = self.betas()
+        self.m = torch.zeros_like(w)
 
     def __call__(self, t: int, multiplier: float) -> None:
         """w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
@@ -168,7 +179,8 @@ class TransportUpdate(RuleUpdate):
         if not transport:
             return torch.ones_like(m[:, :1])
         new2 = _dot(self.w, self.w)
-        along, across = _dot(self.w, before) / new2, _dot(self.w, m) / new2
+        along = _dot(self.w, before) / new2
+        across = _dot(self.w, m) / new2
         m.mul_(along).addcmul_(before, across, value=-1)
         return _dot(before, before) / new2
 
@@ -179,7 +191,8 @@ class SGDMRTUpdate(TransportUpdate):
 
     def __init__(self, rules: Sequence[SGDMRT], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        self.momentum, self.m = self.option("momentum"), torch.zeros_like(w)
+        self.momentum = self.option("momentum")
+        self.m = torch.zeros_like(w)
 
     def __call__(self, t: int, multiplier: float) -> None:
         """m ← α·m + g + λw, w ← w - lr·m, m ← RT(m)     (SP 76)."""
@@ -193,12 +206,15 @@ class AdamSUpdate(TransportUpdate):
 
     def __init__(self, rules: Sequence[AdamS | AdamSRT], w: Tensor, grad: Tensor) -> None:
         super().__init__(rules, w, grad)
-        (self.beta1, self.beta2), self.m, self.v = self.betas(), torch.zeros_like(w), torch.zeros_like(w[:, :1])
+        self.beta1, self.beta2 = self.betas()
+        self.m = torch.zeros_like(w)
+        self.v = torch.zeros_like(w[:, :1])  # one number for each vector
         self.transport = rules[0].transports_momentum
 
     def __call__(self, t: int, multiplier: float) -> None:
         """Adam's step with one v per vector; Adam-SRT: m ← RT(m), v ← v·‖w‖²/‖w'‖²     (SP Algorithm 1)."""
-        beta1, beta2 = self.beta1, self.beta2
+        beta1 = self.beta1
+        beta2 = self.beta2
         grad = self.with_l2()
         self.v = beta2 * self.v + (1 - beta2) * _dot(grad, grad) / grad.shape[1]
         self.m.mul_(beta1).add_((1 - beta1) * grad)
@@ -230,10 +246,10 @@ def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
     if type(optimizer) not in UPDATES:
         known = ", ".join(rule.__name__ for rule in UPDATES)
         raise ValueError(
-            f"there is no built-in update for {type(optimizer).__name__}, only for {known}: pass a function that makes "
+            f"there is no built-in update for {optimizer.name}, only for {known}: pass a function that makes "
             "an optimizer, for example lambda params: torch.optim.Muon(params, lr=1e-3)"
         )
-    return (type(optimizer).__name__, optimizer.corrected_decay, getattr(optimizer, "nesterov", False))
+    return (optimizer.name, optimizer.corrected_decay, optimizer.settings.get("nesterov", False))
 
 
 def _add_(x: Tensor, y: Tensor, factor: Number) -> Tensor:

@@ -97,3 +97,12 @@ def test_a_path_goes_on_where_another_ended():
 def test_bad_input_is_quoted(call, quoted):
     with pytest.raises(ValueError, match=quoted):
         call()
+
+
+def test_one_starting_norm_serves_all_runs():
+    unit_grad2 = np.full((50, 3), [0.5, 1.0, 2.0])
+    together = sgdm_map(unit_grad2, lr=0.1, weight_decay=1e-2, momentum=0.9, norm2=4.0)
+    for run in range(3):
+        alone = sgdm_map(unit_grad2[:, run], lr=0.1, weight_decay=1e-2, momentum=0.9, norm2=4.0)
+        np.testing.assert_array_equal(together.norm2[:, run], alone.norm2)
+        np.testing.assert_array_equal(together.angular_update[:, run], alone.angular_update)

@@ -58,7 +58,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     path = random_walk(
         config.rules,
         steps=config.steps,
-        norm=norms,
+        norm=np.array(norms),
         shape=(config.vectors, config.fan_in),
         every=config.steps // RECORDS,
         reference=config.steps // 4 - 1,

@@ -67,7 +67,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     decay: float = trial.part
     steps = round(LIFETIMES / decay)
     options: dict[str, Any] = {"steps": steps, "every": 10, "average": 2, "seed": trial.seed}
-    norms = [eq.norm for eq in config.equilibria(decay)]
+    norms: list[Any] = [eq.norm for eq in config.equilibria(decay)]
     *rules, muon = config.rules(decay)
     shape = (config.vectors, config.fan_in)
     rows = random_walk(rules, norm=norms[:-1], shape=shape, progress=trial.progress(steps), **options)
