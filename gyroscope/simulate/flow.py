@@ -85,6 +85,7 @@ def flow(
         return pytree.tree_unflatten([p.view(shape) for p, shape in zip(parts, shapes, strict=True)], form)
 
     gradient = grad(lambda flat, *batch: loss(tree(flat), *batch))
+    # All parameters in one vector: a sub-step is then a dozen operations, whatever the tree.
     theta = torch.cat([leaf.detach().flatten() for leaf in leaves])
     motion = _Motion(theta, lr, 0.0 if coupled else weight_decay, betas, substeps)
     for n in range(steps):

@@ -41,6 +41,7 @@ class TangentNoise:
     """
 
     def __init__(self, weights: Tensor, unit_grad_norm: Tensor, generator: torch.Generator, independent: bool) -> None:
+        # Of C directions C - 1 are tangent: with this factor the RMS norm of the gradient is exact.
         self._unit = unit_grad_norm / (weights.shape[2] - 1) ** 0.5
         self._noise = noise(tuple(weights.shape[0 if independent else 1 :]), weights, generator)
 

@@ -150,6 +150,7 @@ class _Simulation:
         dtype: torch.dtype,
         device: str | torch.device,
     ) -> None:
+        # float16 and bfloat16 round away the steps that are to be measured.
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype={dtype} is too coarse to follow small angles: use torch.float32 or torch.float64")
         if len(shape) != 2 or shape[0] < 1 or shape[1] < 2:
@@ -182,6 +183,7 @@ class _Simulation:
 
     def place(self, norm: Tensor | None, independent: bool) -> None:
         """Start all settings in the same random directions unless `independent`, at these norms or as a torch layer."""
+        # One draw for all settings, or one for each.
         first = torch.empty_like(self.weights if independent else self.weights[:1])
         if norm is None:
             bound = first.shape[2] ** -0.5

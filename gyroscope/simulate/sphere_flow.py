@@ -26,6 +26,7 @@ def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, nor
     [1.01, 1.02, 1.03]
     """
     u2, rate = _over_time(update2, lr)
+    # ‖u‖² is constant during a step, so the integral over the step is closed.
     keep = np.exp(-2 * rate * weight_decay)
     gain = rate * (1 - keep) / (2 * weight_decay) if weight_decay else rate**2
     return _recursion(keep, gain * u2, norm2)

@@ -111,6 +111,7 @@ class TrajectoryBuilder:
             raise ValueError(f"{records} records × {len(rows)} vectors do not fit in memory: raise every={every}")
         if reference is not None and not 0 <= reference < steps:
             raise ValueError(f"reference={reference} is not a step of a run of {steps} steps")
+        # Sums of squares and angles in the weights' own precision: a record averages few steps.
         self._records = rows.new_zeros(records, QUANTITIES, len(rows))
         self._split = Split()
         self._before = torch.empty_like(rows)

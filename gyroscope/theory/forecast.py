@@ -55,10 +55,12 @@ class Forecast:
     def settled_after(self, start: int) -> tuple[Any, Any]:
         """`settled_at` and `falls_out_at`, counted from step `start`: while lr climbs, equilibrium only passes by."""
         settled = self._settled(start)
+        # Only what has settled can fall out: a start above equilibrium is on its way in.
         out = self.norm > self.rule.falls_out_ratio * self.equilibrium_norm
         return _first(settled), _first(np.maximum.accumulate(settled, axis=0) & out)
 
     def _settled(self, start: int) -> Mask:
+        # At a learning rate of 0 the equilibrium norm is 0 and the quotient inf or NaN: not near, and no warning.
         near: Mask = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
         near[:start] = False
         return near
@@ -71,6 +73,7 @@ class Forecast:
     @property
     def filled_over_rotation(self) -> Any:
         """The same once the momentum has filled, three of its memories into the run."""
+        # After three memories a momentum has 95 % of its size.
         filled = min(round(3 * self.rule.momentum_memory), len(self.lr) - 1)
         return _plain(over(self.angular_update[filled], self.equilibrium_angular_update[filled]))
 
@@ -118,6 +121,7 @@ def forecast(
         raise ValueError(
             f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
         )
+    # A copy, for the motion writes into it; one column at least, also where no layers were given.
     start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
     norms, angle = _follow(rule.motion(start2), lr, weights, progress)
     equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
@@ -158,6 +162,7 @@ def _equilibria(
 def _follow(motion: Motion, lr: Array, weights: Weights, progress: Callable[[int], None] | None) -> tuple[Array, Array]:
     """Norms after each step and the angle of each step."""
     norm, angle = np.empty((2, len(lr), motion.norm2.size))
+    # Absurd settings overflow; the check below turns that into a sentence.
     with np.errstate(all="ignore"):
         for first in range(0, len(lr), BLOCK):
             block = slice(first, first + BLOCK)

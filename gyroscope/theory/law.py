@@ -107,6 +107,7 @@ def leading_order(decay: Number, tau: Number, update_rms: Number | None) -> Equi
 
 def never_settles(update_rms: Number) -> Equilibrium:
     """Without decay nothing balances the growth: an ever larger norm, ever slower rotation."""
+    # Sums and products with update_rms give the limits its shape, a number's or an array's.
     return Equilibrium(0.0 * update_rms, np.inf + update_rms, update_rms, np.inf + update_rms)
 
 

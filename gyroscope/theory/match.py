@@ -66,6 +66,7 @@ def match(
 
     free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
     guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
+    # A trial tells which quantities the other rule can have at all with these inputs.
     trial = other(**guess, **fixed).equilibrium(**inputs)
     known = [name for name in QUANTITIES if _value(target, name) is not None and _value(trial, name) is not None]
     kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
@@ -93,12 +94,14 @@ def _solve(
         eq = other(**values, **fixed).equilibrium(**inputs)
         return np.log([float(_value(eq, name)) / want for name, want in target.items()])
 
+    # In logarithms, lr and weight decay stay positive and every equilibrium is nearly a plane.
     x = np.log([guess[name] for name in free])
     try:
         if not all(0 < want < np.inf for want in target.values()):
             raise ValueError("nothing to keep: without lr or decay there is no equilibrium")
         for _ in range(60):  # a dozen are enough from any guess that is not absurd
             here = gap(x)
+            # Differences of 1e-6 give the slope to about 1e-9, enough for quadratic convergence down to rounding.
             if np.abs(here).max(initial=0.0) < 1e-12:
                 break
             jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(free))], axis=1)

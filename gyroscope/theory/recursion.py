@@ -36,6 +36,7 @@ class Step(NamedTuple):
     def angles(self, before2: Array) -> Array:
         """Angle of each step of a block, in radians; `before2` is E‖w‖² before the first."""
         start2 = np.concatenate([before2[None], self.norm2[:-1]])
+        # Rounding may bring the difference below 0 where a step is purely radial.
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
         along = (1 - self.decay) * start2 - self.cross
         # arcsin takes half the time of arctan2, and all digits of a small angle are in `across2`.
@@ -52,6 +53,7 @@ class Motion(ABC):
 
     def advance(self, lr: Array, weights: Weights) -> Step:
         """Take the next steps, at these learning rates; arrays are (steps, layers)."""
+        # In blocks, so that the tables of coefficients stay in the processor's cache.
         blocks = []
         for first in range(0, len(lr), BLOCK):
             part = lr[first : first + BLOCK]
@@ -122,6 +124,7 @@ class LinearRule:
         keep = 1 - decay[:, None]
         scale = scale[:, None]
         D = self.D or Scale()
+        # 13 columns: D, and four moments for each of s⁰, s¹ and s²; w' is quadratic in s at most.
         forms = np.zeros((len(decay), 6, 13))
         plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
         once[:, 0] = scale * WEIGHT.dot(self.update)
@@ -131,8 +134,10 @@ class LinearRule:
         plain[:, 4] = keep * WEIGHT.dot(self.momentum)
         once[:, 4] = -scale * self.update.dot(self.momentum)
         plain[:, 5] = self.momentum.dot(self.momentum)
+        # Without D the step size is known beforehand: the powers of s merge into one set of columns.
         if not self.D:
             return np.concatenate([forms[:, :, :1], plain + once + twice], axis=2)
+        # D' needs the moments after the step, which are rows 3 to 5.
         forms[:, 2] = D.weight * forms[:, 3] + D.cross * forms[:, 4] + D.momentum * forms[:, 5]
         forms[:, 2, 0] = D.keep
         return forms
@@ -162,6 +167,7 @@ class LinearMotion(Motion):
         self.rule = rule
         self.inputs = inputs
         tables = np.zeros((2, 15, norm2.size))
+        # Moments start at zero but for the norm; Adam's D begins with the decay's share, λ²·E‖w‖².
         tables[0, 2] = norm2 * (rule.D.weight if rule.D else 0.0)
         tables[0, 3] = norm2
         basis = slice(2, 15 if rule.D else 7)

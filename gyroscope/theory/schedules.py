@@ -33,6 +33,7 @@ class Schedule:
 
     def __call__(self, t: Number) -> Number:
         """The multiplier at step t, a number or an array of steps."""
+        # t + 1, so that the first step already moves; at t = warmup - 1 the ramp reaches 1.
         return np.minimum(1.0, (t + 1) / max(self.warmup, 1)) * self.body(t)
 
 
@@ -91,6 +92,7 @@ def inverse_sqrt(steps: int, warmup: int = 0) -> Schedule:
     >>> [f"{m:.2f}" for m in inverse_sqrt(5, warmup=2)(np.arange(5))]
     ['0.50', '1.00', '0.82', '0.71', '0.63']
     """
+    # Scaled so that the curve meets the end of the ramp without a jump.
     start = max(warmup, 1)
     return Schedule("inverse_sqrt", steps, warmup, lambda t: (start / np.maximum(t + 1, start)) ** 0.5)
 
@@ -123,6 +125,7 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
     elif steps is None:
         raise ValueError("steps is missing: say how many steps the run has, steps=…, or pass a schedule that knows")
     else:
+        # One call for each step: a user's function need not take arrays.
         values = np.ones(steps) if schedule is None else np.array([float(schedule(t)) for t in range(steps)])
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
@@ -133,4 +136,5 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
 
 
 def _progress(t: Number, steps: int, warmup: int) -> Number:
+    # Clipped below, for during the warmup the body stands at its start; above, for t may go beyond the run.
     return np.clip((t - warmup) / max(steps - warmup, 1), 0.0, 1.0)

@@ -108,6 +108,7 @@ def correct(
         )
     if not np.all(np.isfinite(decay_error)):
         raise ValueError(f"decay_error={decay_error} must be finite: leave out vectors without a gradient or a norm")
+    # Below 0 the vector is pushed outwards for good; the limit of the formulas is the same as at 0.
     lambda_err = np.maximum(decay_error, 0.0)
     with np.errstate(divide="ignore"):
         return Corrected(angular_update * lambda_err**0.5, norm * (gradient_error / lambda_err) ** norm_power)

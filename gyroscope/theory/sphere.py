@@ -202,6 +202,7 @@ def lr_without_decay(lr: float, weight_decay: float, k: int | Integers) -> Value
     if np.any(np.asarray(k) < 0):
         raise ValueError(f"k={k} is not a step: the first is 0")
     with np.errstate(over="ignore"):
+        # log1p, for lr·λ is often below the rounding of 1.
         rate = lr * np.exp(-(2 * np.asarray(k) + 1) * np.log1p(-lr * weight_decay))
     return float(rate) if rate.ndim == 0 else rate
 

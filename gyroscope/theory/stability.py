@@ -80,6 +80,8 @@ def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) ->
     """
     gamma, beta = _checked(beta1, beta2)
     steps = step_array("n", n)
+    # expm1 and log keep the digits of 1 - β^(n+1) where β is near 1. The growth e^(n·rate) is taken out of the series
+    # and multiplied last: it alone may exceed a float's range, and is inf then.
     with np.errstate(divide="ignore", over="ignore"):
         unbias = np.sqrt(-np.expm1((steps + 1) * np.log(beta))) / -np.expm1((steps + 1) * np.log(gamma))
         if exact:

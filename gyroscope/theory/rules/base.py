@@ -93,6 +93,7 @@ class UpdateRule(ABC):
 
     def replace(self, **changes: Any) -> Self:
         """The same rule with some settings changed, and checked again."""
+        # Every rule is a dataclass, which an abstract base class cannot say.
         return replace(self, **changes)  # type: ignore[type-var]
 
     @property

@@ -98,6 +98,7 @@ class TransportedMotion(Motion):
     def _block(self, lr: Array, weights: Weights) -> Step:
         decay = lr * self.rule.weight_decay
         keep2 = (1 - decay) ** 2
+        # Transport keeps E‖m‖²·‖w‖² free of the weight, so that it is known for all steps beforehand.
         scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
         y = self.norm2
         g2_unit = np.broadcast_to(weights.unit_grad_norm**2, y.shape).copy()

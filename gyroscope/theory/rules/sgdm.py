@@ -74,6 +74,7 @@ class HeavyBall:
         m_update_h = new + old * alpha * k
         m_update_r = new * alpha + old + 2 * old * alpha * alpha * k
         # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
+        # Both are linear in e, so the quotients stay valid for arrays of learning rates.
         return (
             2 * new * (1 - alpha) + 2 * old,
             2 * new * m_update_r - square_r,
