@@ -68,12 +68,18 @@ class RuleUpdate(Update):
         beta1, beta2 = (self._spread([rule.betas[i] for rule in self.rules]) for i in range(2))
         return beta1, beta2
 
-    def decoupled_step(self, multiplier: float) -> None:
-        """w ← w - a·w + lr·out: not (1-a)·w, whose factor float32 would round."""
+    def move_along(self, multiplier: float) -> None:
+        """w ← w - a·w + lr·out, a = 0 where the decay is in the gradient."""
         lr = multiplier * self.lr
-        corrected = multiplier if self.rules[0].corrected_decay else 1.0
-        _add_(self.w, self.w, -corrected * lr * self.weight_decay)
+        if self.rules[0].is_decoupled:
+            corrected = multiplier if self.rules[0].corrected_decay else 1.0
+            # Not (1-a)·w, whose factor float32 would round.
+            _add_(self.w, self.w, -corrected * lr * self.weight_decay)
         _add_(self.w, self.out, lr)
+
+    def loss_gradient(self) -> Tensor:
+        """g, with λw where the decay is in the gradient."""
+        return self.grad if self.rules[0].is_decoupled else self.with_l2()
 
     def with_l2(self) -> Tensor:
         """g + λw."""
@@ -100,7 +106,7 @@ class SGDMUpdate(RuleUpdate):
         """w ← w - lr·m, or Nesterov's combination."""
         nesterov = self.rules[0].nesterov
         step.sgd(self.grad, self.out, self.m, w=self.w, l2=self.l2, momentum=self.momentum, nesterov=nesterov)
-        _add_(self.w, self.out, multiplier * self.lr)
+        self.move_along(multiplier)
 
 
 @final
@@ -112,17 +118,13 @@ class AdamUpdate(RuleUpdate):
         self.beta1, self.beta2 = self.betas()
         self.m = torch.zeros_like(w)
         self.v = torch.zeros_like(w)
-        self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
         """w ← (1-a)·w - lr·m̂/√v̂, or with L2 in the gradient and a = 0."""
-        grad = self.with_l2() if self.l2 else self.grad
+        grad = self.loss_gradient()
         bias = (1 - self.beta1**t) / (1 - self.beta2**t) ** 0.5
         step.adamw(grad, self.out, self.m, self.v, w1=1 - self.beta1, w2=1 - self.beta2, eps=EPS, bias=bias)
-        if self.l2:
-            _add_(self.w, self.out, multiplier * self.lr)
-        else:
-            self.decoupled_step(multiplier)
+        self.move_along(multiplier)
 
 
 @final
@@ -134,21 +136,17 @@ class NAdamUpdate(RuleUpdate):
         self.beta1, self.beta2 = self.betas()
         self.m = torch.zeros_like(w)
         self.v = torch.zeros_like(w)
-        self.l2 = not rules[0].is_decoupled
 
     def __call__(self, t: int, multiplier: float) -> None:
         """AdamW's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) in the place of m̂."""
         beta1 = self.beta1
         beta2 = self.beta2
-        grad = self.with_l2() if self.l2 else self.grad
+        grad = self.loss_gradient()
         # For its m and v; the direction that it writes is replaced by Nesterov's.
         step.adamw(grad, self.out, self.m, self.v, w1=1 - beta1, w2=1 - beta2, eps=EPS, bias=1.0)
         ahead = beta1 / (1 - beta1 ** (t + 1)) * self.m + (1 - beta1) / (1 - beta1**t) * grad
         torch.div(ahead, self.v.sqrt().add_(EPS), out=self.out).mul_(-((1 - beta2**t) ** 0.5))
-        if self.l2:
-            _add_(self.w, self.out, multiplier * self.lr)
-        else:
-            self.decoupled_step(multiplier)
+        self.move_along(multiplier)
 
 
 @final
@@ -163,7 +161,7 @@ class LionUpdate(RuleUpdate):
     def __call__(self, t: int, multiplier: float) -> None:
         """w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
         step.lion(self.grad, self.out, self.m, w1=1 - self.beta1, w2=1 - self.beta2)
-        self.decoupled_step(multiplier)
+        self.move_along(multiplier)
 
 
 class TransportUpdate(RuleUpdate):

@@ -7,11 +7,12 @@ from gyroscope.theory.match import Match, match
 from gyroscope.theory.rules.adam_l2 import AdamL2
 from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
-from gyroscope.theory.rules.base import Rule, UpdateRule
+from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.fixed_norm import FixedNorm, Hyperball
 from gyroscope.theory.rules.lion import Lion
 from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam, NAdamL2
+from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, with_warmup

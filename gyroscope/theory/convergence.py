@@ -185,8 +185,8 @@ def angle_variance(
 
         lr·weight_decay·(1-α)/(2·(1+α²))·variance/mean²     (ours)
 
-    Derived in docs/theory.md, "Scatter of norm and angle under SGDM". For SGD the angle varies, relatively, half as much as L_t. Leading order in lr·weight_decay and in the fluctuations
-    of L_t.
+    Derived in docs/theory.md, "Scatter of norm and angle under SGDM". For SGD the angle varies, relatively, half as
+    much as L_t. Leading order in lr·weight_decay and in the fluctuations of L_t.
 
     >>> f"{angle_variance(lr=0.1, weight_decay=5e-4, variance=0.1, mean=1.0):.2e}"
     '2.50e-06'

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from gyroscope._types import Array
 from gyroscope.theory.law import Equilibrium
-from gyroscope.theory.rules.base import MEANING, Rule, UpdateRule
+from gyroscope.theory.rules.base import MEANING, UpdateRule
+from gyroscope.theory.rules.rule import Rule
 
 QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
 """What two rules can have in common, in the order in which it is kept."""

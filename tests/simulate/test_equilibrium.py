@@ -104,9 +104,9 @@ def test_the_forecast_follows_the_time_course(schedule):
     walk = random_walk(rules, schedule, norm=norms, unit_grad_norm=GRADIENT, shape=(96, 256))
     norm, angle = np.sqrt((walk.norm**2).mean(2)), walk.angular_update.mean(2)
     for i, rule in enumerate(rules):
-        told = forecast(rule, schedule, norm=norms[i], **known)
-        np.testing.assert_allclose(norm[50:, i], told.norm[50:], rtol=0.01, err_msg=str(rule))
-        measured, expected = (x[50:].reshape(-1, 50).mean(1) for x in (angle[:, i], told.angular_update))
+        predicted = forecast(rule, schedule, norm=norms[i], **known)
+        np.testing.assert_allclose(norm[50:, i], predicted.norm[50:], rtol=0.01, err_msg=str(rule))
+        measured, expected = (x[50:].reshape(-1, 50).mean(1) for x in (angle[:, i], predicted.angular_update))
         np.testing.assert_allclose(measured, expected, rtol=0.02, err_msg=str(rule))
 
 

@@ -178,9 +178,9 @@ def test_a_vector_without_gradient_only_decays():
 
 
 def test_progress_is_told_now_and_then():
-    told = []
-    random_walk(AdamW(0.02, 0.5), steps=250, progress=told.append, **SMALL)
-    assert told == [100, 200]
+    reported = []
+    random_walk(AdamW(0.02, 0.5), steps=250, progress=reported.append, **SMALL)
+    assert reported == [100, 200]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""A rule of one's own: the one law with a decay, a correlation time and a size of the update that the user gives."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from gyroscope._checks import check_fraction, check_non_negative, check_positive
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, Equilibrium, Weights, law, leading_order
+from gyroscope.theory.recursion import StationaryMotion
+from gyroscope.theory.rules.base import UpdateRule
+
+
+@final
+@dataclass(frozen=True)
+class Rule(UpdateRule):
+    """An update rule of one's own, through the one law: w <- (1 - decay)·w - u.
+
+    `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average); the exact form
+    takes the autocorrelation for geometric. `update_rms` is the RMS norm of one vector's u; without it norms are left
+    out. A schedule multiplies decay and update alike. Ours: docs/theory.md, "The one law".
+
+    >>> mine = Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01)
+    >>> f"{mine.equilibrium().norm:.3f} {mine.equilibrium(leading_order=True).angular_update:.5f}"
+    '3.081 0.00324'
+    """
+
+    decay: float
+    correlation_time: float
+    update_rms: float | None = None
+
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # its decay is a fraction per step, not per lr
+    has_weight_decay: ClassVar[bool] = False
+    lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
+    needs: ClassVar[tuple[str, ...]] = ()
+    norm_power: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        check_fraction("decay", self.decay)
+        check_positive("correlation_time", self.correlation_time)
+        if self.update_rms is not None:
+            check_non_negative("update_rms", self.update_rms)
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The one law."""
+        update_rms = None if self.update_rms is None else lr * self.update_rms
+        if leading:
+            return leading_order(lr * self.decay, self.correlation_time, update_rms)
+        return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
+
+    def motion(self, norm2: Array) -> StationaryMotion:
+        """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
+        update_rms = self.update_rms
+        if update_rms is None:
+            raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
+        correlation = self._correlation
+        return StationaryMotion(norm2, lambda lr, _: (lr * self.decay, lr * update_rms, correlation))
+
+    @property
+    def _correlation(self) -> Correlation:
+        # The average whose τ this is: τ = (1+β)/(1-β).
+        return Correlation.of_average((self.correlation_time - 1) / (self.correlation_time + 1))
