@@ -156,9 +156,9 @@ def lab_help(context: typer.Context) -> None:
 @lab.command("list")
 def lab_list(out: RESULTS = Path("results")) -> None:
     """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
-    from gyroscope.lab.console import CatalogueText
+    from gyroscope.lab.console import catalogue_text
 
-    show(CatalogueText(out))
+    show(catalogue_text(out))
 
 
 @lab.command("run")
@@ -177,9 +177,9 @@ def lab_run(
 @lab.command("show")
 def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
     """What was measured here: each claim beside its number."""
-    from gyroscope.lab.console import ExperimentText
+    from gyroscope.lab.console import experiment_text
 
-    show(ExperimentText(id, out))
+    show(experiment_text(id, out))
 
 
 @app.command()

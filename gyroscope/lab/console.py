@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -29,7 +29,7 @@ def run_experiments(
     for number, entry in enumerate(entries, 1):
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
             run(entry.id, size, seeds, out, report)
-        show(ExperimentText(entry.id, out))
+        show(experiment_text(entry.id, out))
 
 
 @contextmanager
@@ -48,80 +48,73 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
             raise
 
 
-class CatalogueText:
+def catalogue_text(out: Path) -> Group:
     """Every figure and table: what it claims, what it costs, and whether it has been run in `out`."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        entries = catalogue().values()
-        for paper, title in PAPERS.items():
-            table = Table(title=title, title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False)
-            table.add_column("id", no_wrap=True)
-            table.add_column("claim", ratio=2)
-            table.add_column("quick", no_wrap=True, justify="right")
-            table.add_column("paper", no_wrap=True, justify="right")
-            table.add_column("here", ratio=1)
-            for entry in entries:
-                if entry.id.startswith(f"{paper}/"):
-                    costs = (entry.cost.get(size, "") for size in ("quick", "paper"))
-                    table.add_row(entry.id, entry.claim, *costs, self._state(entry))
-            yield table
-            yield Text()
-        ready = sum(entry.implemented for entry in entries)
-        yield Text(f"{ready} of {len(entries)} can be run: gyroscope lab run <id> [--size quick|paper]")
-
-    def _state(self, entry: CatalogueEntry) -> Text:
-        if not entry.implemented:
-            return Text(entry.note, style="dim")
-        record = ExperimentRecord.read(self.out, entry.id)
-        if record is None:
-            return Text("not run")
-        all_hold = all(claim.holds for claim in record.claims)
-        return Text(f"{record.verdict} ({record.data['size']})", style="green" if all_hold else "red")
+    entries = catalogue().values()
+    parts: list[Table | Text] = []
+    for paper, title in PAPERS.items():
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False)
+        table.add_column("id", no_wrap=True)
+        table.add_column("claim", ratio=2)
+        table.add_column("quick", no_wrap=True, justify="right")
+        table.add_column("paper", no_wrap=True, justify="right")
+        table.add_column("here", ratio=1)
+        for entry in entries:
+            if entry.id.startswith(f"{paper}/"):
+                costs = (entry.cost.get(size, "") for size in ("quick", "paper"))
+                table.add_row(entry.id, entry.claim, *costs, _state(entry, out))
+        parts += [table, Text()]
+    ready = sum(entry.implemented for entry in entries)
+    parts.append(Text(f"{ready} of {len(entries)} can be run: gyroscope lab run <id> [--size quick|paper]"))
+    return Group(*parts)
 
 
-class ExperimentText:
+def _state(entry: CatalogueEntry, out: Path) -> Text:
+    if not entry.implemented:
+        return Text(entry.note, style="dim")
+    record = ExperimentRecord.read(out, entry.id)
+    if record is None:
+        return Text("not run")
+    all_hold = all(claim.holds for claim in record.claims)
+    return Text(f"{record.verdict} ({record.data['size']})", style="green" if all_hold else "red")
+
+
+def experiment_text(name: str, out: Path) -> Group:
     """One experiment: its claims with prediction, measurement and verdict, or how to run it.
 
     ValueError with the nearest ids where there is none of this name.
     """
+    entry = entry_of(name)
+    parts: list[Table | Text] = [Text(f"{entry.id}: {entry.claim}", style="bold")]
+    if entry.details:
+        parts.append(Text(" ".join(entry.details.split())))
+    record = ExperimentRecord.read(out, name)
+    if not entry.implemented:
+        parts.append(Text(f"Cannot be run: {entry.note}."))
+    elif record is None:
+        cost = ", ".join(f"{size} {time}" for size, time in entry.cost.items())
+        parts.append(Text(f"Not run here. gyroscope lab run {entry.id}   ({cost})"))
+    else:
+        figure = figure_path(out, name)
+        where = f", figure {figure}" if figure else ""
+        parts += [_claims_table(record), Text(_origin(record) + where, style="dim")]
+    return Group(*parts)
 
-    def __init__(self, name: str, out: Path) -> None:
-        self.entry = entry_of(name)
-        self.record = ExperimentRecord.read(out, name)
-        self.figure = figure_path(out, name)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"{self.entry.id}: {self.entry.claim}", style="bold")
-        if self.entry.details:
-            yield Text(" ".join(self.entry.details.split()))
-        if not self.entry.implemented:
-            yield Text(f"Cannot be run: {self.entry.note}.")
-        elif self.record is None:
-            cost = ", ".join(f"{size} {time}" for size, time in self.entry.cost.items())
-            yield Text(f"Not run here. gyroscope lab run {self.entry.id}   ({cost})")
-        else:
-            yield self._claims(self.record)
-            yield Text(self._origin(self.record), style="dim")
+def _claims_table(record: ExperimentRecord) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False)
+    table.add_column("claim", ratio=3)
+    table.add_column("predicted", justify="right", no_wrap=True)
+    table.add_column("measured", justify="right", ratio=1, min_width=13)
+    table.add_column("tolerance", no_wrap=True)
+    table.add_column("holds", no_wrap=True)
+    for claim in record.claims:
+        verdict = Text("yes", style="green") if claim.holds else Text("NO", style="bold red")
+        table.add_row(claim.sentence, f"{claim.predicted:.4g}", str(claim.measured), claim.tolerance, verdict)
+    return table
 
-    def _claims(self, record: ExperimentRecord) -> Table:
-        table = Table(box=None, expand=True, pad_edge=False)
-        table.add_column("claim", ratio=3)
-        table.add_column("predicted", justify="right", no_wrap=True)
-        table.add_column("measured", justify="right", ratio=1, min_width=13)
-        table.add_column("tolerance", no_wrap=True)
-        table.add_column("holds", no_wrap=True)
-        for claim in record.claims:
-            verdict = Text("yes", style="green") if claim.holds else Text("NO", style="bold red")
-            table.add_row(claim.sentence, f"{claim.predicted:.4g}", str(claim.measured), claim.tolerance, verdict)
-        return table
 
-    def _origin(self, record: ExperimentRecord) -> str:
-        data = record.data
-        figure = f", figure {self.figure}" if self.figure else ""
-        return (
-            f"{data['size']} size, n = {data['n']}, {data['seconds']:g} s, {data['date'][:10]}, "
-            f"torch {data['versions']['torch']}, {record.commit}{figure}"
-        )
+def _origin(record: ExperimentRecord) -> str:
+    data = record.data
+    run = f"{data['size']} size, n = {data['n']}, {data['seconds']:g} s, {data['date'][:10]}"
+    return f"{run}, torch {data['versions']['torch']}, {record.commit}"

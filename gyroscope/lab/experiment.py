@@ -24,14 +24,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from gyroscope._types import Array
 from gyroscope.lab.catalogue import implemented_entry
 from gyroscope.lab.claims import Claim
 
-FloatArray = NDArray[np.float64]
 Measurements = Mapping[str, ArrayLike]
 C = TypeVar("C")
 
@@ -69,11 +68,11 @@ class Result(Generic[C]):
     """What was measured: arrays by name, the seed along their first axis (then the part, where there are parts)."""
 
     config: C
-    values: dict[str, FloatArray]
+    values: dict[str, Array]
     seconds: float = 0.0
     """Time that all trials took, also before an interruption."""
 
-    def __getitem__(self, name: str) -> FloatArray:
+    def __getitem__(self, name: str) -> Array:
         """The measured array of this name."""
         if name not in self.values:
             raise KeyError(f"nothing was measured under {name!r}; there are {', '.join(self.values)}")

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 
 from gyroscope._files import write_text
@@ -56,8 +56,7 @@ def panels(courses: dict[str, NDArray[np.float64]], steps: NDArray[np.intp], tit
     lines = ({"color": COLOURS[0], **MEASURED}, PREDICTED | {"color": COLOURS[1]})
     for (label, course), line in zip(courses.items(), lines, strict=True):
         for i, y in enumerate(course):
-            trace = Scatter(x=steps, y=y, name=label, line=line, showlegend=i == 0)
-            figure.add_trace(trace, row=i // 4 + 1, col=i % 4 + 1)
+            figure.add_scatter(x=steps, y=y, name=label, line=line, showlegend=i == 0, row=i // 4 + 1, col=i % 4 + 1)
     figure.update_xaxes(showticklabels=False)
     figure.update_yaxes(tickfont_size=10)
     return styled(figure, title).update_layout(height=700)

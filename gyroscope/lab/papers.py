@@ -1,5 +1,6 @@
 """The figures and tables of the papers that no file here shows yet, with what they claim and what they would need."""
 
+# The papers by the name of their folder.
 PAPERS = {
     "re": "Rotational Equilibrium (Kosson et al. 2024)",
     "smd": "Spherical Motion Dynamics (Wan et al. 2020)",
@@ -7,7 +8,6 @@ PAPERS = {
     "ct": "Continuous-Time Adam",
     "beyond": "Beyond the papers",
 }
-"""The papers by the name of their folder."""
 
 DRAWING = "a drawing"
 SETTINGS = "a list of settings"
@@ -17,10 +17,7 @@ TODO = "not implemented"
 NOT_IMPLEMENTED: dict[str, tuple[str, str]] = {
     "re/fig1": ("Angular updates of all normalised neurons meet at one value", DRAWING),
     "re/fig2": ("Equilibrium seen as balance of norm, and as a random walk", DRAWING),
-    "re/fig3": (
-        "With lr·wd held constant accuracy has an optimum, and the rotation is as predicted",
-        f"{TODO}: needs CIFAR-10",
-    ),
+    "re/fig3": ("At constant lr·wd accuracy has an optimum; the rotation is as predicted", f"{TODO}: needs CIFAR-10"),
     "re/fig4": ("Adam+L2 rotates its layers unequally and loses to AdamW", f"{TODO}: needs CIFAR-10"),
     "re/fig5": ("Rotational SGDM needs less tuning and no warmup", f"{TODO}: needs CIFAR-100, ImageNet"),
     "re/fig6": ("The norm balances a gradient part and a decay part", DRAWING),
@@ -31,10 +28,7 @@ NOT_IMPLEMENTED: dict[str, tuple[str, str]] = {
     "re/fig12": ("Imbalanced rotation costs accuracy", f"{TODO}: needs CIFAR-10"),
     "re/fig13": ("A GPT's perplexity has an optimum at constant lr·wd", f"{TODO}: needs a text corpus"),
     "re/fig14": ("AdamW over-rotates before equilibrium, its rotational variant does not", f"{TODO}: needs ImageNet"),
-    "re/fig15": (
-        "Rotational variants tolerate beta, centring and granularity",
-        f"{TODO}: needs CIFAR-10, a text corpus",
-    ),
+    "re/fig15": ("Rotational variants tolerate beta, centring and granularity", f"{TODO}: needs CIFAR-10, text"),
     "re/table2": ("Rotational AdamW matches AdamW with the same settings", f"{TODO}: needs seven data sets"),
     "re/table3": ("Rotational SGDM and Lion match theirs", f"{TODO}: needs CIFAR-10, a text corpus"),
     "re/table4": ("Set-ups of the experiments", SETTINGS),

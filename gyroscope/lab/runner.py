@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ import torch
 from gyroscope._checks import check_count
 from gyroscope._files import write_text
 from gyroscope.lab.catalogue import entry_of
-from gyroscope.lab.claims import Claim
 from gyroscope.lab.experiment import Experiment, Result, load
 from gyroscope.lab.figures import write_figure
 from gyroscope.lab.results import ExperimentRecord, describe, write_readme, write_record
@@ -22,22 +21,13 @@ from gyroscope.lab.trials import run_trials
 Size = Literal["quick", "paper"]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run: its claims, and the paths of record and figure."""
-
-    claims: list[Claim]
-    record: Path
-    figure: Path
-
-
 def run(
     name: str,
     size: Size = "quick",
     seeds: int | None = None,
     out: Path = Path("results"),
     report: Callable[[float], None] = lambda share: None,
-) -> Outcome:
+) -> None:
     """Run the experiment of this id and write its record, its figure and the README of `out`.
 
     name    id such as smd/fig4
@@ -55,10 +45,9 @@ def run(
     claims = experiment.claims(result)
     description = describe(name, entry_of(name).claim, size, config, result.seconds)
     record = write_record(out, description, claims, result.values)
-    figure = write_figure(experiment.plot(result), record)
+    write_figure(experiment.plot(result), record)
     write_readme(out)
     shutil.rmtree(cache)
-    return Outcome(claims, record, figure)
 
 
 @contextmanager

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope._files import write_text
+from gyroscope._types import Array
+from gyroscope.lab.experiment import Experiment, Result, Trial
 
 C = TypeVar("C")
 
@@ -24,15 +26,8 @@ DIGITS = 7
 ROOMS = ("theory", "simulate", "model", "optim", "nn")
 
 
-class Measurable(Protocol):
-    """The part of an experiment that a trial needs."""
-
-    def measure(self, trial: Trial[Any]) -> Measurements:
-        """Numbers and arrays by name."""
-
-
 def run_trials(
-    experiment: Measurable, config: C, cache: Path | None = None, report: Callable[[float], None] = lambda share: None
+    experiment: Experiment, config: C, cache: Path | None = None, report: Callable[[float], None] = lambda share: None
 ) -> Result[C]:
     """Measure with every seed of a config: values of shape (seeds, …), or (seeds, parts, …) if it has parts.
 
@@ -63,7 +58,7 @@ def run_trials(
     return Result(config, values, sum(one["seconds"] for one in finished))
 
 
-def rounded(values: ArrayLike) -> FloatArray:
+def rounded(values: ArrayLike) -> Array:
     """Measurements with `DIGITS` significant digits.
 
     >>> rounded([3.14159265358979, 0.0]).tolist()
@@ -74,7 +69,7 @@ def rounded(values: ArrayLike) -> FloatArray:
     return np.array(exact, dtype=np.float64).reshape(x.shape)
 
 
-def _stack(values: list[Any], shape: tuple[int, ...]) -> FloatArray:
+def _stack(values: list[Any], shape: tuple[int, ...]) -> Array:
     arrays = [np.asarray(value, dtype=np.float64) for value in values]
     return rounded(np.stack(arrays).reshape(*shape, *arrays[0].shape))
 
@@ -86,14 +81,12 @@ def _read(path: Path | None) -> dict[str, Any] | None:
     return trial
 
 
-def _measure(experiment: Measurable, trial: Trial[Any], path: Path | None) -> dict[str, Any]:
+def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> dict[str, Any]:
     start = time.monotonic()
     values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in experiment.measure(trial).items()}
     finished = {"seconds": time.monotonic() - start, "values": values}
     if path is not None:
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(finished))
-        partial.replace(path)  # whole or not at all, whenever the process is killed
+        write_text(path, json.dumps(finished))  # whole or not at all, whenever the process is killed
     return finished
 
 
@@ -102,9 +95,7 @@ def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
     if cache is None:
         return None
     key = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint(type(config).__module__)}
-    folder = cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fingerprint(module: str) -> str:

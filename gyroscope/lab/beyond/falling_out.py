@@ -7,8 +7,9 @@ import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
@@ -80,7 +81,7 @@ def every(config: Config) -> int:
     return max(1, config.steps // 5000)
 
 
-def _crossing(ratio: FloatArray, threshold: float) -> int:
+def _crossing(ratio: Array, threshold: float) -> int:
     """First record above the threshold; one beyond the last where there is none."""
     above = np.flatnonzero(ratio > threshold)
     return int(above[0]) if len(above) else len(ratio)

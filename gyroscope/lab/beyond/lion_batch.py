@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from math import pi
 
 import numpy as np
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
@@ -88,7 +89,7 @@ def predicted(config: Config, batch: int) -> tuple[float, float]:
     return float(eq.norm or 0.0), float(eq.angular_update or 0.0)
 
 
-def relative_sizes(batch: int, rng: np.random.Generator) -> FloatArray:
+def relative_sizes(batch: int, rng: np.random.Generator) -> Array:
     """Squared gradient norms in the simple system over their mean: χ²(B-2)/(B-2) · (B-3)/χ²(B-1)."""
     upstream = rng.chisquare(batch - 2, SAMPLES)
     variance = rng.chisquare(batch - 1, SAMPLES)
@@ -105,9 +106,9 @@ def plot(result: Result[Config]) -> Figure:
         marker = {"color": COLOURS[i], "size": 10}
         line = PREDICTED | {"color": COLOURS[i]}
         y = result[name].mean(0) / base
-        figure.add_trace(Scatter(x=config.batches, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
+        figure.add_scatter(x=config.batches, y=y, mode="markers", marker=marker, name=f"{name}, measured")
         y = [predicted(config, int(batch))[i] / base for batch in fine]
-        figure.add_trace(Scatter(x=fine, y=y, mode="lines", line=line, name=f"{name}, predicted"))
+        figure.add_scatter(x=fine, y=y, mode="lines", line=line, name=f"{name}, predicted")
     figure.add_hline(y=1, line={"dash": "dot", "color": INK, "width": 1})
     figure.update_xaxes(type="log", title_text="batch", tickvals=config.batches)
     figure.update_yaxes(title_text="over the arcsine law for Gaussian gradients")

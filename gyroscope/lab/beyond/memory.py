@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
@@ -76,7 +77,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     return {"cosine": cosine, "rate": rates}
 
 
-def lags(config: Config) -> FloatArray:
+def lags(config: Config) -> Array:
     """Steps since the reference direction, of the records after it."""
     every = config.steps // RECORDS
     return (every * np.arange(1, RECORDS + 1) - config.steps // 4)[_after(config)].astype(np.float64)
@@ -94,9 +95,9 @@ def plot(result: Result[Config]) -> Figure:
         x = lags(config) * rate(config, rule)
         marker = {"color": COLOURS[i], "size": 7, "symbol": i}
         y = result["cosine"][:, i].mean(0)
-        figure.add_trace(Scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured"))
+        figure.add_scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured")
     x = np.linspace(0, 3, 50)
-    figure.add_trace(Scatter(x=x, y=np.exp(-x), mode="lines", line=PREDICTED, name="exp(-a·k)"))
+    figure.add_scatter(x=x, y=np.exp(-x), mode="lines", line=PREDICTED, name="exp(-a·k)")
     figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
     ticks = [0.05, 0.1, 0.2, 0.5, 1.0]
     figure.update_yaxes(title_text="cosine with itself k steps ago", type="log", range=[-1.5, 0.05], tickvals=ticks)

@@ -8,8 +8,9 @@ import torch
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
@@ -90,7 +91,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def predicted(config: Config) -> dict[str, FloatArray]:
+def predicted(config: Config) -> dict[str, Array]:
     """Norm and angle by the law, (decays, rules)."""
     pairs = [[(eq.norm, eq.angular_update) for eq in config.equilibria(decay)] for decay in config.decays]
     norm, angle = np.array(pairs, dtype=np.float64).transpose(2, 0, 1)
@@ -112,7 +113,7 @@ def plot(result: Result[Config]) -> Figure:
             dots = Scatter(x=result.config.decays, y=ratio, mode="markers", marker=marker, showlegend=False)
             figure.add_trace(dots, row=1, col=2)
     ends = [law["angle"].min() / 1.2, law["angle"].max() * 1.2]
-    figure.add_trace(Scatter(x=ends, y=ends, mode="lines", line=PREDICTED, name="the law"), row=1, col=1)
+    figure.add_scatter(x=ends, y=ends, mode="lines", line=PREDICTED, name="the law", row=1, col=1)
     figure.add_hline(y=1, line=PREDICTED, row=1, col=2)
     figure.update_xaxes(type="log")
     ticks = [0.003, 0.006, 0.01, 0.02, 0.04]

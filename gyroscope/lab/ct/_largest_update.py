@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch.optim import Adam
 
+from gyroscope._types import Array
 from gyroscope.lab.ct._text_training import TextTraining, train_step
-from gyroscope.lab.experiment import FloatArray, Measurements, Trial
+from gyroscope.lab.experiment import Measurements, Trial
 from gyroscope.theory.stability import update_bound
 
 POINTS = 120
@@ -70,7 +71,7 @@ def shown(config: BetasConfig) -> NDArray[np.intp]:
     return np.unique(np.geomspace(1, config.steps, POINTS).astype(np.intp)) - 1
 
 
-def slope(largest: FloatArray) -> float:
+def slope(largest: Array) -> float:
     """d ln u/dn: the median of the slopes at all steps of the second half, each over ten steps as in the paper.
 
     The median, for the largest entry falls back whenever its gradient returns, and then grows anew.
@@ -79,6 +80,6 @@ def slope(largest: FloatArray) -> float:
     return float(np.median((log[2 * WINDOW :] - log[: -2 * WINDOW]) / (2 * WINDOW)))
 
 
-def bound(config: BetasConfig, betas: tuple[float, float], exact: bool) -> FloatArray:
+def bound(config: BetasConfig, betas: tuple[float, float], exact: bool) -> Array:
     """The bound (5), or the exact one, at every step."""
     return np.asarray(update_bound(np.arange(config.steps), *betas, exact=exact))

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Contour, Figure, Heatmap, Scatter
+from plotly.graph_objects import Contour, Figure, Heatmap
 from torch.optim import Adam
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
@@ -32,12 +33,12 @@ class Config:
     seeds: int = 1
 
     @property
-    def parts(self) -> FloatArray:
+    def parts(self) -> Array:
         """Row by row of the grid: all beta1 at one beta2."""
         return self.grid
 
     @property
-    def grid(self) -> FloatArray:
+    def grid(self) -> Array:
         """The values of each beta."""
         return np.linspace(self.lowest, self.highest, self.points)
 
@@ -55,7 +56,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     return {"growth": (np.log(after_long) - np.log(after_short)) / (long - short), "update": after_long}
 
 
-def last_update(beta1: FloatArray, beta2: float, n: int) -> FloatArray:
+def last_update(beta1: Array, beta2: float, n: int) -> Array:
     """u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps; weights in float64."""
     weights = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in beta1]
     groups = [{"params": [w], "betas": (float(b), beta2)} for w, b in zip(weights, beta1, strict=True)]
@@ -88,11 +89,11 @@ def plot(result: Result[Config]) -> Figure:
         inside = beta2[(cubes < config.highest**3) & (cubes > config.lowest**3)]
         y = normal_curve(0.9, start, inside)
         red = PREDICTED | {"color": COLOURS[1]}
-        figure.add_trace(Scatter(x=inside, y=y, mode="lines", line=red, name="normal curves", showlegend=start == 0.6))
+        figure.add_scatter(x=inside, y=y, mode="lines", line=red, name="normal curves", showlegend=start == 0.6)
     for name, y, dash in (("C = 0", level_curve(0.0, fine), "solid"), ("β1² = β2", np.sqrt(fine), "dot")):
         shown = np.asarray(y) <= config.highest
         black = {"color": INK, "width": 2.5, "dash": dash}
-        figure.add_trace(Scatter(x=fine[shown], y=np.asarray(y)[shown], mode="lines", line=black, name=name))
+        figure.add_scatter(x=fine[shown], y=np.asarray(y)[shown], mode="lines", line=black, name=name)
     figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
     figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])
     return styled(figure, "Growth of the largest update under the worst gradients, and level curves of C")

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.ct._largest_update import BetasConfig, bound, measure, shown
 from gyroscope.lab.ct._text_training import PAPER_MODEL
-from gyroscope.lab.experiment import FloatArray, Result
+from gyroscope.lab.experiment import Result
 from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.theory.stability import growth_rate, margin, normal_curve
 
@@ -47,12 +48,12 @@ def unstable(config: Config) -> NDArray[np.bool_]:
     return np.array([margin(*betas) < 0 for betas in config.parts], dtype=np.bool_)
 
 
-def exponents(config: Config, exact: bool) -> FloatArray:
+def exponents(config: Config, exact: bool) -> Array:
     """The predicted exponent at each point."""
     return np.array([growth_rate(*betas, exact=exact) for betas in config.parts], dtype=np.float64)
 
 
-def r2(measured: FloatArray, predicted: FloatArray) -> float:
+def r2(measured: Array, predicted: Array) -> float:
     """The share of the variance of the measured slopes that a prediction explains, without any fit."""
     return float(1 - ((measured - predicted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
 
@@ -68,7 +69,7 @@ def plot(result: Result[Config]) -> Figure:
     drawn = np.linspace(0, config.points - 1, min(config.points, 6)).astype(int)
     for colour, i in zip(COLOURS, drawn, strict=False):
         line = {"color": colour, "width": 1.5}
-        figure.add_trace(Scatter(x=n + 1, y=result["update"][0, i], line=line, name=f"C = {c[i]:.3f}"), row=1, col=1)
+        figure.add_scatter(x=n + 1, y=result["update"][0, i], line=line, name=f"C = {c[i]:.3f}", row=1, col=1)
         dotted = Scatter(x=n + 1, y=bound(config, betas[i], False)[n], line=line | {"dash": "dot"}, showlegend=False)
         figure.add_trace(dotted, row=1, col=1)
     for seed in range(config.seeds):
@@ -76,7 +77,7 @@ def plot(result: Result[Config]) -> Figure:
         figure.add_trace(points.update(name="measured", showlegend=seed == 0), row=1, col=2)
     for exact, name, colour in ((False, "|C|/2", COLOURS[1]), (True, "½ln(β1²/β2)", COLOURS[0])):
         y = exponents(config, exact)
-        figure.add_trace(Scatter(x=c, y=y, name=name, mode="lines", line=PREDICTED | {"color": colour}), row=1, col=2)
+        figure.add_scatter(x=c, y=y, name=name, mode="lines", line=PREDICTED | {"color": colour}, row=1, col=2)
     dots = Scatter(x=[b for _, b in betas], y=[a for a, _ in betas], mode="markers", showlegend=False)
     figure.add_trace(dots.update(marker={"color": c, "colorscale": "Viridis_r", "size": 7}), row=1, col=3)
     figure.update_yaxes(type="log", exponentformat="power", dtick=2, row=1, col=1)

@@ -14,9 +14,10 @@ from plotly.subplots import make_subplots
 from torch.optim import AdamW
 
 from gyroscope import theory
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, shown_steps, styled
 from gyroscope.simulate.sphere_flow import norm_equation, norm_identity
 
@@ -83,7 +84,7 @@ def _train(trial: Trial[Config], name: str) -> Measurements:
     }
 
 
-def recursion(result: Result[Config], name: str) -> FloatArray:
+def recursion(result: Result[Config], name: str) -> Array:
     """‖W‖² by `forecast`, (seeds, matrices, steps shown)."""
     lr, decay, steps = result.config.settings(name)
     first = np.sqrt(result[f"{name}_first2"])

@@ -8,7 +8,7 @@ v of a vanished gradient underflows at β2 = 0.5, and the update passes any boun
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 
 from gyroscope.lab.claims import Claim, at_most
 from gyroscope.lab.ct._largest_update import BetasConfig, bound, measure, shown
@@ -48,10 +48,10 @@ def plot(result: Result[Config]) -> Figure:
     for i, betas in enumerate(config.parts):
         line = {"color": COLOURS[i % len(COLOURS)]}
         name = f"beta1 = {betas[0]:.3f}, beta2 = {betas[1]:.3f}"
-        figure.add_trace(Scatter(x=n + 1, y=result["update"][0, i], line=line, name=name))
+        figure.add_scatter(x=n + 1, y=result["update"][0, i], line=line, name=name)
         for exact, dash in ((False, "dot"), (True, "dash")):
             y = bound(config, betas, exact)[n]
-            figure.add_trace(Scatter(x=n[1:] + 1, y=y[1:], line=line | {"dash": dash, "width": 1}, showlegend=False))
+            figure.add_scatter(x=n[1:] + 1, y=y[1:], line=line | {"dash": dash, "width": 1}, showlegend=False)
     figure.update_xaxes(title_text="step", type="log", dtick=1)
     figure.update_yaxes(title_text="largest update ‖u_n‖_∞", type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
     return styled(figure, "On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")

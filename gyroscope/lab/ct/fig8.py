@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 from torch.optim import AdamW
 
@@ -70,7 +70,7 @@ def plot(result: Result[Config]) -> Figure:
         for i, inner in enumerate(result["inner"][0, col]):
             line = {"color": COLOURS[i % len(COLOURS)], "width": 1}
             y = np.maximum(inner, 1e-12)  # below it is rounding
-            figure.add_trace(Scatter(x=n, y=y, line=line, showlegend=False), row=1, col=col + 1)
+            figure.add_scatter(x=n, y=y, line=line, showlegend=False, row=1, col=col + 1)
     figure.update_yaxes(type="log", dtick=2, exponentformat="power")
     figure.update_yaxes(title_text="|⟨W(t_N), g(t_n)⟩|", col=1)
     figure.update_xaxes(title_text="step n of the gradient")

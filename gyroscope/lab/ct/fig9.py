@@ -11,9 +11,10 @@ import torch
 from plotly.graph_objects import Figure
 from torch.optim import Adam, Optimizer
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least
 from gyroscope.lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, train_step
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import panels, shown_steps
 from gyroscope.lab.tasks.models import Transformer, queries_and_keys
 from gyroscope.optim import AdamS
@@ -42,7 +43,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     optimizers = [optimizers_of(model, config, coarse) for model, coarse in zip(models, (False, True), strict=True)]
     first = entries(models[0])
     picked = torch.randperm(len(first), generator=generator)[:PANELS]
-    courses: list[list[FloatArray]] = [[], []]
+    courses: list[list[Array]] = [[], []]
     losses = np.zeros((2, config.steps))
     for n in trial.steps(config.steps):
         batch = config.random_batch(generator)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gyroscope.lab.experiment import FloatArray
+from gyroscope._types import Array
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
 NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
@@ -23,7 +23,7 @@ def optimizers(speedup: float) -> tuple[UpdateRule, ...]:
 
 
 def layer_equilibrium(
-    rule: UpdateRule, fan_in: int, gradients: FloatArray, leading_order: bool
+    rule: UpdateRule, fan_in: int, gradients: Array, leading_order: bool
 ) -> tuple[float, float, float]:
     """Predicted RMS norm, mean angle and RMS update size of a layer whose vectors have these gradient norms."""
     eq = rule.equilibrium(fan_in=fan_in, unit_grad_norm=gradients, leading_order=leading_order)
@@ -31,7 +31,7 @@ def layer_equilibrium(
     return float(np.sqrt((norm**2).mean())), float(angle.mean()), float(np.sqrt((update**2).mean()))
 
 
-def relative_spread(values: FloatArray) -> FloatArray:
+def relative_spread(values: Array) -> Array:
     """Spread over the last axis: interquartile range over median, which outliers do not move.
 
     >>> relative_spread(np.array([1.0, 2.0, 3.0, 4.0, 50.0])).round(3).tolist()

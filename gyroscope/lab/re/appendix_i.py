@@ -7,8 +7,9 @@ import torch
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, styled
 from gyroscope.lab.re._appendix_j import optimizers
 from gyroscope.simulate import network, unit_grad_norm
@@ -39,7 +40,7 @@ class Config:
         return self.group * len(self.levels), self.fan_in
 
     @property
-    def gradients(self) -> FloatArray:
+    def gradients(self) -> Array:
         """RMS gradient norm at unit weight norm, level by level."""
         return np.array([unit_grad_norm(self.shape, self.batch, 10.0**level) for level in self.levels])
 
@@ -73,7 +74,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def predicted(config: Config, gradients: FloatArray, leading_order: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+def predicted(config: Config, gradients: Array, leading_order: bool) -> tuple[Array, Array, Array]:
     """Norm, angle and decay per step under Adam with L2."""
     rule = optimizers(config.speedup)[3]
     eq = rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=gradients, leading_order=leading_order)
@@ -94,8 +95,7 @@ def plot(result: Result[Config]) -> Figure:
         for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "dash")):
             line = PREDICTED | {"dash": dash}
             y = predicted(config, fine, leading)[col]
-            curve = Scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0)
-            figure.add_trace(curve, row=1, col=col + 1)
+            figure.add_scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0, row=1, col=col + 1)
     figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
     return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")

@@ -6,8 +6,9 @@ import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
 from gyroscope.lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas
@@ -68,7 +69,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def _drawn(path: Trajectory, values: FloatArray, layer: FloatArray) -> FloatArray:
+def _drawn(path: Trajectory, values: Array, layer: Array) -> Array:
     """(optimizers, vectors shown and the layer, records)."""
     order = np.argsort(path.averages().unit_grad_norm.mean(0))
     chosen = [order[int(share * len(order))] for share in SHOWN]
@@ -118,7 +119,7 @@ def claims(result: Result[Config]) -> list[Claim]:
     ]
 
 
-def rank_correlation(x: FloatArray, y: FloatArray) -> float:
+def rank_correlation(x: Array, y: Array) -> float:
     """Spearman's.
 
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0]))

@@ -7,8 +7,9 @@ import numpy as np
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, styled
 from gyroscope.lab.re._appendix_j import NAMES, layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
@@ -84,7 +85,7 @@ def _walk(trial: Trial[Config]) -> Trajectory:
     return network(rules, batch=config.batch, gammas=gammas, loss_scale=scales, **options)
 
 
-def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, FloatArray]:
+def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, Array]:
     """Norm, angle and update size, (optimizers, loss scales).
 
     From hyper-parameters alone, but for random gammas, where the gradient norm of every vector is measured.
@@ -174,7 +175,7 @@ def _evenness(result: Result[Config]) -> list[Claim]:
     ]
 
 
-def _error(result: Result[Config], system: int, scale: int) -> FloatArray:
+def _error(result: Result[Config], system: int, scale: int) -> Array:
     """Of (87) for Adam+L2, seed by seed: each has gammas of its own."""
     config = result.config
     rule = optimizers(config.speedup)[3]

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, MEASURED, PREDICTED, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import drive, equilibrium_norm2, random_weight, torch_sgd, uniform_noise
 from gyroscope.simulate.norm_map import sgd_map, sgdm_map
@@ -54,7 +55,7 @@ class Config:
         return equilibrium_norm2(self.rule, 1.0)
 
 
-def expected(config: Config) -> FloatArray:
+def expected(config: Config) -> Array:
     """E L_t of every shape, (steps, shapes)."""
     t = np.arange(config.steps)
     flat = np.ones(config.steps)
@@ -115,7 +116,7 @@ def plot(result: Result[Config]) -> Figure:
     return styled(figure, f"SGD with momentum {config.momentum:g}: ‖w‖² follows its equilibrium {faster}")
 
 
-def mapped(result: Result[Config], seed: int, shape: int) -> FloatArray:
+def mapped(result: Result[Config], seed: int, shape: int) -> Array:
     """‖w‖² of the first steps by the map (130) or (131), driven by the measured gradients."""
     config = result.config
     h = result["h_early"][seed, shape]

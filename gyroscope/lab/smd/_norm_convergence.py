@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import drive, equilibrium_norm2, random_weight, torch_sgd, uniform_noise
 from gyroscope.theory import SGDM
@@ -89,7 +90,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def _rate(y: FloatArray, target: float, high: float, low: float) -> float:
+def _rate(y: Array, target: float, high: float, low: float) -> float:
     """Slope of ln(y - target) while that falls from `high` to `low`, in targets if there is one; by least squares."""
     distance = (y - target) / (target or 1.0)
     first = _first_below(distance, high)
@@ -97,12 +98,12 @@ def _rate(y: FloatArray, target: float, high: float, low: float) -> float:
     return -float(np.polyfit(np.arange(first, last), np.log(distance[first:last]), 1)[0])
 
 
-def _first_below(y: FloatArray, level: float) -> int:
+def _first_below(y: Array, level: float) -> int:
     below = np.flatnonzero(y < level)
     return int(below[0]) if len(below) else len(y)
 
 
-def error_bound(result: Result[Config], seed: int) -> FloatArray:
+def error_bound(result: Result[Config], seed: int) -> Array:
     """SMD's bound on E(‖w‖² - w*²)², (starts, steps shown), with B the square of the first distance."""
     config = result.config
     t = shown_steps(config.steps, POINTS) + 1
@@ -125,9 +126,9 @@ def plot(result: Result[Config]) -> Figure:
         line = {"color": COLOURS[i]}
         dotted = line | {"dash": "dot"}
         norm2 = result["norm2"][0, i] / config.equilibrium
-        figure.add_trace(Scatter(x=t, y=norm2, name=f"from {start:g} w*²", line=line), row=1, col=1)
-        figure.add_trace(Scatter(x=t, y=result["error2"][0, i], line=line, showlegend=False), row=1, col=2)
-        figure.add_trace(Scatter(x=t, y=bounds[i], line=dotted, showlegend=False), row=1, col=2)
+        figure.add_scatter(x=t, y=norm2, name=f"from {start:g} w*²", line=line, row=1, col=1)
+        figure.add_scatter(x=t, y=result["error2"][0, i], line=line, showlegend=False, row=1, col=2)
+        figure.add_scatter(x=t, y=bounds[i], line=dotted, showlegend=False, row=1, col=2)
     level = norm_variance(config.lr, config.momentum, variance=float(result["V"][0]), mean=float(result["L"][0]))
     figure.add_hline(y=level, line=PREDICTED, row=1, col=2)
     figure.add_hline(y=1, line=PREDICTED, row=1, col=1)

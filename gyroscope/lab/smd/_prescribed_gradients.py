@@ -31,6 +31,28 @@ class Trace:
     """(‖g‖² + 2α⟨v, g⟩)·‖w‖², v the momentum before the step: SMD's h̃; without momentum it is L_t."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MomentaConfig:
+    """Settings for several momenta with the same decay a = lr·wd/(1-α), one after the other."""
+
+    decay: float
+    noise: float
+    vectors: int
+    fan_in: int
+    lr: float = 0.1
+    momenta: tuple[float, ...] = (0.0, 0.9)
+    seeds: int = 3
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """One momentum after the other."""
+        return self.momenta
+
+    def rule(self, momentum: float) -> SGDM:
+        """The rule with this momentum."""
+        return SGDM(self.lr, self.decay * (1 - momentum) / self.lr, momentum)
+
+
 def random_weight(fan_in: int, norm2: Tensor, generator: torch.Generator) -> Tensor:
     """A vector of random direction for each squared norm, in float64."""
     weight = torch.randn(len(norm2), fan_in, generator=generator, dtype=torch.float64)

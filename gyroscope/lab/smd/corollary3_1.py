@@ -1,6 +1,6 @@
 """After lr is divided by k it is ln(k)(1-α)/(4·lr·wd) steps away, or none if norms are rescaled (SMD Cor. 3.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -8,10 +8,12 @@ from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 from torch.optim.lr_scheduler import StepLR
 
+from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least
-from gyroscope.lab.experiment import FloatArray, Measurements, Result, Trial
+from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, PREDICTED, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import (
+    MomentaConfig,
     drive,
     equilibrium_angle,
     equilibrium_norm2,
@@ -32,27 +34,19 @@ POINTS = 150
 WAYS = ("left to itself", "norm rescaled")
 
 
-@dataclass(frozen=True)
-class Config:
-    """lr falls from k·lr to lr; `decay` is a = lr·wd/(1-α) after the fall, the same for each momentum."""
+@dataclass(frozen=True, kw_only=True)
+class Config(MomentaConfig):
+    """lr falls from k·lr to lr; `decay` is that after the fall."""
 
     k: float = 10.0
-    lr: float = 0.1
     decay: float = 5e-4
-    momenta: tuple[float, ...] = (0.0, 0.9)
     noise: float = 3.0
     vectors: int = 16
     fan_in: int = 512
-    seeds: int = 3
 
-    @property
-    def parts(self) -> tuple[float, ...]:
-        """One momentum after the other."""
-        return self.momenta
-
-    def rule(self, momentum: float, times: float = 1.0) -> SGDM:
-        """The rule with this momentum, and lr multiplied."""
-        return SGDM(times * self.lr, self.decay * (1 - momentum) / self.lr, momentum)
+    def rule_before(self, momentum: float) -> SGDM:
+        """The rule before the fall."""
+        return replace(self.rule(momentum), lr=self.k * self.lr)
 
     def least(self, momentum: float) -> int:
         """Steps of Corollary 3.1."""
@@ -86,11 +80,11 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def _train(trial: Trial[Config], rescale: bool, steps: int) -> tuple[FloatArray, FloatArray]:
+def _train(trial: Trial[Config], rescale: bool, steps: int) -> tuple[Array, Array]:
     """‖w‖² and angle of each step after the fall of lr, means over vectors."""
     config = trial.config
     generator = trial.generator()
-    before = config.rule(trial.part, config.k)
+    before = config.rule_before(trial.part)
     first = torch.full((config.vectors,), equilibrium_norm2(before, LEVEL), dtype=torch.float64)
     weight = random_weight(config.fan_in, first, generator)
     optimizer = torch_sgd(weight, before)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import (
+    MomentaConfig,
     drive,
     equilibrium_angle,
     equilibrium_norm2,
@@ -17,7 +18,6 @@ from gyroscope.lab.smd._prescribed_gradients import (
     torch_sgd,
     uniform_noise,
 )
-from gyroscope.theory import SGDM
 from gyroscope.theory.convergence import angle_variance, angle_variance_bound
 
 COST = {"quick": "30 s", "paper": "5 min"}
@@ -28,32 +28,20 @@ STARTS = (0.3, 3.0)
 POINTS = 150
 
 
-@dataclass(frozen=True)
-class Config:
-    """Uniform noise of a share `noise` on L_t; the decay a = lr·wd/(1-α) is the same for each momentum."""
+@dataclass(frozen=True, kw_only=True)
+class Config(MomentaConfig):
+    """Uniform noise of a share `noise` on L_t; the run lasts `lifetimes`/a steps."""
 
     decay: float = 1e-3
-    lr: float = 0.1
-    momenta: tuple[float, ...] = (0.0, 0.9)
     noise: float = 0.3
     vectors: int = 12
     fan_in: int = 1024
     lifetimes: float = 4.0
-    seeds: int = 3
-
-    @property
-    def parts(self) -> tuple[float, ...]:
-        """One momentum after the other."""
-        return self.momenta
 
     @property
     def steps(self) -> int:
         """Length of the run."""
         return round(self.lifetimes / self.decay)
-
-    def rule(self, momentum: float) -> SGDM:
-        """The rule with this momentum."""
-        return SGDM(self.lr, self.decay * (1 - momentum) / self.lr, momentum)
 
 
 # Few vectors, a large decay.
@@ -95,7 +83,7 @@ def plot(result: Result[Config]) -> Figure:
             name = f"L = {LEVELS[level]:g}, from {STARTS[start]:g} w*²"
             line = {"color": COLOURS[i], "width": 1.5}
             y = result["angle"][0, col, level, start]
-            figure.add_trace(Scatter(x=t, y=y, name=name, line=line, showlegend=col == 0), row=1, col=col + 1)
+            figure.add_scatter(x=t, y=y, name=name, line=line, showlegend=col == 0, row=1, col=col + 1)
         figure.add_hline(y=equilibrium_angle(config.rule(momentum)), line=PREDICTED, row=1, col=col + 1)
     figure.update_xaxes(title_text="step")
     figure.update_yaxes(title_text="angle per step, rad", col=1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
@@ -82,10 +82,10 @@ def plot(result: Result[Config]) -> Figure:
     t = np.arange(1, result.config.steps + 1)
     for i, way in enumerate(WAYS):
         line = {"color": COLOURS[i]}
-        figure.add_trace(Scatter(x=t, y=result["norm"][0, i], name=way, line=line), row=1, col=1)
+        figure.add_scatter(x=t, y=result["norm"][0, i], name=way, line=line, row=1, col=1)
         if i:
             y = np.maximum(result["distance"][0, i - 1], 1e-17)  # zero has no place on a logarithmic axis
-            figure.add_trace(Scatter(x=t, y=y, line=line, showlegend=False), row=1, col=2)
+            figure.add_scatter(x=t, y=y, line=line, showlegend=False, row=1, col=2)
     figure.update_yaxes(type="log", exponentformat="power", dtick=2, col=2)
     figure.update_xaxes(title_text="step")
     return styled(figure, "Weight decay is a growing learning rate")

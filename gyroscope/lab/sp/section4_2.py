@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD, Optimizer
@@ -143,8 +143,7 @@ def plot(result: Result[Config]) -> Figure:
         line = {"color": COLOURS[i], "width": 1.5}
         for col, name in enumerate(("distance", "radial_share", "radial"), 1):
             y = np.maximum(result[name][0, i], 1e-17)  # zero has no place on a logarithmic axis
-            trace = Scatter(x=t, y=y, name=scheme, line=line, showlegend=col == 1)
-            figure.add_trace(trace, row=1, col=col)
+            figure.add_scatter(x=t, y=y, name=scheme, line=line, showlegend=col == 1, row=1, col=col)
     figure.update_yaxes(type="log", dtick=2, exponentformat="power")
     figure.update_xaxes(title_text="step")
     figure.update_annotations(font_size=13)

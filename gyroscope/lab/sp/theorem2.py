@@ -129,7 +129,7 @@ def plot(result: Result[Config]) -> Figure:
     t = shown_steps(result.config.steps, POINTS)
     for i, scheme in enumerate(SCHEMES):
         line = {"color": COLOURS[i]}
-        figure.add_trace(Scatter(x=t, y=result["angle"][0, i], name=scheme, line=line), row=1, col=1)
+        figure.add_scatter(x=t, y=result["angle"][0, i], name=scheme, line=line, row=1, col=1)
     halvings = 0.5 ** np.arange(1, HALVINGS + 1)
     errors = result["map_error"][0, 0]
     points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": INK})

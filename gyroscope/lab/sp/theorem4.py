@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
@@ -81,10 +81,10 @@ def plot(result: Result[Config]) -> Figure:
     figure = make_subplots()
     for seed in range(config.seeds):
         marker = {"color": COLOURS[seed % len(COLOURS)], "size": 9}
-        figure.add_trace(Scatter(x=lr, y=result["distance"][seed], mode="markers", name=f"seed {seed}", marker=marker))
+        figure.add_scatter(x=lr, y=result["distance"][seed], mode="markers", name=f"seed {seed}", marker=marker)
     cubic = result["distance"][0, -1] * (lr / lr[-1]) ** 3
-    figure.add_trace(Scatter(x=lr, y=cubic, name="third order", mode="lines", line=PREDICTED))
-    figure.add_trace(Scatter(x=lr, y=result["travelled"][0], name="way travelled", line={"color": COLOURS[6]}))
+    figure.add_scatter(x=lr, y=cubic, name="third order", mode="lines", line=PREDICTED)
+    figure.add_scatter(x=lr, y=result["travelled"][0], name="way travelled", line={"color": COLOURS[6]})
     figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
     figure.update_yaxes(title_text="mean distance of directions", type="log", dtick=1, exponentformat="power")
     return styled(figure, "SGD and AdamG*: directions differ by the third order of lr")
