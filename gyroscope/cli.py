@@ -263,6 +263,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(message)
     except ValueError as error:
         return complain(str(error))
+    except ArithmeticError as error:  # overflow or division by zero, far from any setting that trains
+        return complain(f"these settings leave the range of numbers ({error}); choose some of a usual size")
     except (typer.Abort, KeyboardInterrupt):
         return complain("interrupted", code=130)
     except BrokenPipeError:  # the program that reads the output, `head` perhaps, has ended

@@ -1,6 +1,10 @@
 """The command line as a person meets it: what it says, what it writes, and how it refuses."""
 
 import json
+import subprocess
+import sys
+from dataclasses import fields
+from importlib.metadata import version
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -182,11 +186,97 @@ def test_a_slip_in_the_file_is_quoted(text, quoted, capsys, tmp_path):
     assert err.count("\n") == 1
 
 
+def test_the_version_is_printed(capsys):
+    code, out, err = run(capsys, "--version")
+    assert (code, out, err) == (0, f"gyroscope {version('gyroscope')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "plan adam_l2 --lr 1.7e-07 --weight-decay 1e-05 --unit-grad-norm 1e-320 --shape 64x512",
+        "plan muon --weight-decay 1e-320 --fan-in 55 --init-norm 1540 --shape 64x512 --json",
+        "plan sgd_mrt --fan-in 1e160 --unit-grad-norm 1e8 --shape 1x1 --compare muon",
+        "plan lion --lr 1 --weight-decay 1e-3 --fan-in 1 --unit-grad-norm 1e-160 --compare adam_srt,adam_l2",
+        "plan adam_srt --betas 0.999,0.999 --fan-in 1e-8 --unit-grad-norm 1e160 --init-norm 1e160",
+        "plan nadam_l2 --lr 0.1 --fan-in 1e20 --unit-grad-norm 0.1 --compare adam_s",
+        "plan adamw --betas 0.99,1e-320 --fan-in 0.07 --unit-grad-norm 1 --compare adam_s,lion --explain",
+        "plan nadam_l2 --betas 0.86,0.9 --fan-in 1e8 --unit-grad-norm 1e-160 --compare adam_l2,sgdm --json",
+        "plan sgd_mrt --lr 0.1 --unit-grad-norm 0.01 --batch-size 1e308 --dataset-size 1e-320",
+        "plan adamw --lr 0 --weight-decay 0.004 --corrected-decay --fan-in 8",
+    ],
+)
+def test_settings_out_of_all_proportion_show_neither_warning_nor_traceback(argv, capsys):
+    """Tests turn warnings into errors, so a warning of NumPy that passes `main` ends as an exception here."""
+    code, out, err = run(capsys, *argv.split(), "--steps", 100)
+    assert code in (0, 2)
+    assert bool(out) == (code == 0)
+    assert err.count("\n") == (code == 2)
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["report", LONG],
+        ["lab", "list", "--out", LONG],
+        ["lab", "show", "smd/fig4", "--out", LONG],
+        ["lab", "run", "sp/eq44", "--out", LONG],
+        ["lab", "run", "sp/eq44", "--out", "/dev/null"],
+        ["lab", "run", "sp/eq44", "--out", "/proc/no"],
+        ["watch", LONG, "--no-browser"],
+        ["plan", "adamw", "--html", LONG],
+        ["plan", "adamw", "--config", LONG],
+        ["plan", "adamw", "--config", "/dev"],
+    ],
+)
+def test_a_path_that_cannot_be_used_is_one_sentence(argv, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("gyroscope: ")
+    assert err.count("\n") == 1
+    assert argv[-1] in err or argv[1] in err
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    """A limit on the size of files stands for the disk: trials of an experiment need more."""
+    code = (
+        "import resource, sys; from gyroscope.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
+        f"sys.exit(main(['lab', 'run', 'sp/eq44', '--seeds', '1', '--out', {str(tmp_path)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gyroscope: cannot write '{tmp_path}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_demo_without_scikit_learn_says_how_to_get_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    code, out, err = run(capsys, "demo", "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "pip install 'gyroscope[lab]'" in err
+
+
+def test_a_page_is_written_through_a_link(capsys, tmp_path):
+    target = tmp_path / "target.html"
+    target.write_text("old")
+    link = tmp_path / "link.html"
+    link.symlink_to(target)
+    assert run(capsys, "plan", "adamw", "--html", link)[0] == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("<!doctype html>")
+
+
 numbers = st.one_of(
     st.floats().map(str),
     st.integers(-10, 2000).map(str),
     st.sampled_from(
-        ["nan", "inf", "-inf", "1e-320", "1e308", "0", "", "x", "1e-3", "0.9,0.99", "3x4", "０.1", "1_0", "--lr"]
+        ["nan", "inf", "-inf", "1e-320", "1e308", "0", "", "x", "1e-3", "0.9,0.99", "3x4", "０.1", "1_0", "--lr", LONG]
     ),
 )
 names = st.sampled_from([*RULES, "SGD", "adam-w", "", "🌀", "plan", "--", "adamw,lion", "cosine", "step", "linear"])
@@ -203,10 +293,65 @@ vectors = st.one_of(
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(vectors)
-def test_no_command_line_shows_a_traceback(vector):
+def test_no_plan_shows_a_traceback(vector):
     """Whatever is typed: an exit code of 0 or 2, no exception. Runs are kept short."""
     short = ["--steps", "50"] if "--steps" not in vector else []
     assert main(["plan", *vector, *short]) in (0, 2)
+
+
+# Settings that belong to a rule, of any size: most of these plans are made, and not refused for a setting.
+sizes = st.one_of(
+    st.floats(-12, 4).map(lambda power: str(10**power)),
+    st.sampled_from(["0", "1e-320", "1e308", "1e-160", "1e160", "1e20", "1"]),
+)
+memories = st.one_of(st.floats(0, 1, exclude_max=True).map(str), st.sampled_from(["0", "0.9", "0.999", "1e-320"]))
+kinds = {"betas": st.builds("{},{}".format, memories, memories), "momentum": memories}
+common = {
+    "fan-in": sizes,
+    "unit-grad-norm": sizes,
+    "init-norm": sizes,
+    "shape": st.sampled_from(["1x1", "64x512", "100000x1"]),
+    "schedule": st.sampled_from(["constant", "linear", "cosine", "inverse_sqrt"]),
+    "compare": st.lists(st.sampled_from([*RULES]), min_size=1, max_size=3).map(",".join),
+}
+
+
+@st.composite
+def fitting(draw):
+    rule = draw(st.sampled_from([*RULES]))
+    own = {field.name: kinds.get(field.name, sizes) for field in fields(RULES[rule]) if field.type != "bool"}
+    argv = ["plan", rule, "--steps", draw(st.sampled_from(["1", "2", "50"]))]
+    for name, values in {**own, **common}.items():
+        if draw(st.booleans()):
+            argv += [f"--{name.replace('_', '-')}", draw(values)]
+    return [*argv, *draw(st.sampled_from([[], ["--json"], ["--explain"]]))]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(fitting())
+def test_no_plan_with_settings_of_any_size_shows_a_traceback_or_a_warning(argv):
+    assert main(argv) in (0, 2)
+
+
+others = st.sampled_from(
+    [["lab"], ["lab", "list"], ["lab", "show"], ["lab", "run"], ["report"], ["watch"], ["demo"], ["plann"], []]
+)
+words = st.one_of(
+    numbers,
+    names,
+    st.sampled_from(
+        ["--out", "--seeds", "--size", "--port", "--host", "--text", "-o", "--help", "--version"]
+    ),
+    st.sampled_from(["smd/fig4", "smd/fg4", "re/fig1", "quick", "/proc/no", "/dev/null", "\x00", "\udcff", "."]),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(others, st.lists(words, max_size=5))
+def test_no_other_command_shows_a_traceback(command, arguments):
+    """The commands that would train or serve get an option that does not exist."""
+    stop = ["--nothing"] if command in (["demo"], ["watch"], ["lab", "run"]) else []
+    assert main([*command, *stop, *arguments]) in (0, 2)
 
 
 def test_numbers_in_sentences_read_plainly(capsys):
