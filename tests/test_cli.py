@@ -339,9 +339,7 @@ others = st.sampled_from(
 words = st.one_of(
     numbers,
     names,
-    st.sampled_from(
-        ["--out", "--seeds", "--size", "--port", "--host", "--text", "-o", "--help", "--version"]
-    ),
+    st.sampled_from(["--out", "--seeds", "--size", "--port", "--host", "--text", "-o", "--help", "--version"]),
     st.sampled_from(["smd/fig4", "smd/fg4", "re/fig1", "quick", "/proc/no", "/dev/null", "\x00", "\udcff", "."]),
 )
 

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gyroscope import Tracker, param_groups, plan
 from gyroscope._files import write_text
 from gyroscope.lab.tasks import digits
-from gyroscope.measure import Tracker
-from gyroscope.optim import RotationalAdamW, param_groups
-from gyroscope.planner.plan import plan
+from gyroscope.optim import RotationalAdamW
 from gyroscope.render import gather
 from gyroscope.render.run_page import page
 from gyroscope.store import Run, open_run
@@ -25,6 +24,7 @@ WEIGHT_DECAY = 0.5  # large, so that equilibrium comes within the first tenth of
 BETAS = (0.9, 0.99)
 BATCH = 128
 EPOCHS = 100
+# Input noise and label smoothing keep gradients noisy when every digit is learned, as theory assumes.
 NOISE = 0.3
 SMOOTHING = 0.1
 WIDE = 64  # fan-in from which the mean-field theory is held to TOLERANCE
@@ -61,7 +61,7 @@ def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
     """Run the demo; 0 if every wide convolution turned as predicted, else 1."""
     torch.set_num_threads(1)  # images this small train no faster on more, and many times slower beside other programs
     train, test = digits.load()
-    for name in OPTIMIZERS:
+    for name in OPTIMIZERS:  # the runs of an earlier demo
         shutil.rmtree(out / name, ignore_errors=True)
     console.print("[bold]1. Before training:[/] what lr, weight decay and the initial weights will do\n")
     model, optimizer = _fresh("adamw")
@@ -79,7 +79,7 @@ def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
 
 
 def _fresh(name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # both runs start from the same weights
     model = digits.network()
     groups = param_groups(model, weight_decay=WEIGHT_DECAY)
     return model, OPTIMIZERS[name](groups, lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)

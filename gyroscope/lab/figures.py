@@ -81,12 +81,12 @@ def _svg(figure: Figure) -> str | None:
     page_html = figure.to_html(include_plotlyjs=True, full_html=False, div_id="figure")
     options = {"format": "svg", "width": figure.layout.width or WIDTH, "height": figure.layout.height or HEIGHT}
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)  # None: the browser that Playwright installs
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    root = hasattr(os, "geteuid") and os.geteuid() == 0  # for root, Chromium starts without a sandbox only
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=installed, chromium_sandbox=not root)
             page = browser.new_page()
-            page.set_content(page_html)
+            page.set_content(page_html)  # waits until plotly, which is in the page, has been loaded
             url = page.evaluate("options => Plotly.toImage('figure', options)", options)
             browser.close()
     except Error:  # no browser, or one that does not start

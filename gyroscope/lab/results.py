@@ -177,6 +177,7 @@ def _commit() -> dict[str, Any]:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
+        # A slow network disk must not hold up a run that is finished.
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -47,7 +47,7 @@ def run(
     record = write_record(out, description, claims, result.values)
     write_figure(experiment.plot(result), record)
     write_readme(out)
-    shutil.rmtree(cache)
+    shutil.rmtree(cache)  # last: until everything is written, the trials are the only copy
 
 
 @contextmanager

@@ -94,6 +94,7 @@ def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
     """The folder of trials with this config and this code; the number of seeds may differ."""
     if cache is None:
         return None
+    # Without the seeds: more of them continue a finished run.
     key = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint(type(config).__module__)}
     return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -71,6 +71,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     left = [_crossing(r, rule.falls_out_ratio) for r, rule in zip(ratio, config.rules, strict=True)]
     return {
         "ratio": ratio[:, shown_steps(ratio.shape[1], POINTS)],
+        # Records are `every` steps apart, the first after step `every` - 1.
         "left": config.steps - every(config) * (np.array(left) + 1) + 1,
         "end": norm[:, -1] / peak,
     }

@@ -73,6 +73,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     rates = []
     for rule, y in zip(config.rules, cosine, strict=True):
         chosen = (lag * rate(config, rule) >= FIT[0]) & (lag * rate(config, rule) <= FIT[1])
+        # Weighted by the cosine: the logarithm of a small one is mostly noise.
         rates.append(-np.polyfit(lag[chosen], np.log(y[chosen]), 1, w=y[chosen])[0])
     return {"cosine": cosine, "rate": rates}
 

@@ -76,6 +76,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     def optimizer(params: Any) -> torch.optim.Optimizer:
         return torch.optim.Muon(params, muon.lr, weight_decay=decay / muon.lr)
 
+    # Muon orthogonalises a whole matrix: each matrix is one vector, and has an optimizer of its own.
     whole = random_walk(
         [optimizer] * config.matrices,
         norm=norms[-1],

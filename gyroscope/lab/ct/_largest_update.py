@@ -47,6 +47,7 @@ def measure(trial: Trial[BetasConfig]) -> Measurements:
     betas: tuple[float, float] = trial.part
     generator = trial.generator()
     model = config.model(trial.seed).to(torch.float64 if config.double else torch.float32)
+    # eps so small that it never bounds an update: the bound under test is that of Adam without eps.
     optimizer = Adam(model.parameters(), config.lr, betas, eps=1e-30, fused=True)
     largest = np.zeros(config.steps)
     where = np.zeros(config.steps, dtype=int)
@@ -56,11 +57,13 @@ def measure(trial: Trial[BetasConfig]) -> Measurements:
         moves = [(old - new.detach()).abs().max() for old, new in zip(before, model.parameters(), strict=True)]
         largest[n] = torch.stack(moves).max() / config.lr
         where[n] = torch.stack(moves).argmax()
+    # One row of these two matrices belongs to one character; a rare one has no gradient for many steps.
     rows = [i for i, (name, _) in enumerate(model.named_parameters()) if name in ("token.weight", "head.weight")]
     return {
         "update": largest[shown(config)],
         "slope": slope(largest),
         "of_a_character": np.isin(where[config.steps // 2 :], rows).mean(),
+        # (5) is zero at n = 0, where C = 0.
         "over_bound": (largest[1:] / bound(config, betas, exact=False)[1:]).max(),
         "over_exact": (largest / bound(config, betas, exact=True)).max(),
     }

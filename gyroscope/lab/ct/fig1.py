@@ -45,6 +45,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     model = config.model(trial.seed)
     batches = [config.random_batch(generator) for _ in range(config.steps)]
     first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    # The flow has no eps.
     optimizer = AdamW(model.parameters(), config.lr, config.betas, eps=1e-30, weight_decay=config.weight_decay)
     states = flow(
         lambda weights, *batch: loss(model, weights, *batch),

@@ -60,7 +60,7 @@ def last_update(beta1: Array, beta2: float, n: int) -> Array:
     """u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps; weights in float64."""
     weights = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in beta1]
     groups = [{"params": [w], "betas": (float(b), beta2)} for w, b in zip(weights, beta1, strict=True)]
-    adam = Adam(groups, lr=1.0, eps=0.0)
+    adam = Adam(groups, lr=1.0, eps=0.0)  # with lr = 1 the update is the difference of weights
     for i in range(n + 1):
         before = torch.stack([w.detach().clone() for w in weights])
         for w, b in zip(weights, beta1, strict=True):
@@ -83,7 +83,7 @@ def plot(result: Result[Config]) -> Figure:
     grey = {"color": COLOURS[6], "width": 1}
     curves = Contour(x=fine, y=fine, z=c, contours=levels, line=grey, showscale=False)
     figure.add_trace(curves.update(name="level curves of C", showlegend=True))
-    for start in (0.6, 0.7, 0.8, 0.9, 0.999):
+    for start in (0.6, 0.7, 0.8, 0.9, 0.999):  # each through (beta1, beta2) = (0.9, start)
         beta2 = np.linspace(config.lowest, config.highest, 200)
         cubes = 0.9**3 + 2 * (start**3 - beta2**3)
         inside = beta2[(cubes < config.highest**3) & (cubes > config.lowest**3)]

@@ -63,6 +63,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 def optimizers_of(model: Transformer, config: Config, coarse: bool) -> list[Optimizer]:
     """Adam for all; or Adam-S, whose v is the mean of g² over a vector, here a head's matrix, for queries and keys."""
+    # eps so small that both rules are scale-free.
     if not coarse:
         return [Adam(model.parameters(), config.lr, eps=1e-12)]
     special = list(queries_and_keys(model))

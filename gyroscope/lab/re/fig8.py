@@ -55,7 +55,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         batch=config.batch,
         gammas=random_gammas(shape, trial.seed),
         every=config.every,
-        average=10,
+        average=10,  # smooths what is drawn
         seed=trial.seed,
         progress=trial.progress(config.steps),
     )
@@ -126,4 +126,4 @@ def rank_correlation(x: Array, y: Array) -> float:
     -1.0
     """
     rank_x, rank_y = (np.argsort(np.argsort(values)).astype(float) for values in (x, y))
-    return round(float(np.corrcoef(rank_x, rank_y)[0, 1]), 9)
+    return round(float(np.corrcoef(rank_x, rank_y)[0, 1]), 9)  # -1 and not -0.9999999999999999

@@ -16,6 +16,7 @@ from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, 
 from gyroscope.theory import UpdateRule
 
 COST = {"quick": "1 min", "paper": "40 min"}
+# From the simplest to the one of the paper's Figure 8.
 SYSTEMS = ("white noise", "unit gammas", "random gammas")
 LOSS_SCALES = (0.1, 1.0, 10.0)
 QUANTITIES = ("norm", "angle", "update")
@@ -141,7 +142,7 @@ def _values(result: Result[Config]) -> list[Claim]:
         for quantity in QUANTITIES:
             value = result[quantity][:, system, i, scale]
             judged.append(agrees(f"{quantity} under {name} (Table 1)", table[quantity][i, scale], value, within=0.05))
-            if quantity != "update":
+            if quantity != "update":  # it is made of the other two
                 law = exact[quantity][i, scale]
                 judged.append(agrees(f"{quantity} under {name} (exact, ours)", law, value, within=0.02))
     return judged

@@ -58,6 +58,7 @@ class Config:
 def expected(config: Config) -> Array:
     """E L_t of every shape, (steps, shapes)."""
     t = np.arange(config.steps)
+    # In the order of SHAPES.
     flat = np.ones(config.steps)
     stairs = np.array(PLATEAUS)[t * len(PLATEAUS) // config.steps]
     return config.level * np.stack([flat, flat, 1 + t / config.steps, stairs], axis=1)
@@ -82,6 +83,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         "L": L.numpy().reshape(by_shape)[shown, :, 0].T,
         "norm2_early": norm2[:EARLY, :, 0].T,
         "h_early": trace.h.numpy().reshape(by_shape)[:EARLY, :, 0].T,
+        # Over all settled steps, in units of sqrt(E L_t): one number for each shape, also for those that change.
         "settled": (norm2.mean(2) / np.sqrt(expected(config)))[_settled(config)].mean(0),
     }
 

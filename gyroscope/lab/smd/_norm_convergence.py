@@ -85,6 +85,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         "L": h[late].mean(),
         "V": h[late].var(),
         "l": h.min(),
+        # ‖w‖⁴ follows a linear recursion: its distance from equilibrium is an exponential, that of ‖w‖² is not.
         "rate_near": _rate(by_start[:, 1].mean(1) ** 2, (norm2[late] ** 2).mean(), 6.0, 0.5),
         "rate_far": _rate(by_start[:, 2].mean(1), 0.0, 80 * target, 10 * target),
     }
@@ -92,7 +93,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 def _rate(y: Array, target: float, high: float, low: float) -> float:
     """Slope of ln(y - target) while that falls from `high` to `low`, in targets if there is one; by least squares."""
-    distance = (y - target) / (target or 1.0)
+    distance = (y - target) / (target or 1.0)  # far above, the equilibrium itself is of no matter: target 0
     first = _first_below(distance, high)
     last = _first_below(distance, low)
     return -float(np.polyfit(np.arange(first, last), np.log(distance[first:last]), 1)[0])
@@ -110,7 +111,7 @@ def error_bound(result: Result[Config], seed: int) -> Array:
     distances = config.equilibrium * np.array(STARTS)[:, None] - config.equilibrium
     V = float(result["V"][seed])
     floor = norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
-    factor = 3 if config.momentum else 1
+    factor = 3 if config.momentum else 1  # as the theorems have it
     rate = contraction_of_bound(config.lr, config.weight_decay, config.momentum)
     return np.asarray(factor * distances**2 * rate**t + floor)
 

@@ -67,7 +67,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     norm2 = np.stack([left[0], rescaled[0]])
     angle = np.stack([left[1], rescaled[1]])
     target = norm2[1].mean()  # where the rescaled weights stay
-    arrived = np.flatnonzero(norm2[0] < 1.05 * target)
+    arrived = np.flatnonzero(norm2[0] < 1.05 * target)  # the last few percent take very long
     shown = shown_steps(steps, POINTS)
     return {
         "norm2": norm2[:, shown],
@@ -75,7 +75,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         "norm2_rescaled": target,
         "arrived": arrived[0] if len(arrived) else steps,
         "norm4_at_least": norm2[0, least - 1] ** 2,
-        "angle_after": angle[:, :20].mean(1),
+        "angle_after": angle[:, :20].mean(1),  # long enough to average, too short for norms to change
         "angle_settled": angle[1].mean(),
     }
 

@@ -47,7 +47,7 @@ class Config:
         """A weight under the optimizer of a scheme, with decay or without."""
         decay = self.weight_decay if decays else 0.0
         decoupled = decay if scheme.endswith("decoupled") else 0.0
-        l2 = decay - decoupled
+        l2 = decay - decoupled  # all of the decay is one or the other
         if scheme.startswith("Adam"):
             kind = AdamSRT if scheme == "Adam-SRT" else AdamS
             return Walker(kind([weight], self.adam_lr, self.betas, weight_decay=l2), decoupled)
@@ -91,6 +91,7 @@ class Walker:
         """Step; the ⟨c,u⟩ of the weights themselves, c = r·b·(x - x')/lr."""
         lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
+        # Neither optimizer has decoupled decay: it is added here, from the weight before the step.
         self.weight.detach().sub_(self.before, alpha=lr * self.decoupled)
         moved = (self.before - self.weight.detach()) / lr
         return float((moved * self.before).sum() * self.b[0, 0])
