@@ -43,7 +43,8 @@ def gpt(layers=4, width=512, vocabulary=2048, context=256):
 
 
 def resnet50():
-    shapes, channels = [(64, 3, 7, 7), (64,), (64,)], 64
+    shapes = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
             convolutions = [(width, channels, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
@@ -91,7 +92,8 @@ def median_times(steps, repeats):
 
     In another order each time: what a step leaves in caches and page tables falls on the next one.
     """
-    times, order = {name: [] for name in steps}, random.Random(0)
+    times = {name: [] for name in steps}
+    order = random.Random(0)
     for _ in range(repeats):
         for name, step in order.sample(list(steps.items()), len(steps)):
             start = time.perf_counter()
@@ -105,11 +107,13 @@ def programs():
 
 
 def measure(name, shapes, repeats):
-    steps, failures = {}, []
+    steps = {}
+    failures = []
     size = sum(torch.Size(shape).numel() for shape in shapes)
     print(f"\n{name}: {len(shapes)} tensors, {size / 1e6:.1f}M parameters")
     for label, optimizer in optimizers(shapes).items():
-        before, start = programs(), time.perf_counter()
+        before = programs()
+        start = time.perf_counter()
         optimizer.step()
         if "compiled" in label:
             print(f"  {label}: first step {time.perf_counter() - start:.1f} s, {programs() - before} programs compiled")
@@ -117,7 +121,8 @@ def measure(name, shapes, repeats):
         steps[label] = optimizer.step
     times = median_times(steps, repeats)
     for label, seconds in times.items():
-        ratio, limit = seconds / times["torch fused AdamW"], LIMITS.get((name, label))
+        ratio = seconds / times["torch fused AdamW"]
+        limit = LIMITS.get((name, label))
         missed = limit is not None and ratio > limit
         failures += [f"{label} on {name}: {ratio:.2f} times torch's fused AdamW, limit {limit:.2f}"] if missed else []
         note = "" if limit is None else f"  limit {limit:.2f}" + (" MISSED" if missed else "")

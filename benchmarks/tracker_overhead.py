@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import gyroscope as gyro
 
+# Label -> options of the tracker, and the share of training time that it may take.
 SETTINGS = {"default": ({}, 0.01), "every=1, rows=64": ({"every": 1, "rows": 64}, 0.05)}
 
 
@@ -36,10 +37,11 @@ class Block(nn.Module):
             nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
             nn.BatchNorm2d(outputs),
         )
-        self.stride, self.more = stride, outputs - inputs
+        self.stride = stride
+        self.added_channels = outputs - inputs
 
     def forward(self, x):  # noqa: D102
-        short = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        short = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added_channels))
         return torch.relu(self.body(x) + short)
 
 
@@ -55,7 +57,8 @@ def resnet20():
         nn.Flatten(),
         nn.Linear(64, 10),
     )
-    x, y = torch.randn(128, 3, 32, 32), torch.randint(10, (128,))
+    x = torch.randn(128, 3, 32, 32)
+    y = torch.randint(10, (128,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     return model, optimizer, lambda: cross_entropy(model(x), y)
 
@@ -65,7 +68,8 @@ class GPT(nn.Module):
 
     def __init__(self, vocabulary=65, width=384, layers=6, context=128):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(context, width)
         layer = nn.TransformerEncoderLayer(width, 6, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -133,7 +137,8 @@ def taken(tracker):
 def judge(label, found, steps, limit):
     base, own = (statistics.median(one[place] for one in found) for place in (0, 2))
     ratios = [one[1] / one[0] - 1 for one in found]
-    share, ratio = own / base, statistics.median(ratios)
+    share = own / base
+    ratio = statistics.median(ratios)
     noise = statistics.median(abs(one - ratio) for one in ratios)
     print(f"  {label}: step {1e3 * base / steps:.1f} ms; hooks and threads {1e3 * own / steps:.2f} ms = {share:.2%},")
     print(f"    with against without {ratio:+.2%} (rounds differ by {noise:.2%}); limit {limit:.0%}")

@@ -12,11 +12,13 @@ from torch.nn.functional import cross_entropy
 
 import gyroscope as gyro
 
-STEPS, BATCH = 400, 64
+STEPS = 400
+BATCH = 64
 
 torch.manual_seed(0)
-images, labels = load_digits(return_X_y=True)
-images, labels = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+digits = load_digits()
+images = torch.tensor(digits.data / 16, dtype=torch.float32)  # pixels from 0 to 1
+labels = torch.tensor(digits.target)
 
 model = nn.Sequential(
     nn.Linear(64, 128, bias=False),
@@ -44,6 +46,7 @@ tracker.close()
 run = gyro.store.open_run(tracker.path)
 print(f"{len(run.steps)} samples of {', '.join(run.layers)} in {tracker.path}; rotation halfway, radians per step:")  # noqa: T201
 for layer in run.layers:
-    measured, predicted = (run.series(layer, name)[20] for name in ("angular_update", "predicted_angular_update"))
+    measured = run.series(layer, "angular_update")[20]
+    predicted = run.series(layer, "predicted_angular_update")[20]
     print(f"  {layer}: {measured:.5f} measured, {predicted:.5f} predicted for equilibrium")  # noqa: T201
 print(run.diagnose())  # noqa: T201

@@ -1,13 +1,12 @@
-"""How long do the 30,000 steps of RE Figure 8's simple system take, for all four optimizers at once?"""
+"""How long does a simulation take: 30,000 steps of RE Figure 8's simple system, for all four optimizers at once?"""
 
 import sys
 import time
 
-from gyroscope.lab.re._walks import optimizers
-
+from gyroscope.lab.re._appendix_j import optimizers
 from gyroscope.simulate import network
 
-LIMIT = 60.0
+LIMIT = 60.0  # seconds
 
 
 def main() -> int:
