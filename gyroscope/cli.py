@@ -27,9 +27,9 @@ app = typer.Typer(
 def print_version(wanted: bool) -> None:
     """Print the version and end."""
     if wanted:
-        from importlib.metadata import version
+        from gyroscope import __version__
 
-        typer.echo(f"gyroscope {version('gyroscope')}")
+        typer.echo(f"gyroscope {__version__}")
         raise typer.Exit
 
 

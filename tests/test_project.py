@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gyroscope
+from gyroscope.cli import main
 from tests.conftest import MARKED, NEEDED
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,12 @@ def test_the_version_stands_in_one_place():
     assert [
         name for name in ("pyproject.toml", "CITATION.cff", "README.md") if f"{gyroscope.__version__}\n" in read(name)
     ] == []
+
+
+def test_the_command_line_prints_the_packages_own_version_not_the_installed_ones(monkeypatch, capsys):
+    monkeypatch.setattr(gyroscope, "__version__", "9.8.7")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "gyroscope 9.8.7\n"
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
