@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gyroscope.model.groups import param_groups
     from gyroscope.model.probe import probe
     from gyroscope.optim.torch_rules import rule_of
-    from gyroscope.planner.plan import plan
+    from gyroscope.planner.model_plan import plan
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,7 +41,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "nn": ("gyroscope.nn", None),
     "optim": ("gyroscope.optim", None),
     "param_groups": ("gyroscope.model.groups", "param_groups"),
-    "plan": ("gyroscope.planner.plan", "plan"),
+    "plan": ("gyroscope.planner.model_plan", "plan"),
     "probe": ("gyroscope.model.probe", "probe"),
     "rule_of": ("gyroscope.optim.torch_rules", "rule_of"),
     "simulate": ("gyroscope.simulate", None),

@@ -1,6 +1,5 @@
 """The command line: argv to the calls of the library, and errors to one sentence."""
 
-import json
 import os
 import sys
 import warnings
@@ -108,23 +107,17 @@ def plan(
     given = {name: value for name, value in locals().items() if value is not None}
     settings = {name: value for name, value in given.items() if name not in ("config", "as_json", "html", "explain")}
 
-    from gyroscope.planner import answer, ask, read_config  # not before --help has been answered
+    from gyroscope.planner import plan_settings, read_config, read_settings  # not before --help has been answered
 
-    question = ask((read_config(config) if config else {}) | settings)
-    with progress_bar(question.schedule.steps * len(question.layers)) as progress:
-        planned = answer(question, progress)
+    checked = read_settings((read_config(config) if config else {}) | settings)
+    with progress_bar(checked.schedule.steps * len(checked.layers)) as progress:
+        planned = plan_settings(checked, progress)
     if html is not None:
-        from gyroscope.render.plan_page import page
-
-        write_text(html, page(planned))
+        write_text(html, planned.page())
     if as_json:
-        from gyroscope.render.plan_json import as_data
-
-        typer.echo(json.dumps(as_data(planned), indent=2))
+        typer.echo(planned.json())
     else:
-        from gyroscope.render.plan_text import PlanText
-
-        show(PlanText(planned, explain))
+        show(planned.text(explain))
     if html is not None:
         typer.echo(f"wrote {html}", err=True)
 

@@ -1,16 +1,19 @@
-"""Do all layers, and all neurons of a layer, turn alike?"""
+"""Whether all layers of a run, and all neurons of a layer, turn alike."""
 
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 import numpy as np
 
+from gyroscope.advice import phrases
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import Verdict
-from gyroscope.advice.record import Array, Reading, raw_angles
-from gyroscope.advice.words import listed, sig
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.history import LayerHistory, raw_angles
+from gyroscope.advice.phrases import listed, sig
+from gyroscope.advice.plan_findings import imbalance_severity
 
-TAIL = 0.05
+OUTER = 0.05
+"""Share of the vectors below the low percentile, and above the high one, that are compared."""
 
 
 def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float = 1.0, momentum: float = 0.0) -> float:
@@ -19,114 +22,107 @@ def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float =
         angle ∝ χ_{C-1};  χ²_p ≈ n·(1 - 2/(9n) + z_p·sqrt(2f/(9n)))³ with n = C-1     (Wilson and Hilferty)
         f = (1 + 2 Σ_{k<N} (1 - k/N)·ρ^k)/N,  ρ = β^(2·spacing)
 
-    A step's length is that of a Gaussian vector of C - 1 free entries; squared lengths `spacing` steps apart correlate
-    by the square of the momentum's correlation. Percentiles of so many `vectors` are Blom's. Ours.
+    Ours. A step's length is that of a Gaussian vector of C - 1 free entries; squared lengths `spacing` steps apart
+    correlate by the square of the momentum's correlation. Percentiles of so many `vectors` are Blom's.
 
     >>> f"{noise_ratio(64, 1000):.2f} {noise_ratio(64, 1000, samples=20, spacing=10, momentum=0.9):.2f}"
     '1.34 1.08'
     """
     n = max(fan_in - 1, 1)
-    place = 1 + TAIL * (vectors - 1)
+    place = 1 + OUTER * (vectors - 1)
     z = -NormalDist().inv_cdf((place - 0.375) / (vectors + 0.25))
     k = np.arange(1, samples)
     f = (1 + 2 * float(np.sum((1 - k / samples) * momentum ** (2 * spacing * k)))) / samples
-    centre, spread = 1 - 2 / (9 * n), z * (2 * f / (9 * n)) ** 0.5
+    centre = 1 - 2 / (9 * n)
+    spread = z * (2 * f / (9 * n)) ** 0.5
     return float(((centre + spread) / max(centre - spread, 1e-3)) ** 1.5)
 
 
-def layer_imbalance(layers: Sequence[Reading]) -> Iterator[Verdict]:
+def layer_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Layers of one group turn at different speeds, relative to what the group's settings ask for."""
-    speeds = {reading: speed for reading, speed in _speeds(layers) if np.isfinite(speed) and speed > 0}
+    speeds = {history: speed for history, speed in _speeds(histories) if np.isfinite(speed) and speed > 0}
     if len(speeds) < 2:
         return
-    fastest, slowest = max(speeds, key=lambda r: speeds[r]), min(speeds, key=lambda r: speeds[r])
+    fastest = max(speeds, key=lambda history: speeds[history])
+    slowest = min(speeds, key=lambda history: speeds[history])
     ratio = speeds[fastest] / speeds[slowest]
-    if ratio < limit.LAYER_IMBALANCE:
+    if imbalance_severity(ratio) == "note":
         return
-    yield Verdict(
+    yield Finding(
         "layer_imbalance",
-        "bad" if ratio > limit.LAYER_IMBALANCE_BAD else "warn",
-        f"{fastest.name} turns {sig(ratio, 2)} times as fast as {slowest.name}: {sig(speeds[fastest], 2)} and "
+        imbalance_severity(ratio),
+        f"{phrases.turns_faster(fastest.name, slowest.name, ratio)}: {sig(speeds[fastest], 2)} and "
         f"{sig(speeds[slowest], 2)} times what their settings predict.",
-        _balancing(fastest),
-        (fastest.name, slowest.name),
-        {"ratio": ratio, "fastest": speeds[fastest], "slowest": speeds[slowest]},
+        phrases.balance_layers(fastest.rule, fastest.keeps_norm),
+        layers=(fastest.name, slowest.name),
+        evidence={"ratio": ratio, "fastest": speeds[fastest], "slowest": speeds[slowest]},
     )
 
 
-def _speeds(layers: Sequence[Reading]) -> Iterator[tuple[Reading, float]]:
+def _speeds(histories: Sequence[LayerHistory]) -> Iterator[tuple[LayerHistory, float]]:
     """Angle over the median prediction of the layer's group: where predictions differ, that is imbalance too."""
-    for group in {reading.layer.group for reading in layers}:
-        members = [reading for reading in layers if reading.layer.group == group]
-        predicted = np.stack([reading.predicted_angle for reading in members])
+    for group in {history.layer.group for history in histories}:
+        members = [history for history in histories if history.layer.group == group]
+        predicted = np.stack([history.predicted_angle for history in members])
         known = np.isfinite(predicted).any(0)
         usual = np.full(predicted.shape[1], np.nan)
         usual[known] = np.nanmedian(predicted[:, known], axis=0)
-        for reading in members:
+        for history in members:
             with np.errstate(divide="ignore", invalid="ignore"):
-                yield reading, reading.mean(np.where(usual > 0, reading.angle / usual, np.nan))
+                yield history, history.mean(np.where(usual > 0, history.angle / usual, np.nan))
 
 
-def _balancing(reading: Reading) -> str:
-    rule = reading.rule
-    if reading.keeps_norm:
-        return "The optimizer sets these angles itself: look at its imbalance= and at the settings of its groups."
-    if rule is not None and rule.adam_betas is not None and not rule.is_decoupled:
-        return "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size."
-    name = (rule.rotational_twin if rule is not None else None) or "Rotational(optimizer)"
-    return f"gyro.optim.{name} turns every layer by the same angle."
-
-
-def neuron_imbalance(layers: Sequence[Reading]) -> Iterator[Verdict]:
+def neuron_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Neurons of a layer turn at different speeds, beyond what noise does."""
-    found = []
-    for reading in layers:
-        if measured_vectors(reading) >= limit.VECTORS:
-            ratio, noise, least = _spread(reading)
+    unequal: dict[str, tuple[float, float]] = {}
+    for history in histories:
+        if measured_vectors(history) >= limit.VECTORS:
+            ratio, noise, least = _spread(history)
             if np.isfinite(ratio) and ratio > least * noise:
-                found.append((reading, ratio, noise))
-    if not found:
+                unequal[history.name] = ratio, noise
+    if not unequal:
         return
-    worst, ratio, noise = max(found, key=lambda one: one[1] / one[2])
-    names = [one.name for one, _, _ in found]
-    others = f"Neurons of {listed(names)} turn at different speeds: in" if len(names) > 1 else "In"
-    yield Verdict(
+    names = tuple(unequal)
+    worst = max(names, key=lambda name: unequal[name][0] / unequal[name][1])
+    ratio, noise = unequal[worst]
+    beginning = f"Neurons of {listed(names)} turn at different speeds: in" if len(names) > 1 else "In"
+    yield Finding(
         "neuron_imbalance",
         "warn",
-        f"{others} {worst.name} the 95th percentile of the neurons' rotation is {sig(ratio, 2)} times the 5th, where "
+        f"{beginning} {worst} the 95th percentile of the neurons' rotation is {sig(ratio, 2)} times the 5th, where "
         f"noise gives {sig(noise, 2)}.",
-        _balancing(worst),
-        tuple(names),
-        {"ratio": ratio, "noise_ratio": noise},
+        next(phrases.balance_layers(h.rule, h.keeps_norm) for h in histories if h.name == worst),
+        layers=names,
+        evidence={"ratio": ratio, "noise_ratio": noise},
     )
 
 
-def _spread(reading: Reading) -> tuple[float, float, float]:
+def _spread(history: LayerHistory) -> tuple[float, float, float]:
     """Ratio of the percentiles, the same for noise, and how many times as large counts: of averages if it can be."""
-    layer, rule = reading.layer, reading.rule
-    raw = raw_angles(reading)
+    raw = raw_angles(history)
     if raw is not None:
-        steps = reading.steps[reading.window]
+        steps = history.steps[history.window]
         averages = np.array([column[np.isfinite(column)].mean() for column in raw.T if np.isfinite(column).any()])
         spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
-        momentum = 1 - 1 / rule.momentum_memory if rule is not None else 0.0
-        noise = noise_ratio(layer.fan_in, len(averages), samples=len(raw), spacing=spacing, momentum=momentum)
-        low, high = np.quantile(averages, [TAIL, 1 - TAIL])
+        momentum = 1 - 1 / history.rule.momentum_memory if history.rule is not None else 0.0
+        noise = noise_ratio(history.layer.fan_in, len(averages), samples=len(raw), spacing=spacing, momentum=momentum)
+        low, high = np.quantile(averages, [OUTER, 1 - OUTER])
         return (float(high / low) if low > 0 else float("nan")), noise, limit.NEURON_IMBALANCE
-    if _dead_share(reading) > TAIL / 2:  # the 5th percentile is then that of the dead, who have a verdict of their own
+    # The 5th percentile is then that of dead vectors, which have a finding of their own.
+    if _dead_share(history) > OUTER / 2:
         return float("nan"), 1.0, 1.0
-    ratios: Array = reading.quantile_ratio()
+    ratios = history.quantile_ratio()
     logs = np.log(np.where(np.isfinite(ratios), ratios, np.nan))
-    noise = noise_ratio(layer.fan_in, round(measured_vectors(reading)))
-    return float(np.exp(reading.mean(logs))), noise, limit.NEURON_IMBALANCE_AT_ONCE
+    noise = noise_ratio(history.layer.fan_in, round(measured_vectors(history)))
+    return float(np.exp(history.mean(logs))), noise, limit.NEURON_IMBALANCE_AT_ONCE
 
 
-def _dead_share(reading: Reading) -> float:
-    share = reading.mean(reading.series("dead_vectors")) / max(measured_vectors(reading), 1.0)
+def _dead_share(history: LayerHistory) -> float:
+    share = history.mean(history.series("dead_vectors")) / max(measured_vectors(history), 1.0)
     return share if np.isfinite(share) else 0.0
 
 
-def measured_vectors(reading: Reading) -> float:
+def measured_vectors(history: LayerHistory) -> float:
     """How many vectors of a layer were measured: all, or a sample of rows."""
-    entries = reading.mean(reading.series("entries"))
-    return entries / reading.layer.fan_in if np.isfinite(entries) else float(reading.layer.vectors)
+    entries = history.mean(history.series("entries"))
+    return entries / history.layer.fan_in if np.isfinite(entries) else float(history.layer.vectors)

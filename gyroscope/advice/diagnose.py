@@ -1,98 +1,140 @@
-"""All verdicts on a run."""
+"""All findings about a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 
 import numpy as np
 
+from gyroscope._types import Mask
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.balance import layer_imbalance, neuron_imbalance
-from gyroscope.advice.course import Course, fell_out, transient, weak_decay
-from gyroscope.advice.findings import Diagnosis, Verdict
+from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.health import dead_vectors, frozen_entries, not_measured, scale_sensitive, unstable_betas
-from gyroscope.advice.record import Reading, Record, readings
-from gyroscope.advice.start import over_rotation
-from gyroscope.advice.words import sig, span, who
+from gyroscope.advice.history import LayerHistory, Record, RecordUntil, layer_histories
+from gyroscope.advice.phrases import clause, listed, sig, span
+from gyroscope.advice.settling import NormState, fell_out, over_rotation, transient, weak_decay
+
+CAUSES = ("unstable_betas", "over_rotation", "fast_rotation")
+"""Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on."""
 
 
 def diagnose(record: Record) -> Diagnosis:
     """What a run's measurements mean: sentences with numbers and a remedy, worst first.
 
-    Only what the record holds the numbers for is judged. A run too short to judge says so, and nothing else.
+    Only what the record holds the numbers for is judged. A run too short to judge gets that finding and no other; of a
+    run that diverged, what it did before is judged as far as it may be the cause.
     """
-    layers = readings(record)
-    measured = [reading for reading in layers if np.isfinite(reading.angle).any()]
+    lost = {history.name: history.lost for history in layer_histories(record)}
+    diverged = {name: samples for name, samples in lost.items() if samples.any()}
+    if not diverged:
+        return Diagnosis(_findings(record))
+    first = min(int(samples.argmax()) for samples in diverged.values())
+    before = _findings(RecordUntil(record, first))
+    return Diagnosis([_diverged(record, diverged, first), *(finding for finding in before if finding.kind in CAUSES)])
+
+
+def _diverged(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
+    """Weights or gradients that are not finite: the layers of the first such sample, and whether it lasts."""
+    names = tuple(sorted(lost, key=lambda name: int(lost[name].argmax())))
+    step = int(record.steps[first])
+    earliest = listed([name for name in names if lost[name][first]])
+    finite = f"the last finite sample is of step {int(record.steps[first - 1]):,}" if first else "no sample is finite"
+    if any(LayerHistory(record, name).diverged for name in names):
+        sentence = (
+            f"The run diverged: weights or gradients of {earliest} are not finite at step {step:,}, and the layers do "
+            f"not recover, {len(names)} of {len(record.layers)}; {finite}."
+        )
+    else:
+        count = int(np.any(list(lost.values()), axis=0).sum())
+        sentence = (
+            f"Weights or gradients of {earliest} were not finite at step {step:,}: {count:,} of {len(record.steps):,} "
+            f"samples are lost in {len(names)} of {len(record.layers)} layers; later ones are finite again."
+        )
+    return Finding(
+        "diverged",
+        "bad",
+        sentence,
+        "Go back to a checkpoint from before that step, and lower the learning rate, lengthen the warmup or clip "
+        "gradients; torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
+        layers=names,
+        evidence={"step": float(step)},
+    )
+
+
+def _findings(record: Record) -> list[Finding]:
+    histories = layer_histories(record)
+    measured = [history for history in histories if np.isfinite(history.angle).any()]
     short = list(_too_short(record, measured))
     if short:
-        return Diagnosis(short)
-    courses = [Course.of(reading) for reading in measured]
+        return short
+    states = [NormState.of(history) for history in measured]
     explained = [*scale_sensitive(measured), *frozen_entries(measured)]
-    usual = [course for course in courses if not any(course.name in verdict.layers for verdict in explained)]
-    found = [
+    explained_layers = {name for finding in explained for name in finding.layers}
+    usual = [state for state in states if state.name not in explained_layers]
+    findings = [
         *explained,
         *transient(usual),
-        *weak_decay(courses, getattr(record, "status", "finished") == "running"),
+        *weak_decay(states, getattr(record, "status", "finished") == "running"),
         *fell_out(usual),
-        *over_rotation(courses),
-        *layer_imbalance([course.reading for course in usual if course.state not in ("transient", "weak")]),
-        *neuron_imbalance([course.reading for course in usual]),
+        *over_rotation(states),
+        *layer_imbalance([state.history for state in usual if state.state not in ("transient", "weak")]),
+        *neuron_imbalance([state.history for state in usual]),
         *dead_vectors(measured),
         *unstable_betas(measured),
-        *not_measured(layers),
+        *not_measured(histories),
     ]
-    if not any(verdict.severity in ("bad", "warn") for verdict in found):
-        found += _well(courses)
-    return Diagnosis(found or _undecided(courses))
+    if not any(finding.severity in ("bad", "warn") for finding in findings):
+        findings += _well(states)
+    return findings or list(_undecided(states))
 
 
-def _too_short(record: Record, measured: Sequence[Reading]) -> Iterator[Verdict]:
-    samples = max((int(np.isfinite(reading.angle).sum()) for reading in measured), default=0)
+def _too_short(record: Record, measured: Sequence[LayerHistory]) -> Iterator[Finding]:
+    samples = max((int(np.isfinite(history.angle).sum()) for history in measured), default=0)
     steps = int(np.max(record.steps)) + 1 if len(record.steps) else 0
-    memories = [reading.rule.momentum_memory for reading in measured if reading.rule is not None]
+    memories = [history.rule.momentum_memory for history in measured if history.rule is not None]
     needed = round(limit.MEMORIES * max(memories, default=10.0))
     if samples < limit.SAMPLES or steps < needed:
-        yield Verdict(
+        yield Finding(
             "too_short",
             "note",
             f"Too short to judge: {samples:,} samples in {steps:,} steps; it takes {limit.SAMPLES} samples and "
             f"{needed:,} steps, {limit.MEMORIES} memories of the momentum.",
             "Train on, or measure more often (a smaller every=).",
-            (),
-            {"samples": float(samples), "steps": float(steps)},
+            evidence={"samples": float(samples), "steps": float(steps)},
         )
 
 
-def _undecided(courses: Sequence[Course]) -> Iterator[Verdict]:
+def _undecided(states: Sequence[NormState]) -> Iterator[Finding]:
     """Nothing is wrong, and yet no layer turns as predicted."""
-    names = [course.name for course in courses]
-    yield Verdict(
+    names = tuple(state.name for state in states)
+    yield Finding(
         "not_measured",
         "note",
-        f"Nothing stands out, but {who(names, 'cannot', 'cannot')} be confirmed either: the norm stays off its "
+        f"Nothing stands out, but {clause(names, 'cannot', 'cannot')} be confirmed either: the norm stays off its "
         "equilibrium, or there is none to compare with.",
         "Compare angular_update with predicted_angular_update; a persistent gradient holds a norm off its prediction.",
-        tuple(names),
+        layers=names,
     )
 
 
-def _well(courses: Sequence[Course]) -> Iterator[Verdict]:
+def _well(states: Sequence[NormState]) -> Iterator[Finding]:
     """The evidence that all is as it should be."""
-    known = [c.reading for c in courses if c.state in ("settled", "fell out") and c.reading.speed > 0]
+    known = [s.history for s in states if s.state in ("settled", "fell out") and s.history.speed > 0]
     if not known:
         return
-    angles, speeds = [reading.mean(reading.angle) for reading in known], [reading.speed for reading in known]
-    off = max(max(speed, 1 / speed) - 1 for speed in speeds)
-    since = [reading.settled_at for reading in known if isfinite(reading.settled_at)]
+    angles = [history.mean(history.angle) for history in known]
+    speeds = [history.speed for history in known]
+    error = max(max(speed, 1 / speed) - 1 for speed in speeds)
+    since = [history.settled_at for history in known if isfinite(history.settled_at)]
     settled = f", settled since step {sig(max(since))}" if len(since) == len(known) else ""
-    count = f"All {len(known)}" if len(known) == len(courses) else f"{len(known)} of {len(courses)}"
-    fell = any(c.state == "fell out" for c in courses)
+    count = f"All {len(known)}" if len(known) == len(states) else f"{len(known)} of {len(states)}"
+    fell = any(state.state == "fell out" for state in states)
     turn = "turn as predicted, or did before they fell out" if fell else "turn as predicted"
-    size = f"{span(angles, 2)} rad per step, within {sig(100 * off, 2)} % of theory"
-    yield Verdict(
+    size = f"{span(angles, 2)} rad per step, within {sig(100 * error, 2)} % of theory"
+    yield Finding(
         "well",
         "good",
         f"{count} layers {turn}: {size}{settled}.",
-        "",
-        tuple(reading.name for reading in known),
-        {"largest_error": off, "slowest": min(speeds), "fastest": max(speeds)},
+        layers=tuple(history.name for history in known),
+        evidence={"largest_error": error, "slowest": min(speeds), "fastest": max(speeds)},
     )

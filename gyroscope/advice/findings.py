@@ -1,4 +1,4 @@
-"""What a diagnosis is made of: verdicts, each a sentence with its numbers and a remedy."""
+"""What advice consists of: findings about a plan or a run, each a sentence with its numbers, layers and remedy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,35 +6,51 @@ from typing import Literal, final, overload
 
 Severity = Literal["bad", "warn", "note", "good"]
 MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": "✓"}
-"""By which a terminal tells verdicts apart; in the order from worst to best."""
+"""Mark of each severity in a terminal, from worst to best."""
 
 KINDS = (
+    "diverged",
     "unstable_betas",
     "fell_out",
     "weak_decay",
     "transient",
     "over_rotation",
+    "fast_rotation",
     "layer_imbalance",
     "neuron_imbalance",
     "dead_vectors",
     "frozen_entries",
     "scale_sensitive",
+    "missing_input",
     "not_measured",
     "too_short",
+    "assumption",
     "well",
 )
-"""Every kind of verdict, in the order in which those of one severity are said."""
+"""Kinds of judgements, in the order in which those of one severity are listed."""
+FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stability", "equivalent")
+"""Kinds of statements in a plan that judge nothing; all are notes."""
 
 
 @final
 @dataclass(frozen=True)
-class Verdict:
-    """One finding: what is so, in which layers, with the numbers behind it, and what to do about it."""
+class Finding:
+    """One statement about some layers of a plan or of a run, with what follows from it.
+
+    kind      what is stated, one of `KINDS` or `FACTS`
+    severity  bad, warn, note or good
+    sentence  the statement, with numbers and units
+    remedy    what to change; empty where nothing has to change
+    formula   the equation behind the numbers; empty where they were measured
+    layers    the layers it is about; empty where it is about the whole run
+    evidence  the numbers of the sentence by name
+    """
 
     kind: str
     severity: Severity
     sentence: str
     remedy: str = ""
+    formula: str = ""
     layers: tuple[str, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
 
@@ -43,42 +59,42 @@ class Verdict:
 
 
 @final
-class Diagnosis(Sequence[Verdict]):
-    """All verdicts on a run, worst first; prints as plain text.
+class Diagnosis(Sequence[Finding]):
+    """All findings about a plan or a run, worst first; prints as plain text.
 
-    >>> print(Diagnosis([Verdict("well", "good", "All is well."), Verdict("transient", "warn", "Not yet.", "Wait.")]))
+    >>> print(Diagnosis([Finding("well", "good", "All is well."), Finding("transient", "warn", "Not yet.", "Wait.")]))
     ! Not yet.
       → Wait.
     ✓ All is well.
     """
 
-    def __init__(self, verdicts: Iterable[Verdict]) -> None:
+    def __init__(self, findings: Iterable[Finding]) -> None:
         severities = list(MARKS)
-        self._verdicts = sorted(verdicts, key=lambda v: (severities.index(v.severity), KINDS.index(v.kind)))
+        self._findings = sorted(findings, key=lambda f: (severities.index(f.severity), KINDS.index(f.kind)))
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of verdicts, in the same order."""
-        return tuple(verdict.kind for verdict in self._verdicts)
+        """The kinds of the findings, in the same order."""
+        return tuple(finding.kind for finding in self._findings)
 
     @overload
-    def __getitem__(self, index: int) -> Verdict: ...
+    def __getitem__(self, index: int) -> Finding: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Verdict]: ...
-    def __getitem__(self, index: int | slice) -> Verdict | Sequence[Verdict]:
-        return self._verdicts[index]
+    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
+        return self._findings[index]
 
     def __len__(self) -> int:
-        return len(self._verdicts)
+        return len(self._findings)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Diagnosis) and self._verdicts == other._verdicts
+        return isinstance(other, Diagnosis) and self._findings == other._findings
 
     def __hash__(self) -> int:
         return hash(self.kinds)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self._verdicts))
+        return "\n".join(map(str, self._findings))
 
     def __repr__(self) -> str:
-        return f"Diagnosis({self._verdicts!r})"
+        return f"Diagnosis({self._findings!r})"

@@ -1,148 +1,157 @@
-"""What keeps a layer from learning, or theory from knowing it."""
+"""What keeps a layer of a run from learning, or theory from predicting it."""
 
 from collections.abc import Iterator, Sequence
 from math import inf, isfinite
+from typing import NamedTuple
 
 import numpy as np
 
+from gyroscope.advice import phrases
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.balance import measured_vectors
-from gyroscope.advice.findings import Verdict
-from gyroscope.advice.record import Reading
-from gyroscope.advice.words import sig, who
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.phrases import clause, sig
 from gyroscope.theory import sensitivity, stability
 
 
-def scale_sensitive(layers: Sequence[Reading]) -> Iterator[Verdict]:
+class RadialGradient(NamedTuple):
+    """λ_u of a layer's median vector, λ_e/λ, and whether λ_u is surely not 0."""
+
+    lambda_u: float = 0.0
+    decay_error: float = 1.0
+    is_significant: bool = False
+
+    @property
+    def factor(self) -> float:
+        """λ_e/λ or its inverse, whichever is above 1; infinite where the gradient outweighs the decay."""
+        return inf if self.decay_error <= 0 else max(self.decay_error, 1 / self.decay_error)
+
+
+def scale_sensitive(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Layers whose gradient pulls the norm in or pushes it out, in the median vector, by λ_u."""
-    found = []
-    for reading in layers:
-        radial, error, sure = _radial(reading)
-        factor = inf if error <= 0 else max(error, 1 / error)
-        if sure and factor > limit.DECAY_ERROR:
-            found.append((reading, radial, error, factor))
-    if not found:
+    radial = {history: _radial(history) for history in histories}
+    sensitive = [h for h in histories if radial[h].is_significant and radial[h].factor > limit.DECAY_ERROR]
+    if not sensitive:
         return
-    found.sort(key=lambda one: -one[3])
-    worst, radial, error, _ = found[0]
-    speed, distance = worst.speed, worst.mean(worst.distance)
-    measured = f"; it turns {sig(speed, 2)} times as far as predicted" if isfinite(speed) else ""
+    sensitive.sort(key=lambda history: -radial[history].factor)
+    worst = sensitive[0]
+    names = tuple(history.name for history in sensitive)
+    distance = worst.mean(worst.distance)
+    measured = f"; it turns {sig(worst.speed, 2)} times as far as predicted" if isfinite(worst.speed) else ""
     measured += f" at {sig(distance, 2)} times the norm" if measured and isfinite(distance) else ""
     last = worst.record.layers[-1]
-    yield Verdict(
+    serious = any(_effect(history) > limit.SENSITIVE and history.name != last for history in sensitive)
+    yield Finding(
         "scale_sensitive",
-        "warn" if any(_effect(one) > limit.SENSITIVE and one.name != last for one, *_ in found) else "note",
-        f"{who([one.name for one, *_ in found], 'is', 'are')} not scale-invariant: in {worst.name} the gradient acts "
-        f"as λ_u = {sig(radial, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
+        "warn" if serious else "note",
+        f"{clause(names, 'is', 'are')} not scale-invariant: in {worst.name} the gradient acts as "
+        f"λ_u = {sig(radial[worst].lambda_u, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
         "Expect it of the last layer; elsewhere put a normalisation after the layer, or use gyro.nn.standardise.",
-        tuple(one.name for one, *_ in found),
-        {"lambda_u": radial, "decay_error": error},
+        layers=names,
+        evidence={"lambda_u": radial[worst].lambda_u, "decay_error": radial[worst].decay_error},
     )
 
 
-def _effect(reading: Reading) -> float:
+def _effect(history: LayerHistory) -> float:
     """By what factor rotation or norm miss their prediction."""
-    ratios = [ratio for ratio in (reading.speed, reading.mean(reading.distance)) if ratio > 0]
+    ratios = [ratio for ratio in (history.speed, history.mean(history.distance)) if ratio > 0]
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
 
 
-def _decay(reading: Reading) -> float:
-    return reading.mean(reading.series("weight_decay"))
+def _decay(history: LayerHistory) -> float:
+    return history.mean(history.series("weight_decay"))
 
 
-def _radial(reading: Reading) -> tuple[float, float, bool]:
-    """λ_u of the median vector, λ_e/λ, and whether λ_u is surely not 0."""
-    values = reading.series("lambda_u", "q50")
-    found = values[reading.window & np.isfinite(values)]
-    decay = _decay(reading)
-    if found.size < 3 or not decay > 0:
-        return 0.0, 1.0, False
-    radial, error = float(found.mean()), float(found.std(ddof=1)) / found.size**0.5
-    return radial, float(sensitivity.decay_error(decay, radial)), abs(radial) > limit.STANDARD_ERRORS * error
+def _radial(history: LayerHistory) -> RadialGradient:
+    values = history.series("lambda_u", "q50")
+    judged = values[history.window & np.isfinite(values)]
+    decay = _decay(history)
+    if judged.size < 3 or not decay > 0:
+        return RadialGradient()
+    mean = float(judged.mean())
+    standard_error = float(judged.std(ddof=1)) / judged.size**0.5
+    error = float(sensitivity.decay_error(decay, mean))
+    return RadialGradient(mean, error, abs(mean) > limit.STANDARD_ERRORS * standard_error)
 
 
-def dead_vectors(layers: Sequence[Reading]) -> Iterator[Verdict]:
+def dead_vectors(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Vectors without a gradient in every judged sample."""
-    found = []
-    for reading in layers:
-        counts = reading.series("dead_vectors")
-        counts = counts[reading.window & np.isfinite(counts)]
-        if counts.size >= 3 and counts.min() > limit.DEAD * measured_vectors(reading):
-            found.append((reading, int(counts.min()), counts.min() / max(measured_vectors(reading), 1.0)))
-    if not found:
+    dead = {history.name: _dead(history) for history in histories}
+    shares = {h.name: dead[h.name] / max(measured_vectors(h), 1.0) for h in histories}
+    names = tuple(sorted((name for name in dead if shares[name] > limit.DEAD), key=lambda name: -shares[name]))
+    if not names:
         return
-    found.sort(key=lambda one: -one[2])
-    worst, count, share = found[0]
-    total = sum(one[1] for one in found)
-    yield Verdict(
+    worst = names[0]
+    total = sum(dead[name] for name in names)
+    yield Finding(
         "dead_vectors",
-        "bad" if share > limit.DEAD_BAD else "warn",
-        f"{who([one.name for one, *_ in found], 'has', 'have')} vectors without any gradient, {total:,} in all: "
-        f"{count:,} in {worst.name}, {sig(100 * share, 2)} % of it. Weight decay shrinks them to nothing.",
+        "bad" if shares[worst] > limit.DEAD_BAD else "warn",
+        f"{clause(names, 'has', 'have')} vectors without any gradient, {total:,} in all: {dead[worst]:,} in {worst}, "
+        f"{sig(100 * shares[worst], 2)} % of it. Weight decay shrinks them to nothing.",
         "Lower the learning rate or lengthen the warmup that killed them, use LeakyReLU or GELU, or make the layer "
         "narrower.",
-        tuple(one.name for one, *_ in found),
-        {"dead_vectors": float(total), "worst_share": float(share)},
+        layers=names,
+        evidence={"dead_vectors": float(total), "worst_share": shares[worst]},
     )
 
 
-def frozen_entries(layers: Sequence[Reading]) -> Iterator[Verdict]:
+def _dead(history: LayerHistory) -> int:
+    counts = history.series("dead_vectors")
+    counts = counts[history.window & np.isfinite(counts)]
+    return int(counts.min()) if counts.size >= 3 else 0
+
+
+def frozen_entries(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Weights whose update is smaller than their rounding."""
-    found = []
-    for reading in layers:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = reading.mean(reading.series("frozen_entries") / reading.series("entries"))
-        if isfinite(share) and share > limit.FROZEN:
-            found.append((reading, share))
-    if not found:
+    shares = {history.name: _frozen_share(history) for history in histories}
+    names = tuple(sorted((name for name in shares if shares[name] > limit.FROZEN), key=lambda name: -shares[name]))
+    if not names:
         return
-    found.sort(key=lambda one: -one[1])
-    worst, share = found[0]
-    yield Verdict(
+    share = shares[names[0]]
+    yield Finding(
         "frozen_entries",
         "bad" if share > limit.FROZEN_BAD else "warn",
-        f"{who([one.name for one, _ in found], 'has', 'have')} entries that a step leaves as they are though they have "
-        f"a gradient, {sig(100 * share, 2)} % in {worst.name}: the update is smaller than the weights' rounding.",
+        f"{clause(names, 'has', 'have')} entries that a step leaves as they are though they have a gradient, "
+        f"{sig(100 * share, 2)} % in {names[0]}: the update is smaller than the weights' rounding.",
         "Keep the weights in float32 and compute in bfloat16 (torch.autocast), or use a rotational optimizer with "
         "stochastic_rounding=True.",
-        tuple(one.name for one, _ in found),
-        {"worst_share": share},
+        layers=names,
+        evidence={"worst_share": share},
     )
 
 
-def unstable_betas(layers: Sequence[Reading]) -> Iterator[Verdict]:
+def _frozen_share(history: LayerHistory) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = history.mean(history.series("frozen_entries") / history.series("entries"))
+    return share if isfinite(share) else 0.0
+
+
+def unstable_betas(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     """Betas with which updates can grow without bound, and whether they did."""
-    by_betas: dict[tuple[float, float], list[Reading]] = {}
-    for reading in layers:
-        if reading.rule is not None and reading.rule.adam_betas is not None:
-            beta1, beta2 = reading.rule.adam_betas
-            if stability.exact_margin(beta1, beta2) <= 0:
-                by_betas.setdefault((beta1, beta2), []).append(reading)
-    for (beta1, beta2), ones in by_betas.items():
-        worst = max(ones, key=lambda one: _growth(one)[0])
+    by_betas: dict[tuple[float, float], list[LayerHistory]] = {}
+    for history in histories:
+        betas = history.rule.adam_betas if history.rule is not None else None
+        if betas is not None and stability.exact_margin(*betas) <= 0:
+            by_betas.setdefault(betas, []).append(history)
+    for betas, members in by_betas.items():
+        worst = max(members, key=lambda history: _growth(history)[0])
         growth, largest = _growth(worst)
-        rate = float(stability.growth_rate(beta1, beta2, exact=True))
-        can = f"can grow e times every {sig(1 / rate)} steps" if rate > 0 else "can grow without bound"
-        seen = growth > limit.GROWTH
-        did = f", and grew {sig(growth, 2)} times in {worst.name}, to {sig(largest, 2)} × lr" if seen else ""
-        yield Verdict(
+        has_grown = growth > limit.GROWTH
+        grew = f", and grew {sig(growth, 2)} times in {worst.name}, to {sig(largest, 2)} × lr" if has_grown else ""
+        yield Finding(
             "unstable_betas",
-            "bad" if seen else "warn",
-            f"Betas ({beta1:g}, {beta2:g}) are outside the stable region: updates {can}{did}.",
-            f"Set beta2 above beta1² = {sig(beta1**2)}, for example betas=({beta1:g}, {_stable(beta1):g}).",
-            tuple(one.name for one in ones),
-            {"margin": float(stability.exact_margin(beta1, beta2)), "growth": growth, "max_update": largest},
+            "bad" if has_grown else "warn",
+            phrases.unstable_betas(*betas, float(stability.growth_rate(*betas, exact=True)), grew),
+            phrases.stable_betas(betas[0]),
+            layers=tuple(member.name for member in members),
+            evidence={"margin": float(stability.exact_margin(*betas)), "growth": growth, "max_update": largest},
         )
 
 
-def _stable(beta1: float) -> float:
-    """A beta2 well inside the stable region."""
-    return float(next(beta2 for beta2 in (0.99, 0.999, 0.9999, (1 + beta1) / 2) if beta2 > beta1))
-
-
-def _growth(reading: Reading) -> tuple[float, float]:
+def _growth(history: LayerHistory) -> tuple[float, float]:
     """The largest update, in units of lr: late over early, and late."""
-    values = reading.series("max_update", "max")
+    values = history.series("max_update", "max")
     values = values[np.isfinite(values) & (values > 0)]
     if values.size < limit.SAMPLES:
         return 1.0, float(values[-1]) if values.size else 0.0
@@ -151,27 +160,24 @@ def _growth(reading: Reading) -> tuple[float, float]:
     return late / float(np.median(values[:part])), late
 
 
-def not_measured(layers: Sequence[Reading]) -> Iterator[Verdict]:
-    """Layers without a measurement, and those of which theory says nothing."""
-    silent = [reading.name for reading in layers if not np.isfinite(reading.angle).any()]
+def not_measured(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
+    """Layers without a measurement, and those for which theory predicts nothing."""
+    silent = tuple(history.name for history in histories if not np.isfinite(history.angle).any())
     if silent:
-        yield Verdict(
+        yield Finding(
             "not_measured",
             "note",
-            f"{who(silent, 'was', 'were')} never measured: no step with a gradient was seen.",
+            f"{clause(silent, 'was', 'were')} never measured: no step with a gradient was seen.",
             "Check that the layer is used, and that it is not frozen.",
-            tuple(silent),
+            layers=silent,
         )
-    unknown = [
-        reading.name
-        for reading in layers
-        if reading.name not in silent and not np.isfinite(reading.predicted_angle).any()
-    ]
+    unpredicted = [history for history in histories if not np.isfinite(history.predicted_angle).any()]
+    unknown = tuple(history.name for history in unpredicted if history.name not in silent)
     if unknown:
-        yield Verdict(
+        yield Finding(
             "not_measured",
             "note",
-            f"{who(unknown, 'has', 'have')} no prediction: theory does not know the optimizer's rule.",
+            f"{clause(unknown, 'has', 'have')} no prediction: theory does not know the optimizer's rule.",
             "The measurements stand alone; gyro.rule_of(group, optimizer) says what is missing.",
-            tuple(unknown),
+            layers=unknown,
         )

@@ -1,17 +1,20 @@
-"""Every number that a verdict depends on, with its reason. Ratios unless another unit is named."""
+"""Every number that a finding depends on, with its reason. Ratios unless another unit is named.
+
+Three more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
+has settled), `convergence.NEVER` and `convergence.SETTLES` (X = Σ a_t of a run that never settles, and of one that
+does).
+"""
 
 SAMPLES = 8
 """Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count."""
 MEMORIES = 3
 """Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling."""
 
-SETTLED = 0.1
-"""Distance of a norm from its equilibrium within which it has settled; the rotation is then off by as much."""
 JUDGED = 0.4
 """Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles."""
 FULL_RATE = 0.2
 """Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
-no norm can follow. That has a verdict of its own, a mere note, for every decay to zero does it."""
+no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it."""
 FOLLOWS = 0.3
 """Measured over expected speed of a norm towards its equilibrium from which on it is in transient: where another force
 holds the norm, a signal or a radial gradient, it stands still far from its prediction."""
@@ -21,23 +24,32 @@ the prediction that is off."""
 NEXT_TO_NOTHING = 0.01
 """Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium."""
 FALLEN_RATE = 0.7
-"""Share of the peak learning rate below which the schedule is to blame for a norm that is too large: norms follow its
+"""Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
 square root, and 1.3 squared is 1.7."""
 
 IN_REACH = 10.0
 """Lengths of the run so far within which a layer must settle for waiting to be advice."""
+LATE = 0.5
+"""Part of a planned run after which settling counts as late: the initial norm decides more than half of the run."""
+LARGEST_DECAY = 0.02
+"""lr × weight decay beyond which no advice goes: a direction would be forgotten within 50 steps."""
 
 OVER_ROTATION = 1.5
 """Rotation at the start over the equilibrium's at full rate that is too fast: in equilibrium it would take a learning
-rate 2.25 times as high to turn as fast."""
+rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first samples. The
+warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium."""
 OVER_ROTATION_BAD = 5.0
 """The same that is far too fast: a learning rate 25 times as high would be called a mistake."""
+FAST_ROTATION = 0.1
+"""Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone."""
 
 LAYER_IMBALANCE = 2.0
 """Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four times;
 layers in noise equilibrium stay within 1.2."""
 LAYER_IMBALANCE_BAD = 5.0
 """The same where the slowest layer hardly takes part: as if lr × weight decay differed 25 times."""
+ALIKE = 1.05
+"""The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent."""
 
 NEURON_IMBALANCE = 2.0
 """Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
@@ -54,7 +66,7 @@ SENSITIVE = 1.5
 """Measured over predicted rotation or norm, or its inverse, of a scale-sensitive layer that is worth a warning. Of the
 last layer it never is: the scale of its outputs is for the loss to choose."""
 STANDARD_ERRORS = 4.0
-"""Standard errors by which a mean must differ from 0 before anything is said of it: with a hundred layers, one false
+"""Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false
 alarm in a hundred runs."""
 
 DEAD = 0.0

@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from gyroscope._json import dumps
-from gyroscope.advice.record import readings
+from gyroscope.advice.history import layer_histories
 from gyroscope.render.gather_runs import OVER_LAYERS, check, gather_run, over_layers, spoken
 from gyroscope.render.layer_data import distributions_at, spread, summary
 from gyroscope.render.run_data import LAYER_SERIES, Array, Distribution, RunData
@@ -42,7 +42,7 @@ class Followed:
         self.run, self.identity = run, identity
         self.stride, self.layers, self.begun = run.stride, run.layers, run.steps
         self.tail = Tail(run, sorted({*LAYER_SERIES, *OVER_LAYERS, *GROUP_SERIES}))
-        self.bound = bound_of(readings(run))
+        self.bound = bound_of(layer_histories(run))
         groups = [run.layer(name).group for name in self.layers]
         self.firsts = [groups.index(group) if group in groups else None for group in range(max(groups, default=-1) + 1)]
         self._blocks: list[dict[str, Array]] = []
@@ -166,7 +166,7 @@ class Feed:
         begun = time.monotonic()
         if now == self._said or (self._said is not None and now[0] == self._said[0] and begun < self._due):
             return
-        layers = [{"summary": summary(reading), "spread": spread(reading)} for reading in readings(run)]
+        layers = [{"summary": summary(reading), "spread": spread(reading)} for reading in layer_histories(run)]
         self._words = dumps({**spoken(run), "layers": layers})
         self._said, self._spoken = now, self._spoken + 1
         self._due = begun + max(WORDS, 10 * (time.monotonic() - begun))

@@ -1,8 +1,6 @@
-"""What a choice of optimizer, learning rate, weight decay and schedule will do, in words, before training."""
+"""Settings or a model to a plan: what a choice of optimizer, learning rate, weight decay and schedule will do."""
 
-from gyroscope.advice.question import Question
-from gyroscope.planner.answer import Answer, answer
-from gyroscope.planner.settings import ask, read_config
-from gyroscope.theory.layers import Layer, Prediction
+from gyroscope.planner.plan import Plan
+from gyroscope.planner.settings import PlanSettings, plan_settings, read_config, read_settings
 
-__all__ = ["Answer", "Layer", "Prediction", "Question", "answer", "ask", "read_config"]
+__all__ = ["Plan", "PlanSettings", "plan_settings", "read_config", "read_settings"]

@@ -11,10 +11,10 @@ from gyroscope.geometry import Split, gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms
 from gyroscope.model.selection import Decision, Invariance, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
-from gyroscope.planner.rates import Rates
+from gyroscope.planner.rates import GroupRates
 from gyroscope.theory import FixedNorm, UpdateRule
 from gyroscope.theory.law import Weights
-from gyroscope.theory.layers import Layer
+from gyroscope.theory.layer_prediction import InitialLayer
 from gyroscope.theory.rules.base import MEANING
 
 BATCHES = 8
@@ -27,7 +27,7 @@ class Weight:
     """One weight that turns: its vectors, the rule they move by and the rates of its group."""
 
     selected: Decision
-    rates: Rates
+    rates: GroupRates
     rule: UpdateRule | None
     unknown: str
     """Why there is no rule, if there is none."""
@@ -42,11 +42,11 @@ class Weight:
         """How the parameter splits into vectors."""
         return self.selected.split
 
-    def layer(self, unit_grad_norm: float | None) -> Layer:
+    def layer(self, unit_grad_norm: float | None) -> InitialLayer:
         """What the theory needs to know of the weight."""
         shape = tuple(self.selected.parameter.shape)
         weights = Weights(float(self.split.fan_in(shape)), unit_grad_norm, shape)
-        return Layer(self.name, weights, self.norm)
+        return InitialLayer(self.name, weights, self.norm)
 
     @property
     def norm(self) -> float:
@@ -55,7 +55,7 @@ class Weight:
         alive = norms[norms > 0]
         return float(alive.square().mean().sqrt()) if alive.numel() else 0.0
 
-    def problem(self, layer: Layer, measured: bool) -> str:
+    def problem(self, layer: InitialLayer, measured: bool) -> str:
         """Why there can be no forecast; empty if there can."""
         if self.rule is None:
             return self.unknown
@@ -71,7 +71,7 @@ class Weight:
 
 
 def weights_of(
-    model: nn.Module, optimizer: Optimizer, rates: Sequence[Rates], probe: Mapping[str, Invariance]
+    model: nn.Module, optimizer: Optimizer, rates: Sequence[GroupRates], probe: Mapping[str, Invariance]
 ) -> Iterator[Weight]:
     """Every weight that the optimizer turns, in the model's order."""
     for selected in select(model, optimizer, probe=probe):
@@ -80,7 +80,7 @@ def weights_of(
         yield Weight(selected, its_rates, rule, unknown)
 
 
-def _rule(rates: Rates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
+def _rule(rates: GroupRates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
     try:
         rule = rule_of(rates.group, optimizer)
     except ValueError as error:

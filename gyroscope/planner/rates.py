@@ -1,10 +1,10 @@
-"""The learning rates that a scheduler will set, foretold on a copy: neither it nor its optimizer notices."""
+"""The learning rates that a scheduler will set, predicted by stepping a copy of it."""
 
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ BY_HAND = "pass a function of the step instead, step -> multiplier of lr"
 
 @final
 @dataclass(frozen=True)
-class Rates:
+class GroupRates:
     """What one parameter group goes through: lr of each step, and its other options where lr is highest."""
 
     name: str
@@ -44,20 +44,21 @@ class Rates:
         warmup = top + 1 if climbs and peak > 0 else 0
 
         def body(t: Any) -> Any:
-            return values[t] / np.minimum(1.0, (t + 1) / max(warmup, 1))  # the ramp that `Schedule` will multiply by
+            # `Schedule` multiplies by this ramp again.
+            return values[t] / np.minimum(1.0, (t + 1) / max(warmup, 1))
 
         return Schedule(self.name, len(values), warmup, body)
 
 
-def foretell_rates(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[Rates], list[str]]:
-    """For each group of the optimizer the rates of the next steps, and what about them cannot be foretold.
+def predict_rates(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
+    """For each group of the optimizer the rates of the next steps, and what about them cannot be predicted.
 
     A scheduler is taken to step once after each optimizer step.
     """
     groups = optimizer.param_groups
     if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
-        rates = [Rates("constant", np.full(steps, float(group["lr"])), dict(group)) for group in groups]
-        plateau = "ReduceLROnPlateau waits for losses that nobody knows yet: the forecast keeps the present lr"
+        rates = [GroupRates("constant", np.full(steps, float(group["lr"])), dict(group)) for group in groups]
+        plateau = "ReduceLROnPlateau depends on the losses of the run: the forecast keeps the present lr"
         return rates, [] if scheduler is None else [plateau]
     if callable(getattr(scheduler, "step", None)):
         return _followed(optimizer, scheduler, steps)
@@ -65,45 +66,60 @@ def foretell_rates(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tu
         raise ValueError(f"scheduler={scheduler!r} must be a torch LR scheduler, or a function step -> multiplier")
     name = str(getattr(scheduler, "name", "a function of the step"))
     values = multipliers(scheduler, steps)
-    peaks = [float(group["lr"]) * float(values.max()) for group in groups]
-    return [Rates(name, float(g["lr"]) * values, {**g, "lr": peak}) for g, peak in zip(groups, peaks, strict=True)], []
+    rates = []
+    for group in groups:
+        lr = float(group["lr"]) * values
+        rates.append(GroupRates(name, lr, {**group, "lr": float(lr.max())}))
+    return rates, []
 
 
-def _followed(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[Rates], list[str]]:
+class Moment(NamedTuple):
+    """What a scheduler may change of a parameter group, at one step."""
+
+    lr: float
+    weight_decay: float
+    momentum: float | None
+
+
+def _followed(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
     """A torch scheduler, stepped through the run on a copy."""
-    name, state = type(scheduler).__name__, random_state()
+    name = type(scheduler).__name__
     stand_in = _stand_in(optimizer)
+    # A copy that deepcopy leads to the stand-in wherever the scheduler, or one inside it, refers to the optimizer.
     memo: dict[int, Any] = {id(part): stand_in for part in _parts(optimizer, "optimizer", "inner")}
     memo |= {id(part.optimizer): stand_in for part in _parts(scheduler, "scheduler") if hasattr(part, "optimizer")}
+    state = random_state()
     try:
         copy = deepcopy(scheduler, memo)
     except Exception as error:
-        raise ValueError(f"{name} cannot be copied ({error}), so its course cannot be foretold: {BY_HAND}") from error
-    history: list[list[tuple[float, float, Any]]] = [[] for _ in stand_in.param_groups]
+        raise ValueError(f"{name} cannot be copied ({error}), so its rates cannot be predicted: {BY_HAND}") from error
+    history: list[list[Moment]] = [[] for _ in stand_in.param_groups]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no optimizer step came before
             for t in range(steps):
-                for group, seen in zip(stand_in.param_groups, history, strict=True):
-                    seen.append((float(group["lr"]), float(group.get("weight_decay", 0.0)), _momentum(group)))
+                for group, moments in zip(stand_in.param_groups, history, strict=True):
+                    decay = float(group.get("weight_decay", 0.0))
+                    moments.append(Moment(float(group["lr"]), decay, _momentum(group)))
                 if t + 1 < steps:
                     copy.step()
     except Exception as error:
         raise ValueError(f"{name} fails at step {t} of {steps} ({error}): plan fewer steps, or {BY_HAND}") from error
     finally:
         restore_random_state(state)
-    notes = [f"{name} rescales norms when lr changes, which the forecast leaves out"]
-    rates = [_rates(name, group, seen) for group, seen in zip(optimizer.param_groups, history, strict=True)]
-    return [rate for rate, _ in rates], [
-        *(notes if isinstance(scheduler, EquilibriumRescale) else []),
-        *dict.fromkeys(f"{name} {note}" for _, said in rates for note in said),
-    ]
+    rates = [_rates(name, group, moments) for group, moments in zip(optimizer.param_groups, history, strict=True)]
+    notes = dict.fromkeys(note for _, group_notes in rates for note in group_notes)
+    if isinstance(scheduler, EquilibriumRescale):
+        notes = {"rescales norms when lr changes, which the forecast leaves out": None, **notes}
+    return [rate for rate, _ in rates], [f"{name} {note}" for note in notes]
 
 
-def _rates(name: str, group: dict[str, Any], seen: list[tuple[float, float, Any]]) -> tuple[Rates, list[str]]:
-    """What a group went through, and what of it a forecast with fixed options must leave out."""
-    lr, decay = np.array([values[0] for values in seen]), np.array([values[1] for values in seen])
-    top, momenta = int(lr.argmax()), [values[2] for values in seen]
+def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[GroupRates, list[str]]:
+    """What a group goes through, and what of it a forecast with fixed options must leave out."""
+    lr = np.array([moment.lr for moment in moments])
+    decay = np.array([moment.weight_decay for moment in moments])
+    momenta = [moment.momentum for moment in moments]
+    top = int(lr.argmax())
     options: dict[str, Any] = {"lr": float(lr[top])}
     notes = []
     corrected = False
@@ -113,12 +129,14 @@ def _rates(name: str, group: dict[str, Any], seen: list[tuple[float, float, Any]
             notes.append("changes weight decay on the way, which the forecast leaves out")
     if "weight_decay" in group:
         options["weight_decay"] = float(decay[top])
-    if any(momentum != momenta[top] for momentum in momenta):
-        name_of = "betas" if "betas" in group else "momentum"
-        options[name_of] = (momenta[top], *group["betas"][1:]) if "betas" in group else momenta[top]
-        low, high = min(momenta), max(momenta)
-        notes.append(f"moves {name_of} between {low:.3g} and {high:.3g}: the forecast keeps {momenta[top]:.3g}")
-    return Rates(name, lr, {**group, **options}, corrected), notes
+    known = [momentum for momentum in momenta if momentum is not None]
+    if known and min(known) < max(known):
+        option = "betas" if "betas" in group else "momentum"
+        options[option] = (momenta[top], *group["betas"][1:]) if "betas" in group else momenta[top]
+        notes.append(
+            f"moves {option} between {min(known):.3g} and {max(known):.3g}: the forecast keeps {momenta[top]:.3g}"
+        )
+    return GroupRates(name, lr, {**group, **options}, corrected), notes
 
 
 def _momentum(group: dict[str, Any]) -> float | None:
@@ -131,22 +149,22 @@ def _momentum(group: dict[str, Any]) -> float | None:
 
 def _stand_in(optimizer: Optimizer) -> Optimizer:
     """An optimizer with copies of the groups' options, over nothing."""
-    nothing = [torch.zeros(()) for _ in optimizer.param_groups]
-    stand_in = torch.optim.SGD(nothing, lr=0.0)
+    empty = [torch.zeros(()) for _ in optimizer.param_groups]
+    stand_in = torch.optim.SGD(empty, lr=0.0)
     stand_in.param_groups = [
-        {"params": [one], **deepcopy({key: value for key, value in group.items() if key != "params"})}
-        for group, one in zip(optimizer.param_groups, nothing, strict=True)
+        {"params": [tensor], **deepcopy({key: value for key, value in group.items() if key != "params"})}
+        for group, tensor in zip(optimizer.param_groups, empty, strict=True)
     ]
     return stand_in
 
 
-def _parts(thing: Any, *inside: str) -> Iterator[Any]:
-    """A thing, and what it wraps."""
-    found: list[Any] = []
-    waiting = [thing]
+def _parts(wrapper: Any, *inside: str) -> Iterator[Any]:
+    """An object, and what it wraps under the attributes `inside`, at any depth."""
+    seen: list[Any] = []
+    waiting = [wrapper]
     while waiting:
         part = waiting.pop()
-        if part is not None and not any(part is other for other in found):
-            found.append(part)
+        if part is not None and not any(part is other for other in seen):
+            seen.append(part)
             waiting += [getattr(part, name, None) for name in inside]
-    yield from found
+    yield from seen

@@ -1,15 +1,17 @@
-"""What a person asks: settings by name, from a command line or a TOML file, made into a rule and a run."""
+"""A plan from settings by name, as a command line or a TOML file has them."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from gyroscope._checks import positive_array
-from gyroscope.advice.question import Question
+from gyroscope.planner.plan import Plan
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
@@ -19,6 +21,7 @@ from gyroscope.theory import (
     AdamW,
     Hyperball,
     Lion,
+    Match,
     Muon,
     NAdam,
     NAdamL2,
@@ -28,10 +31,12 @@ from gyroscope.theory import (
     cosine,
     inverse_sqrt,
     linear,
+    match,
     step,
 )
 from gyroscope.theory.law import Weights
-from gyroscope.theory.layers import Layer
+from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
+from gyroscope.theory.rules.base import MEANING
 
 RULES: dict[str, type[UpdateRule]] = {
     "adamw": AdamW,
@@ -59,7 +64,7 @@ TYPICAL: dict[str, dict[str, Any]] = {
     "muon": {"lr": 0.02, "weight_decay": 0.01},
     "hyperball": {"lr": 0.01},
 }
-"""Where a person starts who names only the optimizer."""
+"""Settings of a plan that names only the optimizer."""
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
@@ -76,23 +81,80 @@ OTHER_OPTIONS = ("batch_size", "dataset_size", "compare", "layer")
 OPTIONS = RUN_OPTIONS + RULE_OPTIONS + LAYER_OPTIONS + OTHER_OPTIONS
 
 
-def ask(settings: Mapping[str, Any]) -> Question:
-    """Turn settings by name into a question; a ValueError quotes what does not fit and says what would.
+@final
+@dataclass(frozen=True)
+class PlanSettings:
+    """A run to be planned, checked.
 
-    >>> ask({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
+    optimizer        its name among `RULES`
+    layers           the kinds of weight vectors and where they start
+    steps_per_epoch  None where the batch and the data set are unknown
+    compare          optimizers, by name, whose equivalent settings are wanted
+    """
+
+    optimizer: str
+    rule: UpdateRule
+    schedule: Schedule
+    layers: tuple[InitialLayer, ...]
+    steps_per_epoch: float | None
+    compare: tuple[str, ...]
+
+
+def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None = None) -> Plan:
+    """The plan of settings; `progress` receives the number of steps done, of all layers together.
+
+    >>> plan_settings(read_settings({"optimizer": "AdamW", "fan_in": 256, "steps": 300})).findings.kinds
+    ('over_rotation', 'weak_decay')
+    """
+    predictions = predict_layers(settings.rule, settings.schedule, settings.layers, progress)
+    absent = {layer.name: layer.missing(settings.rule) for layer in settings.layers}
+    missing = {name: "; ".join(map(_needs, inputs)) for name, inputs in absent.items() if inputs}
+    return Plan(
+        settings.optimizer,
+        predictions,
+        missing,
+        steps_per_epoch=settings.steps_per_epoch,
+        equivalents={name: _equivalent(settings, name) for name in settings.compare},
+    )
+
+
+def _needs(name: str) -> str:
+    return f"it needs {_flag(name)} ({MEANING[name]})"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _equivalent(settings: PlanSettings, other: str) -> Match | str:
+    """The other optimizer's settings, or why they cannot be given."""
+    layer = settings.layers[0]
+    options = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
+    try:
+        with np.errstate(all="ignore"):  # a trial far from the answer may overflow
+            return match(settings.rule, RULES[other], **layer.known, **options)
+    except ValueError as error:
+        missing = [key for key in settings.rule.needs + RULES[other].needs if layer.known[key] is None]
+        return f"add {_flag(missing[0])} to compare" if missing else str(error)
+
+
+def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
+    """Check settings by name; a ValueError quotes what does not fit and says what would.
+
+    >>> read_settings({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
     AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
     """
     for name in settings:
         one_of("setting", name, OPTIONS)
-    name = rule_name(settings.get("optimizer", "adamw"))
+    optimizer = rule_name(settings.get("optimizer", "adamw"))
     compare = settings.get("compare", ())
     if not isinstance(compare, str | list | tuple):
         raise ValueError(f"compare={compare!r} must name optimizers, for example sgdm,lion")
-    return Question(
-        name,
-        _rule(name, settings),
+    return PlanSettings(
+        optimizer,
+        _rule(optimizer, settings),
         _schedule(settings),
-        _layers(settings, name),
+        _layers(settings, optimizer),
         _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
         tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
     )
@@ -119,8 +181,16 @@ def rule_name(name: object) -> str:
     return plain[one_of("optimizer", spelled, plain, shown=RULES, given=name)]
 
 
-def one_of(kind: str, name: str, options: Any, shown: Any = None, given: object = None) -> str:
-    """`name` if it is among the options; otherwise a ValueError with the nearest one, or all of them."""
+def one_of(
+    kind: str, name: str, options: Iterable[str], shown: Iterable[str] | None = None, given: object = None
+) -> str:
+    """`name` if it is among the options; otherwise a ValueError with the nearest one, or all of them.
+
+    kind     what the name is of, for the error
+    options  the names as they are compared
+    shown    the names as they are listed in the error, where they differ
+    given    what the user wrote, where it differs from `name`
+    """
     if name in options:
         return name
     near = get_close_matches(name, list(options), n=1)
@@ -154,7 +224,7 @@ def _schedule(settings: Mapping[str, Any]) -> Schedule:
     return SCHEDULES[name](settings.get("steps", 10_000), **given)
 
 
-def _layers(settings: Mapping[str, Any], rule: str) -> tuple[Layer, ...]:
+def _layers(settings: Mapping[str, Any], rule: str) -> tuple[InitialLayer, ...]:
     common = {key: settings[key] for key in LAYER_OPTIONS if key in settings}
     tables = settings.get("layer", [{}])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
@@ -162,13 +232,11 @@ def _layers(settings: Mapping[str, Any], rule: str) -> tuple[Layer, ...]:
     for table in tables:
         for key in table:
             one_of("layer setting", key, ("name", *LAYER_OPTIONS))
-    names = [
-        str(table.get("name", f"layer {i}" if len(tables) > 1 else "weights")) for i, table in enumerate(tables, 1)
-    ]
+    names = [str(table.get("name", f"layer {i}" if len(tables) > 1 else "weight")) for i, table in enumerate(tables, 1)]
     return tuple(_layer(name, common | table, rule) for name, table in zip(names, tables, strict=True))
 
 
-def _layer(name: str, settings: dict[str, Any], rule: str) -> Layer:
+def _layer(name: str, settings: dict[str, Any], rule: str) -> InitialLayer:
     shape = settings.get("shape")
     if isinstance(shape, str):
         shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
@@ -188,15 +256,16 @@ def _layer(name: str, settings: dict[str, Any], rule: str) -> Layer:
         raise ValueError(
             f"{name}: one number each for fan_in, unit_grad_norm and the initial norm; use [[layer]] for more"
         )
-    return Layer(name, weights, norm)
+    return InitialLayer(name, weights, norm)
 
 
 def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
     if batch_size is None and dataset_size is None:
         return None
     if batch_size is None or dataset_size is None:
-        given, other = ("batch_size", "dataset_size") if dataset_size is None else ("dataset_size", "batch_size")
-        raise ValueError(f"{given} alone does not give epochs; add {other}")
+        absent = "batch_size" if batch_size is None else "dataset_size"
+        given = "dataset_size" if batch_size is None else "batch_size"
+        raise ValueError(f"{given} alone does not give epochs; add {absent}")
     return float(positive_array("dataset_size", dataset_size) / positive_array("batch_size", batch_size))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import gyroscope
 from gyroscope.advice import Diagnosis
-from gyroscope.advice.record import Reading, readings
+from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.render.layer_data import distributions, spread, summary
 from gyroscope.render.run_data import (
     LAYER_SERIES,
@@ -87,7 +87,7 @@ def ordered(runs: Sequence[RunData]) -> list[RunData]:
 
 def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunData:
     """All that the page says of a run; a live one leaves the distributions to be asked for."""
-    layers = readings(run)
+    layers = layer_histories(run)
     blocks = {name: np.stack([series_of(run, layer, name) for layer in run.layers]) for name in OVER_LAYERS}
     return RunData(
         name=name,
@@ -110,7 +110,7 @@ def spoken(run: Run) -> dict[str, Any]:
     """What is said of a run, which changes as it goes on: verdicts, marks and notes."""
     diagnosis = run.diagnose()
     verdicts = [_verdict(verdict) for verdict in diagnosis]
-    return {"verdicts": verdicts, "marks": _marks(readings(run), diagnosis), "notes": run.notes}
+    return {"verdicts": verdicts, "marks": _marks(layer_histories(run), diagnosis), "notes": run.notes}
 
 
 def series_of(run: Run, layer: str, name: str) -> Array:
@@ -142,7 +142,7 @@ def quantile(block: Array, q: float) -> Array:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _layer(run: Run, reading: Reading, live: bool) -> LayerData:
+def _layer(run: Run, reading: LayerHistory, live: bool) -> LayerData:
     layer = run.layer(reading.name)
     return LayerData(
         name=layer.name,
@@ -196,7 +196,7 @@ def _verdict(verdict: Any) -> VerdictData:
     )
 
 
-def _marks(layers: Sequence[Reading], diagnosis: Diagnosis) -> list[Mark]:
+def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[Mark]:
     settled = sorted(reading.settled_at for reading in layers if np.isfinite(reading.settled_at))
     marks = [Mark(settled[len(layers) // 2], "settled")] if len(settled) > len(layers) // 2 else []
     fallen = [verdict.evidence["step"] for verdict in diagnosis if verdict.kind == "fell_out"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gyroscope.advice.balance import noise_ratio
-from gyroscope.advice.record import Reading
+from gyroscope.advice.history import LayerHistory
 from gyroscope.render.run_data import DISTRIBUTIONS, Array, Distribution, LayerSummary, Spread
 from gyroscope.store import Run
 from gyroscope.theory.law import over
@@ -14,7 +14,7 @@ LOOKS = 7
 """Steps of a run at which a page in a file holds the distributions: the first, the last and some between."""
 
 
-def summary(reading: Reading) -> LayerSummary:
+def summary(reading: LayerHistory) -> LayerSummary:
     """A layer in one line, over the same part of the run that verdicts are about."""
     dead = reading.series("dead_vectors")[reading.window]
     dead = dead[np.isfinite(dead)]
@@ -33,7 +33,7 @@ def summary(reading: Reading) -> LayerSummary:
     )
 
 
-def spread(reading: Reading) -> Spread:
+def spread(reading: LayerHistory) -> Spread:
     """Quantiles of the neurons' rotation over its median."""
     median = reading.series("angular_update", "q50")
     ratios = {
@@ -43,7 +43,7 @@ def spread(reading: Reading) -> Spread:
     return Spread(**ratios, noise=noise(reading))
 
 
-def noise(reading: Reading) -> float:
+def noise(reading: LayerHistory) -> float:
     """95th over 5th percentile of the rotation in a single step, if nothing but white noise turns the neurons."""
     return noise_ratio(reading.layer.fan_in, reading.layer.vectors)
 

@@ -1,4 +1,4 @@
-"""The planner's answer as one self-contained page: the verdict, the curves, the sentences with their formulas."""
+"""A plan as one self-contained page: the judgement, the curves, the table and the facts with their formulas."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,114 +7,107 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.advice.plan_sentences import Sentence, layer_table
-from gyroscope.planner.answer import Answer
+from gyroscope.advice.findings import Finding
 from gyroscope.render import theme
 from gyroscope.render.chart import RANGE
-from gyroscope.render.plan_json import thinned
-from gyroscope.theory.layers import Prediction
+from gyroscope.render.page import standalone
+from gyroscope.render.plan_data import PlanData, thinned
+from gyroscope.render.plan_text import HEADER, layer_row
+from gyroscope.theory.layer_prediction import LayerPrediction
 
-PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>$style</style></head><body>
-<button class="theme" type="button">Dark</button>
+DRAWN = 7
+"""Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest."""
+PANELS = {"angular_update": "rotation<br>rad per step", "norm": "norm", "lr": "learning rate"}
+"""Curves from top to bottom, and the titles of their axes."""
+
+BODY = Template("""<button class="theme" type="button">Dark</button>
 <h1>$title</h1><p class="settings"><code>$settings</code></p>
-<ul class="verdict">$verdict</ul>
-<h2>The run, foretold</h2><div class="chart">$chart</div>
-<h2>What it means</h2>$table<ul>$sentences</ul>
-<script>$script
-Look.listeners.push(Look.figures); Look.start();</script>
-</body></html>
-""")
+<ul class="verdict">$findings</ul>
+<h2>The predicted run</h2><div class="chart">$chart</div>
+<h2>What it means</h2>$table<ul>$facts</ul>""")
 
 
-def page(answer: Answer) -> str:
+def plan_page(plan: PlanData) -> str:
     """The whole page as HTML, with Plotly inside: it opens from disk, without a network."""
-    question = answer.question
-    schedule = question.schedule
-    title = f"Plan: {question.rule_name}, {schedule.name} over {schedule.steps:,} steps"
-    several = len(answer.layers) > 1
-    table = layer_table(question, answer.layers) if several else None
-    return render(title, [repr(question.rule)], answer.verdict, answer.layers, table, answer.sentences)
-
-
-def render(
-    title: str,
-    settings: Sequence[str],
-    verdict: Sequence[Sentence],
-    layers: Sequence[Prediction],
-    table: tuple[list[str], list[list[str]]] | None = None,
-    sentences: Sequence[Sentence] = (),
-) -> str:
-    """The page of any plan: what was asked, what to think of it, curves, a table of layers, and what it means."""
-    return PAGE.substitute(
-        style=theme.style(),
-        script=theme.script(),
-        title=escape(title),
-        settings="<br>".join(escape(setting) for setting in settings),
-        verdict=_items(verdict),
-        chart=_chart(layers),
-        table="" if table is None else _table(*table),
-        sentences=_items(sentences),
+    body = BODY.substitute(
+        title=escape(plan.title),
+        settings="<br>".join(escape(setting) for setting in plan.settings),
+        findings=_items(plan.findings),
+        chart=_chart(plan.fastest_first(DRAWN)),
+        table=_table([layer_row(prediction) for prediction in plan.predictions]) if len(plan.predictions) > 1 else "",
+        facts=_items(plan.facts),
     )
+    return standalone(plan.title, body, script="Look.listeners.push(Look.figures); Look.start();")
 
 
-def _items(sentences: Sequence[Sentence]) -> str:
-    return "".join(
-        f'<li class="{sentence.level}">{escape(sentence.text)}'
-        + (f"<small>{escape(sentence.formula)}</small>" if sentence.formula else "")
-        + "</li>"
-        for sentence in sentences
-    )
+def _items(findings: Sequence[Finding]) -> str:
+    items = []
+    for finding in findings:
+        remedy = f"<br>→ {escape(finding.remedy)}" if finding.remedy else ""
+        formula = f"<small>{escape(finding.formula)}</small>" if finding.formula else ""
+        items.append(f'<li class="{finding.severity}">{escape(finding.sentence)}{remedy}{formula}</li>')
+    return "".join(items)
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+def _table(rows: list[list[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in HEADER)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _chart(layers: Sequence[Prediction]) -> str:
-    if all(one.forecast is None for one in layers):
-        return "<p>No curves: an input is missing, see below.</p>"
+def _chart(predictions: Sequence[LayerPrediction]) -> str:
+    if not predictions:
+        return "<p>No curves: an input is missing, see above.</p>"
     options = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # a page sends nothing anywhere
-    return str(figure(layers).to_html(include_plotlyjs=True, full_html=False, config=options))
+    return str(figure(predictions).to_html(include_plotlyjs=True, full_html=False, config=options))
 
 
-def figure(layers: Sequence[Prediction]) -> Any:
+def figure(predictions: Sequence[LayerPrediction]) -> Any:
     """Rotation, norm and learning rate over the steps: solid what will happen, dashed the equilibrium at that rate."""
     from plotly.subplots import make_subplots  # heavy, and only pages need it
 
-    rows = ("angular_update", "rotation<br>rad per step"), ("norm", "norm"), ("lr", "learning rate")
-    chart = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.04, row_heights=[0.45, 0.35, 0.2])
-    for number, one in enumerate(layers):
-        f = one.forecast
-        if f is None:
-            continue
-        kept, colour = thinned(len(f.lr)), theme.COLOURS[number % len(theme.COLOURS)]
-        style = {"x": kept, "legendgroup": one.layer.name, "mode": "lines"}
-        for row, (name, _) in enumerate(rows[:2], start=1):
-            label = escape(one.layer.name)
-            line, dashed = {"color": colour, **theme.SOLID}, {"color": colour, **theme.DASHED}
-            solid = {"y": getattr(f, name)[kept], "name": label, "line": line, "showlegend": row == 1}
-            twin = {"y": getattr(f, f"equilibrium_{name}")[kept], "name": f"{label}, equilibrium", "line": dashed}
-            chart.add_scatter(**style, **solid, row=row, col=1)
-            chart.add_scatter(**style, **twin, showlegend=row == 1, row=row, col=1)
-        if number == 0:
-            rate = {"y": f.lr[kept], "name": "learning rate", "line": {"color": "#888888"}, "showlegend": False}
-            chart.add_scatter(x=kept, mode="lines", **rate, row=3, col=1)
-    for row, (_, title) in enumerate(rows, start=1):
-        chart.update_yaxes(title_text=title, exponentformat="power", row=row, col=1)
-    for row, (name, _) in enumerate(rows[:2], start=1):
-        highest = max(getattr(one.forecast, name).max() for one in layers if one.forecast is not None)
-        span = [np.log10(highest / RANGE), np.log10(2 * highest)]
-        chart.update_yaxes(type="log", range=span, row=row, col=1)
-    chart.update_xaxes(title_text="step", row=3, col=1)
-    chart.update_layout(
+    drawn = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.04, row_heights=[0.45, 0.35, 0.2])
+    for number, prediction in enumerate(predictions):
+        _add_layer(drawn, prediction, theme.COLOURS[number % len(theme.COLOURS)])
+    rates = predictions[0].forecast.lr if predictions[0].forecast is not None else np.zeros(1)
+    kept = thinned(len(rates))
+    grey = {"color": "#888888"}
+    drawn.add_scatter(
+        x=kept, y=rates[kept], mode="lines", name="learning rate", line=grey, showlegend=False, row=3, col=1
+    )
+    for row, title in enumerate(PANELS.values(), start=1):
+        drawn.update_yaxes(title_text=title, exponentformat="power", row=row, col=1)
+    for row, name in enumerate(("angular_update", "norm"), start=1):
+        highest = max(float(getattr(prediction.forecast, name).max()) for prediction in predictions)
+        if highest > 0:  # a layer that never turns has no logarithm
+            drawn.update_yaxes(type="log", range=[np.log10(highest / RANGE), np.log10(2 * highest)], row=row, col=1)
+    drawn.update_xaxes(title_text="step", row=3, col=1)
+    drawn.update_layout(
         template="plotly_white",
         height=640,
         margin={"l": 80, "r": 20, "t": 30, "b": 50},
         legend={"orientation": "h", "y": 1.08},
     )
-    return chart
+    return drawn
+
+
+def _add_layer(drawn: Any, prediction: LayerPrediction, colour: str) -> None:
+    """Rotation and norm of one layer, each with its equilibrium; the legend has each line once."""
+    forecast = prediction.forecast
+    assert forecast is not None
+    kept = thinned(len(forecast.lr))
+    label = escape(prediction.name)
+    for row, name in enumerate(("angular_update", "norm"), start=1):
+        lines = {label: (name, theme.SOLID), f"{label}, equilibrium": (f"equilibrium_{name}", theme.DASHED)}
+        for title, (curve, style) in lines.items():
+            drawn.add_scatter(
+                x=kept,
+                y=getattr(forecast, curve)[kept],
+                mode="lines",
+                name=title,
+                legendgroup=label,
+                line={"color": colour, **style},
+                showlegend=row == 1,
+                row=row,
+                col=1,
+            )

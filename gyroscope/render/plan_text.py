@@ -1,55 +1,96 @@
-"""The planner's answer in a terminal."""
+"""A plan in a terminal."""
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from textwrap import fill
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope.advice.plan_sentences import Sentence, layer_table
-from gyroscope.planner.answer import Answer
+from gyroscope.advice.findings import MARKS, Finding, Severity
+from gyroscope.advice.phrases import sig
 from gyroscope.render.chart import chart
+from gyroscope.render.plan_data import PlanData
+from gyroscope.theory.layer_prediction import LayerPrediction
 
-STYLES = {"fact": "", "good": "green", "warning": "yellow", "missing": "dim"}
-MARKS = {"fact": "•", "good": "✓", "warning": "!", "missing": "?"}
+STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
+HEADER = (
+    "layer",
+    "rotation",
+    "norm at start",
+    "norm settles at",
+    "first step ×",
+    "fastest step ×",
+    "warmup needed",
+    "X",
+    "settles at step",
+    "falls out at step",
+)
 
 
 class PlanText:
-    """A plan for people: what was asked, a chart, the sentences and the verdict."""
+    """A plan for people: the settings, a chart, the facts and the judgement; with formulas if `explain`."""
 
-    def __init__(self, answer: Answer, explain: bool = False) -> None:
-        self.answer, self.explain = answer, explain
+    def __init__(self, plan: PlanData, explain: bool = False) -> None:
+        self.plan = plan
+        self.explain = explain
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._head()
-        yield from self._chart()
-        if len(self.answer.layers) > 1:
-            yield table(*layer_table(self.answer.question, self.answer.layers))
+        plan = self.plan
+        yield Text("\n".join(plan.settings) + "\n", style="bold")
+        yield from _chart(plan)
+        if len(plan.predictions) > 1:
+            yield table(HEADER, [layer_row(prediction) for prediction in plan.predictions])
             yield Text("")
-        yield from said(self.answer.sentences, options.max_width, self.explain)
+        yield from findings_text(plan.facts, options.max_width, self.explain)
         yield Text("\nVerdict", style="bold")
-        yield from said(self.answer.verdict, options.max_width, self.explain)
+        yield from findings_text(plan.findings, options.max_width, self.explain)
 
-    def _head(self) -> Iterator[RenderableType]:
-        rule, schedule = self.answer.question.rule, self.answer.question.schedule
-        settings = ", ".join(f"{name}={value}" for name, value in rule.settings.items() if value is not False)
-        ramp = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-        yield Text(f"{rule.name}({settings})", style="bold")
-        yield Text(f"{schedule.name} schedule over {schedule.steps:,} steps{ramp}\n")
 
-    def _chart(self) -> Iterator[RenderableType]:
-        first = self.answer.layers[0]
-        if first.forecast is None:
-            return
-        lines = chart(first.forecast.angular_update, first.forecast.equilibrium_angular_update)
+def _chart(plan: PlanData) -> Iterator[RenderableType]:
+    for prediction in plan.fastest_first(1):
+        lines = chart_lines(prediction)
         if lines:
-            yield Text(f"rotation of {first.layer.name}, radians per step (dashed: equilibrium at that step's rate)")
+            yield Text(f"rotation of {prediction.name}, radians per step (dashed: equilibrium at that step's rate)")
             yield Text("\n".join(lines) + "\n")
 
 
-def table(header: list[str], rows: list[list[str]]) -> Table:
-    """What is said of each layer, one line each."""
+def chart_lines(prediction: LayerPrediction) -> list[str]:
+    """A layer's rotation over the run; empty where it has no forecast or never turns."""
+    forecast = prediction.forecast
+    return [] if forecast is None else chart(forecast.angular_update, forecast.equilibrium_angular_update)
+
+
+def layer_row(prediction: LayerPrediction) -> list[str]:
+    """A layer under `HEADER`."""
+    eq = prediction.equilibrium
+    forecast = prediction.forecast
+    row = [prediction.name, _known(eq.angular_update), sig(prediction.layer.norm), _known(eq.norm)]
+    if forecast is None:
+        return [*row, "needs " + ", ".join(prediction.layer.missing(prediction.rule)), *["–"] * 5]
+    fastest, _ = prediction.fastest
+    return [
+        *row,
+        _known(forecast.over_rotation),
+        _known(fastest),
+        "no help" if prediction.warmup is None else sig(prediction.warmup, 2),
+        sig(forecast.total_decay),
+        _step(prediction.settled_at),
+        _step(prediction.falls_out_at),
+    ]
+
+
+def _known(value: float | None) -> str:
+    return "–" if value is None or not isfinite(value) else sig(value)
+
+
+def _step(step: int | None) -> str:
+    return "never" if step is None else f"{step:,}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Layers in a terminal, one line each; names to the left, numbers to the right."""
     drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     for number, column in enumerate(header):
         drawn.add_column(column, justify="right" if number else "left")
@@ -58,11 +99,16 @@ def table(header: list[str], rows: list[list[str]]) -> Table:
     return drawn
 
 
-def said(sentences: Sequence[Sentence], width: int, explain: bool = False) -> Iterator[RenderableType]:
-    """Sentences behind their marks, and if asked for the formulas under them."""
-    for sentence in sentences:
-        body = fill(sentence.text, width - 2, subsequent_indent="  ", break_on_hyphens=False)
-        yield Text.assemble((MARKS[sentence.level], STYLES[sentence.level]), " ", body)
-        if explain and sentence.formula:
+def findings_text(findings: Sequence[Finding], width: int, explain: bool = False) -> Iterator[RenderableType]:
+    """Findings behind their marks, remedies behind an arrow, and formulas under them if `explain`."""
+    for finding in findings:
+        sentence = fill(finding.sentence, width - 2, subsequent_indent="  ", break_on_hyphens=False)
+        yield Text.assemble((MARKS[finding.severity], STYLES[finding.severity]), " ", sentence)
+        if finding.remedy:
+            remedy = f"→ {finding.remedy}"
+            yield Text(
+                fill(remedy, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False), "dim"
+            )
+        if explain and finding.formula:
             indent = 4 * " "
-            yield Text(fill(sentence.formula, width, initial_indent=indent, subsequent_indent=indent), "italic cyan")
+            yield Text(fill(finding.formula, width, initial_indent=indent, subsequent_indent=indent), "italic cyan")

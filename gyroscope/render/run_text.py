@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gyroscope.advice.findings import MARKS
-from gyroscope.advice.words import sig
+from gyroscope.advice.phrases import sig
 from gyroscope.render.plan_text import table
 from gyroscope.render.run_data import LayerData, Report, RunData
 

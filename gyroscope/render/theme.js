@@ -4,7 +4,7 @@ const Look = {
   listeners: [],
   chosen: null, // by the button
   dark: false, // as painted
-  paper: false, // as wide as a sheet, see look.css: figures have to be drawn for it, a printer does not shrink them
+  paper: false, // as wide as a sheet, see theme.css: figures have to be drawn for it, a printer does not shrink them
   system: matchMedia("(prefers-color-scheme: dark)"),
   get wanted() { return Look.chosen ?? Look.system.matches; },
   of(name) { return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); },

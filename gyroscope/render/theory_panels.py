@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.advice.record import Reading
+from gyroscope.advice.history import LayerHistory
 from gyroscope.render.run_data import Array, Betas, Neighbour, Plane, Stability
 from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
@@ -28,7 +28,7 @@ class Bound(NamedTuple):
     signs: bool
 
 
-def plane(layers: Sequence[Reading]) -> Plane | None:
+def plane(layers: Sequence[LayerHistory]) -> Plane | None:
     """Around the group with the most layers; None where theory does not know its rule, or it has no decay."""
     groups = Counter(reading.layer.group for reading in layers)
     group = groups.most_common(1)[0][0]
@@ -54,7 +54,7 @@ def plane(layers: Sequence[Reading]) -> Plane | None:
     return Plane(group, lr, weight_decay, rotation, timescale, neighbours)
 
 
-def _typical(layers: Sequence[Reading]) -> Weights:
+def _typical(layers: Sequence[LayerHistory]) -> Weights:
     """The median layer; its gradient where one was measured."""
     middle = sorted(layers, key=lambda reading: reading.layer.fan_in)[len(layers) // 2]
     grads = [reading.mean(reading.series("unit_grad_norm", "rms")) for reading in layers]
@@ -81,12 +81,12 @@ def _axis(values: Sequence[float]) -> Array:
     return np.geomspace(min(known) / MARGIN, max(known) * MARGIN, GRID)
 
 
-def betas_of(reading: Reading) -> tuple[float, float] | None:
+def betas_of(reading: LayerHistory) -> tuple[float, float] | None:
     """Adam's, where the stability of its two averages is a question."""
     return None if reading.rule is None else reading.rule.adam_betas
 
 
-def stability(layers: Sequence[Reading]) -> Stability | None:
+def stability(layers: Sequence[LayerHistory]) -> Stability | None:
     """Where the betas stand; None where no layer is trained by Adam."""
     pairs = list(dict.fromkeys(betas for reading in layers if (betas := betas_of(reading)) is not None))
     if not pairs:
@@ -96,7 +96,7 @@ def stability(layers: Sequence[Reading]) -> Stability | None:
     return Stability(found, beta2, np.asarray(adam.level_curve(0.0, beta2)), np.sqrt(beta2))
 
 
-def bound_of(layers: Sequence[Reading]) -> Bound:
+def bound_of(layers: Sequence[LayerHistory]) -> Bound:
     """What bounds the updates of some layers: the betas of Adam, and Lion's signs.
 
     A step that is scaled to an angle is bounded by neither.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gyroscope.advice import Diagnosis, Verdict, diagnose, thresholds
+from gyroscope.advice import Diagnosis, Finding, diagnose, thresholds
 from gyroscope.advice.balance import noise_ratio
 from gyroscope.advice.findings import KINDS, MARKS
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, constant, forecast
@@ -17,7 +17,7 @@ from tests.walk import adamw, angle_between, sgdm
 
 
 def only(diagnosis, kind):
-    found = [verdict for verdict in diagnosis if verdict.kind == kind]
+    found = [finding for finding in diagnosis if finding.kind == kind]
     assert len(found) == 1, str(diagnosis)
     return found[0]
 
@@ -259,8 +259,8 @@ def test_layers_without_measurement_or_prediction_are_named():
     gaps.data["a"]["angular_update"] = np.full(100, np.nan)
     for name in ("predicted_angular_update", "predicted_norm"):
         gaps.data["b"][name] = np.full(100, np.nan)
-    found = [verdict for verdict in diagnose(gaps) if verdict.kind == "not_measured"]
-    assert [verdict.layers for verdict in found] == [("a",), ("b",)]
+    found = [finding for finding in diagnose(gaps) if finding.kind == "not_measured"]
+    assert [finding.layers for finding in found] == [("a",), ("b",)]
     assert "2 of 2" not in str(diagnose(gaps))
 
 
@@ -278,14 +278,14 @@ def test_a_run_at_rate_zero_says_something():
 def test_many_layers_are_counted_not_listed():
     names = [f"blocks.{i}.weight" for i in range(15)]
     found = only(diagnose(record(names, rule=AdamW(1e-3, 0.1), norm=0.4)), "weak_decay")
-    assert "blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more have decayed" in found.sentence
+    assert "blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more never settle, X = 0.0991" in found.sentence
     assert len(found.layers) == 15
 
 
 def test_the_worst_is_said_first():
-    said = Diagnosis([Verdict(kind, severity, "…") for severity in MARKS for kind in reversed(KINDS)])
+    said = Diagnosis([Finding(kind, severity, "…") for severity in MARKS for kind in reversed(KINDS)])
     severities, kinds = list(MARKS), list(KINDS)
-    places = [(severities.index(verdict.severity), kinds.index(verdict.kind)) for verdict in said]
+    places = [(severities.index(finding.severity), kinds.index(finding.kind)) for finding in said]
     assert places == sorted(places)
     assert str(said).startswith("✗ …")
 
@@ -327,4 +327,4 @@ def test_no_record_however_broken_raises(spoils, dropped, rule, config):
     diagnosis = diagnose(broken)
     assert len(diagnosis) > 0
     assert "nan" not in str(diagnosis)
-    assert all(verdict.kind in KINDS and verdict.sentence.endswith(".") for verdict in diagnosis)
+    assert all(finding.kind in KINDS and finding.sentence.endswith(".") for finding in diagnosis)

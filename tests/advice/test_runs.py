@@ -1,4 +1,4 @@
-"""Every verdict on real training: for each a small run that provokes it, and one that does not."""
+"""Every finding on real training: for each a small run that provokes it, and one that does not."""
 
 import math
 
@@ -95,7 +95,7 @@ def healthy(tmp_path_factory):
 
 
 def said(diagnosis, kind):
-    found = [verdict for verdict in diagnosis if verdict.kind == kind]
+    found = [finding for finding in diagnosis if finding.kind == kind]
     assert len(found) == 1, f"{kind} in:\n{diagnosis}"
     return found[0]
 

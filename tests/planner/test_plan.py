@@ -308,11 +308,11 @@ def test_a_plan_says_what_would_mend_it():
     text = " ".join(str(gyro.plan(model, adamw(model, lr=1e-3, weight_decay=0.02), steps=1000)).split())
     assert "0.weight and 3.weight never settle, X = 0.02 (below 0.3)" in text
     assert "train 150 times longer or set weight_decay=3 (now 0.02)" in text
-    assert "start too fast" in text
+    assert "turn too fast at the start" in text
     optim.to_equilibrium_(model, adamw(model))
     text = " ".join(str(gyro.plan(model, adamw(model), cosine(2000, warmup=50), steps=2000)).split())
-    assert "start too fast" not in text
-    assert "fall out of equilibrium from step" in text
+    assert "too fast at the start" not in text
+    assert "fall out of equilibrium at step" in text
     assert "0.weight and 3.weight settle after" in text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gyroscope.advice.record import Reading
+from gyroscope.advice.history import LayerHistory
 from gyroscope.render import dumps, gather
 from gyroscope.render.gather_runs import OVER_LAYERS, quantile
 from gyroscope.render.run_data import LAYER_SERIES
@@ -77,7 +77,7 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
     data = data_of(path)["runs"][0]
     with open_run(path) as run:
         for layer in data["layers"]:
-            one, window = dict(layer["summary"]), Reading(run, layer["name"]).window
+            one, window = dict(layer["summary"]), LayerHistory(run, layer["name"]).window
             mean = {
                 name: run.series(layer["name"], *name.split("."))[window].mean() for name in ("norm.rms", "kappa.q50")
             }

@@ -1,4 +1,4 @@
-"""What a diagnosis reads: a run's series, and what they say about one layer, with gaps and infinities left out."""
+"""What a diagnosis reads: a run's series, and what they mean for one layer, with gaps and infinities left out."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,16 @@ from functools import cached_property
 from typing import Any, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 
 from gyroscope import theory
-from gyroscope.advice.thresholds import FULL_RATE, JUDGED, SETTLED
+from gyroscope._types import Array, Int64, Mask
+from gyroscope.advice.thresholds import FULL_RATE, JUDGED
 from gyroscope.theory import UpdateRule
+from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import over
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
-
-class Layer(Protocol):
+class MeasuredLayer(Protocol):
     """What a record knows about a layer."""
 
     @property
@@ -37,24 +35,59 @@ class Record(Protocol):
     @property
     def layers(self) -> Sequence[str]: ...  # noqa: D102
     @property
-    def steps(self) -> npt.NDArray[Any]: ...  # noqa: D102
+    def steps(self) -> Int64: ...  # noqa: D102
     @property
     def quantities(self) -> Mapping[str, Any]: ...  # noqa: D102
     @property
     def config(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def notes(self) -> Sequence[str]: ...  # noqa: D102
 
     def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
         """A statistic over the layer's vectors at each of `steps`; NaN where there is no value."""
 
-    def layer(self, name: str) -> Layer:
+    def layer(self, name: str) -> MeasuredLayer:
         """What is known about a layer."""
 
 
 @final
+@dataclass(frozen=True)
+class RecordUntil:
+    """The first `samples` samples of a record: what was measured before a run diverged."""
+
+    record: Record
+    samples: int
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """The record's."""
+        return self.record.layers
+
+    @property
+    def steps(self) -> Int64:
+        """Those of the first samples."""
+        return self.record.steps[: self.samples]
+
+    @property
+    def quantities(self) -> Mapping[str, Any]:
+        """The record's."""
+        return self.record.quantities
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The record's."""
+        return self.record.config
+
+    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
+        """The record's, at the first samples."""
+        return self.record.series(layer, quantity, stat)[: self.samples]
+
+    def layer(self, name: str) -> MeasuredLayer:
+        """The record's."""
+        return self.record.layer(name)
+
+
+@final
 @dataclass(frozen=True, eq=False)
-class Reading:
+class LayerHistory:
     """One layer of a record: its series, and what follows from them."""
 
     record: Record
@@ -62,10 +95,13 @@ class Reading:
 
     def series(self, quantity: str, stat: str = "mean") -> Array:
         """A series as finite numbers and NaN; all NaN where the record has no such quantity."""
+        values = self._stored(quantity, stat)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def _stored(self, quantity: str, stat: str = "mean") -> Array:
         if quantity not in self.record.quantities:
             return np.full(len(self.steps), np.nan)
-        values = np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)
-        return np.where(np.isfinite(values), values, np.nan)
+        return np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)
 
     @cached_property
     def steps(self) -> Array:
@@ -73,7 +109,7 @@ class Reading:
         return np.asarray(self.record.steps, dtype=np.float64)
 
     @cached_property
-    def layer(self) -> Layer:
+    def layer(self) -> MeasuredLayer:
         """Shape, vectors and group."""
         return self.record.layer(self.name)
 
@@ -95,9 +131,8 @@ class Reading:
     @cached_property
     def decay(self) -> Array:
         """Fraction of the weight that decays per step, a; 0 without decay, NaN where unknown."""
-        wanted = "predicted_timescale" in self.record.quantities
-        timescale = self.record.series(self.name, "predicted_timescale") if wanted else np.full(len(self.steps), np.nan)
-        return np.asarray(over(1.0, np.asarray(timescale, dtype=np.float64)))
+        # Not through `series`, which replaces by NaN the infinite timescale that a record may hold without decay.
+        return np.asarray(over(1.0, self._stored("predicted_timescale")))
 
     @cached_property
     def distance(self) -> Array:
@@ -117,20 +152,37 @@ class Reading:
         return np.asarray(~known | (self.lr >= FULL_RATE * self.lr[self.peak])) if known.any() else ~known
 
     @cached_property
+    def lost(self) -> Mask:
+        """Samples in which the layer took part and its weights or gradients were not finite.
+
+        The store has NaN for numbers that are not finite and for a layer that had no gradient; only the latter has no
+        learning rate either. A vector of zeros has no norm after the step, but ‖g‖·‖w‖ = 0.
+        """
+        present = np.isfinite(self.lr) & ("unit_grad_norm" in self.record.quantities)
+        return np.asarray(present & np.isnan(self.series("unit_grad_norm")))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last sample in which the layer took part is lost: its earlier numbers describe it no more."""
+        present = np.flatnonzero(np.isfinite(self.lr))
+        return bool(present.size and self.lost[present[-1]])
+
+    @cached_property
     def window(self) -> Mask:
-        """Samples over which steady things are averaged: the last part of the run at full rate."""
+        """Samples over which steady things are averaged: the last part of the run at full rate; none once diverged."""
         usable = np.flatnonzero(self.full_rate & np.isfinite(self.angle))
         chosen = np.zeros(len(self.steps), dtype=bool)
-        if usable.size:
-            first, last = self.steps[usable[0]], self.steps[usable[-1]]
-            late = usable[self.steps[usable] >= last - JUDGED * (last - first)]
+        if usable.size and not self.diverged:
+            last = self.steps[usable[-1]]
+            duration = last - self.steps[usable[0]]
+            late = usable[self.steps[usable] >= last - JUDGED * duration]
             chosen[late if late.size >= 3 else usable[-3:]] = True
         return chosen
 
     def mean(self, values: Array) -> float:
         """Mean over the window; NaN if there is none."""
-        found = values[self.window & np.isfinite(values)]
-        return float(found.mean()) if found.size else float("nan")
+        judged = values[self.window & np.isfinite(values)]
+        return float(judged.mean()) if judged.size else float("nan")
 
     @cached_property
     def total_decay(self) -> float:
@@ -138,7 +190,8 @@ class Reading:
         known = np.isfinite(self.decay)
         if not known.any():
             return float("nan")
-        steps, decay = self.steps[known], self.decay[known]
+        steps = self.steps[known]
+        decay = self.decay[known]
         between = np.diff(steps) @ (decay[1:] + decay[:-1]) / 2
         return float(decay[0] * (steps[0] + 1) + between)
 
@@ -151,16 +204,21 @@ class Reading:
         return float(self.steps[together[0]]) if together.size else float("nan")
 
     @cached_property
-    def rule(self) -> UpdateRule | None:
-        """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
+    def _group(self) -> Mapping[str, Any]:
+        """What the record's configuration states about the layer's parameter group; empty if nothing usable."""
         groups = self.record.config.get("groups")
         number = self.layer.group
-        if not isinstance(groups, Sequence) or not 0 <= number < len(groups):
+        group = groups[number] if isinstance(groups, Sequence) and 0 <= number < len(groups) else None
+        return group if isinstance(group, Mapping) else {}
+
+    @cached_property
+    def rule(self) -> UpdateRule | None:
+        """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
+        stored = self._group.get("rule")
+        if not isinstance(stored, Mapping):
             return None
-        said = groups[number].get("rule") if isinstance(groups[number], Mapping) else None
-        if not isinstance(said, Mapping):
-            return None
-        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+        # JSON knows no tuples: betas come back as a list.
+        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
         cls = getattr(theory, str(settings.pop("name", "")), None)
         if not (isinstance(cls, type) and issubclass(cls, UpdateRule)):
             return None
@@ -175,11 +233,7 @@ class Reading:
     @cached_property
     def keeps_norm(self) -> bool:
         """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
-        groups = self.record.config.get("groups")
-        if not isinstance(groups, Sequence) or not 0 <= self.layer.group < len(groups):
-            return False
-        group = groups[self.layer.group]
-        return isinstance(group, Mapping) and str(group.get("optimizer", "")).startswith("Rotational")
+        return str(self._group.get("optimizer", "")).startswith("Rotational")
 
     @property
     def speed(self) -> float:
@@ -204,21 +258,21 @@ class Reading:
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
 
-def readings(record: Record) -> list[Reading]:
+def layer_histories(record: Record) -> list[LayerHistory]:
     """Every layer of a record."""
-    return [Reading(record, name) for name in record.layers]
+    return [LayerHistory(record, name) for name in record.layers]
 
 
-def raw_angles(reading: Reading) -> Array | None:
+def raw_angles(history: LayerHistory) -> Array | None:
     """(samples, vectors) of the judged part of the run, where the record kept every vector; None otherwise."""
-    raw = getattr(reading.record, "raw", None)
-    if raw is None or "angular_update" not in reading.record.quantities:
+    raw = getattr(history.record, "raw", None)
+    if raw is None or "angular_update" not in history.record.quantities:
         return None
     try:
-        values = np.asarray(raw(reading.name, "angular_update"), dtype=np.float64)
+        values = np.asarray(raw(history.name, "angular_update"), dtype=np.float64)
     except (ValueError, KeyError):
         return None
-    chosen = values[reading.window]
+    chosen = values[history.window]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return chosen if chosen.size and np.isfinite(np.nanmean(chosen, axis=0)).any() else None

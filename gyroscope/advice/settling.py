@@ -1,0 +1,323 @@
+"""Norms in a run: on the way into equilibrium, out of it again, or never there; and a start that is too fast."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, log
+from typing import Literal, final
+
+import numpy as np
+
+from gyroscope.advice import phrases
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Finding, Severity
+from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.phrases import clause, sig, span
+from gyroscope.advice.plan_findings import MOST_WARMUPS, over_rotation_severity
+from gyroscope.theory import UpdateRule, forecast
+from gyroscope.theory.convergence import NEVER, SETTLES
+from gyroscope.theory.forecast import SETTLED
+from gyroscope.theory.law import Weights
+from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups
+
+LONGEST = 50_000
+"""Steps that a forecast of the rest of a transient takes at most: a page is not to wait for it."""
+FALLS_OUT = 1.3
+"""`UpdateRule.falls_out_ratio` where the rule is unknown: that of most rules."""
+
+State = Literal["unknown", "settled", "transient", "weak", "steady", "fell out"]
+
+
+@final
+@dataclass(frozen=True)
+class NormState:
+    """Where a layer's norm stands.
+
+    settled    within 10 % of equilibrium
+    transient  on the way there, about as fast as theory has it
+    weak       far from it, with too little decay to get there
+    steady     far from it and still, by a force that theory does not know
+    fell out   was settled, and is now too large for its learning rate
+    unknown    without a prediction to compare with
+    """
+
+    history: LayerHistory
+    state: State
+
+    @classmethod
+    def of(cls, history: LayerHistory) -> "NormState":
+        """Judge a layer by its norm over the equilibrium's, and by how fast that changes."""
+        return cls(history, _state(history))
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.history.name
+
+    @property
+    def settles_at(self) -> float:
+        """Step at which the norm will be within 10 % if rates stay: by the forecast of the whole run, from its start.
+
+        Adam's v remembers for long. Where the forecast lacks an input, is too long, or would have settled already, by
+        the approach to leading order (ours, docs/theory.md); inf without decay.
+            q - 1 with q = (‖w‖/‖ω̂‖)^(1/x) shrinks by e^(-a/x) per step, x = 1/2 for AdamW, 1/4 for SGD
+        """
+        history = self.history
+        known = np.flatnonzero(np.isfinite(history.distance) & (history.decay > 0))
+        if not known.size:
+            return inf
+        last = int(known[-1])
+        ratio = float(history.distance[last])
+        power = _power(history)
+        target = (1 + SETTLED if ratio > 1 else 1 - SETTLED) ** power - 1
+        now = float(history.steps[last])
+        timescale = 1 / float(history.decay[last])
+        left = log(max((ratio**power - 1) / target, 1.0)) * timescale / power
+        return _forecast_settling(history, now, left + 5 * timescale) or now + left
+
+
+def _forecast_settling(history: LayerHistory, now: float, left: float) -> float | None:
+    """Step at which a forecast from the first sample settles, if that is after `now` and at most `left` steps later."""
+    layer = initial_layer(history)
+    rule = history.rule
+    known = np.isfinite(history.lr)
+    if rule is None or layer is None or layer.missing(rule) or not (rule.lr > 0 and known.any()):
+        return None
+    first = float(history.steps[0])
+    until = now + left
+    if until - first > LONGEST:
+        return None
+    rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])  # the last one stays
+    try:
+        course = forecast(rule, (rates / rule.lr).tolist(), norm=layer.norm, **layer.known)
+    except ValueError:  # numbers out of all proportion
+        return None
+    start = int(now - first)
+    settled_at = course.settled_after(start)[0]
+    return None if settled_at is None or settled_at == start else first + settled_at
+
+
+def initial_layer(history: LayerHistory) -> InitialLayer | None:
+    """The layer as a plan has it, from what was measured first; None if it never had a norm."""
+    norms = history.series("norm", "rms")
+    grads = history.series("unit_grad_norm", "rms")
+    norms = norms[norms > 0]
+    grads = grads[grads > 0]
+    if not norms.size:
+        return None
+    grad = float(np.sqrt(np.mean(grads[: limit.SAMPLES] ** 2))) if grads.size else None
+    weights = Weights(float(history.layer.fan_in), grad, tuple(history.layer.shape))
+    # A record holds norms neuron by neuron; the root of their number makes the norm of Muon's whole matrix of them.
+    whole = history.rule is not None and history.rule.whole_matrix
+    return InitialLayer(history.name, weights, float(norms[0]) * (history.layer.vectors**0.5 if whole else 1.0))
+
+
+def _power(history: LayerHistory) -> float:
+    """1/x where the equilibrium norm follows lr^x; 2 where the rule is unknown."""
+    exponent = history.rule.norm_power if history.rule is not None else 0.5
+    return 1 / exponent if exponent > 0 else 2.0
+
+
+def _falls_out_ratio(history: LayerHistory) -> float:
+    return history.rule.falls_out_ratio if history.rule is not None else FALLS_OUT
+
+
+def _state(history: LayerHistory) -> State:
+    known = history.distance[np.isfinite(history.distance)]
+    if not known.size:
+        return "weak" if _no_decay(history) else "unknown"
+    if isfinite(history.settled_at):
+        last_speeds = history.speeds[np.isfinite(history.speeds)][-3:]
+        slow = not last_speeds.size or float(np.median(last_speeds)) < limit.SLOW
+        return "fell out" if known[-1] > _falls_out_ratio(history) and slow else "settled"
+    ratio = history.mean(history.distance)
+    if not isfinite(ratio):
+        return "unknown"
+    if abs(ratio - 1) <= SETTLED:
+        return "settled"
+    if history.total_decay < NEVER:
+        return "weak"
+    return "transient" if _approaches(history, ratio) else "steady"
+
+
+def _no_decay(history: LayerHistory) -> bool:
+    """Whether nothing settles because nothing decays, by a rule that could."""
+    return history.weight_decay == 0 and history.rule is not None and history.rule.has_weight_decay
+
+
+def _approaches(history: LayerHistory, ratio: float) -> bool:
+    """Whether the norm moves towards its prediction about as fast as theory has it: d ln‖w‖/dt = a·(1/q - 1)."""
+    norm = history.series("norm", "rms")
+    used = history.window & np.isfinite(norm) & (norm > 0)
+    if used.sum() < 3:
+        return False
+    measured = float(np.polyfit(history.steps[used], np.log(norm[used]), 1)[0])
+    expected = history.mean(history.decay) * (ratio ** -_power(history) - 1)
+    return bool(measured / expected > limit.FOLLOWS) if isfinite(expected) and expected else False
+
+
+def transient(states: Sequence[NormState]) -> Iterator[Finding]:
+    """Layers on their way, and when they will have settled."""
+    members = [state for state in states if state.state == "transient"]
+    if not members:
+        return
+    names = tuple(member.name for member in members)
+    now = members[0].history.steps[-1]
+    steps = [member.settles_at for member in members]
+    distances = [member.history.distance for member in members]
+    ratios = [float(distance[np.isfinite(distance)][-1]) for distance in distances]
+    raise_or_start = f"lr × weight decay, or start at the equilibrium norm with {_to_equilibrium(members[0])}."
+    if max(steps) <= limit.IN_REACH * (now + 1):
+        when = f"at this rate settled at about step {_finite_span(steps)}."
+        remedy = f"Train on to about step {_finite_span([max(steps)])}, raise {raise_or_start}"
+    else:
+        when = "at this rate it will not settle."
+        remedy = f"Raise {raise_or_start}"
+    yield Finding(
+        "transient",
+        "warn",
+        f"{clause(names, 'is', 'are')} still in transient after {now + 1:,.0f} steps, {span(ratios, 2)} times the "
+        f"equilibrium norm; {when}",
+        remedy,
+        layers=names,
+        evidence={"settles_at": max(steps), "smallest_ratio": min(ratios), "largest_ratio": max(ratios)},
+    )
+
+
+def _to_equilibrium(state: NormState) -> str:
+    return phrases.to_equilibrium(state.history.rule)
+
+
+def _finite_span(steps: Sequence[float]) -> str:
+    finite = [step for step in steps if isfinite(step)]
+    return span(finite, 2) if finite else "∞"
+
+
+def weak_decay(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
+    """Layers whose decay is too weak to bring them to equilibrium within a run of this length."""
+    members = [state for state in states if state.state == "weak"]
+    if not members:
+        return
+    names = tuple(member.name for member in members)
+    totals = [0.0 if _no_decay(member.history) else member.history.total_decay for member in members]
+    least = min(totals)
+    worst = members[totals.index(least)].history
+    steps = worst.steps[-1] + 1
+    more_decay = _more_decay(worst, least)
+    remedy = phrases.to_settle(least, more_decay)
+    if running and least > 0:
+        remedy = f"If the run ends before about step {sig(steps * SETTLES / least, 2)}: {more_decay}."
+    severity: Severity = "note" if running else "warn"
+    sentence = phrases.decays_too_little(names, totals, steps)
+    yield Finding("weak_decay", severity, sentence, remedy, layers=names, evidence={"total_decay": least})
+
+
+def _more_decay(history: LayerHistory, total_decay: float) -> str:
+    """The weight decay with which a run of this length settles."""
+    now = history.weight_decay
+    needed = None
+    known = np.isfinite(history.lr)
+    if history.rule is not None and known.any():
+        # The sum over the steps, from as many points as hold its shape however long the run is.
+        points = np.linspace(0, history.steps[-1], 10_000)
+        lr = np.interp(points, history.steps[known], history.lr[known]) * (history.steps[-1] + 1) / len(points)
+        needed = phrases.decay_to_settle(history.rule, lr)
+    if needed is None and total_decay > 0:
+        scaled = now * SETTLES / total_decay
+        if scaled * float(np.nan_to_num(history.lr).max()) < limit.LARGEST_DECAY:
+            needed = float(f"{scaled:.2g}")
+    return phrases.set_weight_decay(needed, now) or "raise lr × weight decay"
+
+
+def fell_out(states: Sequence[NormState]) -> Iterator[Finding]:
+    """Layers that had settled and whose norm is now too large for the learning rate."""
+    members = [state for state in states if state.state == "fell out"]
+    if not members:
+        return
+    names = tuple(member.name for member in members)
+    since = [_left_at(member.history) for member in members]
+    ratios = [_end_ratio(member.history) for member in members]
+    rate = max(_final_rate(member.history) for member in members)
+    if rate < limit.FALLEN_RATE:
+        cause = "the norm could not follow the learning rate and is now"
+        remedy = phrases.FOLLOW_THE_RATE
+    else:
+        cause = "updates or gradients shrank, and the norm is still that of before,"
+        again = _finite_span([max(member.settles_at for member in members)])
+        remedy = f"At this rate settled again at about step {again}: wait, or look for what changed."
+    yield Finding(
+        "fell_out",
+        "note" if rate < limit.FULL_RATE else "warn",
+        phrases.falls_out(names, since, cause, ratios, "fell"),
+        remedy,
+        layers=names,
+        evidence={"step": min(since), "ratio": max(ratios)},
+    )
+
+
+def _end_ratio(history: LayerHistory) -> float:
+    """Norm over its equilibrium at the end; where the schedule goes to zero, before the rate is next to nothing."""
+    known = np.isfinite(history.distance)
+    counts = known & (history.lr >= limit.NEXT_TO_NOTHING * history.lr[history.peak])
+    return float(history.distance[counts if counts.any() else known][-1])
+
+
+def _left_at(history: LayerHistory) -> float:
+    """Step after which the norm stayed too large."""
+    inside = np.flatnonzero(np.isfinite(history.distance) & (history.distance <= _falls_out_ratio(history)))
+    return float(history.steps[min(inside[-1] + 1, len(history.steps) - 1)])
+
+
+def _final_rate(history: LayerHistory) -> float:
+    known = history.lr[np.isfinite(history.lr)]
+    return float(known[-1] / known.max()) if known.size and known.max() > 0 else 1.0
+
+
+def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
+    """Layers that turned too fast at the start, and the warmup or initial norm that would have prevented it."""
+    judged = [s.history for s in states if s.state not in ("weak", "unknown") and not s.history.keeps_norm]
+    fastest = {history.name: _fastest(history) for history in judged}
+    fast = [history for history in judged if fastest[history.name][0] > limit.OVER_ROTATION]
+    if not fast:
+        return
+    fast.sort(key=lambda history: -fastest[history.name][0])
+    names = tuple(history.name for history in fast)
+    ratio, step = fastest[names[0]]
+    yield Finding(
+        "over_rotation",
+        over_rotation_severity(ratio),
+        phrases.starts_too_fast(names, [fastest[name][0] for name in names], names[0], step, happened=True),
+        _slower_start(fast[:MOST_WARMUPS]),
+        layers=names,
+        evidence={"ratio": ratio, "step": step},
+    )
+
+
+def _fastest(history: LayerHistory) -> tuple[float, float]:
+    """The largest angle before it settled over the equilibrium's at full rate, and its step."""
+    high = np.isfinite(history.predicted_angle) & (history.lr >= 0.9 * history.lr[history.peak])
+    if not high.any():
+        return 0.0, 0.0
+    usual = float(np.median(history.predicted_angle[high]))
+    until = history.settled_at if isfinite(history.settled_at) else history.steps[0] + 0.2 * np.ptp(history.steps)
+    early = np.isfinite(history.angle) & (history.steps <= until)
+    if not early.any() or not usual > 0:
+        return 0.0, 0.0
+    first = int(np.flatnonzero(early)[np.argmax(history.angle[early])])
+    return float(history.angle[first] / usual), float(history.steps[first])
+
+
+def _slower_start(histories: Sequence[LayerHistory]) -> str:
+    """The same advice that a plan gives, for layers as they were first measured."""
+    steps = int(histories[0].steps[-1]) + 1
+    starts: dict[UpdateRule, list[InitialLayer]] = {}
+    for history in histories:
+        layer = initial_layer(history)
+        if history.rule is not None and layer is not None and not layer.missing(history.rule):
+            starts.setdefault(history.rule, []).append(layer)
+    needed: list[int | None] = []
+    at_equilibrium_norm: list[int | None] = []
+    for rule, layers in starts.items():
+        needed += needed_warmups(rule, steps, layers)
+        at_equilibrium_norm += needed_warmups(rule, steps, [at_equilibrium(rule, layer) for layer in layers])
+    has = int(histories[0].steps[histories[0].peak])
+    return phrases.slower_start(histories[0].rule, has, needed, at_equilibrium_norm)

@@ -1,0 +1,123 @@
+"""A plan as plain data: what its text and its page show, and what `gyroscope plan --json` prints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from gyroscope._json import dumps
+from gyroscope._types import Int64
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.phrases import rule_text
+from gyroscope.theory import Match
+from gyroscope.theory.layer_prediction import LayerPrediction
+
+MOST_POINTS = 500
+"""Points of a curve that are kept; a longer run is thinned evenly, first and last step included."""
+CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilibrium_norm")
+
+
+@final
+@dataclass(frozen=True)
+class PlanData:
+    """All that is shown of a plan.
+
+    optimizer        its name, as the user knows it
+    predictions      one for each layer, in the order of the model
+    facts            statements that judge nothing
+    findings         the judgement, worst first
+    steps_per_epoch  None where the batch and the data set are unknown
+    equivalents      other optimizers by name: settings with which they train alike, or why there are none
+    """
+
+    optimizer: str
+    predictions: Sequence[LayerPrediction]
+    facts: Sequence[Finding]
+    findings: Sequence[Finding]
+    steps_per_epoch: float | None = None
+    equivalents: Mapping[str, Match | str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> list[str]:
+        """Each rule with its schedule."""
+        return list(dict.fromkeys(map(_settings, self.predictions)))
+
+    @property
+    def title(self) -> str:
+        """Of a page."""
+        steps = self.predictions[0].schedule.steps if self.predictions else 0
+        count = len(self.predictions)
+        return f"Plan: {self.optimizer}, {count} layer{'' if count == 1 else 's'} over {steps:,} steps"
+
+    def fastest_first(self, most: int) -> list[LayerPrediction]:
+        """At most so many layers with a forecast, evenly from the fastest start to the slowest."""
+        drawn = [prediction for prediction in self.predictions if prediction.forecast is not None]
+        # NaN, of layers without an equilibrium to compare with, would leave the order to chance.
+        drawn.sort(key=lambda prediction: -np.nan_to_num(prediction.fastest[0]))
+        places = np.unique(np.linspace(0, len(drawn) - 1, min(most, len(drawn))).round().astype(int))
+        return [drawn[place] for place in places]
+
+
+def _settings(prediction: LayerPrediction) -> str:
+    schedule = prediction.schedule
+    warmup = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
+    return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}"
+
+
+def plan_json(plan: PlanData) -> str:
+    """Settings, predictions per layer, equivalents, facts and findings; a number that is not finite becomes null."""
+    first = plan.predictions[0] if plan.predictions else None
+    schedule = first.schedule if first is not None else None
+    return dumps(
+        {
+            "optimizer": {"name": plan.optimizer, **(first.rule.settings if first is not None else {})},
+            "schedule": None
+            if schedule is None
+            else {"name": schedule.name, "steps": schedule.steps, "warmup": schedule.warmup},
+            "steps_per_epoch": plan.steps_per_epoch,
+            "layers": [_layer(prediction) for prediction in plan.predictions],
+            "equivalents": {name: _match(match) for name, match in plan.equivalents.items()},
+            "sentences": list(plan.facts),
+            "verdict": list(plan.findings),
+        }
+    )
+
+
+def _layer(prediction: LayerPrediction) -> dict[str, Any]:
+    eq = prediction.equilibrium
+    forecast = prediction.forecast
+    data = {
+        "name": prediction.name,
+        "rule": {"name": prediction.rule.name, **prediction.rule.settings},
+        "initial_norm": prediction.layer.norm,
+        **prediction.layer.known,
+        "equilibrium": {**vars(eq), "half_life": eq.half_life},
+        "needed_warmup": prediction.warmup,
+        "forecast": None,
+    }
+    if forecast is not None:
+        kept = thinned(len(forecast.lr))
+        data["forecast"] = {
+            "settled_at": prediction.settled_at,
+            "falls_out_at": prediction.falls_out_at,
+            "over_rotation": forecast.over_rotation,
+            "filled_over_rotation": forecast.filled_over_rotation,
+            "total_decay": forecast.total_decay,
+            "end_norm_ratio": forecast.end_norm_ratio,
+            "step": kept,
+            # As lists: arrays have the five digits of a picture.
+            **{name: getattr(forecast, name)[kept].tolist() for name in CURVES},
+        }
+    return data
+
+
+def thinned(steps: int) -> Int64:
+    """Indices of the steps that a curve keeps."""
+    return np.unique(np.linspace(0, steps - 1, min(steps, MOST_POINTS)).round().astype(np.int64))
+
+
+def _match(match: Match | str) -> dict[str, Any]:
+    if isinstance(match, str):
+        return {"missing": match}
+    return {"settings": match.rule.settings, "kept": match.kept, "ratios": match.ratios}

@@ -1,0 +1,196 @@
+"""What theory predicts for each layer of a run: equilibrium, forecast and the warmup that its start needs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from gyroscope.theory.forecast import SETTLED, Forecast, forecast
+from gyroscope.theory.law import Equilibrium, Weights, over
+from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.schedules import Schedule, constant
+
+MEMORIES = 5
+"""Memories of the momentum after a warmup within which a start turns fastest: the momentum is then 99 % filled."""
+MOST_FILLING = 20_000
+"""Steps at most that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds: they hold
+five memories of any momentum up to 0.99975. A later maximum is still seen in the forecast of the whole run."""
+SHORTEST_RUN = 10
+"""Run over warmup below which a warmup is no remedy: the norm itself then starts too small."""
+
+
+@final
+@dataclass(frozen=True)
+class InitialLayer:
+    """A kind of weight vector before the first step: its sizes, its gradient if known, and its RMS norm."""
+
+    name: str
+    weights: Weights
+    norm: float
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The inputs of `equilibrium` and `forecast`."""
+        return {name: getattr(self.weights, name) for name in ("fan_in", "unit_grad_norm", "shape")}
+
+    def missing(self, rule: UpdateRule) -> tuple[str, ...]:
+        """The inputs that the rule's norm needs and that were not given."""
+        return tuple(name for name in rule.needs if self.known[name] is None)
+
+
+@final
+@dataclass(frozen=True)
+class LayerPrediction:
+    """What one kind of layer will do under a rule and a schedule; the forecast is None where an input is missing."""
+
+    layer: InitialLayer
+    rule: UpdateRule
+    schedule: Schedule
+    equilibrium: Equilibrium
+    forecast: Forecast | None = None
+    warmup: int | None = None
+    """Steps of warmup that keep the start within its equilibrium rotation; None where there is no such warmup."""
+    settled_at: int | None = None
+    """First step after the warmup within 10 % of equilibrium."""
+    falls_out_at: int | None = None
+    """First step after that with a norm too large for its rate."""
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.layer.name
+
+    @property
+    def fastest(self) -> tuple[float, int]:
+        """The largest angle of a step over the equilibrium's at full rate, and that step; (nan, 0) without forecast."""
+        if self.forecast is None:
+            return float("nan"), 0
+        angles = self.forecast.angular_update
+        step = int(angles.argmax())
+        return float(over(angles[step], self.forecast.equilibrium_angular_update.max())), step
+
+
+def predict_layers(
+    rule: UpdateRule, schedule: Schedule, layers: Sequence[InitialLayer], progress: Callable[[int], None] | None = None
+) -> tuple[LayerPrediction, ...]:
+    """Equilibrium of every layer and, where the inputs allow it, the forecast of the whole run.
+
+    `progress` receives the number of steps done, of all layers together.
+
+    >>> from gyroscope.theory import AdamW
+    >>> layer = InitialLayer("weight", Weights(fan_in=256.0), norm=1.0)
+    >>> prediction = predict_layers(AdamW(1e-2, 0.5), constant(2000), [layer])[0]
+    >>> prediction.settled_at, prediction.warmup, prediction.fastest[1]
+    (152, None, 0)
+    """
+    # Numbers far out of proportion overflow to infinity, which the sentences about them can state.
+    with np.errstate(all="ignore"):
+        complete = [layer for layer in layers if not layer.missing(rule)]
+        forecasts = dict(zip(complete, _forecasts(rule, schedule, complete, progress), strict=True))
+        warmups = dict(zip(complete, needed_warmups(rule, schedule.steps, complete), strict=True))
+        predictions = []
+        for layer in layers:
+            prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known))
+            if layer in forecasts:
+                # While lr climbs, a norm only passes its equilibrium: count from the end of the warmup.
+                settled_at, falls_out_at = forecasts[layer].settled_after(max(schedule.warmup - 1, 0))
+                prediction = replace(
+                    prediction,
+                    forecast=forecasts[layer],
+                    warmup=warmups[layer],
+                    settled_at=settled_at,
+                    falls_out_at=falls_out_at,
+                )
+            predictions.append(prediction)
+    return tuple(predictions)
+
+
+def _forecasts(
+    rule: UpdateRule,
+    schedule: Schedule,
+    layers: Sequence[InitialLayer],
+    progress: Callable[[int], None] | None = None,
+) -> list[Forecast]:
+    """The forecast of each layer; all are followed together, but for those that need their whole shape."""
+    if not layers:
+        return []
+    if rule.whole_matrix:
+        return [forecast(rule, schedule, norm=layer.norm, **layer.known, progress=progress) for layer in layers]
+    inputs: dict[str, Any] = {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
+    norms = np.array([layer.norm for layer in layers])
+    of_all = None if progress is None else lambda done: progress(done * len(layers))
+    together = forecast(rule, schedule, norm=norms, **inputs, progress=of_all)
+    return [_column(together, number) for number in range(len(layers))]
+
+
+def _column(together: Forecast, number: int) -> Forecast:
+    """One layer of a forecast of several."""
+    return Forecast(
+        rule=together.rule,
+        lr=together.lr,
+        initial_norm=float(together.initial_norm[number]),
+        norm=together.norm[:, number],
+        angular_update=together.angular_update[:, number],
+        equilibrium_norm=together.equilibrium_norm[:, number],
+        equilibrium_angular_update=together.equilibrium_angular_update[:, number],
+        total_decay=float(together.total_decay[number]),
+    )
+
+
+def at_equilibrium(rule: UpdateRule, layer: InitialLayer) -> InitialLayer:
+    """The same layer, started at its equilibrium norm."""
+    norm = rule.equilibrium(**layer.known).norm
+    return replace(layer, norm=float(norm)) if norm is not None and 0 < norm < np.inf else layer
+
+
+def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:
+    """For each layer the shortest warmup, to a few percent, with which no step turns faster than settled at full rate.
+
+    Faster means by more than `forecast.SETTLED`, 10 %. None where a tenth of the run is not enough.
+    """
+    search = WarmupSearch(rule, steps, layers)
+    open_layers = search.split(0, list(range(len(layers))))[1]
+    longest = max(steps // SHORTEST_RUN, 1)
+    while open_layers and longest > 0:
+        enough, open_layers = search.split(longest, open_layers)
+        search.narrow(enough, 0, longest)
+        # A long warmup may fail where a short one does not: norms shrink while lr is low.
+        longest //= 2
+    return [search.needed.get(number) for number in range(len(layers))]
+
+
+@final
+class WarmupSearch:
+    """A bisection over warmups, for all layers of a rule together as long as they agree; `needed` is its result."""
+
+    def __init__(self, rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> None:
+        self.rule = rule
+        self.steps = steps
+        self.layers = layers
+        angles = [float(rule.equilibrium(**layer.known).angular_update or 0.0) for layer in layers]
+        self.limits = [(1 + SETTLED) * angle for angle in angles]
+        self.needed: dict[int, int] = {}
+
+    def split(self, warmup: int, numbers: list[int]) -> tuple[list[int], list[int]]:
+        """The layers for which a warmup is enough, and the others; of 0 steps it is then needed."""
+        filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
+        # Steps beyond the end of the run never happen; one step more is the first at full rate.
+        horizon = min(warmup + filling, max(self.steps, warmup + 1))
+        starts = _forecasts(self.rule, constant(horizon, warmup), [self.layers[number] for number in numbers])
+        fits = {n: bool(f.angular_update.max() <= self.limits[n]) for n, f in zip(numbers, starts, strict=True)}
+        enough = [n for n in numbers if fits[n]]
+        if warmup == 0:
+            self.needed.update(dict.fromkeys(enough, 0))
+        return enough, [n for n in numbers if not fits[n]]
+
+    def narrow(self, numbers: list[int], short: int, long: int) -> None:
+        """Bisect between a warmup that is too short and one that is long enough."""
+        if not numbers or long - short <= max(1, long // 16):
+            self.needed.update(dict.fromkeys(numbers, long))
+            return
+        # Far apart, the geometric mean finds the order of magnitude first.
+        middle = round((max(short, 1) * long) ** 0.5) if long > 4 * max(short, 1) else (short + long) // 2
+        enough, too_short = self.split(middle, numbers)
+        self.narrow(enough, short, middle)
+        self.narrow(too_short, middle, long)
