@@ -24,40 +24,52 @@ def diagnose(record: Record) -> Diagnosis:
     Only what the record holds the numbers for is judged. A run too short to judge gets that finding and no other; of a
     run that diverged, what it did before is judged as far as it may be the cause.
     """
-    lost = {history.name: history.lost for history in layer_histories(record)}
-    diverged = {name: samples for name, samples in lost.items() if samples.any()}
-    if not diverged:
+    histories = layer_histories(record)
+    lost = {history.name: history.lost for history in histories if history.lost.any()}
+    if not lost:
         return Diagnosis(_findings(record))
-    first = min(int(samples.argmax()) for samples in diverged.values())
-    before = _findings(RecordUntil(record, first))
-    return Diagnosis([_diverged(record, diverged, first), *(finding for finding in before if finding.kind in CAUSES)])
+    first = min(int(samples.argmax()) for samples in lost.values())
+    if any(history.diverged for history in histories):
+        before = _findings(RecordUntil(record, first))
+        return Diagnosis([_diverged(record, lost, first), *(finding for finding in before if finding.kind in CAUSES)])
+    others = [finding for finding in _findings(record) if finding.kind not in ("well", "too_short")]
+    return Diagnosis([_recovered(record, lost, first), *others])
 
 
 def _diverged(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
-    """Weights or gradients that are not finite: the layers of the first such sample, and whether it lasts."""
-    names = tuple(sorted(lost, key=lambda name: int(lost[name].argmax())))
-    step = int(record.steps[first])
-    earliest = listed([name for name in names if lost[name][first]])
+    """Weights or gradients that are not finite up to the end of the run."""
     finite = f"the last finite sample is of step {int(record.steps[first - 1]):,}" if first else "no sample is finite"
-    if any(LayerHistory(record, name).diverged for name in names):
-        sentence = (
-            f"The run diverged: weights or gradients of {earliest} are not finite at step {step:,}, and the layers do "
-            f"not recover, {len(names)} of {len(record.layers)}; {finite}."
-        )
-    else:
-        count = int(np.any(list(lost.values()), axis=0).sum())
-        sentence = (
-            f"Weights or gradients of {earliest} were not finite at step {step:,}: {count:,} of {len(record.steps):,} "
-            f"samples are lost in {len(names)} of {len(record.layers)} layers; later ones are finite again."
-        )
+    sentence = (
+        f"The run diverged: at step {int(record.steps[first]):,} weights or gradients of {_first_lost(lost, first)} "
+        f"are not finite, and {len(lost)} of {len(record.layers)} layers stay so; {finite}."
+    )
+    return _not_finite(record, lost, first, sentence)
+
+
+def _recovered(record: Record, lost: Mapping[str, Mask], first: int) -> Finding:
+    """Weights or gradients that were not finite for a while."""
+    count = int(np.any(list(lost.values()), axis=0).sum())
+    sentence = (
+        f"At step {int(record.steps[first]):,} weights or gradients of {_first_lost(lost, first)} were not finite; "
+        f"{count:,} of {len(record.steps):,} samples of {len(lost)} of {len(record.layers)} layers are lost, and later "
+        "ones are finite again."
+    )
+    return _not_finite(record, lost, first, sentence)
+
+
+def _first_lost(lost: Mapping[str, Mask], first: int) -> str:
+    return listed([name for name, samples in lost.items() if samples[first]])
+
+
+def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: str) -> Finding:
     return Finding(
         "diverged",
         "bad",
         sentence,
         "Go back to a checkpoint from before that step, and lower the learning rate, lengthen the warmup or clip "
         "gradients; torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
-        layers=names,
-        evidence={"step": float(step)},
+        layers=tuple(sorted(lost, key=lambda name: int(lost[name].argmax()))),
+        evidence={"step": float(record.steps[first])},
     )
 
 

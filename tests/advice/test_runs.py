@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import gyroscope as gyro
+from gyroscope.advice.history import layer_histories
 
 WIDTH = 32
 HIDDEN = r"^[03]\.weight"
@@ -246,3 +247,63 @@ def test_a_layer_that_is_never_used_is_not_measured(tmp_path):
     model.forward = lambda x: nn.Sequential.forward(model[:7], x)
     found = said(Training(tmp_path / "run", model, adamw(model)).go(60).diagnose(), "not_measured")
     assert found.layers == ("unused.weight",)
+
+
+NAN = float("nan")
+
+
+def test_gradients_that_become_nan_are_a_divergence_at_their_step(tmp_path, healthy):
+    model = network()
+    training = Training(tmp_path / "run", model, adamw(model), scale=lambda t: NAN if t >= 150 else 1.0).go(300)
+    diagnosis = training.diagnose()
+    assert diagnosis[0].kind == "diverged", str(diagnosis)
+    assert diagnosis[0].severity == "bad"
+    assert diagnosis[0].evidence["step"] == 150
+    assert diagnosis[0].layers == ("0.weight", "3.weight", "6.weight")
+    assert "the last finite sample is of step 145" in diagnosis[0].sentence
+    assert set(diagnosis.kinds) <= {"diverged", "over_rotation"}
+    assert "diverged" not in healthy.kinds
+
+
+def test_the_table_of_a_diverged_run_has_no_number_of_before(tmp_path):
+    model = network()
+    training = Training(tmp_path / "run", model, adamw(model), scale=lambda t: NAN if t >= 150 else 1.0).go(300)
+    training.tracker.close()
+    with gyro.store.open_run(training.tracker.path) as run:
+        for history in layer_histories(run):
+            assert np.isfinite(history.angle[:30]).all()
+            assert not np.isfinite(history.mean(history.angle))
+            assert not np.isfinite(history.speed)
+            assert not np.isfinite(history.mean(history.series("norm", "rms")))
+
+
+def test_sgd_that_diverges_within_ten_steps_is_not_told_to_train_on(tmp_path):
+    model = network(normalised=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e4, weight_decay=1e-6)
+    diagnosis = Training(tmp_path / "run", model, optimizer, every=2).go(100).diagnose()
+    assert diagnosis[0].kind == "diverged", str(diagnosis)
+    assert diagnosis[0].evidence["step"] <= 10
+    assert "too_short" not in diagnosis.kinds
+    assert "Train on" not in str(diagnosis)
+
+
+def test_a_short_run_that_diverged_is_not_too_short_to_say_so(tmp_path):
+    model = network()
+    training = Training(tmp_path / "run", model, adamw(model), scale=lambda t: NAN if t >= 6 else 1.0).go(20)
+    assert training.diagnose().kinds == ("diverged",)
+
+
+def test_one_gradient_that_is_not_finite_is_named_though_later_samples_are(tmp_path):
+    model = network()
+    lion = gyro.optim.Lion(model.parameters(), lr=1e-3, weight_decay=0.1)  # its sign of NaN is 0: weights stay finite
+    diagnosis = Training(tmp_path / "run", model, lion, scale=lambda t: NAN if t == 100 else 1.0).go(200).diagnose()
+    assert diagnosis[0].kind == "diverged", str(diagnosis)
+    assert diagnosis[0].evidence["step"] == 100
+    assert "later ones are finite again" in diagnosis[0].sentence
+    assert "well" not in diagnosis.kinds
+
+
+def test_vectors_at_zero_have_not_diverged(tmp_path):
+    model = network()
+    nn.init.zeros_(model[0].weight)
+    assert "diverged" not in Training(tmp_path / "run", model, adamw(model)).go(60).diagnose().kinds
