@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, final
 
@@ -34,7 +34,7 @@ from gyroscope.theory import (
     match,
     step,
 )
-from gyroscope.theory.law import Weights
+from gyroscope.theory.law import Weights, over
 from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
@@ -266,7 +266,10 @@ def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
         absent = "batch_size" if batch_size is None else "dataset_size"
         given = "dataset_size" if batch_size is None else "batch_size"
         raise ValueError(f"{given} alone does not give epochs; add {absent}")
-    return float(positive_array("dataset_size", dataset_size) / positive_array("batch_size", batch_size))
+    steps = float(over(positive_array("dataset_size", dataset_size), positive_array("batch_size", batch_size)))
+    if not 0 < steps < inf:
+        raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is no number of steps")
+    return steps
 
 
 def numbers(name: str, given: str | Sequence[Any]) -> list[float]:

@@ -122,7 +122,8 @@ def forecast(
             f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
         )
     # A copy, for the motion writes into it; one column at least, also where no layers were given.
-    start2 = np.array(np.broadcast_to(start**2, layers or (1,)), dtype=np.float64)
+    with np.errstate(over="ignore"):  # an infinite square is refused below, in a sentence
+        start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     norms, angle = _follow(rule.motion(start2), lr, weights, progress)
     equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
 

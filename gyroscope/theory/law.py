@@ -145,7 +145,7 @@ def over(numerator: Number, denominator: Number) -> Number:
     >>> float(over(1.0, 0.0)), float(over(0.0, 0.0))
     (inf, nan)
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.divide(numerator, denominator)
 
 

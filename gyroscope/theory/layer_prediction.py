@@ -13,9 +13,11 @@ from gyroscope.theory.schedules import Schedule, constant
 
 MEMORIES = 5
 """Memories of the momentum after a warmup within which a start turns fastest: the momentum is then 99 % filled."""
-MOST_FILLING = 20_000
+MOST_FILLING = 10_000
 """Steps at most that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds: they hold
-five memories of any momentum up to 0.99975. A later maximum is still seen in the forecast of the whole run."""
+five memories of any momentum up to 0.9995. A later maximum is still seen in the forecast of the whole run."""
+EARLY = 16
+"""Part of those steps that is looked at first: most starts that are too fast are so early, which saves the rest."""
 SHORTEST_RUN = 10
 """Run over warmup below which a warmup is no remedy: the norm itself then starts too small."""
 
@@ -111,16 +113,19 @@ def _forecasts(
     schedule: Schedule,
     layers: Sequence[InitialLayer],
     progress: Callable[[int], None] | None = None,
+    steps: int | None = None,
 ) -> list[Forecast]:
     """The forecast of each layer; all are followed together, but for those that need their whole shape."""
     if not layers:
         return []
     if rule.whole_matrix:
-        return [forecast(rule, schedule, norm=layer.norm, **layer.known, progress=progress) for layer in layers]
+        return [
+            forecast(rule, schedule, steps=steps, norm=layer.norm, **layer.known, progress=progress) for layer in layers
+        ]
     inputs: dict[str, Any] = {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
     norms = np.array([layer.norm for layer in layers])
     of_all = None if progress is None else lambda done: progress(done * len(layers))
-    together = forecast(rule, schedule, norm=norms, **inputs, progress=of_all)
+    together = forecast(rule, schedule, steps=steps, norm=norms, **inputs, progress=of_all)
     return [_column(together, number) for number in range(len(layers))]
 
 
@@ -149,14 +154,15 @@ def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer])
 
     Faster means by more than `forecast.SETTLED`, 10 %. None where a tenth of the run is not enough.
     """
-    search = WarmupSearch(rule, steps, layers)
-    open_layers = search.split(0, list(range(len(layers))))[1]
-    longest = max(steps // SHORTEST_RUN, 1)
-    while open_layers and longest > 0:
-        enough, open_layers = search.split(longest, open_layers)
-        search.narrow(enough, 0, longest)
-        # A long warmup may fail where a short one does not: norms shrink while lr is low.
-        longest //= 2
+    with np.errstate(all="ignore"):  # as in `predict_layers`
+        search = WarmupSearch(rule, steps, layers)
+        open_layers = search.split(0, list(range(len(layers))))[1]
+        longest = max(steps // SHORTEST_RUN, 1)
+        while open_layers and longest > 0:
+            enough, open_layers = search.split(longest, open_layers)
+            search.narrow(enough, 0, longest)
+            # A long warmup may fail where a short one does not: norms shrink while lr is low.
+            longest //= 2
     return [search.needed.get(number) for number in range(len(layers))]
 
 
@@ -177,12 +183,16 @@ class WarmupSearch:
         filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
         # Steps beyond the end of the run never happen; one step more is the first at full rate.
         horizon = min(warmup + filling, max(self.steps, warmup + 1))
-        starts = _forecasts(self.rule, constant(horizon, warmup), [self.layers[number] for number in numbers])
-        fits = {n: bool(f.angular_update.max() <= self.limits[n]) for n, f in zip(numbers, starts, strict=True)}
-        enough = [n for n in numbers if fits[n]]
+        enough = numbers
+        for steps in (horizon // EARLY, horizon):
+            if steps and enough:
+                layers = [self.layers[number] for number in enough]
+                starts = _forecasts(self.rule, constant(horizon, warmup), layers, steps=steps)
+                fastest = [float(start.angular_update.max()) for start in starts]
+                enough = [n for n, angle in zip(enough, fastest, strict=True) if angle <= self.limits[n]]
         if warmup == 0:
             self.needed.update(dict.fromkeys(enough, 0))
-        return enough, [n for n in numbers if not fits[n]]
+        return enough, [number for number in numbers if number not in enough]
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:
         """Bisect between a warmup that is too short and one that is long enough."""
