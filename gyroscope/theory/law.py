@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import positive_array
-from gyroscope._types import Array, Int64, Number
+from gyroscope._types import Array, Number
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,13 @@ class OddCorrelation:
     """Correlation of an odd function of Gaussians, a sign or an orthogonalisation: Σ_n weights_n·rho(k)^powers_n."""
 
     linear: Correlation
-    powers: Int64
+    powers: Array
     weights: Array
 
     def time(self, a: Number = 0.0) -> Number:
         """τ(a) of the sum, power by power: each of them is geometric in k.
 
-        >>> f"{OddCorrelation(Correlation.of_average(0.9), np.array([1]), np.array([1.0])).time():.0f}"
+        >>> f"{OddCorrelation(Correlation.of_average(0.9), np.array([1.0]), np.array([1.0])).time():.0f}"
         '19'
         """
         keep = np.asarray(1 - a)[..., None]

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.theory.forecast import SETTLED, Forecast, forecast
 from gyroscope.theory.law import Equilibrium, Weights, over
 from gyroscope.theory.rules.base import UpdateRule
@@ -113,20 +114,22 @@ def _forecasts(
     schedule: Schedule,
     layers: Sequence[InitialLayer],
     progress: Callable[[int], None] | None = None,
-    steps: int | None = None,
 ) -> list[Forecast]:
     """The forecast of each layer; all are followed together, but for those that need their whole shape."""
     if not layers:
         return []
     if rule.whole_matrix:
-        return [
-            forecast(rule, schedule, steps=steps, norm=layer.norm, **layer.known, progress=progress) for layer in layers
-        ]
-    inputs: dict[str, Any] = {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
+        return [forecast(rule, schedule, norm=layer.norm, **layer.known, progress=progress) for layer in layers]
+    inputs = _together(rule, layers)
     norms = np.array([layer.norm for layer in layers])
     of_all = None if progress is None else lambda done: progress(done * len(layers))
-    together = forecast(rule, schedule, steps=steps, norm=norms, **inputs, progress=of_all)
+    together = forecast(rule, schedule, norm=norms, **inputs, progress=of_all)
     return [_column(together, number) for number in range(len(layers))]
+
+
+def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any]:
+    """The inputs that the rule needs, as arrays over layers."""
+    return {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
 
 
 def _column(together: Forecast, number: int) -> Forecast:
@@ -183,16 +186,29 @@ class WarmupSearch:
         filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
         # Steps beyond the end of the run never happen; one step more is the first at full rate.
         horizon = min(warmup + filling, max(self.steps, warmup + 1))
-        enough = numbers
-        for steps in (horizon // EARLY, horizon):
-            if steps and enough:
-                layers = [self.layers[number] for number in enough]
-                starts = _forecasts(self.rule, constant(horizon, warmup), layers, steps=steps)
-                fastest = [float(start.angular_update.max()) for start in starts]
-                enough = [n for n, angle in zip(enough, fastest, strict=True) if angle <= self.limits[n]]
+        lr = self.rule.lr * constant(horizon, warmup)(np.arange(horizon))
+        # A rule that needs the whole shape takes one layer at a time.
+        batches = [[number] for number in numbers] if self.rule.whole_matrix else [numbers]
+        enough = [number for batch in batches for number in self._slow_enough(batch, lr)]
         if warmup == 0:
             self.needed.update(dict.fromkeys(enough, 0))
         return enough, [number for number in numbers if number not in enough]
+
+    def _slow_enough(self, numbers: list[int], lr: Array) -> list[int]:
+        """The layers that stay within their limits at these learning rates."""
+        if not numbers:
+            return []
+        layers = [self.layers[number] for number in numbers]
+        weights = layers[0].weights if self.rule.whole_matrix else Weights(**_together(self.rule, layers))
+        limits = np.array([self.limits[number] for number in numbers])
+        motion = self.rule.motion(np.square([layer.norm for layer in layers]))
+        fits = np.ones(len(numbers), dtype=bool)
+        for part in np.split(lr, [len(lr) // EARLY]):
+            if part.size and fits.any():
+                before2 = motion.norm2.copy()
+                # Angles that overflowed are NaN, and not within any limit.
+                fits &= (motion.advance(part, weights).angles(before2) <= limits).all(0)
+        return [number for number, fit in zip(numbers, fits, strict=True) if fit]
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:
         """Bisect between a warmup that is too short and one that is long enough."""
