@@ -21,6 +21,12 @@ from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
 
+EXACT_TERMS = 1000
+"""Terms of the arcsine's series that stay as they are: all of them at usual betas, (0.99, 0.999) has 122."""
+BINS = 1000
+"""Groups of the others, each 0.5 % wide, so that τ is exact to 1e-8 and 200,000 terms do not take minutes."""
+
+
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
     """Of Lion's signs: the arcsine law, (2/π)·arcsin rho(k), on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1).
 
@@ -34,12 +40,6 @@ def correlation(beta1: float, beta2: float) -> OddCorrelation:
     n = np.arange(_terms(linear.first))
     series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
     return OddCorrelation(linear, *_merged((2 * n + 1).astype(np.float64), (2 / pi) * series))
-
-
-EXACT_TERMS = 1000
-"""Terms of the arcsine's series that stay as they are: all of them for betas up to 0.98."""
-BINS = 1000
-"""Groups of the others, each 0.5 % wide, so that τ is exact to 1e-8 and 200,000 terms do not take minutes."""
 
 
 def _merged(powers: Array, weights: Array) -> tuple[Array, Array]:
