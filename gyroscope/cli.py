@@ -247,8 +247,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with warnings.catch_warnings():
-            # Settings out of all proportion overflow. The plan shows what is not finite; NumPy's warning helps nobody.
-            warnings.simplefilter("ignore", RuntimeWarning)
+            # Settings out of all proportion overflow. The plan shows what is not finite; NumPy's warning adds nothing.
+            warnings.filterwarnings("ignore", ".* encountered in ", RuntimeWarning)
             result = app(args=arguments, prog_name="gyroscope", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
