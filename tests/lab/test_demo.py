@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from gyroscope.lab import demo
-from gyroscope.lab.tasks import digits
 
 
 def test_it_runs_twice_in_one_place_and_writes_the_page(tmp_path):
@@ -26,12 +25,3 @@ def test_a_wide_layer_that_turns_otherwise_fails_it(fan_in, rotation, fails):
 
 def test_a_rotation_that_was_never_measured_fails_it():
     assert demo.LayerComparison("w", 288, float("nan"), 1.0, 1.0, 1.0).fails
-
-
-def test_every_digit_is_seen_once_an_epoch_but_for_an_unfilled_batch():
-    import torch
-
-    train, test = digits.load()
-    seen = torch.cat([batch.labels for batch in train.batches(128, 1, torch.Generator().manual_seed(0))])
-    assert len(train.labels) + len(test.labels) == 1797
-    assert len(seen) == len(train.labels) // 128 * 128

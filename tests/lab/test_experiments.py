@@ -66,7 +66,7 @@ def test_the_same_seed_gives_the_same_numbers(name):
         assert array.size == 1 or not np.array_equal(array[0], array[-1]) or key in ("chance",)
 
 
-# How a prediction is made wrong: another config than the one that was run, or values as another theory has them.
+# How a prediction is made wrong: another config than that of the run, or values as another theory has them.
 
 
 def config(**changes):
@@ -74,10 +74,10 @@ def config(**changes):
 
 
 def values(**changes):
-    def lie(result):
+    def wrong(result):
         return replace(result, values=result.values | {name: change(result[name]) for name, change in changes.items()})
 
-    return lie
+    return wrong
 
 
 def times(factor):
@@ -93,7 +93,7 @@ def order(*indices, axis=1):
     return lambda array: np.take(array, indices, axis)
 
 
-LIES = {
+WRONG_PREDICTIONS = {
     "re/fig8": [config(speedup=13), config(fan_in=150), values(settled_angle=swapped)],
     "re/table1": [config(speedup=12), config(fan_in=150), config(batch=200), values(angle=order(3, 3, 3, 0, axis=2)),
                   values(spread=order(2, 2, 1)), values(spread=order(3, 3, 3, 0, axis=2)),
@@ -129,19 +129,24 @@ LIES = {
 }  # fmt: skip
 
 
-def test_every_experiment_is_lied_to():
-    assert set(LIES) == {entry.id for entry in select(["all"])}
+def test_every_experiment_has_wrong_predictions():
+    assert set(WRONG_PREDICTIONS) == {entry.id for entry in select(["all"])}
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", WRONG_PREDICTIONS)
 def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
     experiment, result = read_result(RESULTS, name)
     true = [claim.holds for claim in experiment.claims(result)]
-    broken = {i for lie in LIES[name] for i, claim in enumerate(experiment.claims(lie(result))) if not claim.holds}
+    broken = {
+        i
+        for wrong in WRONG_PREDICTIONS[name]
+        for i, claim in enumerate(experiment.claims(wrong(result)))
+        if not claim.holds
+    }
     assert {i for i, holds in enumerate(true) if holds} <= broken
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", WRONG_PREDICTIONS)
 def test_the_record_is_what_its_values_say(name):
     experiment, result = read_result(RESULTS, name)
     stored, judged = ExperimentRecord.read(RESULTS, name).claims, experiment.claims(result)

@@ -241,6 +241,7 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path):
 def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_path):
     from plotly.graph_objects import Figure, Scatter
 
+    pytest.importorskip("playwright")
     if not any(map(shutil.which, BROWSERS)):
         pytest.skip("no browser here")
     path = write_figure(styled(Figure(Scatter(y=[0.001, 0.0025, 0.0123])), "a title"), tmp_path / "figure.json")

@@ -1,10 +1,11 @@
-"""The lab's text and transformer: what the experiments take for granted of them."""
+"""The lab's tasks: what the experiments assume of digits, text, the transformer, and the teacher and its student."""
 
 import pytest
 import torch
 from torch import nn
 
 from gyroscope.geometry import Split
+from gyroscope.lab.tasks import digits
 from gyroscope.lab.tasks.models import Transformer, TransformerShape, per_head, queries_and_keys
 from gyroscope.lab.tasks.teacher_student import TeacherStudent
 from gyroscope.lab.tasks.text import standard_library
@@ -66,3 +67,10 @@ def test_the_teachers_loss_does_not_depend_on_norms_and_its_gradients_are_tangen
     radial = (task.gradient(weight) * weight).sum(1).abs().max()
     assert radial < 1e-12
     assert len(task.part(15, 10).inputs) == 10
+
+
+def test_every_digit_is_seen_once_an_epoch_but_for_an_unfilled_batch():
+    train, test = digits.load()
+    seen = torch.cat([batch.labels for batch in train.batches(128, 1, torch.Generator().manual_seed(0))])
+    assert len(train.labels) + len(test.labels) == 1797
+    assert len(seen) == len(train.labels) // 128 * 128
