@@ -130,7 +130,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The paper's forms and the exact law where their assumptions hold; dependence on the gradient's scale; evenness."""
+    """The paper's forms and the exact law where they should hold; dependence on the gradient's scale; evenness."""
     return [*_values(result), *_scales(result), *_evenness(result)]
 
 
@@ -143,7 +143,8 @@ def _values(result: Result[Config]) -> list[Claim]:
     for i, name in enumerate(NAMES):
         for quantity in QUANTITIES:
             value = result[quantity][:, system, i, scale]
-            judged.append(agrees(f"{quantity} under {name} ({SOURCES[name]})", paper[quantity][i, scale], value, within=0.05))
+            sentence = f"{quantity} under {name} ({SOURCES[name]})"
+            judged.append(agrees(sentence, paper[quantity][i, scale], value, within=0.05))
             if quantity != "update":  # it is made of the other two
                 law = exact[quantity][i, scale]
                 judged.append(agrees(f"{quantity} under {name} (exact, ours)", law, value, within=0.02))
