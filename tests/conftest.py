@@ -23,7 +23,23 @@ MARKED = {
         "tests/optim/test_*.py::test_*compile*",
         "tests/measure/test_tracker.py::test_a_compiled_*",
     ],
-    "slow": [],
+    "slow": [
+        "tests/advice/test_diagnose.py::test_no_record_*",
+        "tests/advice/test_runs.py::*",
+        "tests/integrations/test_wandb.py::test_the_real_package_*",
+        "tests/lab/test_demo.py::*",
+        "tests/lab/test_re.py::*",
+        "tests/measure/test_own_loop.py::*",
+        "tests/measure/test_tracker.py::test_a_run_that_nobody_closes_*",
+        "tests/optim/test_digits.py::*",
+        "tests/optim/test_rotation.py::test_bfloat16_weights_*",
+        "tests/optim/test_rotation.py::test_the_mean_angle_*",
+        "tests/planner/test_plan.py::test_norm_and_rotation_*",
+        "tests/simulate/test_equilibrium.py::*",
+        "tests/simulate/test_flow.py::test_the_flow_follows_*",
+        "tests/store/test_kill.py::*",
+        "tests/test_cli.py::test_no_*",
+    ],
 }
 
 # Tests that need what older versions of torch do not have; tools/matrix runs them all.
@@ -32,10 +48,12 @@ NEEDED = {
         hasattr(torch.optim, "Muon"),
         [
             "tests/model/test_groups.py::test_muon_*",
+            "tests/model/test_selection.py::test_*muon*",
             "tests/optim/test_schedulers.py::test_muon_*",
             "tests/optim/test_torch_rules.py::test_muon_*",
             "tests/planner/test_plan.py::test_muon_*",
             "tests/simulate/test_equilibrium.py::test_torchs_muon_*",
+            "tests/theory/test_rules.py::test_muon_is_within_*",
         ],
     ),
 }

@@ -67,8 +67,8 @@ class LionDirection:
 
     def correlation_time(self):
         beta1, beta2 = self.betas
-        c = [1 - beta1] + [beta1 * (1 - beta2) * beta2 ** (k - 1) for k in range(1, 6000)]
-        c = torch.tensor(c, dtype=torch.float64)
+        weights = [1 - beta1] + [beta1 * (1 - beta2) * beta2 ** (k - 1) for k in range(1, 6000)]
+        c = torch.tensor(weights, dtype=torch.float64)
         rho = [float((c[k:] * c[: len(c) - k]).sum() / (c * c).sum()) for k in range(1, 3000)]
         return 1 + 4 / math.pi * sum(math.asin(r) for r in rho)  # the arcsine law
 

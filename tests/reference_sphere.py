@@ -6,6 +6,7 @@ changes its weights in place. Below them: recorded gradients to feed both to.
 
 import math
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +23,11 @@ def neurons(x):
 
 class Twin:
     """`vector_step(w, g, row, t)` moves one vector with a state of its own, `plain_step` all that does not turn."""
+
+    vector_step: Any
+    plain_step: Any
+    v0: Any
+    stages: Any
 
     def __init__(self, weights, lr, vectors=neurons, **options):
         self.weights, self.lr, self.vectors, self.t = weights, lr, vectors, 0

@@ -37,7 +37,7 @@ def test_norms_of_gradients_times_weights_are_an_rms_over_batches_for_each_vecto
     torch.manual_seed(1)
     measured = unit_grad_norms(model, loss, weights, batches=3)
     torch.manual_seed(1)
-    squares = dict.fromkeys(measured, 0.0)
+    squares: dict = dict.fromkeys(measured, 0.0)
     for _ in range(3):
         model.zero_grad()
         loss(model).backward()

@@ -146,6 +146,8 @@ def test_bad_input_is_quoted(options, quoted):
 class Watched(torch.optim.AdamW):
     """AdamW that keeps ‖u‖², ⟨W,u⟩ and ‖W‖² of every step, u = -(W' - (1-a)·W)/lr."""
 
+    seen: list
+
     def step(self):
         (w,), group = self.param_groups[0]["params"], self.param_groups[0]
         before = w.detach().clone()

@@ -1,5 +1,7 @@
 """The mean-field recursion against random walks, against itself layer by layer, and at its edges."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -77,7 +79,8 @@ def test_the_other_rules_follow_their_walks_too(name):
 def test_a_walk_of_another_rule_is_told_apart(name):
     """The comparison above can fail: a decay twice as strong is seen by every rule."""
     rule, literal = RULES[name]
-    wrong = type(rule)(rule.lr, 2 * rule.weight_decay, **_options(rule))
+    kind: Any = type(rule)
+    wrong = kind(rule.lr, 2 * rule.weight_decay, **_options(rule))
     assert max(errors(wrong, literal, SCHEDULES["constant"], 0.5)) > 0.05
 
 

@@ -35,6 +35,7 @@ def test_adamw_to_lion_is_the_sheets_example():
 
 def test_what_is_fixed_stays_and_the_memory_is_kept_first():
     found = match(AdamW(1e-3, 0.1), Lion, lr=1e-4, betas=(0.95, 0.98), fan_in=64)
+    assert isinstance(found.rule, Lion)
     assert (found.rule.lr, found.rule.betas) == (1e-4, (0.95, 0.98))
     assert found.rule.weight_decay == pytest.approx(1.0)
     assert found.kept == ("memory",)

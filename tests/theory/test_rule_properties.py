@@ -149,4 +149,4 @@ def test_nobody_outside_tests_for_the_type_of_a_rule(path):
 
 def test_the_base_class_is_abstract():
     with pytest.raises(TypeError):
-        UpdateRule()
+        UpdateRule()  # type: ignore[abstract]

@@ -178,7 +178,7 @@ def test_the_exact_growth_never_exceeds_the_papers(beta1, beta2):
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_late_bounds_grow_by_the_growth_rate(exact):
-    early, late = update_bound(np.array([2000, 3000]), 0.99, 0.95, exact=exact)
+    early, late = np.asarray(update_bound(np.array([2000, 3000]), 0.99, 0.95, exact=exact))
     assert np.log(late / early) / 1000 == pytest.approx(growth_rate(0.99, 0.95, exact=exact), rel=1e-9)
 
 
