@@ -20,7 +20,6 @@ from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, Linear
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
-
 EXACT_TERMS = 1000
 """Terms of the arcsine's series that stay as they are: all of them at usual betas, (0.99, 0.999) has 122."""
 BINS = 1000
