@@ -1,48 +1,141 @@
-"""Dataclasses with arrays to JSON, fast: a page holds a million numbers, and five digits of each are enough."""
+"""The one JSON encoder: what a run, a plan, a page and a result have in common when they become text.
+
+JSON knows neither NaN nor arrays nor paths, and a configuration may hold anything at all. The rules:
+
+- a number that is not finite becomes null, or with `keep_non_finite` stays NaN, Infinity or -Infinity;
+- NumPy's arrays and numbers, dataclasses, mappings, sequences and paths become what JSON has for them;
+- an integer of more than 1,024 bits becomes a description: no other program reads it, and Python refuses to print it;
+- a lone surrogate, which Python allows in names of files and UTF-8 does not, becomes its escape;
+- everything else, and whatever is nested too deep, becomes its repr, cut to 2,000 characters.
+"""
 
 import json
 import math
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import PurePath
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-DIGITS = 5
-"""Of numbers in arrays, which are looked at."""
-EXACT = 9
-"""Of single numbers: all that a float32 has."""
+LONGEST_REPR = 2000
+DEEPEST = 20
+"""Levels of nesting. A report has nine above a user's configuration; a mapping that contains itself has no end."""
+LARGEST_INT_BITS = 1024
+"""A float64, which is all that most readers of JSON have, overflows here."""
 
 
-def dumps(value: Any) -> str:
-    """Compact JSON; floats in arrays have five digits, others nine, and become null where they are not finite.
+def dumps(value: Any, *, array_digits: int | None = None, keep_non_finite: bool = False, compact: bool = False) -> str:
+    """JSON of any value, never an error.
 
-    >>> dumps({"a": np.array([1 / 3, np.nan]), "b": (1, None, "x"), "c": 2.0})
-    '{"a":[0.33333,null],"b":[1,null,"x"],"c":2}'
+    Args:
+        value: whatever there is.
+        array_digits: significant digits of floats in arrays, where they are only looked at; None: all.
+        keep_non_finite: write NaN and infinities as Python's json and JSON5 do, instead of null.
+        compact: no spaces after commas and colons.
+
+    >>> dumps({"a": np.array([1 / 3, np.nan]), "b": (1, None, "x"), "c": 2.0}, array_digits=5, compact=True)
+    '{"a":[0.33333,null],"b":[1,null,"x"],"c":2.0}'
+    >>> dumps({"lr": np.float32(0.5), "decay": float("inf"), "type": int}, keep_non_finite=True)
+    '{"lr": 0.5, "decay": Infinity, "type": "<class \\'int\\'>"}'
     """
-    if isinstance(value, np.ndarray):
-        return _array(value)
-    if isinstance(value, bool | int | str | None):
-        return json.dumps(value)
-    if isinstance(value, float | np.generic):
-        return _number(float(value))
-    if is_dataclass(value):
-        return "{" + ",".join(f'"{one.name}":{dumps(getattr(value, one.name))}' for one in fields(value)) + "}"
-    if isinstance(value, dict) or hasattr(value, "items"):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{dumps(one)}" for key, one in value.items()) + "}"
-    return "[" + ",".join(map(dumps, value)) + "]"
+    comma = "," if compact else ", "
+    return _Encoder(array_digits, keep_non_finite, comma, ":" if compact else ": ").text(value, 0)
 
 
-def _number(value: float) -> str:
-    return f"{value:.{EXACT}g}" if math.isfinite(value) else "null"
+def plain(value: Any) -> Any:
+    """The value as JSON gives it back: dicts, lists, strings, numbers, booleans and None.
+
+    >>> plain({"a": np.arange(2), "b": math.inf})
+    {'a': [0, 1], 'b': None}
+    """
+    return json.loads(dumps(value))
 
 
-def _array(array: npt.NDArray[Any]) -> str:
-    if array.ndim > 1:
-        return "[" + ",".join(map(_array, array)) + "]"
-    if array.dtype.kind in "iub":
-        return json.dumps(array.tolist(), separators=(",", ":"))
-    text = ",".join([f"%.{DIGITS}g"] * len(array)) % tuple(array.tolist())
-    if not np.isfinite(array).all():
-        text = text.replace("-inf", "null").replace("inf", "null").replace("nan", "null")
-    return f"[{text}]"
+def clean_text(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates become their escapes.
+
+    >>> clean_text("a\\udc80")
+    'a\\\\udc80'
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@final
+@dataclass(frozen=True)
+class _Encoder:
+    array_digits: int | None
+    keep_non_finite: bool
+    comma: str
+    colon: str
+
+    def text(self, value: Any, depth: int) -> str:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool):
+            return json.dumps(value)
+        if isinstance(value, int):
+            return _integer(value)
+        if isinstance(value, float):
+            # float(): a subclass may have a repr of its own, which is no JSON.
+            return json.dumps(float(value)) if self.keep_non_finite or math.isfinite(value) else "null"
+        if isinstance(value, str | PurePath):
+            return _string(str(value))
+        if depth < DEEPEST:
+            if isinstance(value, np.ndarray):
+                return self._array(value, depth)
+            if is_dataclass(value) and not isinstance(value, type):
+                return self._object({field.name: getattr(value, field.name) for field in fields(value)}, depth)
+            if isinstance(value, Mapping):
+                return self._object(value, depth)
+            if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+                return f"[{self.comma.join([self.text(item, depth + 1) for item in value])}]"
+        return _string(_repr(value))
+
+    def _object(self, value: Mapping[Any, Any], depth: int) -> str:
+        try:
+            items = list(value.items())
+        except Exception:  # a mapping in a configuration is the user's code and may do anything
+            return _string(f"<{type(value).__name__}>")
+        members = [f"{_string(_key(key))}{self.colon}{self.text(item, depth + 1)}" for key, item in items]
+        return f"{{{self.comma.join(members)}}}"
+
+    def _array(self, array: npt.NDArray[Any], depth: int) -> str:
+        if array.ndim == 0 or array.dtype.kind not in "iubf":
+            return self.text(array.tolist(), depth + 1)
+        if array.ndim > 1:
+            return f"[{self.comma.join([self._array(row, depth) for row in array])}]"
+        if array.dtype.kind != "f":
+            return json.dumps(array.tolist(), separators=(self.comma, self.colon))
+        # One format string for the whole array: a page holds a million numbers, and a call for each would take seconds.
+        number = "%r" if self.array_digits is None else f"%.{self.array_digits}g"
+        text = self.comma.join([number] * len(array)) % tuple(array.tolist())
+        if not np.isfinite(array).all():
+            names = ("-Infinity", "Infinity", "NaN") if self.keep_non_finite else ("null",) * 3
+            # "-inf" before "inf", which is a part of it; the result holds neither in lower case.
+            for old, new in zip(("-inf", "inf", "nan"), names, strict=True):
+                text = text.replace(old, new)
+        return f"[{text}]"
+
+
+def _string(text: str) -> str:
+    return json.dumps(clean_text(text), ensure_ascii=False)
+
+
+def _integer(value: int) -> str:
+    bits = int(value).bit_length()
+    return json.dumps(int(value)) if bits <= LARGEST_INT_BITS else _string(f"<integer of {bits:,} bits>")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, np.generic):
+        key = key.item()
+    return str(key) if isinstance(key, str | PurePath) else _repr(key)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)[:LONGEST_REPR]
+    except Exception:  # so is its repr
+        return f"<{type(value).__name__}>"

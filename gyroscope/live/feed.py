@@ -15,7 +15,6 @@ from gyroscope.render.run_data import LAYER_SERIES, Array, Distribution, RunData
 from gyroscope.render.theory_panels import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
-from gyroscope.store.tail import Tail
 
 MOST = 1000
 """Samples that a live page shows at most."""
@@ -41,7 +40,6 @@ class Followed:
     def __init__(self, run: Run, identity: tuple[int, int]) -> None:
         self.run, self.identity = run, identity
         self.stride, self.layers, self.begun = run.stride, run.layers, run.steps
-        self.tail = Tail(run, sorted({*LAYER_SERIES, *OVER_LAYERS, *GROUP_SERIES}))
         self.bound = bound_of(layer_histories(run))
         groups = [run.layer(name).group for name in self.layers]
         self.firsts = [groups.index(group) if group in groups else None for group in range(max(groups, default=-1) + 1)]
@@ -58,7 +56,7 @@ class Followed:
         if not np.array_equal(steps[: len(self.begun)], self.begun):
             return False
         known = len(self.begun) + len(self._blocks)
-        self._blocks += [self.tail.block(int(step)) for step in steps[known:]]
+        self._blocks += [values_at(self.run, int(step)) for step in steps[known:]]
         return True
 
     def since(self, sample: int) -> dict[str, object]:
@@ -76,8 +74,17 @@ class Followed:
 
     def close(self) -> None:
         """Let go of the file."""
-        self.tail.close()
         self.run.close()
+
+
+def values_at(run: Run, step: int) -> dict[str, Array]:
+    """Every series that a page shows, by name, at a step: a number for each layer, NaN where it was not measured."""
+    names = sorted({*LAYER_SERIES, *OVER_LAYERS, *GROUP_SERIES})
+    parts = {name: name.partition(".") for name in names}
+    known = [name for name in names if parts[name][0] in run.quantities]
+    values = run.values_at(step, [(parts[name][0], parts[name][2] or "mean") for name in known])
+    missing = np.full(len(run.layers), np.nan)
+    return dict.fromkeys(names, missing) | dict(zip(known, values, strict=True))
 
 
 @final

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from gyroscope._json import clean_text
 from gyroscope.store import RunError, open_run
 from gyroscope.store.database import FILE
-from gyroscope.store.provenance import clean
 
 DEEPEST = 6
 """Directories below the given one that are looked into."""
@@ -58,7 +58,7 @@ class Shelf:
 
     def name(self, path: Path) -> str:
         """What a run is called: its place below the root."""
-        return clean(str(path.relative_to(self.root)) if path != self.root else path.name)
+        return clean_text(str(path.relative_to(self.root)) if path != self.root else path.name)
 
     def entries(self) -> list[Entry]:
         """All runs, alive ones first, then by name backwards: names begin with dates."""
@@ -82,7 +82,7 @@ class Shelf:
                 step = int(run.steps[-1]) if run.total else 0
                 entry = Entry(id, self.name(path), run.status, run.total, step, len(run.layers), run.heartbeat)
         except (RunError, OSError) as error:
-            entry = Entry(id, self.name(path), "unreadable", 0, 0, 0, 0.0, clean(str(error)))
+            entry = Entry(id, self.name(path), "unreadable", 0, 0, 0, 0.0, clean_text(str(error)))
         self._known[id] = (stamp, entry)
         return entry
 

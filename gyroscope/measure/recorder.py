@@ -14,7 +14,7 @@ from gyroscope.measure.layers import Tracked
 from gyroscope.measure.quantities import QUANTITIES
 from gyroscope.measure.sample_worker import Arrival, Desk
 from gyroscope.measure.sinks import Outlet, Sink
-from gyroscope.store import Layer, Writer
+from gyroscope.store import LayerInfo, Writer
 
 Status = Literal["finished", "failed", "stopped"]
 
@@ -47,7 +47,7 @@ class Recorder:
         for layer in layers:
             shape, split = tuple(layer.parameter.shape), layer.split
             rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
-            record = Layer(
+            record = LayerInfo(
                 layer.name,
                 shape,
                 split.granularity,

@@ -1,66 +1,92 @@
-"""A layer's sample as blobs and back; the layouts stand in `schema.TABLES`."""
+"""A layer's sample as blobs and back, and the checksums of rows; the layouts are described in `schema.TABLES`."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.store.schema import BINS, STATISTICS, LayerSample, Quantity, Sample
+from gyroscope.store.schema import BINS, LAYER_BITS, STATISTICS, LayerSample, Quantity, Sample
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+Value = int | float | str | bytes | None
+"""What SQLite stores in a column."""
 
 
-class Layout:
+@final
+class BlobLayout:
     """Where a quantity's numbers stand in the blobs of a run.
 
-    `place` is a quantity's index among those of its own kind, per vector or per layer; `vectors` the number of those
-    per vector; `width` the numbers in a row of `measurement`.
+    `place` is a quantity's index among those of its own kind, per vector or per layer; `vectors` is the number of
+    quantities per vector; `width` is the number of floats in a blob of `measurement`.
     """
 
     def __init__(self, quantities: Iterable[Quantity]) -> None:
         self.quantities = tuple(quantities)
-        per_vector = [one.name for one in self.quantities if one.per_vector]
-        per_layer = [one.name for one in self.quantities if not one.per_vector]
+        per_vector = [quantity.name for quantity in self.quantities if quantity.per_vector]
+        per_layer = [quantity.name for quantity in self.quantities if not quantity.per_vector]
         self.place = {name: i for names in (per_vector, per_layer) for i, name in enumerate(names)}
         self.vectors = len(per_vector)
         self.width = len(per_vector) * len(STATISTICS) + len(per_layer)
 
     def column(self, quantity: Quantity, stat: str) -> int:
-        """Index of a number in a row of `measurement`. A quantity per layer has one number, whatever the statistic."""
+        """Index of a number in a blob of `measurement`. A quantity per layer has one number for every statistic."""
         if quantity.per_vector:
             return self.place[quantity.name] * len(STATISTICS) + STATISTICS.index(stat)
         return self.vectors * len(STATISTICS) + self.place[quantity.name]
 
 
+@final
 @dataclass(frozen=True)
-class Encoded:
-    """A sample ready to be stored: rows (layer, numbers, histograms, extremes, vectors)."""
+class LayerBlobs:
+    """One layer of a sample, ready to be stored; `raw` has a blob for each quantity per vector."""
+
+    layer: int
+    numbers: bytes
+    histograms: bytes
+    extremes: bytes
+    raw: tuple[bytes, ...] | None
+
+
+@final
+@dataclass(frozen=True)
+class EncodedSample:
+    """A sample, ready to be stored."""
 
     step: int
     time: float
-    rows: Sequence[tuple[int, bytes, bytes, bytes, bytes | None]]
+    layers: tuple[LayerBlobs, ...]
+
+    @property
+    def columns(self) -> tuple[int, float, bytes, bytes]:
+        """Of the table `sample` after the id: step, time, and which layers have numbers and raw values."""
+        measured = layer_bits(blobs.layer for blobs in self.layers)
+        raw = layer_bits(blobs.layer for blobs in self.layers if blobs.raw is not None)
+        return self.step, self.time, measured, raw
 
 
-def encode(sample: Sample, layout: Layout) -> Encoded:
-    """Blobs of a sample; raises `ValueError` when an array does not have the shape that the quantities call for."""
-    rows = [(int(index), *_blobs(one, layout)) for index, one in sample.layers.items()]
-    return Encoded(int(sample.step), float(sample.time), rows)
+def encode(sample: Sample, layout: BlobLayout) -> EncodedSample:
+    """Blobs of a sample; raises `ValueError` when an array does not have the shape that the quantities need."""
+    layers = tuple(_blobs(int(index), layer, layout) for index, layer in sample.layers.items())
+    return EncodedSample(int(sample.step), float(sample.time) + 0.0, layers)  # + 0.0: SQLite does not keep -0.0
 
 
-def _blobs(one: LayerSample, layout: Layout) -> tuple[bytes, bytes, bytes, bytes | None]:
+def _blobs(index: int, layer: LayerSample, layout: BlobLayout) -> LayerBlobs:
     n = layout.vectors
-    statistics = _block(one.statistics, "<f4", (n, len(STATISTICS)), "statistics")
-    scalars = _block(one.scalars, "<f4", (layout.width - n * len(STATISTICS),), "scalars")
-    histograms = _block(one.histograms, "<u4", (n, BINS), "histograms")
-    extremes = _block(one.extremes, "<i4", (n, 2), "extremes")
+    statistics = _block(layer.statistics, "<f4", (n, len(STATISTICS)), "statistics")
+    scalars = _block(layer.scalars, "<f4", (layout.width - n * len(STATISTICS),), "scalars")
+    histograms = _block(layer.histograms, "<u4", (n, BINS), "histograms")
+    extremes = _block(layer.extremes, "<i4", (n, 2), "extremes")
     raw = None
-    if one.raw is not None:
-        raw = _block(one.raw, "<f4", (n, np.shape(one.raw)[-1]), "raw")
-    # Most bins are empty: the fastest level of zlib makes a twentieth of the size.
-    return statistics + scalars, zlib.compress(histograms, 1), extremes, raw
+    if layer.raw is not None:
+        count = np.shape(layer.raw)[-1]
+        values = _block(layer.raw, "<f4", (n, count), "raw")
+        raw = tuple(values[4 * count * i : 4 * count * (i + 1)] for i in range(n))
+    # Most bins are empty: zlib's fastest level reduces a histogram to a twentieth.
+    return LayerBlobs(index, statistics + scalars, zlib.compress(histograms, 1), extremes, raw)
 
 
 def _block(array: npt.ArrayLike, kind: str, shape: tuple[int, ...], name: str) -> bytes:
@@ -85,3 +111,56 @@ def decode_histograms(blob: bytes) -> Int64:
 def decode_extremes(blob: bytes) -> Int64:
     """(per-vector quantities, 2) ids of vectors."""
     return np.frombuffer(blob, "<i4").reshape(-1, 2).astype(np.int64)
+
+
+def row_key(sample: int, layer: int) -> int:
+    """Key of the rows about one layer in one sample.
+
+    >>> row_key(1, 2) == 1 << LAYER_BITS | 2
+    True
+    """
+    return sample << LAYER_BITS | layer
+
+
+def layer_bits(layers: Iterable[int]) -> bytes:
+    """A set of layers: bit `layer`, lowest first.
+
+    >>> layer_bits([0, 9])
+    b'\\x01\\x02'
+    """
+    bits = sum(1 << layer for layer in layers)
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def has_layer(bits: bytes, layer: int) -> bool:
+    """Whether a set of layers, see `layer_bits`, contains a layer."""
+    return bool(int.from_bytes(bits, "little") >> layer & 1)
+
+
+def row_checksum(values: Iterable[Value]) -> int:
+    """CRC-32 over the values of a row. Each is preceded by its length, so that no character moves to the next value.
+
+    >>> row_checksum(("ab", "c")) == row_checksum(("a", "bc"))
+    False
+    """
+    checksum = 0
+    for value in values:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        checksum = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), checksum))
+    return checksum
+
+
+def blob_checksum(key: int, *blobs: bytes) -> int:
+    """CRC-32 over blobs. It begins with the key: blobs that are found under another key do not match."""
+    checksum = (key ^ key >> 32) & 0xFFFFFFFF
+    for blob in blobs:
+        checksum = zlib.crc32(blob, checksum)
+    return checksum
+
+
+def verified(rows: Iterable[Sequence[Value]], table: str, version: int) -> Iterator[Sequence[Value]]:
+    """Rows without their last column, a checksum, which must match; `ValueError` where it does not."""
+    for *values, checksum in rows:
+        if version >= 2 and checksum != row_checksum(values):
+            raise ValueError(f"a row of the table {table} does not match its checksum")
+        yield values

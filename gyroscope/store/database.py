@@ -1,23 +1,28 @@
-"""The file: where it lies, how it is opened for writing and for reading, and errors of SQLite as sentences."""
+"""The database file: where it lies, how it is opened for writing and for reading, and its errors as sentences."""
 
 import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
+from gyroscope._json import clean_text
 from gyroscope.store.schema import APPLICATION_ID, SCHEMA_VERSION, RunError
 
 FILE = "run.sqlite"
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for a lock that another program holds."""
+LONGEST_PATH = 400
+"""Characters of a path in a sentence."""
 
-NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "smb3", "smbfs"}
-NETWORK |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
+NETWORK_FILESYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "smb3", "smbfs"}
+NETWORK_FILESYSTEMS |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
 """Filesystems whose other machines do not see the shared memory that write-ahead logging keeps beside the file."""
 
-REMEDIES = {
+REMEDIES = {  # by the beginning of SQLite's name for the error
     "SQLITE_NOTADB": "is not a run: it is no SQLite database. Give the directory that the tracker made",
     "SQLITE_CORRUPT": "is damaged. Restore a copy, or save what is left with `sqlite3 run.sqlite .recover`",
     "SQLITE_BUSY": "is locked by another program. Close that program and try again",
@@ -30,27 +35,47 @@ REMEDIES = {
     "SQLITE_PROTOCOL": "cannot be locked on this filesystem. Put the run on a local disk",
 }
 
+DECODING_ERRORS = (ValueError, TypeError, RecursionError, zlib.error)
+"""What a damaged or hostile file makes decoders raise; JSON that is nested thousands deep is a `RecursionError`."""
+
 
 def file_of(path: str | os.PathLike[str]) -> Path:
     """The database of a run, given its directory or the database itself."""
     path = Path(path).expanduser().absolute()
-    return path if path.is_file() or (path.name == FILE and not path.is_dir()) else path / FILE
+    try:
+        if "\0" in str(path):
+            raise ValueError("it has a null character")
+        return path if path.is_file() or (path.name == FILE and not path.is_dir()) else path / FILE
+    except (OSError, ValueError) as error:  # for example a name that is too long
+        raise RunError(f"{_short(path)} is no path for a run: {_reason(error)}. Choose another path.") from None
 
 
-def connect(file: Path, mode: str, patience: float = PATIENCE) -> sqlite3.Connection:
-    """A connection that begins and ends transactions only when told; `mode` is SQLite's ro, rw or rwc."""
+def _short(path: Path) -> str:
+    """A path for a sentence; the middle of a very long one is left out."""
+    text = clean_text(str(path))
+    return text if len(text) <= LONGEST_PATH else f"{text[: LONGEST_PATH // 2]}…{text[-20:]}"
+
+
+def _reason(error: BaseException) -> str:
+    words = getattr(error, "strerror", None) or str(error)
+    return words.partition("\n")[0].rstrip(".")[:200]
+
+
+def connect(file: Path, mode: str) -> sqlite3.Connection:
+    """A connection without implicit transactions; `mode` is SQLite's ro, rw or rwc."""
     return sqlite3.connect(
-        f"{file.as_uri()}?mode={mode}", uri=True, timeout=patience, isolation_level=None, check_same_thread=False
+        f"{file.as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
     )
 
 
 def explain(error: BaseException, file: Path) -> str:
     """One sentence: what is wrong with the file, and the remedy."""
-    words = str(error).partition("\n")[0].rstrip(".")[:200]
-    unreadable = isinstance(error, (ValueError, TypeError, zlib.error)) or "UTF-8" in words
-    name = "SQLITE_CORRUPT" if unreadable else name_of(error)
+    words = _reason(error)
+    # SQLite has no code of its own for text that is not UTF-8.
+    name = "SQLITE_CORRUPT" if isinstance(error, DECODING_ERRORS) or "UTF-8" in words else name_of(error)
     kind = next((kind for kind in REMEDIES if name.startswith(kind)), None)
-    return f"{file} cannot be used: {words}." if kind is None else f"{file} {REMEDIES[kind]} ({words})."
+    path = _short(file)
+    return f"{path} cannot be used: {words}." if kind is None else f"{path} {REMEDIES[kind]} ({words})."
 
 
 def name_of(error: BaseException) -> str:
@@ -59,13 +84,13 @@ def name_of(error: BaseException) -> str:
 
 
 @contextmanager
-def sentences(file: Path) -> Iterator[None]:
+def run_errors(file: Path) -> Iterator[None]:
     """Turn errors of the file, and of what is decoded from it, into a `RunError`."""
     try:
         yield
     except RunError:
         raise
-    except (sqlite3.Error, OSError, ValueError, TypeError, zlib.error) as error:
+    except (sqlite3.Error, OSError, *DECODING_ERRORS) as error:
         raise RunError(explain(error, file)) from error
 
 
@@ -74,8 +99,8 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
 
 
-def check(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise unless this is a run that this version reads."""
+def check(connection: sqlite3.Connection, file: Path) -> int:
+    """Version of the run's schema; raises unless this is a run that this version reads."""
     if is_empty(connection):
         raise RunError(f"{file} is empty: the run ended before it wrote anything. Start it again.")
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -87,19 +112,30 @@ def check(connection: sqlite3.Connection, file: Path) -> None:
             f"{file} was written by a newer Gyroscope: its schema is {version}, this one reads up to {SCHEMA_VERSION}. "
             "Upgrade with `pip install -U gyroscope`."
         )
+    return int(version)
 
 
-def open_reader(path: str | os.PathLike[str]) -> tuple[Path, sqlite3.Connection]:
+@final
+@dataclass(frozen=True)
+class ReadOnlyDatabase:
+    """An open database of a run, and the version of its schema."""
+
+    file: Path
+    connection: sqlite3.Connection
+    version: int
+
+
+def open_reader(path: str | os.PathLike[str]) -> ReadOnlyDatabase:
     """A connection that only reads: it never blocks a writer that uses write-ahead logging, and changes nothing.
 
     SQLite wants to keep shared memory beside a file with a write-ahead log. Where the directory may not be written and
     there is no log to be read, the file is complete and is opened as one that cannot change.
     """
     file = file_of(path)
-    _must_exist(file)
-    with sentences(file):
+    with run_errors(file):
+        _must_exist(file)
         try:
-            return file, _checked(connect(file, "ro"), file)
+            return _checked(connect(file, "ro"), file)
         except sqlite3.OperationalError as error:
             if not name_of(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
                 raise
@@ -108,16 +144,15 @@ def open_reader(path: str | os.PathLike[str]) -> tuple[Path, sqlite3.Connection]
                     f"{file} has a log that cannot be read in a directory without write permission ({error}). "
                     "Copy the whole directory to a place where you may write."
                 ) from error
-        return file, _checked(connect(file, "ro&immutable=1"), file)
+        return _checked(connect(file, "ro&immutable=1"), file)
 
 
-def _checked(connection: sqlite3.Connection, file: Path) -> sqlite3.Connection:
+def _checked(connection: sqlite3.Connection, file: Path) -> ReadOnlyDatabase:
     try:
-        check(connection, file)
+        return ReadOnlyDatabase(file, connection, check(connection, file))
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _must_exist(file: Path) -> None:
@@ -126,7 +161,7 @@ def _must_exist(file: Path) -> None:
     directory = file.parent
     if not directory.is_dir():
         raise RunError(f"There is no run at {directory}: no such directory. Check the path.")
-    inside = sorted(found.parent.name for found in directory.glob(f"*/{FILE}"))
+    inside = sorted(file.parent.name for file in directory.glob(f"*/{FILE}"))
     if inside:
         names = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
         raise RunError(f"{directory} holds {len(inside)} runs, but is none itself. Name one of them: {names}.")
@@ -143,7 +178,7 @@ def _size(file: Path) -> int:
 def start_journal(file: Path) -> str | None:
     """Turn on write-ahead logging; where that cannot be, a rollback journal and the sentence that says so."""
     kind = filesystem(file)
-    why = f"lies on a network filesystem ({kind})" if kind in NETWORK else _start_log(file)
+    why = f"lies on a network filesystem ({kind})" if kind in NETWORK_FILESYSTEMS else _start_log(file)
     if why is None:
         return None
     with closing(connect(file, "rw")) as connection:
@@ -171,12 +206,16 @@ def _start_log(file: Path) -> str | None:
 
 def filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
     """Type of the filesystem that `path` lies on, as Linux names it; None where the system does not say."""
-    target, best, kind = str(path.resolve()), "", None
+    target = str(path.resolve())
+    kind = None
+    longest = ""  # of the mount points that contain the path; the one mounted last hides an equal one before it
     with suppress(OSError):
         for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             _, point, name, *_ = line.split(" ")
+            # The table of mounts writes white space and backslashes as octal numbers.
             point = point.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
             inside = target == point or target.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best):
-                best, kind = point, name
+            if inside and len(point) >= len(longest):
+                longest = point
+                kind = name
     return kind

@@ -1,28 +1,28 @@
-"""The reader: a run as arrays, also while it is being written."""
+"""The reader: a run as arrays, also while it is being written. Its SQL is in `follower`."""
 
 import difflib
 import os
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.store.begin import STALE
 from gyroscope.store.codec import Int64
 from gyroscope.store.export import export
-from gyroscope.store.follow import Follower
-from gyroscope.store.schema import BINS, STATISTICS, Layer, Quantity
+from gyroscope.store.follower import Follower
+from gyroscope.store.schema import BINS, STATISTICS, LayerInfo, Quantity
+from gyroscope.store.session import STALE
 
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
 
 Float64 = npt.NDArray[np.float64]
 ENOUGH = 4000
-"""Samples that a diagnosis reads at most; more take longer, and say the same."""
+"""Samples that a diagnosis reads at most; more take longer and change nothing."""
 
 
 def open_run(path: str | os.PathLike[str], *, most: int | None = None) -> "Run":
@@ -46,7 +46,7 @@ class Run:
         self._source = Follower(path, most)
         self._close = weakref.finalize(self, self._source.connection.close)
         self.path = self._source.file.parent
-        self.quantities: dict[str, Quantity] = {one.name: one for one in self._source.layout.quantities}
+        self.quantities: dict[str, Quantity] = {item.name: item for item in self._source.layout.quantities}
         self.refresh()
 
     def refresh(self) -> int:
@@ -80,9 +80,9 @@ class Run:
     @property
     def layers(self) -> list[str]:
         """Names of the layers, in the order in which they were first seen."""
-        return list(self._source.about.layers)
+        return list(self._source.state.layers)
 
-    def layer(self, name: str) -> Layer:
+    def layer(self, name: str) -> LayerInfo:
         """What is known about a layer."""
         return self._layer(name)[1]
 
@@ -92,63 +92,70 @@ class Run:
         A quantity per layer is one number, and every statistic gives it.
         """
         index, _ = self._layer(layer)
-        one = self._quantity(quantity)
-        if stat not in STATISTICS:
-            raise ValueError(f"There is no statistic {stat!r}. There are {', '.join(STATISTICS)}.")
-        return _wide(self._source.numbers(index)[:, self._source.layout.column(one, stat)])
+        return _wide(self._source.numbers(index)[:, self._column(quantity, stat)])
+
+    def values_at(self, step: int, series: Sequence[tuple[str, str]]) -> Float64:
+        """(series, layers): pairs of quantity and statistic at one step, layers in the order of `layers`.
+
+        Reads that sample only, from the file, and keeps nothing: what a page that follows a run needs.
+        """
+        columns = [self._column(quantity, stat) for quantity, stat in series]
+        indices = [index for index, _ in self._source.state.layers.values()]
+        numbers = self._source.numbers_at(step, 1 + max(indices, default=-1))
+        return _wide(numbers[np.ix_(indices, columns)].T)
 
     def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
         """Counts over `bin_edges()` of the vectors' magnitudes at a step, or when the layer was last measured.
 
         Histograms merge by adding. All zero where the layer was not measured.
         """
-        found = self._source.distribution(self._layer(layer)[0], self._sampled(step))
+        stored = self._source.distribution(self._layer(layer)[0], self._sampled(step))
         place = self._place(quantity)
-        return np.zeros(BINS, np.int64) if found is None else found[0][place]
+        return np.zeros(BINS, np.int64) if stored is None else stored[0][place]
 
     def extremes(self, layer: str, quantity: str, step: int | None = None) -> tuple[int, int]:
         """Ids of the vectors with the smallest and the largest value; -1 where there is none."""
-        found = self._source.distribution(self._layer(layer)[0], self._sampled(step))
+        stored = self._source.distribution(self._layer(layer)[0], self._sampled(step))
         place = self._place(quantity)
-        return (-1, -1) if found is None else (int(found[1][place, 0]), int(found[1][place, 1]))
+        return (-1, -1) if stored is None else (int(stored[1][place, 0]), int(stored[1][place, 1]))
 
     def raw(self, layer: str, quantity: str) -> Float64:
         """(samples, vectors): every vector's value, for layers of which that was kept; NaN where not measured."""
-        found = self._source.vectors(self._layer(layer)[0], self._place(quantity))
-        if found is None:
+        values = self._source.vectors(self._layer(layer)[0], self._place(quantity))
+        if values is None:
             raise ValueError(
                 f"The vectors of {layer!r} were not kept one by one. Choose the layer when the run begins."
             )
-        return _wide(found)
+        return _wide(values)
 
     @property
     def config(self) -> dict[str, Any]:
         """What the run was started with, or last resumed with, and what it ran on: versions and commit."""
-        return self._source.about.config
+        return self._source.state.config
 
     @property
     def notes(self) -> list[str]:
         """Warnings that belong to the run."""
-        dropped = self._source.about.dropped
+        dropped = self._source.state.dropped
         count = (
             "1 sample could not be stored and is" if dropped == 1 else f"{dropped} samples could not be stored and are"
         )
-        return [*self._source.about.notes, *([f"{count} missing."] if dropped else [])]
+        return [*self._source.state.notes, *([f"{count} missing."] if dropped else [])]
 
     @property
     def started(self) -> float:
         """Unix seconds when the run first began."""
-        return self._source.about.started
+        return self._source.state.started
 
     @property
     def heartbeat(self) -> float:
-        """Unix seconds of the writer's last sign of life."""
-        return self._source.about.heartbeat
+        """Unix seconds when the writer last wrote, at the latest four seconds apart."""
+        return self._source.state.heartbeat
 
     @property
     def status(self) -> str:
-        """running, finished, failed, or stopped: it did not say that it ended, but gives no sign of life any more."""
-        status = self._source.about.status
+        """running, finished, failed, or stopped: without an end and without a heartbeat for thirty seconds."""
+        status = self._source.state.status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 
     def diagnose(self) -> "Diagnosis":
@@ -165,7 +172,7 @@ class Run:
         export(self, path)
 
     def close(self) -> None:
-        """Let go of the file; what was not read before cannot be read any more."""
+        """Close the file; what was not read before cannot be read any more."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -179,8 +186,8 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.status}, {len(self.layers)} layers, {self.total} samples)"
 
-    def _layer(self, name: str) -> tuple[int, Layer]:
-        layers = self._source.about.layers
+    def _layer(self, name: str) -> tuple[int, LayerInfo]:
+        layers = self._source.state.layers
         if name not in layers:
             raise ValueError(f"There is no layer {name!r} in {self.path}. {_suggest(name, layers)}")
         return layers[name]
@@ -189,6 +196,11 @@ class Run:
         if name not in self.quantities:
             raise ValueError(f"There is no quantity {name!r} in {self.path}. {_suggest(name, self.quantities)}")
         return self.quantities[name]
+
+    def _column(self, quantity: str, stat: str) -> int:
+        if stat not in STATISTICS:
+            raise ValueError(f"There is no statistic {stat!r}. There are {', '.join(STATISTICS)}.")
+        return self._source.layout.column(self._quantity(quantity), stat)
 
     def _place(self, quantity: str) -> int:
         if not self._quantity(quantity).per_vector:
@@ -204,7 +216,7 @@ class Run:
 
 
 def _wide(numbers: npt.NDArray[np.float32]) -> Float64:
-    with np.errstate(invalid="ignore"):  # some NaN of a damaged file are warned about
+    with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN, which a damaged file may hold
         return numbers.astype(np.float64)
 
 

@@ -2,6 +2,10 @@
 
 A run is a directory with one SQLite database, `run.sqlite`. Every column is described in `TABLES`, from which the
 database is made; the same sentences stand in its table `documentation`, so a file explains itself.
+
+Schema 2 added checksums, because SQLite has none of its own and a flipped bit would silently change a number: every row
+that is read has one, a sample names the layers it has rows of, and a session counts the samples. Runs of schema 1 are
+read without checks, and cannot be resumed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x4779726F
 """The letters "Gyro" in the header of the file: tells a run from any other SQLite database."""
 
@@ -38,7 +42,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerInfo:
     """A tensor of weights and how it splits into vectors."""
 
     name: str
@@ -104,6 +108,8 @@ def count_bins(values: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     return np.bincount(bins, minlength=BINS).astype(np.uint32)
 
 
+CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the other columns, see codec.row_checksum")
+BLOB_CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the blobs, begun with the key, see codec.blob_checksum")
 KEY = f"sample.id << {LAYER_BITS} | layer.id: rows of one sample stand together, in the order they were written"
 
 TABLES: dict[str, dict[str, tuple[str, str]]] = {
@@ -116,6 +122,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "pid": ("INTEGER NOT NULL", "process that writes"),
         "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
         "config": ("TEXT NOT NULL", "JSON; NaN and Infinity as Python's json and JSON5 write them"),
+        "samples": ("INTEGER NOT NULL", "samples in the run when this session last wrote"),
+        "checksum": CHECKSUM,
     },
     "quantity": {
         "id": ("INTEGER PRIMARY KEY", "place in the run's list of quantities, from 0"),
@@ -124,6 +132,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "formula": ("TEXT NOT NULL", "how it is computed"),
         "source": ("TEXT NOT NULL", "paper and equation"),
         "per_vector": ("INTEGER NOT NULL", "1: a distribution over the vectors of a layer; 0: one number per layer"),
+        "checksum": CHECKSUM,
     },
     "layer": {
         "id": ("INTEGER PRIMARY KEY", "order in which layers were first seen, from 0"),
@@ -137,11 +146,15 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "param_group": ("INTEGER NOT NULL", "index of the optimizer's parameter group"),
         "rule": ("TEXT", "the theory's rule when the layer was first seen; NULL: unknown"),
         "rows": ("TEXT", "JSON list: ids of the measured vectors; NULL: all"),
+        "checksum": CHECKSUM,
     },
     "sample": {
         "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
         "step": ("INTEGER NOT NULL UNIQUE", "optimizer step, from 0; measured again, the later sample replaces"),
         "time": ("REAL NOT NULL", "Unix seconds"),
+        "layers": ("BLOB NOT NULL", "bit layer.id, lowest first: 1 where measurement has a row"),
+        "raw_layers": ("BLOB NOT NULL", "the same for rows of the table vectors"),
+        "checksum": CHECKSUM,
     },
     "measurement": {
         "key": ("INTEGER PRIMARY KEY", KEY),
@@ -150,6 +163,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             f"float32, little-endian: {', '.join(STATISTICS)} of each quantity with per_vector = 1, in the order of "
             "quantity.id; then one number for each with per_vector = 0; NaN: undetermined",
         ),
+        "checksum": BLOB_CHECKSUM,
     },
     "distribution": {
         "key": ("INTEGER PRIMARY KEY", KEY),
@@ -163,6 +177,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "int32, little-endian: for each quantity with per_vector = 1 the ids of the vectors with the smallest and "
             "the largest value; -1: none",
         ),
+        "checksum": BLOB_CHECKSUM,
     },
     "vectors": {
         "key": ("INTEGER PRIMARY KEY", KEY),
@@ -171,11 +186,13 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
             "float32, little-endian: for each quantity with per_vector = 1 its value for every measured vector; only "
             "layers chosen by the user have rows here",
         ),
+        "checksums": ("BLOB NOT NULL", "uint32, little-endian: as checksum in measurement, of each quantity's values"),
     },
     "note": {
         "id": ("INTEGER PRIMARY KEY", "order of writing"),
         "time": ("REAL NOT NULL", "Unix seconds"),
-        "text": ("TEXT NOT NULL UNIQUE", "a warning that belongs to the run; said once"),
+        "text": ("TEXT NOT NULL UNIQUE", "a warning that belongs to the run; stored once"),
+        "checksum": CHECKSUM,
     },
     "documentation": {
         "table_name": ("TEXT NOT NULL", "a table of this database"),
@@ -185,7 +202,16 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
-def statements() -> Iterator[tuple[str, tuple[str, ...]]]:
+ADDED_BY_SCHEMA_2 = {
+    **dict.fromkeys(("quantity", "layer", "measurement", "distribution", "note"), ("checksum",)),
+    "session": ("samples", "checksum"),
+    "sample": ("layers", "raw_layers", "checksum"),
+    "vectors": ("checksums",),
+}
+"""Columns that a run of schema 1 does not have."""
+
+
+def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
     """SQL that makes an empty run, with its arguments."""
     for table, columns in TABLES.items():
         body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
@@ -195,3 +221,9 @@ def statements() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)
     yield f"PRAGMA application_id = {APPLICATION_ID}", ()
     yield f"PRAGMA user_version = {SCHEMA_VERSION}", ()
+
+
+def column_list(table: str, version: int, without: str = "") -> str:
+    """The columns of a table for SELECT; those that an old run does not have are NULL."""
+    missing = ADDED_BY_SCHEMA_2[table] if version < 2 else ()
+    return ", ".join("NULL" if column in missing else column for column in TABLES[table] if column != without)

@@ -1,25 +1,55 @@
-"""One transaction of the writer: samples, layers and notes that gathered, and a heartbeat."""
+"""One transaction of the writer: samples, layers and notes that have gathered, and a heartbeat."""
 
 import os
 import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
-from gyroscope.store.begin import write_layer
-from gyroscope.store.codec import Encoded
-from gyroscope.store.database import PATIENCE, connect
-from gyroscope.store.schema import LAYER_BITS, Layer, Sample
+import numpy as np
 
-Note = str
-Item = Sample | tuple[int, Layer] | Note
-Ready = Encoded | tuple[int, Layer] | Note
-Identity = tuple[int, int]
+from gyroscope.store.codec import EncodedSample, blob_checksum, row_checksum, row_key
+from gyroscope.store.database import connect
+from gyroscope.store.metadata import write_layer, write_note
+from gyroscope.store.schema import LayerInfo
+from gyroscope.store.session import Session
+
+FileIdentity = tuple[int, int]
 
 
-def identity(file: Path) -> Identity:
-    """Device and inode: SQLite goes on writing into a file that was deleted, and nobody would ever read it."""
+@final
+@dataclass(frozen=True)
+class NewLayer:
+    """A layer to be stored under an index."""
+
+    index: int
+    layer: LayerInfo
+
+
+@final
+@dataclass(frozen=True)
+class Note:
+    """A warning that belongs to the run."""
+
+    text: str
+
+
+@final
+@dataclass(frozen=True)
+class End:
+    """How the run ended: finished, failed or stopped."""
+
+    status: str
+
+
+Storable = EncodedSample | NewLayer | Note | End
+
+
+def file_identity(file: Path) -> FileIdentity:
+    """Device and inode: SQLite keeps writing into a file that was deleted, where no reader finds it."""
     try:
         status = os.stat(file)
     except FileNotFoundError:
@@ -27,33 +57,38 @@ def identity(file: Path) -> Identity:
     return status.st_dev, status.st_ino
 
 
-class Link:
-    """The thread's connection: made when it is needed, and anew after a failure."""
+@final
+class WriterConnection:
+    """The writer's connection: opened for the first transaction, and again after a failure."""
 
-    def __init__(self, file: Path, same: Identity, session: int) -> None:
-        self._file, self._same, self._session = file, same, session
+    def __init__(self, file: Path, session: Session) -> None:
+        self._file = file
+        self._identity = file_identity(file)
+        self._session = session
         self._connection: sqlite3.Connection | None = None
+        self._samples = 0  # in the database, once connected
+        self._status = "running"
 
-    def store(self, ready: Iterable[Ready], status: str, dropped: int) -> None:
-        """Commit everything that is ready, or nothing."""
-        if identity(self._file) != self._same:
+    def store(self, items: Iterable[Storable], dropped: int) -> None:
+        """Commit all items and a heartbeat, or nothing."""
+        if file_identity(self._file) != self._identity:
             raise FileNotFoundError("another file took its place")
         if self._connection is None:
-            self._connection = connect(self._file, "rw", PATIENCE)
+            self._connection = connect(self._file, "rw")
             (mode,) = self._connection.execute("PRAGMA journal_mode").fetchone()
+            # A write-ahead log survives the death of the process without a sync at each commit; a rollback journal
+            # needs one to survive a power failure.
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
+            (self._samples,) = self._connection.execute("SELECT count(*) FROM sample").fetchone()
         now = time.time()
         with self._connection as connection:
             connection.execute("BEGIN IMMEDIATE")
-            for item in ready:
-                _write(connection, item, now)
-            connection.execute(
-                "UPDATE session SET heartbeat = ?, status = ?, dropped = ? WHERE id = ?",
-                (now, status, dropped, self._session),
-            )
+            for item in items:
+                self._write(connection, item, now)
+            self._session.at(now, self._status, dropped, self._samples).write(connection)
 
-    def drop(self) -> None:
-        """Forget a connection that failed."""
+    def disconnect(self) -> None:
+        """Close a connection that failed; its transaction is undone."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
@@ -63,37 +98,46 @@ class Link:
         """Move the log into the file and, unless a reader is connected, leave one plain file with nothing beside it."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA busy_timeout = 200")
+                self._connection.execute("PRAGMA busy_timeout = 200")  # a reader may stay for hours
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-        self.drop()
+        self.disconnect()
+
+    def _write(self, connection: sqlite3.Connection, item: Storable, now: float) -> None:
+        if isinstance(item, EncodedSample):
+            self._write_sample(connection, item)
+        elif isinstance(item, NewLayer):
+            write_layer(connection, item.index, item.layer)
+        elif isinstance(item, Note):
+            write_note(connection, now, item.text)
+        else:
+            self._status = item.status
+
+    def _write_sample(self, connection: sqlite3.Connection, sample: EncodedSample) -> None:
+        for (id,) in connection.execute("SELECT id FROM sample WHERE step = ?", (sample.step,)).fetchall():
+            _delete_sample(connection, id)
+            self._samples -= 1
+        (last,) = connection.execute(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'sample'"
+        ).fetchone()
+        columns = (last + 1, *sample.columns)
+        connection.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?)", (*columns, row_checksum(columns)))
+        self._samples += 1
+        for blobs in sample.layers:
+            key = row_key(last + 1, blobs.layer)
+            numbers = (key, blobs.numbers, blob_checksum(key, blobs.numbers))
+            connection.execute("INSERT INTO measurement VALUES (?, ?, ?)", numbers)
+            checksum = blob_checksum(key, blobs.histograms, blobs.extremes)
+            connection.execute(
+                "INSERT INTO distribution VALUES (?, ?, ?, ?)", (key, blobs.histograms, blobs.extremes, checksum)
+            )
+            if blobs.raw is not None:
+                checksums = np.array([blob_checksum(key, values) for values in blobs.raw], "<u4").tobytes()
+                connection.execute("INSERT INTO vectors VALUES (?, ?, ?)", (key, b"".join(blobs.raw), checksums))
 
 
-def _write(connection: sqlite3.Connection, item: Ready, now: float) -> None:
-    if isinstance(item, Encoded):
-        _write_sample(connection, item)
-    elif isinstance(item, str):
-        connection.execute("INSERT OR IGNORE INTO note (time, text) VALUES (?, ?)", (now, item))
-    else:
-        write_layer(connection, *item)
-
-
-def _write_sample(connection: sqlite3.Connection, sample: Encoded) -> None:
-    old = connection.execute("SELECT id FROM sample WHERE step = ?", (sample.step,)).fetchone()
-    if old is not None:
-        _delete_sample(connection, *old)
-    cursor = connection.execute("INSERT INTO sample (step, time) VALUES (?, ?)", (sample.step, sample.time))
-    first = int(cursor.lastrowid or 0) << LAYER_BITS
-    connection.executemany("INSERT INTO measurement VALUES (?, ?)", [(first | row[0], row[1]) for row in sample.rows])
-    connection.executemany(
-        "INSERT INTO distribution VALUES (?, ?, ?)", [(first | row[0], row[2], row[3]) for row in sample.rows]
-    )
-    raw = [(first | row[0], row[4]) for row in sample.rows if row[4] is not None]
-    connection.executemany("INSERT INTO vectors VALUES (?, ?)", raw)
-
-
-def _delete_sample(connection: sqlite3.Connection, number: int) -> None:
-    keys = number << LAYER_BITS, (number + 1) << LAYER_BITS
+def _delete_sample(connection: sqlite3.Connection, id: int) -> None:
+    keys = (row_key(id, 0), row_key(id + 1, 0))
     for table in ("measurement", "distribution", "vectors"):
         connection.execute(f"DELETE FROM {table} WHERE key >= ? AND key < ?", keys)
-    connection.execute("DELETE FROM sample WHERE id = ?", (number,))
+    connection.execute("DELETE FROM sample WHERE id = ?", (id,))

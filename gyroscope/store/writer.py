@@ -12,27 +12,30 @@ import sqlite3
 import sys
 import threading
 import warnings
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from gyroscope.store.begin import begin
-from gyroscope.store.codec import Layout, encode
-from gyroscope.store.database import explain, file_of
-from gyroscope.store.provenance import clean
-from gyroscope.store.schema import Layer, Quantity, RunError, Sample
-from gyroscope.store.transaction import Item, Link, Ready, identity
+from gyroscope._json import clean_text
+from gyroscope._worker import Worker
+from gyroscope.store.codec import BlobLayout, encode
+from gyroscope.store.database import explain, file_of, name_of
+from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample
+from gyroscope.store.session import open_for_writing
+from gyroscope.store.transaction import End, NewLayer, Note, Storable, WriterConnection
 
-CAPACITY = 8192
-"""Layers' samples in the queue, together; of seventeen quantities one takes about ten kilobytes."""
+Status = Literal["finished", "failed", "stopped"]
+Queued = Sample | NewLayer | Note | End
+
+CAPACITY = 80 * 2**20
+"""Bytes of samples in the queue. A layer has about ten kilobytes in each, and more where all its vectors are kept."""
 BATCH = 0.5
 """Seconds that samples gather before they are stored in one transaction."""
 HEARTBEAT = 4.0
-"""Seconds between signs of life when no sample comes."""
+"""Seconds between heartbeats when no sample comes."""
 WAIT = 0.02
-"""Seconds that training waits for a place in a full queue before a sample is dropped."""
+"""Seconds that training waits for room in a full queue before a sample is dropped."""
 RETRY = 1.0
 """Seconds between attempts after a failure."""
 LONGEST = 30.0
@@ -44,8 +47,9 @@ class Writer:
 
     A directory that holds a run is refused unless `resume`, which continues it: a step that is measured again replaces
     what was stored for it before, steps that are not measured again stay. After a failure (disk full, database locked,
-    directory gone) the writer keeps trying, and stores what its queue holds once it can; samples that found no place
-    are counted, and the run says how many. A process forked from the writing one writes nothing.
+    directory gone) the writer tries again, and stores what its queue holds once it can; `close` waits for a locked
+    database for up to 30 seconds. Samples for which the queue has no room are counted, and the run's notes say how
+    many. A process forked from the writing one writes nothing.
     """
 
     def __init__(
@@ -58,32 +62,39 @@ class Writer:
     ) -> None:
         self._file = file_of(path)
         self.path = self._file.parent
-        self._layout = Layout(quantities)
-        begun = begin(self._file, self._layout.quantities, config, resume)
-        self._session = begun.session
-        self._layers = begun.layers
-        self._pid = os.getpid()
-        self._identity = identity(self._file)
-        self._changed = threading.Condition()  # guards all that follows
-        self._thread: threading.Thread | None = None
-        self._queue: deque[Item] = deque()
-        self._load = 0  # layers' samples in the queue
-        self._received = self._stored = self._failures = self._dropped = 0
-        self._full = self._hurry = self._warned = False
-        self._trouble: str | None = None
-        self._closing: str | None = None
+        self._layout = BlobLayout(quantities)
+        opened = open_for_writing(self._file, self._layout.quantities, config, resume)
+        self._layers = opened.layers
+        # Used in the worker's thread only. A forked process has no such thread, so it never uses the connection.
+        self._connection = WriterConnection(self._file, opened.session)
+        self._worker: Worker[Queued] = Worker(
+            self._store,
+            name="gyroscope-writer",
+            max_bytes=CAPACITY,
+            gather=BATCH,
+            idle=HEARTBEAT,
+            failed=self._retry_after,
+            finish=self._connection.finish,
+        )
+        self._counting = threading.Lock()
+        self._unsaved = 0  # samples that were taken and are neither stored nor dropped
+        self._dropped = 0
+        self._closing = False
+        self._failure: str | None = None
+        self._failure_stored = False
+        self._warned = False
         atexit.register(self._at_exit)
-        if begun.warning is not None:
-            self.note(begun.warning)
-            warnings.warn(begun.warning, RuntimeWarning, stacklevel=2)
+        if opened.warning is not None:
+            self.note(opened.warning)
+            warnings.warn(opened.warning, RuntimeWarning, stacklevel=2)
 
-    def add_layer(self, layer: Layer) -> int:
+    def add_layer(self, layer: LayerInfo) -> int:
         """Index of a layer, to be used in samples; a layer known by its name keeps the index it has."""
+        layer = replace(layer, name=clean_text(layer.name), rule=layer.rule and clean_text(layer.rule))
         fresh = 1 + max((index for index, _ in self._layers.values()), default=-1)
         index, known = self._layers.setdefault(layer.name, (fresh, layer))
-        if index == fresh and self._mine():
-            with self._changed:
-                self._append((index, layer))
+        if index == fresh:
+            self._worker.put(NewLayer(index, layer), always=True)
         if replace(known, group=0, rule=None) != replace(layer, group=0, rule=None):
             raise RunError(
                 f"{self.path} already has a layer {layer.name!r} of shape {known.shape} that is not cut into "
@@ -93,55 +104,43 @@ class Writer:
 
     def note(self, text: str) -> None:
         """Keep a warning that belongs to the run; the same text is kept once."""
-        if self._mine():
-            with self._changed:
-                self._append(clean(text))
+        self._worker.put(Note(clean_text(text)), always=True)
 
     def put(self, sample: Sample) -> None:
         """Hand over a sample; its arrays must not be changed afterwards.
 
         Waits for a moment when the queue is full, then drops the sample and counts it.
         """
-        if not self._mine():
+        if not self._worker.usable:
             return
-        with self._changed:
-            if self._load >= CAPACITY and not self._full:
-                self._changed.wait_for(lambda: self._load < CAPACITY, WAIT)
-            self._full = self._load >= CAPACITY
-            if self._full:
-                self._dropped += 1
-                self._trouble = self._trouble or f"{self._file} is written too slowly, and samples are dropped."
-            else:
-                self._append(sample)
+        self._count(unsaved=1)
+        size = min(_size(sample), CAPACITY)  # a larger sample is stored too, when no other waits
+        if not self._worker.put(sample, size=size, timeout=WAIT):
+            self._count(unsaved=-1, dropped=1)
+            if self._failure is None:
+                self._failure = f"{self._file} is written too slowly, and samples are dropped."
+                self._failure_stored = True  # not as a note: the count of dropped samples is shown as one
         self._warn()
 
     def flush(self) -> bool:
         """Wait until everything put so far is committed; False where that failed or takes too long."""
-        if not self._mine():
-            return False
-        with self._changed:
-            goal, failures = self._received, self._failures
-            self._hurry = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stored >= goal or self._failures > failures, LONGEST)
-            done = self._stored >= goal
+        done = self._worker.flush(LONGEST)
         self._warn()
         return done
 
-    def close(self, status: Literal["finished", "failed", "stopped"] = "finished") -> None:
+    def close(self, status: Status = "finished") -> None:
         """Store what is left, say how the run ended, and end the thread. A second call does nothing."""
-        if not self._mine():
+        if not self._worker.usable:
             return
-        with self._changed:
-            self._closing = status
-            self._changed.notify_all()
-        if self._thread is None:
-            self._work()
-        else:
-            self._thread.join(LONGEST)
-            if self._thread.is_alive():
-                self._trouble = self._trouble or f"{self._file} could not be closed within {LONGEST:.0f} seconds."
+        self._closing = True
+        self._worker.put(End(status), always=True)
+        done = self._worker.close(LONGEST)
         atexit.unregister(self._at_exit)
+        if self._unsaved:
+            reason = self._failure or f"{self._file} could not be written within {LONGEST:.0f} seconds."
+            self._failure = f"{reason} {self._unsaved} samples are lost."
+        elif not done:
+            self._failure = self._failure or f"{self._file} could not be closed within {LONGEST:.0f} seconds."
         self._warn()
 
     def __enter__(self) -> Self:
@@ -150,111 +149,81 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else "failed")
-
-    def _mine(self) -> bool:
-        """Whether this process may write: a fork has neither the thread nor, perhaps, a lock that is free."""
-        return os.getpid() == self._pid and self._closing is None
+        succeeded = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        self.close("finished" if succeeded else "failed")
 
     def _at_exit(self) -> None:
-        # A program that ended by an exception leaves it in sys.last_value; a session leaves the last of many there.
+        # A program that ended by an exception leaves it in sys.last_value; an interactive session leaves the last of
+        # many there. Python keeps nothing of a SystemExit: the code of sys.exit() is known to `__exit__` only.
         failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
         self.close("failed" if failed else "finished")
 
     def _warn(self) -> None:
         """Warn in the thread of the caller, where a warning is seen."""
-        if self._trouble is not None and not self._warned:
+        if self._failure is not None and not self._warned:
             self._warned = True
-            warnings.warn(f"{self._trouble} Training goes on.", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{self._failure} Training goes on.", RuntimeWarning, stacklevel=3)
 
-    def _append(self, item: Item) -> None:
-        self._queue.append(item)
-        self._received += 1
-        self._load += _load(item)
-        if self._thread is None:
-            self._start()
-        elif len(self._queue) == 1 or self._urgent():
-            self._changed.notify_all()
+    # What follows runs in the worker's thread.
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name="gyroscope-writer", daemon=True)
+    def _store(self, items: list[Queued]) -> None:
+        """Commit items and a heartbeat; raises where the disk or a lock is the reason that it failed."""
+        samples = sum(isinstance(item, Sample) for item in items)
         try:
-            thread.start()
-            self._thread = thread
-        except RuntimeError as error:  # too many threads, or Python is ending: `close` stores what there is
-            self._trouble = self._trouble or f"{self._file} cannot be written in the background: {error}."
+            self._commit([self._encoded(item) for item in items])
+        except (sqlite3.OperationalError, OSError):
+            raise
+        except Exception:  # an item that the database or the layout cannot take; the others are stored without it
+            for item in items:
+                self._store_alone(item)
+        self._count(unsaved=-samples)
 
-    def _urgent(self) -> bool:
-        return self._hurry or self._closing is not None or self._load >= CAPACITY // 2
+    def _store_alone(self, item: Queued) -> None:
+        try:
+            self._commit([self._encoded(item)])
+        except (sqlite3.OperationalError, OSError):
+            raise
+        except Exception as error:
+            self._count(dropped=isinstance(item, Sample))
+            self._fail(f"{self._file} cannot take a sample: {error}.")
 
-    # What follows runs in the thread. The link is its local variable: a fork does not copy the thread, so it never
-    # touches the connection.
+    def _encoded(self, item: Queued) -> Storable:
+        return encode(item, self._layout) if isinstance(item, Sample) else item
 
-    def _work(self) -> None:
-        link = Link(self._file, self._identity, self._session)
-        ready: list[Ready] = []
-        items: list[Item] = []
-        status = "running"
-        while status == "running":
-            new, status = self._next(failed=bool(items))
-            items += new
-            ready += self._encoded(new)
-            try:
-                link.store(ready, status, self._dropped)
-            except Exception as error:
-                link.drop()
-                self._failed(error)
-                if isinstance(error, (sqlite3.OperationalError, OSError)):
-                    continue  # the disk or a lock, which may pass; whatever else it is would come back every time
-                self._drop(items)
-            self._done(items)
-            ready, items = [], []
-        link.finish()
+    def _commit(self, items: list[Storable]) -> None:
+        failure = None if self._failure_stored else self._failure
+        notes = [] if failure is None else [Note(clean_text(failure))]
+        try:
+            self._connection.store([*notes, *items], self._dropped)
+        except BaseException:
+            self._connection.disconnect()
+            raise
+        self._failure_stored = self._failure_stored or failure is not None
 
-    def _next(self, failed: bool) -> tuple[list[Item], str]:
-        """Wait for something to do; what is new in the queue, and the run's status."""
-        with self._changed:
-            if failed:
-                self._changed.wait_for(lambda: self._hurry or self._closing is not None, RETRY)
-            else:
-                self._changed.wait_for(lambda: self._queue or self._urgent(), HEARTBEAT)
-                if self._queue:
-                    self._changed.wait_for(self._urgent, BATCH)
-            self._hurry = False
-            items = list(self._queue)
-            self._queue.clear()
-            return items, self._closing or "running"
+    def _retry_after(self, error: BaseException) -> float | None:
+        """Seconds until the next attempt; None gives the items up."""
+        locked = name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+        if not isinstance(error, (sqlite3.OperationalError, OSError)):  # too many threads, or Python is ending
+            if not self._closing:
+                self._fail(f"{self._file} cannot be written in the background: {error}.")
+            return None
+        self._fail(explain(error, self._file))
+        # A lock passes within seconds. A disk that is full or gone would only hold up the end of the program.
+        return RETRY if locked or not self._closing else None
 
-    def _encoded(self, items: list[Item]) -> Iterator[Ready]:
-        for item in items:
-            if not isinstance(item, Sample):
-                yield item
-                continue
-            try:
-                yield encode(item, self._layout)
-            except Exception as error:
-                self._drop([item])
-                self._failed(error)
+    def _fail(self, sentence: str) -> None:
+        self._failure = self._failure or sentence
 
-    def _failed(self, error: Exception) -> None:
-        with self._changed:
-            self._failures += 1
-            if self._trouble is None:
-                disk = isinstance(error, (sqlite3.Error, OSError))
-                self._trouble = explain(error, self._file) if disk else f"{self._file} cannot take a sample: {error}."
-                self._append(clean(self._trouble))  # a note, if ever it can be written
-            self._changed.notify_all()
-
-    def _drop(self, items: list[Item]) -> None:
-        with self._changed:
-            self._dropped += sum(isinstance(item, Sample) for item in items)
-
-    def _done(self, items: list[Item]) -> None:
-        with self._changed:
-            self._stored += len(items)
-            self._load -= sum(map(_load, items))
-            self._changed.notify_all()
+    def _count(self, unsaved: int = 0, dropped: int = 0) -> None:
+        with self._counting:
+            self._unsaved += unsaved
+            self._dropped += dropped
 
 
-def _load(item: Item) -> int:
-    return max(1, len(item.layers)) if isinstance(item, Sample) else 0
+def _size(sample: Sample) -> int:
+    return sum(
+        array.nbytes
+        for layer in sample.layers.values()
+        for array in (layer.statistics, layer.scalars, layer.histograms, layer.extremes, layer.raw)
+        if array is not None
+    )

@@ -263,7 +263,7 @@ def test_watching_changes_nothing_in_the_directory(client, folder):
     id = listed(client)["first"]["id"]
     client.get("/data", params={"run": id})
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        Feed("id", "x", folder / "first")._refresh().tail._connection.execute("DELETE FROM sample")
+        Feed("id", "x", folder / "first")._refresh().run._source.connection.execute("DELETE FROM sample")
     assert files() == before
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gyroscope.store import Layer, LayerSample, Quantity, Sample, Writer, count_bins
+from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
 from gyroscope.theory import AdamW, constant, cosine, forecast
 
 PER_VECTOR = (
@@ -111,7 +111,7 @@ def writer(path, story):
     new = Writer(path, quantities=QUANTITIES, config={**config, **story.config})
     for name in story.names:
         shape = (story.vectors, story.fan_in)
-        new.add_layer(Layer(name, shape, "neuron", 0, 1, story.vectors, story.fan_in, 0, repr(story.rule), None))
+        new.add_layer(LayerInfo(name, shape, "neuron", 0, 1, story.vectors, story.fan_in, 0, repr(story.rule), None))
     return new
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyroscope.store import Layer, LayerSample, Quantity, Sample, Writer, count_bins
+from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
 
 QUANTITIES = [
     Quantity("angular_update", "rad", "∠(w, w')", "Kosson et al. 2024"),
@@ -15,6 +15,8 @@ QUANTITIES = [
     Quantity("weight_decay", "", "λ", "definition", per_vector=False),
 ]
 VECTORS = 6
+SAMPLE_BYTES = 4 * (2 * 9 + 2 + 2 * 128 + 2 * 2)
+"""Of the arrays of a layer's sample: statistics, scalars, histograms and extremes."""
 ROOT = Path(__file__).parents[2]
 """Where a new process has to start to find the tests."""
 
@@ -27,7 +29,7 @@ def python(code, *arguments):
 def layer(name="fc.weight", **changes):
     known = {"shape": (VECTORS, 8), "granularity": "neuron", "axis": 0, "group_size": 1, "vectors": VECTORS}
     rest = {"fan_in": 8, "group": 0, "rule": "AdamW(lr=0.001)", "rows": None}
-    return Layer(name, **{**known, **rest, **changes})
+    return LayerInfo(name, **{**known, **rest, **changes})
 
 
 def values(step, index=0):

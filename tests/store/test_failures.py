@@ -12,7 +12,7 @@ import pytest
 
 from gyroscope.store import open_run
 from gyroscope.store import writer as writing
-from gyroscope.store.database import NETWORK, filesystem
+from gyroscope.store.database import NETWORK_FILESYSTEMS, filesystem
 from tests.store import make
 
 FULL = """
@@ -80,8 +80,7 @@ def test_a_writer_never_writes_into_another_run_that_took_its_place(tmp_path):
 
 
 def test_a_locked_database_is_one_warning_and_is_written_once_it_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.store.database.PATIENCE", 0.1)
-    monkeypatch.setattr("gyroscope.store.transaction.PATIENCE", 0.1)
+    monkeypatch.setattr("gyroscope.store.database.LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(writing, "RETRY", 0.05)
     writer = make.writer(tmp_path)
     writer.flush()
@@ -104,7 +103,7 @@ def test_a_locked_database_is_one_warning_and_is_written_once_it_is_free(tmp_pat
 
 
 def test_a_full_queue_drops_samples_counts_them_and_hardly_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CAPACITY", 4)
+    monkeypatch.setattr(writing, "CAPACITY", 4 * make.SAMPLE_BYTES)
     writer = make.writer(tmp_path)
     writer.flush()
     other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
@@ -126,14 +125,14 @@ def test_a_full_queue_drops_samples_counts_them_and_hardly_waits(tmp_path, monke
 
 
 def test_a_hundred_layers_before_the_first_sample_do_not_fill_the_queue(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CAPACITY", 4)
+    monkeypatch.setattr(writing, "CAPACITY", 4 * make.SAMPLE_BYTES)
     with make.writer(tmp_path, layers=100) as writer:
         writer.put(make.sample(0))
     assert open_run(tmp_path).total == 1
 
 
 def test_a_sample_larger_than_the_queue_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CAPACITY", 4)
+    monkeypatch.setattr(writing, "CAPACITY", 4 * make.SAMPLE_BYTES)
     with make.writer(tmp_path, layers=20) as writer:
         writer.put(make.sample(0, layers=20))
     assert open_run(tmp_path).total == 1
@@ -199,7 +198,7 @@ def test_a_network_filesystem_is_recognised_and_gets_no_log(tmp_path, monkeypatc
     for place, kind in [("/net/my home/x", "nfs4"), ("/net/my homes", "ext4"), ("/net/my home/tmp/a", "tmpfs")]:
         assert filesystem(type(tmp_path)(place), mounts) == kind
     assert filesystem(tmp_path, tmp_path / "none") is None
-    monkeypatch.setattr("gyroscope.store.database.filesystem", lambda _: min(NETWORK))
+    monkeypatch.setattr("gyroscope.store.database.filesystem", lambda _: min(NETWORK_FILESYSTEMS))
     with pytest.warns(RuntimeWarning, match=r"network filesystem \(9p\)"):
         writer = make.writer(tmp_path / "run")
     writer.put(make.sample(0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gyroscope.store import BINS, STATISTICS, RunError, Sample, Writer, count_bins, open_run
-from gyroscope.store.begin import STALE
+from gyroscope.store.session import STALE
 from tests.store import make
 
 

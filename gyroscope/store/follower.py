@@ -1,0 +1,215 @@
+"""All SQL of readers: which samples a database has, also while it is being written, and the numbers in them."""
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.store.codec import (
+    BlobLayout,
+    Float32,
+    Int64,
+    blob_checksum,
+    decode_extremes,
+    decode_histograms,
+    decode_numbers,
+    has_layer,
+    row_key,
+    verified,
+)
+from gyroscope.store.database import open_reader, run_errors
+from gyroscope.store.metadata import read_quantities, read_state
+from gyroscope.store.schema import LAYER_BITS, column_list
+
+SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
+CACHE = 64 * 1024
+"""Kilobytes of the file that SQLite keeps in memory: it is written sample by sample, and read layer by layer."""
+
+
+@final
+class Follower:
+    """Reads on from a cursor. Every read is a short transaction of its own, and one thread reads at a time."""
+
+    def __init__(self, path: str | os.PathLike[str], most: int | None) -> None:
+        database = open_reader(path)
+        self.file = database.file
+        self.connection = database.connection
+        self._version = database.version
+        self._lock = threading.RLock()
+        self._most = most
+        self.samples: npt.NDArray[np.void]
+        self.stride: int
+        self._cursor: int
+        self._cache: dict[int, Float32]
+        self._forget()
+        try:
+            with self.reading() as connection:
+                connection.execute(f"PRAGMA cache_size = -{CACHE}")
+                self.layout = BlobLayout(read_quantities(connection, self._version))
+                self.state = read_state(connection, self._version)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @property
+    def kept(self) -> npt.NDArray[np.void]:
+        """The samples that are read: each `stride`-th."""
+        with self._lock:
+            return self.samples[:: self.stride]
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, so that everything read in it is of the same moment; errors become `RunError`."""
+        with self._lock, run_errors(self.file):
+            try:
+                self.connection.execute("BEGIN")
+                yield self.connection
+            finally:
+                with suppress(sqlite3.Error):
+                    self.connection.execute("ROLLBACK")
+
+    def refresh(self) -> int:
+        """Read on; the number of samples that came since the last time."""
+        with self.reading() as connection:
+            self.state = read_state(connection, self._version)
+            new = self._samples(connection, "WHERE id > ? ORDER BY id", self._cursor)
+            if len(new):
+                if np.all(np.diff(np.concatenate([self.samples[-1:], new])["step"]) > 0):
+                    self.samples = np.concatenate([self.samples, new])
+                else:  # the run was resumed, and steps were measured again
+                    self._forget()
+                    self.samples = self._samples(connection, "ORDER BY step")
+                self._cursor = int(new["id"][-1])
+            if self.state.samples not in (None, len(self.samples)):
+                raise ValueError(f"{self.state.samples} samples were written and {len(self.samples)} are left")
+            self._thin()
+            return len(new)
+
+    def numbers(self, layer: int) -> Float32:
+        """(kept samples, numbers) of a layer, decoded once."""
+        with self._lock:
+            known = self._cache.get(layer)
+            ids = self.kept["id"][0 if known is None else len(known) :]
+            if known is None or len(ids) > 0:
+                with self.reading() as connection:
+                    rows = self._blobs(connection, "measurement", layer, ids)
+                    block = decode_numbers([None if row is None else row[0] for row in rows], self.layout.width)
+                known = block if known is None else np.concatenate([known, block])
+                self._cache[layer] = known
+            return known
+
+    def numbers_at(self, step: int, layers: int) -> Float32:
+        """(layers, numbers) of all layers at a step: their rows stand together, so this is one short read.
+
+        A live page wants each new sample of every layer; `numbers` would keep all of them in memory.
+        """
+        blobs: list[bytes | None] = [None] * layers
+        with self.reading() as connection:
+            for number in self.samples["id"][self.samples["step"] == step].tolist():
+                first = row_key(number, 0)
+                columns = column_list("measurement", self._version)
+                for key, numbers, checksum in connection.execute(
+                    f"SELECT {columns} FROM measurement WHERE key >= ? AND key < ?", (first, row_key(number + 1, 0))
+                ):
+                    self._verify(key, (numbers,), checksum)
+                    if key - first < layers:
+                        blobs[key - first] = numbers
+                for layer in (layer for layer, blob in enumerate(blobs) if blob is None):
+                    self._check_absent(connection, layer, [number])
+            return decode_numbers(blobs, self.layout.width)
+
+    def distribution(self, layer: int, step: int | None) -> tuple[Int64, Int64] | None:
+        """Histograms and extremes at a step, or the last there are; None where the layer was not measured."""
+        chosen = self.samples[::-1] if step is None else self.samples[self.samples["step"] == step]
+        with self.reading() as connection:
+            for number in chosen["id"]:
+                (row,) = self._blobs(connection, "distribution", layer, np.array([number]))
+                if row is not None:
+                    return decode_histograms(row[0]), decode_extremes(row[1])
+        return None
+
+    def vectors(self, layer: int, place: int) -> Float32 | None:
+        """(kept samples, vectors) of one quantity; None where the layer has no such rows."""
+        ids = self.kept["id"]
+        with self.reading() as connection:
+            sizes = {size for (size,) in self._join(connection, "vectors", "length(numbers)", layer, ids)} - {None}
+            if not sizes:
+                return None
+            size = max(sizes) // self.layout.vectors
+            # Only the part of one quantity is read, which has a checksum of its own.
+            checksum = f"substr(checksums, {4 * place + 1}, 4)" if self._version >= 2 else "NULL"
+            columns = f"substr(numbers, {place * size + 1}, {size}), {checksum}"
+            rows = list(self._join(connection, "vectors", columns, layer, ids))
+            absent = []
+            for number, (values, stored) in zip(ids.tolist(), rows, strict=True):
+                if values is None:
+                    absent.append(number)
+                else:
+                    self._verify(row_key(number, layer), (values,), int.from_bytes(stored or b"", "little"))
+            self._check_absent(connection, layer, absent, "raw_layers")
+            return decode_numbers([values for values, _ in rows], size // 4)
+
+    def _forget(self) -> None:
+        self.samples = np.empty(0, SAMPLE)
+        self.stride = 1
+        self._cursor = 0
+        self._cache = {}
+
+    def _thin(self) -> None:
+        """Double the stride until few enough samples are left, and keep of the decoded ones those that stay."""
+        while self._most is not None and len(self.kept) > self._most:
+            self.stride *= 2
+            self._cache = {layer: known[::2].copy() for layer, known in self._cache.items()}
+
+    def _samples(self, connection: sqlite3.Connection, which: str, *arguments: int) -> npt.NDArray[np.void]:
+        columns = column_list("sample", self._version)
+        rows = connection.execute(f"SELECT {columns} FROM sample {which}", arguments)
+        return np.array([tuple(row[:3]) for row in verified(rows, "sample", self._version)], SAMPLE)
+
+    def _blobs(
+        self, connection: sqlite3.Connection, table: str, layer: int, ids: Int64
+    ) -> list[tuple[bytes, ...] | None]:
+        """Blobs of a layer's rows in the given samples, in their order; None where the layer was not measured."""
+        found: list[tuple[bytes, ...] | None] = []
+        absent = []
+        rows = self._join(connection, table, column_list(table, self._version, without="key"), layer, ids)
+        for number, (*blobs, stored) in zip(ids.tolist(), rows, strict=True):
+            if blobs[0] is None:  # no row
+                absent.append(number)
+                found.append(None)
+            else:
+                self._verify(row_key(number, layer), blobs, stored)
+                found.append(tuple(blobs))
+        self._check_absent(connection, layer, absent)
+        return found
+
+    def _check_absent(self, connection: sqlite3.Connection, layer: int, ids: list[int], column: str = "layers") -> None:
+        """Raise where one of these samples did have a row of the layer when it was written."""
+        if not ids or self._version < 2:
+            return
+        rows = connection.execute(
+            f"SELECT step, {column} FROM sample WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
+        )
+        for step, bits in rows:
+            if has_layer(bits, layer):
+                raise ValueError(f"the numbers of step {step} are gone")
+
+    def _join(
+        self, connection: sqlite3.Connection, table: str, columns: str, layer: int, ids: Int64
+    ) -> Iterator[tuple[Any, ...]]:
+        """Columns of a layer's rows in the given samples, in their order; None where there is no row."""
+        return connection.execute(
+            f"SELECT {columns} FROM json_each(?) AS wanted LEFT JOIN {table} AS stored "
+            f"ON stored.key = (wanted.value << {LAYER_BITS} | ?) ORDER BY wanted.key",
+            (json.dumps(ids.tolist()), layer),
+        )
+
+    def _verify(self, key: int, blobs: Sequence[bytes], stored: int | None) -> None:
+        if self._version >= 2 and blob_checksum(key, *blobs) != stored:
+            raise ValueError(f"the numbers in row {key} do not match their checksum")

@@ -1,0 +1,150 @@
+"""What a run says about itself: its quantities, layers, notes and sessions as rows, written and read with checks.
+
+Whatever is read is checked for its type too: a file may be damaged, or made by somebody who means harm, and a viewer of
+many runs must be able to refuse one of them with a sentence.
+"""
+
+import json
+import math
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from gyroscope.store.codec import Value, row_checksum, verified
+from gyroscope.store.schema import TABLES, LayerInfo, Quantity, column_list
+
+LARGEST = 2**53
+"""Of whole numbers: those beyond are not exact in JSON."""
+MOST_GROUPS = 10_000
+"""Parameter groups of an optimizer. A page makes a list of them."""
+
+Kind = TypeVar("Kind")
+
+
+@final
+@dataclass(frozen=True)
+class RunState:
+    """What a run says about itself at some moment."""
+
+    started: float
+    heartbeat: float
+    status: str
+    dropped: int
+    config: dict[str, Any]
+    samples: int | None
+    """Samples in the run; None: written by schema 1."""
+    notes: tuple[str, ...]
+    layers: dict[str, tuple[int, LayerInfo]]
+
+
+def write_session(connection: sqlite3.Connection, columns: tuple[Value, ...]) -> None:
+    """Store the row of a session, or replace the one with the same id."""
+    _insert(connection, "session", columns, otherwise="OR REPLACE")
+
+
+def read_state(connection: sqlite3.Connection, version: int) -> RunState:
+    """The state that the last transaction left; `ValueError` where it does not make sense."""
+    sessions = _rows(connection, "session", version)
+    if not sessions:
+        raise ValueError("it has no session")
+    _, _, heartbeat, status, _, _, _, config, samples = sessions[-1]
+    notes = [_of_type(text, str, "a note") for _, _, text in _rows(connection, "note", version)]
+    return RunState(
+        started=min(_time(row[1], "the start") for row in sessions),
+        heartbeat=_time(heartbeat, "the heartbeat"),
+        status=_of_type(status, str, "the status"),
+        dropped=sum(_whole(row[6], "a count of dropped samples") for row in sessions),
+        config=_of_type(json.loads(_of_type(config, str, "the configuration")), dict, "the configuration"),
+        samples=None if samples is None else _whole(samples, "the count of samples"),
+        notes=tuple(notes),
+        layers={layer.name: (index, layer) for index, layer in read_layers(connection, version)},
+    )
+
+
+def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quantity]) -> None:
+    """Store the run's quantities in their order."""
+    for number, quantity in enumerate(quantities):
+        texts = (quantity.name, quantity.unit, quantity.formula, quantity.source)
+        _insert(connection, "quantity", (number, *texts, int(quantity.per_vector)))
+
+
+def read_quantities(connection: sqlite3.Connection, version: int) -> list[Quantity]:
+    """The run's quantities in their order."""
+    quantities = []
+    for _, *texts, per_vector in _rows(connection, "quantity", version):
+        name, unit, formula, source = (_of_type(text, str, "a quantity") for text in texts)
+        quantities.append(Quantity(name, unit, formula, source, bool(per_vector)))
+    return quantities
+
+
+def write_layer(connection: sqlite3.Connection, index: int, layer: LayerInfo) -> None:
+    """Describe a layer; `read_layers` gives it back."""
+    rows = None if layer.rows is None else json.dumps([int(row) for row in layer.rows])
+    shape = json.dumps([int(size) for size in layer.shape])
+    numbers = [int(n) for n in (layer.axis, layer.group_size, layer.vectors, layer.fan_in, layer.group)]
+    columns = (index, layer.name, shape, layer.granularity, *numbers, layer.rule, rows)
+    _insert(connection, "layer", columns, otherwise="OR REPLACE")  # after a failure it may come again
+
+
+def read_layers(connection: sqlite3.Connection, version: int) -> list[tuple[int, LayerInfo]]:
+    """The run's layers in their order, each with its index."""
+    return [(index, _layer(*columns)) for index, *columns in _rows(connection, "layer", version)]
+
+
+def _layer(
+    name: Value, shape: Value, granularity: Value, axis: Value, group_size: Value, vectors: Value, fan_in: Value,
+    group: Value, rule: Value, rows: Value,
+) -> LayerInfo:  # fmt: skip
+    return LayerInfo(
+        name=_of_type(name, str, "a layer's name"),
+        shape=_whole_list(shape, "a layer's shape"),
+        granularity=_of_type(granularity, str, "a layer's granularity"),
+        axis=_of_type(axis, int, "a layer's axis"),
+        group_size=_whole(group_size, "a layer's group size"),
+        vectors=_whole(vectors, "a layer's number of vectors"),
+        fan_in=_whole(fan_in, "a layer's fan-in"),
+        group=_whole(group, "a layer's parameter group", MOST_GROUPS),
+        rule=None if rule is None else _of_type(rule, str, "a layer's rule"),
+        rows=None if rows is None else _whole_list(rows, "a layer's rows"),
+    )
+
+
+def write_note(connection: sqlite3.Connection, now: float, text: str) -> None:
+    """Keep a warning that belongs to the run; the same text is kept once."""
+    (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM note").fetchone()
+    _insert(connection, "note", (last + 1, now, text), otherwise="OR IGNORE")
+
+
+def _insert(connection: sqlite3.Connection, table: str, columns: tuple[Value, ...], otherwise: str = "") -> None:
+    marks = ", ".join("?" * len(TABLES[table]))
+    connection.execute(f"INSERT {otherwise} INTO {table} VALUES ({marks})", (*columns, row_checksum(columns)))
+
+
+def _rows(connection: sqlite3.Connection, table: str, version: int) -> list[Sequence[Any]]:
+    """Rows without their checksums, which are verified; columns that schema 1 lacks are None."""
+    rows = connection.execute(f"SELECT {column_list(table, version)} FROM {table} ORDER BY id")
+    return list(verified(rows, table, version))
+
+
+def _of_type(value: Any, kind: type[Kind], what: str) -> Kind:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is {repr(value)[:40]}, which is no {kind.__name__}")
+    return value
+
+
+def _whole(value: Any, what: str, largest: int = LARGEST) -> int:
+    if not 0 <= _of_type(value, int, what) <= largest:
+        raise ValueError(f"{what} is {repr(value)[:40]}, which is not between 0 and {largest:,}")
+    return int(value)
+
+
+def _time(value: Any, what: str) -> float:
+    if not math.isfinite(_of_type(value, float, what)):
+        raise ValueError(f"{what} is {value}, which is no time")
+    return float(value)
+
+
+def _whole_list(text: Value, what: str) -> tuple[int, ...]:
+    items = _of_type(json.loads(_of_type(text, str, what)), list, what)
+    return tuple(_whole(item, what) for item in items)

@@ -1,0 +1,161 @@
+"""The first transaction of a writer: make the run's database, or check that an old one can be resumed."""
+
+import os
+import platform
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+import gyroscope
+from gyroscope._json import dumps
+from gyroscope.store.database import FILE, check, connect, is_empty, run_errors, start_journal
+from gyroscope.store.metadata import read_layers, read_quantities, write_quantities, write_session
+from gyroscope.store.schema import (
+    SCHEMA_VERSION,
+    LayerInfo,
+    Quantity,
+    RunError,
+    create_statements,
+)
+
+STALE = 30.0
+"""Seconds without a heartbeat after which a run counts as stopped."""
+
+
+@final
+@dataclass(frozen=True)
+class Session:
+    """The row of the table `session` that one writer owns."""
+
+    id: int
+    started: float
+    heartbeat: float
+    status: str
+    host: str
+    pid: int
+    dropped: int
+    config: str
+    samples: int
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Store the row; the fields are in the order of the columns."""
+        write_session(connection, astuple(self))
+
+    def at(self, now: float, status: str, dropped: int, samples: int) -> "Session":
+        """The row at a later moment."""
+        return replace(self, heartbeat=now, status=status, dropped=dropped, samples=samples)
+
+
+@final
+@dataclass(frozen=True)
+class OpenedRun:
+    """What a writer knows once its session is in the database."""
+
+    session: Session
+    layers: dict[str, tuple[int, LayerInfo]]
+    warning: str | None
+    """That there is no write-ahead log, where that is so."""
+
+
+def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping[str, Any], resume: bool) -> OpenedRun:
+    """Make a run, or resume the one that is there; everything that can be refused is refused here."""
+    text = dumps({**provenance(), **config}, keep_non_finite=True)
+    if file.name != FILE:
+        raise RunError(f"{file} is a file, but a run is a directory. Choose another path.")
+    with run_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(connect(file, "rwc")) as connection:
+            if not is_empty(connection):
+                _check_resumable(connection, file, quantities, resume)
+        warning = start_journal(file)
+        with closing(connect(file, "rw")) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if is_empty(connection):
+                for statement, arguments in create_statements():
+                    connection.execute(statement, arguments)
+                write_quantities(connection, quantities)
+            else:  # checked again under the lock: another writer may have been faster
+                _check_resumable(connection, file, quantities, resume)
+            layers = {layer.name: (index, layer) for index, layer in read_layers(connection, SCHEMA_VERSION)}
+            session = _new_session(connection, text)
+            session.write(connection)
+            return OpenedRun(session, layers, warning)
+
+
+def _new_session(connection: sqlite3.Connection, config: str) -> Session:
+    (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM session").fetchone()
+    (samples,) = connection.execute("SELECT count(*) FROM sample").fetchone()
+    now = time.time()
+    return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, samples)
+
+
+def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Sequence[Quantity], resume: bool) -> None:
+    version = check(connection, file)
+    directory = file.parent
+    if not resume:
+        raise RunError(f"{directory} already holds a run. Choose another path, or pass resume=True to continue it.")
+    if version < SCHEMA_VERSION:
+        raise RunError(
+            f"{directory} holds a run of an older Gyroscope (schema {version}), which can be read but not resumed. "
+            "Start a new run at another path."
+        )
+    wanted = [(quantity.name, quantity.per_vector) for quantity in quantities]
+    stored = [(quantity.name, quantity.per_vector) for quantity in read_quantities(connection, version)]
+    if wanted != stored:
+        differ = ", ".join(sorted({name for name, _ in set(wanted) ^ set(stored)})) or "only their order"
+        raise RunError(
+            f"{directory} holds a run that measures other quantities (what differs: {differ}) and cannot be resumed. "
+            "Start a new run at another path."
+        )
+    for pid, heartbeat in connection.execute(
+        "SELECT pid, heartbeat FROM session WHERE status = 'running' AND host = ? AND pid != ?",
+        (socket.gethostname(), os.getpid()),
+    ):
+        if time.time() - heartbeat <= STALE and _is_alive(pid):
+            raise RunError(
+                f"{directory} is being written by process {pid}. Wait until it ends, or choose another path."
+            )
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name != "posix":  # elsewhere signal 0 is a real signal
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is there, and belongs to somebody else
+        return True
+    return True
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what computes, and the commit of the current directory (None outside a repository).
+
+    >>> sorted(provenance())
+    ['commit', 'versions']
+    """
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "gyroscope": gyroscope.__version__}
+    torch = sys.modules.get("torch")  # not imported: the store works without it
+    if torch is not None:
+        versions["torch"] = str(getattr(torch, "__version__", "unknown"))
+    return {"versions": versions, "commit": _commit()}
+
+
+def _commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, stdin=subprocess.DEVNULL, timeout=2, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip() or None
