@@ -183,11 +183,11 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
 ) -> None:
     """Say whether training is healthy: one page with the verdict first, that opens without a network."""
-    from gyroscope.render import dumps, gather
+    from gyroscope.render import gather, page_json
 
     gathered = gather(runs)
     if as_json:
-        typer.echo(dumps(gathered))
+        typer.echo(page_json(gathered))
     elif text:
         from gyroscope.render.run_text import ReportText
 

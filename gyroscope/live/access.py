@@ -1,16 +1,18 @@
-"""Who may look: on this machine everyone who came by its own name, from elsewhere only who has the token."""
+"""Access to the server: on this machine by its own names, from elsewhere only with the token that was printed."""
 
-import secrets
+import hashlib
+import hmac
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "gyroscope"
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
-"""Names by which a browser on this machine comes; another one would be a foreign site that was led here."""
+LOCAL_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
+"""Names of this machine in a request. Any other is a foreign site whose name was made to point here (DNS rebinding)."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -18,43 +20,73 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+"""Of every answer: a page loads nothing from elsewhere and sends nothing anywhere."""
 
 
-class Guard:
-    """Lets in, and forbids every page to load or send anything elsewhere."""
+def access_middleware(token: str | None) -> list[Middleware]:
+    """Checks for every request: the token where there is one, else the name by which the server was addressed."""
+    if token is None:
+        check = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES, www_redirect=False)
+    else:
+        check = Middleware(TokenMiddleware, token=token)
+    return [Middleware(HeadersMiddleware), check]  # headers first: refusals have them too
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self.app, self.token = app, token
+
+class HeadersMiddleware:
+    """Adds `HEADERS` to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on."""
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        refusal = self._refusal(scope)
-        app = self.app if refusal is None else refusal
+        """Answer a request."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        return await app(scope, receive, with_headers)
+        await self.app(scope, receive, with_headers)
+
+
+class TokenMiddleware:
+    """Lets requests with the token pass, and gives a browser that has it a cookie.
+
+    A browser sends a cookie to every port of a host, so the cookie is not the token. Its name is derived from the
+    token: servers on one host do not overwrite each other's cookies. Its value is derived from the token and the
+    client's address: a server at another port, which receives it, cannot use it from where it runs.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app = app
+        self.token = token
+        self.cookie = f"gyroscope-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (self.app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        headers = Headers(scope=scope)
-        if self.token is None:
-            host = headers.get("host", "").rpartition(":")
-            name = host[0] if host[1] and host[2].isdecimal() else headers.get("host", "")
-            return None if name in LOCAL else PlainTextResponse("Come by the address 127.0.0.1.", 403)
+        """The answer to a request that may not pass; None for one that may."""
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
-        if self._right(dict(query).get("token", "")):  # out of the address, into a cookie
+        value = self._cookie_value(scope)
+        if _equal(dict(query).get("token", ""), self.token):
+            # The token goes out of the address, where it would stay in the browser's history, into a cookie.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             answer = RedirectResponse("." + scope["path"] + (f"?{rest}" if rest else ""), 303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            answer.set_cookie(self.cookie, value, httponly=True, samesite="strict")
             return answer
-        if self._right(cookie_parser(headers.get("cookie", "")).get(COOKIE, "")):
+        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+        if _equal(cookies.get(self.cookie, ""), value):
             return None
-        return PlainTextResponse("Open the address that the server printed: it carries the token.", 401)
+        return PlainTextResponse("Open the address that the server printed: it contains the token.", 401)
 
-    def _right(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), (self.token or "").encode())
+    def _cookie_value(self, scope: Scope) -> str:
+        address = scope["client"][0] if scope.get("client") else ""
+        return hmac.new(self.token.encode(), address.encode(), hashlib.sha256).hexdigest()
+
+
+def _equal(given: str, expected: str) -> bool:
+    """Compare in a time that does not depend on where the two differ."""
+    return hmac.compare_digest(given.encode(), expected.encode())

@@ -1,4 +1,4 @@
-"""A run that is followed for all who look at it: read once, handed to many."""
+"""A run that is followed for every viewer of it: read once, sent to many."""
 
 import threading
 import time
@@ -7,12 +7,12 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from gyroscope._json import dumps
 from gyroscope.advice.history import layer_histories
-from gyroscope.render.gather_runs import OVER_LAYERS, check, gather_run, over_layers, spoken
-from gyroscope.render.layer_data import distributions_at, spread, summary
-from gyroscope.render.run_data import LAYER_SERIES, Array, Distribution, RunData
-from gyroscope.render.theory_panels import bound_of, update_bound
+from gyroscope.render.page import page_json
+from gyroscope.render.run_data import LAYER_SERIES, OVER_LAYERS, Array, Distribution, RunData
+from gyroscope.render.run_gather import check, findings_data, gather_run, over_layers
+from gyroscope.render.run_layers import distributions_at, spread, summary
+from gyroscope.render.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
@@ -20,61 +20,67 @@ MOST = 1000
 """Samples that a live page shows at most."""
 PAUSE = 0.5
 """Seconds between readings of a file, however many viewers ask."""
-WORDS = 3.0
-"""Seconds between verdicts, at least; and at most a tenth of the time goes into them."""
+JUDGING_PAUSE = 3.0
+"""Seconds between diagnoses, at least; and at most a tenth of the time goes into them."""
 GROUP_SERIES = ("lr", "weight_decay")
 
 
-class At(NamedTuple):
-    """How far a viewer has come: which data he extends, how many samples they have, and which verdicts he has read."""
+class Position(NamedTuple):
+    """How far a viewer's data go: which reading of the file they extend, their samples, and which findings they have.
 
-    generation: int
+    `reading` grows when the file is read from its beginning, `findings` with each diagnosis.
+    """
+
+    reading: int
     samples: int
-    words: int
+    findings: int
 
 
 @final
-class Followed:
-    """A run that grows by samples only: its file, layers and stride stay what they are."""
+class FollowedRun:
+    """A run that grows by samples only: its file, layers and stride stay as they were when it was opened."""
 
     def __init__(self, run: Run, identity: tuple[int, int]) -> None:
-        self.run, self.identity = run, identity
-        self.stride, self.layers, self.begun = run.stride, run.layers, run.steps
+        self.run = run
+        self.identity = identity
+        self.stride = run.stride
+        self.layers = run.layers
+        self.first_steps = run.steps
         self.bound = bound_of(layer_histories(run))
         groups = [run.layer(name).group for name in self.layers]
-        self.firsts = [groups.index(group) if group in groups else None for group in range(max(groups, default=-1) + 1)]
-        self._blocks: list[dict[str, Array]] = []
+        # The first layer of each group; all layers of a group have the same learning rate.
+        self.first_layers = [
+            groups.index(group) if group in groups else None for group in range(1 + max(groups, default=-1))
+        ]
+        self._new: list[dict[str, Array]] = []
 
-    def goes_on(self) -> bool:
-        """Read on; False where what was read is not part of the run any more."""
-        before, new = self.run.total, self.run.refresh()
+    def read_on(self) -> bool:
+        """Read new samples; False where what was read before is not part of the run any more."""
+        before = self.run.total
+        new = self.run.refresh()
         if self.run.total != before + new:  # the run was resumed, and steps were measured again
             return False
         if self.run.stride != self.stride or self.run.layers != self.layers:
             return False
         steps = self.run.steps
-        if not np.array_equal(steps[: len(self.begun)], self.begun):
+        if not np.array_equal(steps[: len(self.first_steps)], self.first_steps):
             return False
-        known = len(self.begun) + len(self._blocks)
-        self._blocks += [values_at(self.run, int(step)) for step in steps[known:]]
+        known = len(self.first_steps) + len(self._new)
+        self._new += [values_at(self.run, int(step)) for step in steps[known:]]
         return True
 
     def since(self, sample: int) -> dict[str, object]:
-        """Arrays of the samples from one on; those of the layers one after the other, in one long array by name."""
-        blocks = self._blocks[sample - len(self.begun) :]
-        stacked = {name: np.array([block[name] for block in blocks]).reshape(len(blocks), -1).T for name in blocks[0]}
+        """Arrays of the samples from `sample` on. Those of layers are one array by name: layer after layer."""
+        new = self._new[sample - len(self.first_steps) :]
+        stacked = {name: np.array([values[name] for values in new]).reshape(len(new), -1).T for name in new[0]}
         steps = self.run.steps[sample:]
-        groups = [{} if i is None else {name: stacked[name][i] for name in GROUP_SERIES} for i in self.firsts]
+        groups = [{} if i is None else {name: stacked[name][i] for name in GROUP_SERIES} for i in self.first_layers]
         return {
             "steps": steps,
             "series": {**over_layers(stacked), "update_bound": update_bound(self.bound, steps)},
             "groups": groups,
             "layers": {name: stacked[name].ravel() for name in LAYER_SERIES},
         }
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self.run.close()
 
 
 def values_at(run: Run, step: int) -> dict[str, Array]:
@@ -89,42 +95,48 @@ def values_at(run: Run, step: int) -> dict[str, Array]:
 
 @final
 class Feed:
-    """Follows one run. May be asked by several threads; raises `RunError` while the run cannot be read."""
+    """Follows one run. Several threads may use it; it raises `RunError` while the run cannot be read."""
 
     def __init__(self, id: str, name: str, path: Path) -> None:
-        self.id, self.name, self.path = id, name, path
-        self.asked = time.monotonic()
+        self.id = id
+        self.name = name
+        self.path = path
+        self.used_at = time.monotonic()
         self._lock = threading.RLock()
-        self._followed: Followed | None = None
-        self._generation = self._spoken = 0
-        self._read = self._due = 0.0
-        self._words = ""
-        self._said: tuple[str, int, int] | None = None
-        self._last: tuple[At, At, str] | None = None
+        self._followed: FollowedRun | None = None
+        self._reading = 0
+        self._read_at = 0.0
+        self._findings = ""  # as JSON
+        self._findings_number = 0
+        self._judged: tuple[str, int, int] | None = None  # status, samples and reading of the last diagnosis
+        self._judge_at = 0.0
+        self._last_update: tuple[Position, Position, str] | None = None
 
-    def whole(self) -> tuple[At, RunData]:
+    def whole(self) -> tuple[Position, RunData]:
         """Everything, and how far that goes."""
         with self._lock:
             run = self._refresh().run
             check(run)
-            return self._here(), gather_run(run, self.name, id=self.id, live=True)
+            return self._position(), gather_run(run, self.name, id=self.id, live=True)
 
-    def since(self, at: At) -> tuple[At, str] | None:
-        """What came since, as JSON, and how far that goes; None where nothing came.
+    def since(self, position: Position) -> tuple[Position, str] | None:
+        """What came since a position, as JSON, and how far that goes; None where nothing came.
 
-        A viewer whose data cannot be extended is told to ask for all of them.
+        A viewer whose data cannot be extended gets a reset, and asks for all of them.
         """
         with self._lock:
             followed = self._refresh()
-            self._speak(followed.run)
-            here = self._here()
-            if here == at:
+            self._judge(followed.run)
+            here = self._position()
+            if here == position:
                 return None
-            if at.generation != here.generation or not len(followed.begun) <= at.samples <= here.samples:
-                return at, dumps({"id": self.id, "reset": True})
-            if self._last is None or self._last[:2] != (at, here):
-                self._last = at, here, self._update(followed, at, here)  # the same for all who have come as far
-            return here, self._last[2]
+            extends = len(followed.first_steps) <= position.samples <= here.samples
+            if position.reading != here.reading or not extends:
+                return position, page_json({"id": self.id, "reset": True})
+            if self._last_update is None or self._last_update[:2] != (position, here):
+                # The same text for all viewers that have come as far.
+                self._last_update = (position, here, self._update(followed, position, here))
+            return here, self._last_update[2]
 
     def distribution(self, layer: str, quantity: str, step: int) -> Distribution | None:
         """Of a layer's neurons at a step; None where there is no such thing."""
@@ -136,25 +148,26 @@ class Feed:
             return distributions_at(run, layer, quantity, [int((run.steps == step).argmax())])[0]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._followed is not None:
-                self._followed.close()
+                self._followed.run.close()
             self._followed = None
 
-    def _refresh(self) -> Followed:
-        """The run, read on; opened anew where another has taken its place, or what was read is not in it any more."""
-        self.asked = now = time.monotonic()
-        if self._followed is not None and now - self._read < PAUSE:
+    def _refresh(self) -> FollowedRun:
+        """The run, read on; opened again where another file took its place or what was read is not in it any more."""
+        now = time.monotonic()
+        self.used_at = now
+        if self._followed is not None and now - self._read_at < PAUSE:
             return self._followed
-        self._read = now
+        self._read_at = now
         try:
-            found = (self.path / FILE).stat()
-            identity = found.st_dev, found.st_ino
-            if self._followed is None or self._followed.identity != identity or not self._followed.goes_on():
+            status = (self.path / FILE).stat()
+            identity = (status.st_dev, status.st_ino)
+            if self._followed is None or self._followed.identity != identity or not self._followed.read_on():
                 self.close()
-                self._followed = Followed(open_run(self.path, most=MOST), identity)
-                self._generation += 1
+                self._followed = FollowedRun(open_run(self.path, most=MOST), identity)
+                self._reading += 1
         except RunError:
             self.close()
             raise
@@ -163,24 +176,27 @@ class Feed:
             raise RunError(f"{self.name} is gone: its file was moved or deleted.") from error
         return self._followed
 
-    def _here(self) -> At:
+    def _position(self) -> Position:
         samples = 0 if self._followed is None else len(self._followed.run.steps)
-        return At(self._generation, samples, self._spoken)
+        return Position(self._reading, samples, self._findings_number)
 
-    def _speak(self, run: Run) -> None:
-        """Judge anew where there is something new, but not too often."""
-        now = run.status, run.total, self._generation
+    def _judge(self, run: Run) -> None:
+        """Diagnose where there is something new, but not too often; a run that ended is diagnosed at once."""
+        now = (run.status, run.total, self._reading)
         begun = time.monotonic()
-        if now == self._said or (self._said is not None and now[0] == self._said[0] and begun < self._due):
+        same_status = self._judged is not None and now[0] == self._judged[0]
+        if now == self._judged or (same_status and begun < self._judge_at):
             return
-        layers = [{"summary": summary(reading), "spread": spread(reading)} for reading in layer_histories(run)]
-        self._words = dumps({**spoken(run), "layers": layers})
-        self._said, self._spoken = now, self._spoken + 1
-        self._due = begun + max(WORDS, 10 * (time.monotonic() - begun))
+        layers = [{"summary": summary(layer), "spread": spread(layer)} for layer in layer_histories(run)]
+        self._findings = page_json({**findings_data(run), "layers": layers})
+        self._findings_number += 1
+        self._judged = now
+        self._judge_at = begun + max(JUDGING_PAUSE, 10 * (time.monotonic() - begun))
 
-    def _update(self, followed: Followed, at: At, here: At) -> str:
+    def _update(self, followed: FollowedRun, position: Position, here: Position) -> str:
         run = followed.run
-        new = followed.since(at.samples) if at.samples < here.samples else {"steps": []}
-        head = {"id": self.id, "at": here, "from": at.samples, "status": run.status, "total": run.total}
-        words = f',"words":{self._words}' if at.words != here.words else ""
-        return f"{dumps({**head, **new})[:-1]}{words}}}"
+        new = followed.since(position.samples) if position.samples < here.samples else {"steps": []}
+        head = {"id": self.id, "at": here, "from": position.samples, "status": run.status, "total": run.total}
+        # The findings are JSON already, and go before the closing brace.
+        findings = f',"findings":{self._findings}' if position.findings != here.findings else ""
+        return f"{page_json({**head, **new})[:-1]}{findings}}}"

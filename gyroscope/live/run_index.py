@@ -14,16 +14,16 @@ from gyroscope.store import RunError, open_run
 from gyroscope.store.database import FILE
 
 DEEPEST = 6
-"""Directories below the given one that are looked into."""
+"""Directories below the given one that are searched."""
 SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
 """Directories that are large and hold no runs."""
 FRESH = 2.0
-"""Seconds for which a list of runs is good; any number of viewers ask for it."""
+"""Seconds for which a list of runs is used again, however many viewers ask for it."""
 
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class ListedRun:
     """A run in the list. `problem` is a sentence where it cannot be read."""
 
     id: str
@@ -37,7 +37,7 @@ class Entry:
 
 
 @final
-class Shelf:
+class RunIndex:
     """Runs below `root`. An id is a hash: whatever a browser asks for, only what was found here is opened."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -45,46 +45,54 @@ class Shelf:
         if not self.root.is_dir():
             raise ValueError(f"there is no directory {str(root)!r}: give the one that holds the runs")
         self._lock = threading.Lock()
-        self._found: dict[str, Path] = {}
-        self._known: dict[str, tuple[tuple[int, ...], Entry]] = {}
-        self._entries: list[Entry] = []
-        self._when = -FRESH
+        self._paths: dict[str, Path] = {}
+        self._known: dict[str, tuple[tuple[int, ...], ListedRun]] = {}
+        self._runs: list[ListedRun] = []
+        self._listed_at = -FRESH
 
     def path(self, id: str) -> Path:
         """Directory of a run; `KeyError` where there is none of that id."""
-        if id not in self._found:
-            self.entries()
-        return self._found[id]
+        if id not in self._paths:
+            self.runs()
+        return self._paths[id]
 
     def name(self, path: Path) -> str:
-        """What a run is called: its place below the root."""
+        """Name of a run: its place below the root."""
         return clean_text(str(path.relative_to(self.root)) if path != self.root else path.name)
 
-    def entries(self) -> list[Entry]:
-        """All runs, alive ones first, then by name backwards: names begin with dates."""
+    def runs(self) -> list[ListedRun]:
+        """All runs: those that are running first, then by name backwards, because names begin with dates."""
         with self._lock:
-            if time.monotonic() - self._when > FRESH:
-                found = {hashlib.sha256(os.fsencode(path)).hexdigest()[:16]: path for path in directories(self.root)}
-                self._known = {id: known for id, known in self._known.items() if id in found}
-                listed = [self._entry(id, path) for id, path in found.items()]
-                self._entries = sorted(listed, key=lambda one: (one.status == "running", one.name), reverse=True)
-                self._found, self._when = found, time.monotonic()
-            return self._entries
+            if time.monotonic() - self._listed_at > FRESH:
+                paths = {hashlib.sha256(os.fsencode(path)).hexdigest()[:16]: path for path in directories(self.root)}
+                self._known = {id: known for id, known in self._known.items() if id in paths}
+                runs = [self._listed(id, path) for id, path in paths.items()]
+                self._runs = sorted(runs, key=lambda run: (run.status == "running", run.name), reverse=True)
+                self._paths = paths
+                self._listed_at = time.monotonic()
+            return self._runs
 
-    def _entry(self, id: str, path: Path) -> Entry:
-        """Read anew only where the file changed, or the run is alive and might have died."""
-        stamp = tuple(_stamp(path / (FILE + end)) for end in ("", "-wal"))
+    def _listed(self, id: str, path: Path) -> ListedRun:
+        """Read again only where the file changed, or a run that was running may have stopped."""
+        changed = tuple(_changed_at(path / (FILE + end)) for end in ("", "-wal"))
         known = self._known.get(id)
-        if known is not None and known[0] == stamp and known[1].status != "running":
+        if known is not None and known[0] == changed and known[1].status != "running":
             return known[1]
+        run = self._read(id, path)
+        self._known[id] = (changed, run)
+        return run
+
+    def _read(self, id: str, path: Path) -> ListedRun:
+        name = self.name(path)
         try:
             with open_run(path) as run:  # reads which samples there are, not what they hold
                 step = int(run.steps[-1]) if run.total else 0
-                entry = Entry(id, self.name(path), run.status, run.total, step, len(run.layers), run.heartbeat)
+                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat)
         except (RunError, OSError) as error:
-            entry = Entry(id, self.name(path), "unreadable", 0, 0, 0, 0.0, clean_text(str(error)))
-        self._known[id] = (stamp, entry)
-        return entry
+            problem = str(error)
+        except Exception as error:  # one file, whatever is in it, must not take the list of all runs away
+            problem = f"{path} cannot be read: {type(error).__name__}: {error}."
+        return ListedRun(id, name, "unreadable", 0, 0, 0, 0.0, clean_text(problem))
 
 
 def directories(root: Path) -> Iterator[Path]:
@@ -94,11 +102,12 @@ def directories(root: Path) -> Iterator[Path]:
         if FILE in files and not (path / FILE).is_symlink():
             yield path
             inside.clear()
+        # os.walk descends into what is left in its list.
         deep = len(path.relative_to(root).parts) >= DEEPEST
         inside[:] = [] if deep else sorted(set(inside) - SKIPPED)
 
 
-def _stamp(file: Path) -> int:
+def _changed_at(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""`gyroscope watch`: the runs below a directory on a local page that follows them while they are written."""
+"""The server of `gyroscope watch`: the runs below a directory on pages that follow them while they are written."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
 from html import escape
-from typing import Any
+from typing import final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -17,14 +17,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 import gyroscope
-from gyroscope._json import dumps
-from gyroscope.live.access import Guard
-from gyroscope.live.feed import At, Feed
-from gyroscope.live.run_index import Shelf
+from gyroscope._json import clean_text
+from gyroscope.live.access import access_middleware
+from gyroscope.live.feed import Feed, Position
+from gyroscope.live.run_index import RunIndex
 from gyroscope.render import theme
-from gyroscope.render.gather_runs import ordered
-from gyroscope.render.page import asset, linked, plotly
+from gyroscope.render.page import asset, linked, page_json, plotly
 from gyroscope.render.run_data import Report
+from gyroscope.render.run_gather import ordered
 from gyroscope.render.run_page import body
 from gyroscope.store import RunError
 
@@ -33,34 +33,39 @@ TICK = 1.0
 MOST_RUNS = 8
 """Runs that one page compares at most."""
 IDLE = 60.0
-"""Seconds after which a run at which nobody looks any more is closed."""
+"""Seconds without a viewer after which a run is closed."""
+NOWHERE = Position(-1, 0, 0)
+"""A position that no data extend: leads to a reset."""
 
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
-<p id="said" role="status"></p>
+<p id="message" role="status"></p>
 <form action="view"><div class="wide"><table><thead><tr><th>run</th><th>state</th><th>samples</th><th>step</th>
-<th>layers</th><th>last sign</th><th>compare</th></tr></thead><tbody id="runs"></tbody></table></div>
+<th>layers</th><th>last written</th><th>compare</th></tr></thead><tbody id="runs"></tbody></table></div>
 <p><button>Compare the chosen</button></p></form>"""
 
 
-class Watch:
-    """The pages of a directory of runs."""
+@final
+class RunServer:
+    """The pages of a directory of runs, and their data."""
 
-    def __init__(self, shelf: Shelf, stopping: Callable[[], bool] = lambda: False) -> None:
-        self.shelf, self.stopping = shelf, stopping
+    def __init__(self, index: RunIndex, stopping: Callable[[], bool] = lambda: False) -> None:
+        self.index = index
+        self.stopping = stopping
         self.feeds: dict[str, Feed] = {}
+        scripts = ("report.js", "live.js", "list.js")
         self.assets: dict[str, tuple[Callable[[], str], str]] = {
             "style.css": (lambda: theme.style() + asset("report.css"), "text/css"),
             "theme.js": (theme.script, "text/javascript"),
             "plotly.js": (plotly, "text/javascript"),
-            **{name: (partial(asset, name), "text/javascript") for name in ("report.js", "live.js", "list.js")},
+            **{name: (partial(asset, name), "text/javascript") for name in scripts},
         }
 
     def routes(self) -> list[Route]:
         """Every address there is."""
         return [
-            Route("/", self.index),
+            Route("/", self.list_page),
             Route("/runs", self.runs),
-            Route("/view", self.view),
+            Route("/view", self.run_page),
             Route("/data", self.data),
             Route("/update", self.update),
             Route("/events", self.events),
@@ -68,73 +73,62 @@ class Watch:
             Route("/assets/{name}", self.asset),
         ]
 
-    def feed(self, id: str) -> Feed:
-        """The run with an id that the shelf knows."""
-        if id not in self.feeds:
-            path = self.shelf.path(id)
-            self.feeds[id] = Feed(id, self.shelf.name(path), path)
-        return self.feeds[id]
-
-    def asked(self, request: Request) -> list[Feed]:
-        """The runs of a request; `RunError` where one is unknown."""
-        ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
-        try:
-            return [self.feed(id) for id in ids]
-        except KeyError:
-            raise RunError("There is no such run here: it was moved or deleted, or never was.") from None
-
-    async def index(self, request: Request) -> Response:
-        """The list of runs."""
-        return shell("Runs", LIST.format(root=escape(str(self.shelf.root))), "theme.js", "list.js")
+    async def list_page(self, request: Request) -> Response:
+        """The list of runs; its script asks for the data."""
+        inside = LIST.format(root=escape(clean_text(str(self.index.root))))
+        return HTMLResponse(linked("Runs", inside, ("theme.js", "list.js")))
 
     async def runs(self, request: Request) -> Response:
         """The list, as data."""
-        entries = await run_in_threadpool(self.shelf.entries)
-        await run_in_threadpool(self.tidy)
-        listed = [{**asdict(entry), "idle": time.time() - entry.heartbeat} for entry in entries]
-        return Response(dumps(listed), media_type="application/json")
+        listed = await run_in_threadpool(self.index.runs)
+        await run_in_threadpool(self.close_unused)
+        now = time.time()
+        return _json([{**asdict(run), "idle": now - run.heartbeat} for run in listed])
 
-    async def view(self, request: Request) -> Response:
+    async def run_page(self, request: Request) -> Response:
         """The page of one run or several; its script asks for the data."""
         feeds = await self._feeds(request)
         if isinstance(feeds, Response):
-            return shell("No such run", '<p>There is no such run here. <a href="./">All runs</a></p>', code=404)
+            return HTMLResponse(
+                linked("No such run", '<p>There is no such run here. <a href="./">All runs</a></p>'), 404
+            )
         names = ", ".join(feed.name for feed in feeds)
-        back = '<p class="screen"><a href="./">All runs</a> <span id="said" role="status"></span></p>'
-        return shell(names, back + body(names), "theme.js", "plotly.js", "report.js", "live.js")
+        back = '<p class="screen"><a href="./">All runs</a> <span id="message" role="status"></span></p>'
+        return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", "report.js", "live.js")))
 
     async def data(self, request: Request) -> Response:
         """What the page shows, and how far that goes."""
         feeds = await self._feeds(request)
-        return feeds if isinstance(feeds, Response) else await run_in_threadpool(guarded, whole, feeds)
+        return feeds if isinstance(feeds, Response) else await run_in_threadpool(_answer, partial(_report, feeds))
 
     async def update(self, request: Request) -> Response:
         """What came since, for browsers without events."""
         feeds = await self._feeds(request)
         if isinstance(feeds, Response):
             return feeds
-        found = await run_in_threadpool(news, feeds, places(request, len(feeds)))
-        return Response(f"[{','.join(found)}]", media_type="application/json")
+        updates = await run_in_threadpool(_updates, feeds, _positions(request, len(feeds)))
+        return Response(f"[{','.join(updates)}]", media_type="application/json")
 
     async def events(self, request: Request) -> Response:
         """What comes, as it comes."""
         feeds = await self._feeds(request)
         if isinstance(feeds, Response):
             return feeds
-        stream = self._stream(feeds, places(request, len(feeds)), request)
+        stream = self._stream(feeds, _positions(request, len(feeds)), request)
+        # The header keeps a proxy from holding events back.
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def _stream(self, feeds: list[Feed], at: list[At], request: Request) -> AsyncIterator[str]:
+    async def _stream(self, feeds: list[Feed], positions: list[Position], request: Request) -> AsyncIterator[str]:
         yield ": hello\n\n"
-        said: list[str] = []
+        last: list[str] = []
         while not self.stopping():
-            found = await run_in_threadpool(news, feeds, at)
-            if found and found != said:
-                said = found
-                yield "".join(f"data: {one}\n\n" for one in found)
-            elif not found:
+            updates = await run_in_threadpool(_updates, feeds, positions)
+            if updates and updates != last:  # the same problem is sent once
+                last = updates
+                yield "".join(f"data: {update}\n\n" for update in updates)
+            elif not updates:
                 yield ": nothing new\n\n"
-            for _ in range(5):
+            for _ in range(5):  # five looks per tick at whether to end
                 await asyncio.sleep(TICK / 5)
                 if self.stopping() or await request.is_disconnected():
                     return
@@ -144,89 +138,100 @@ class Watch:
         feeds = await self._feeds(request)
         if isinstance(feeds, Response):
             return feeds
-        asked = request.query_params
-        step = asked.get("step", "")
+        query = request.query_params
+        step = query.get("step", "")
         if not feeds or not step.isdecimal() or len(step) > 18:
             return JSONResponse({"error": "Name a run, a layer, a quantity and a step."}, 400)
-        found = (feeds[0].distribution, asked.get("layer", ""), asked.get("quantity", ""), int(step))
-        return await run_in_threadpool(guarded, lambda call, *rest: dumps(call(*rest)), *found)
+        wanted = partial(feeds[0].distribution, query.get("layer", ""), query.get("quantity", ""), int(step))
+        return await run_in_threadpool(_answer, wanted)
 
     async def asset(self, request: Request) -> Response:
         """Scripts and style, from a fixed list."""
-        found = self.assets.get(request.path_params["name"])
-        if found is None:
+        known = self.assets.get(request.path_params["name"])
+        if known is None:
             return Response("There is no such file.", 404)
-        text, kind = found
+        text, kind = known
         return Response(await run_in_threadpool(text), media_type=kind)
 
-    async def _feeds(self, request: Request) -> list[Feed] | Response:
-        try:
-            return await run_in_threadpool(self.asked, request)
-        except RunError as error:
-            return problem(error, 404)
-
-    def tidy(self) -> None:
-        """Close what nobody has looked at for a while."""
+    def close_unused(self) -> None:
+        """Close the runs that nobody has looked at for a while."""
         for id, feed in list(self.feeds.items()):
-            if time.monotonic() - feed.asked > IDLE:
+            if time.monotonic() - feed.used_at > IDLE:
                 feed.close()
                 del self.feeds[id]
 
+    async def _feeds(self, request: Request) -> list[Feed] | Response:
+        """The runs that a request names, or the answer that one of them is unknown."""
+        ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
+        try:
+            return await run_in_threadpool(lambda: [self._feed(id) for id in ids])
+        except KeyError:
+            sentence = "There is no such run here: it was moved or deleted, or never was."
+            return JSONResponse({"error": sentence}, 404)
 
-def shell(title: str, inside: str, *scripts: str, code: int = 200) -> Response:
-    """A page whose scripts are files, so that nothing in it can be made to run."""
-    return HTMLResponse(linked(title, inside, scripts), code)
+    def _feed(self, id: str) -> Feed:
+        if id not in self.feeds:
+            path = self.index.path(id)
+            self.feeds[id] = Feed(id, self.index.name(path), path)
+        return self.feeds[id]
 
 
-def problem(error: Exception, code: int = 409) -> Response:
-    """A sentence, as data."""
-    return JSONResponse({"error": str(error)}, code)
+def _json(value: object) -> Response:
+    return Response(page_json(value), media_type="application/json")
 
 
-def guarded(call: Callable[..., str], *arguments: Any) -> Response:
-    """JSON that a call makes, or the sentence that says why not."""
+def _answer(compute: Callable[[], object]) -> Response:
+    """JSON of a result, or the sentence that says why there is none."""
     try:
-        return Response(call(*arguments), media_type="application/json")
-    except RunError as error:
-        return problem(error)
+        return _json(compute())
+    except Exception as error:
+        return JSONResponse({"error": _problem(error)}, 409)
 
 
-def whole(feeds: list[Feed]) -> str:
+def _problem(error: Exception) -> str:
+    """A sentence for any error: a run is a file of unknown origin, and a page must be able to show what is wrong."""
+    if isinstance(error, RunError):
+        return clean_text(str(error))
+    return clean_text(f"This run cannot be shown: {type(error).__name__}: {str(error)[:200]}.")
+
+
+def _report(feeds: list[Feed]) -> dict[str, object]:
     """The report on some runs, and how far each goes."""
     if not feeds:
         raise RunError("Name a run to look at.")
-    found = [feed.whole() for feed in feeds]
-    layers = [[layer.name for layer in run.layers] for _, run in found]
-    if any(set(names) != set(layers[0]) for names in layers):
+    whole = [feed.whole() for feed in feeds]
+    layers = [{layer.name for layer in run.layers} for _, run in whole]
+    if any(names != layers[0] for names in layers):
         raise RunError("These runs have different layers: only runs of the same model can be compared.")
-    at = {run.id: place for place, run in found}
-    return dumps({"report": Report(ordered([run for _, run in found]), gyroscope.__version__), "at": at})
+    positions = {run.id: position for position, run in whole}
+    return {"report": Report(ordered([run for _, run in whole]), gyroscope.__version__), "at": positions}
 
 
-def news(feeds: list[Feed], at: list[At]) -> list[str]:
-    """What came since, of each run; `at` moves on."""
-    found = []
+def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
+    """What came since, of each run; `positions` move on."""
+    updates = []
     for number, feed in enumerate(feeds):
         try:
-            new = feed.since(at[number])
-            if new is not None:
-                at[number] = new[0]
-                found.append(new[1])
-        except RunError as error:
-            found.append(dumps({"id": feed.id, "problem": str(error)}))
-    return found
+            new = feed.since(positions[number])
+        except Exception as error:
+            updates.append(page_json({"id": feed.id, "problem": _problem(error)}))
+            continue
+        if new is not None:
+            positions[number], text = new
+            updates.append(text)
+    return updates
 
 
-def places(request: Request, count: int) -> list[At]:
-    """How far the viewer says to be with each run; whatever makes no sense leads to a reset."""
-    found = []
+def _positions(request: Request, count: int) -> list[Position]:
+    """How far the viewer's data of each run go; whatever makes no sense leads to a reset."""
+    positions = []
     for text in request.query_params.getlist("at")[:count]:
         numbers = [int(part) if part.isdecimal() and len(part) < 12 else -1 for part in text.split(".")]
-        found.append(At(*numbers) if len(numbers) == 3 else At(-1, 0, 0))
-    return found + [At(-1, 0, 0)] * (count - len(found))
+        positions.append(Position(*numbers) if len(numbers) == 3 else NOWHERE)
+    return positions + [NOWHERE] * (count - len(positions))
 
 
-def application(shelf: Shelf, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
+def application(index: RunIndex, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
     """The server; with a token, only for those who have it."""
-    middleware = [Middleware(Guard, token=token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
-    return Starlette(routes=Watch(shelf, stopping).routes(), middleware=middleware)
+    middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
+    return Starlette(routes=RunServer(index, stopping).routes(), middleware=middleware)

@@ -1,4 +1,4 @@
-"""Start and stop the live page."""
+"""Start and stop the server of the live page."""
 
 import secrets
 import socket
@@ -9,28 +9,34 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from gyroscope.live.run_index import Shelf
+from gyroscope.live.run_index import RunIndex
 
-PATIENCE = 2
+SHUTDOWN_TIMEOUT = 2
 """Seconds that open connections have to end at Ctrl-C."""
 
 
 def watch(
     root: Path, *, host: str = "127.0.0.1", port: int = 0, browser: bool = True, say: Callable[[str], None] = print
 ) -> None:
-    """Serve the runs below `root` until interrupted; port 0 takes a free one.
+    """Serve the runs below a directory until interrupted.
 
-    On another address than this machine's own, the printed address carries a token without which nothing is shown.
+    Args:
+        root: the directory.
+        host: address to serve at. For any but this machine's own, the printed address contains a token, without which
+            nothing is shown.
+        port: 0 takes a free one.
+        browser: open the page.
+        say: is called with the line that names the address.
     """
-    shelf = Shelf(root)
+    index = RunIndex(root)
     uvicorn, application = _server()
     bound = _bind(host, port)
     token = None if _is_local(host) else secrets.token_urlsafe(16)
-    served = application(shelf, token, lambda: server.should_exit)
-    options = {"log_level": "warning", "timeout_graceful_shutdown": PATIENCE, "ws": "none"}
+    served = application(index, token, lambda: server.should_exit)
+    options = {"log_level": "warning", "timeout_graceful_shutdown": SHUTDOWN_TIMEOUT, "ws": "none"}
     server: Any = uvicorn.Server(uvicorn.Config(served, **options))
     address = _address(host, bound.getsockname()[1]) + (f"?token={token}" if token else "")
-    say(f"watching {shelf.root} at {address} (Ctrl-C ends)")
+    say(f"watching {index.root} at {address} (Ctrl-C ends)")
     if browser:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:

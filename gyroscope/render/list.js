@@ -26,9 +26,9 @@
       const focused = document.activeElement?.value;
       document.getElementById("runs").replaceChildren(...runs.map(row));
       if (focused) document.querySelector(`input[value="${CSS.escape(focused)}"]`)?.focus();
-      document.getElementById("said").textContent = runs.length ? "" : "No runs yet. A tracked training that writes below this directory appears here.";
+      document.getElementById("message").textContent = runs.length ? "" : "No runs yet. A tracked training that writes below this directory appears here.";
       document.body.dataset.ready = "yes";
-    } catch { document.getElementById("said").textContent = "The server does not answer."; }
+    } catch { document.getElementById("message").textContent = "The server does not answer."; }
     setTimeout(load, EVERY);
   }
   Look.start();

@@ -4,7 +4,7 @@
   const ids = new URLSearchParams(location.search).getAll("run");
   const EVERY = 2000, PATIENCE = 3;
   let at = {}, source = null, failures = 0;
-  const say = text => { document.getElementById("said").textContent = text; };
+  const say = text => { document.getElementById("message").textContent = text; };
   const query = () => ids.map(id => `run=${encodeURIComponent(id)}` + (at[id] ? `&at=${at[id].join(".")}` : "")).join("&");
   const ask = async address => {
     const answer = await fetch(address), found = await answer.json();

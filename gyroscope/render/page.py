@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
+from gyroscope._json import dumps
 from gyroscope.render import theme
 
 POLICY = (
@@ -13,6 +14,8 @@ POLICY = (
 )
 """Content security policy of a page in a file: it runs what it carries and loads nothing."""
 
+DIGITS = 5
+"""Significant digits of numbers in arrays."""
 GZIP_LEVEL = 5
 """Higher levels take much longer and save a few percent of Plotly's script."""
 
@@ -53,6 +56,11 @@ def _document(title: str, head: str, body: str) -> str:
 {body}
 </body></html>
 """
+
+
+def page_json(value: object) -> str:
+    """JSON of what a page shows: short, because a page holds a million numbers and five digits of each are enough."""
+    return dumps(value, array_digits=DIGITS, compact=True)
 
 
 def asset(name: str) -> str:

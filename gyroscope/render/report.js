@@ -11,7 +11,7 @@ const Gyroscope = (() => {
     ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"],
   ];
   const state = { report: null, live: null, run: 0, layer: null, quantity: "angular_update", look: -1,
-    sort: ["", 1], filter: "", redraw: 0, said: "" };
+    sort: ["", 1], filter: "", redraw: 0, spoken: "" };
 
   // ---- small helpers
   const $ = id => document.getElementById(id);
@@ -201,7 +201,7 @@ const Gyroscope = (() => {
     let found = all[place];
     if (state.live && found !== undefined) found = await state.live.distribution(current(), state.layer, state.quantity, found);
     if (wanted !== [state.run, state.layer, state.quantity, place].join()) return; // another was chosen meanwhile
-    if (!found) { $("look-said").textContent = ""; return empty("look-figure", "Not measured at this step."); }
+    if (!found) { $("look-extremes").textContent = ""; return empty("look-figure", "Not measured at this step."); }
     slider.setAttribute("aria-valuetext", "step " + found.step);
     $("look-at").textContent = `step ${found.step.toLocaleString("en")}`;
     const edges = [...found.counts, 0].map((_, i) => 2 ** ((found.first + i - 96) / 2));
@@ -213,7 +213,7 @@ const Gyroscope = (() => {
     { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange(edges) },
       yaxis: { title: { text: "neurons" }, rangemode: "tozero" } });
     const words = state.quantity === "norm" ? ["Smallest", "largest"] : ["Slowest", "fastest"];
-    $("look-said").textContent = found.least_id < 0 ? ""
+    $("look-extremes").textContent = found.least_id < 0 ? ""
       : `${words[0]}: neuron ${found.least_id}, ${sig(found.least)}${unit}; ${words[1]}: neuron ${found.most_id}, ${sig(found.most)}${unit}.`;
   }
 
@@ -304,9 +304,9 @@ const Gyroscope = (() => {
 
   // ---- words and the table
   function drawVerdict() {
-    const said = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.verdicts, run.notes, run.stride])]);
-    if (said === state.said) return; // or a reader's voice would say it again
-    state.said = said;
+    const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.verdicts, run.notes, run.stride])]);
+    if (text === state.spoken) return; // or a reader's voice would say it again
+    state.spoken = text;
     const blocks = state.report.runs.flatMap((run, number) => {
       const items = run.verdicts.map(verdict => {
         const names = verdict.layers.slice(0, 6).flatMap((name, i) => [i ? ", " : "", chip(name, number)]);
@@ -439,9 +439,9 @@ const Gyroscope = (() => {
         run.layers.forEach((layer, i) => layer.series[name].push(...values.slice(i * count, (i + 1) * count)));
     }
     run.status = update.status; run.total = update.total;
-    if (update.words) {
-      Object.assign(run, { verdicts: update.words.verdicts, marks: update.words.marks, notes: update.words.notes });
-      update.words.layers.forEach((more, i) => Object.assign(run.layers[i], more));
+    if (update.findings) {
+      Object.assign(run, { verdicts: update.findings.verdicts, marks: update.findings.marks, notes: update.findings.notes });
+      update.findings.layers.forEach((more, i) => Object.assign(run.layers[i], more));
     }
     redraw();
     return true;

@@ -32,6 +32,14 @@ LAYER_SERIES = (
 )
 """What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers."""
 
+OVER_LAYERS = {
+    "angular_update.mean": ("q05", "q50", "q95"),
+    "predicted_angular_update": ("q50",),
+    "forecast_angular_update": ("q50",),
+    "max_update.max": ("max",),
+}
+"""Series of the layers that the page shows together, and which quantiles over layers it takes."""
+
 DISTRIBUTIONS = ("angular_update", "norm")
 """Quantities whose distribution over the neurons of a layer can be looked at."""
 

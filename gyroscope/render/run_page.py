@@ -3,8 +3,7 @@
 from html import escape
 from string import Template
 
-from gyroscope._json import dumps
-from gyroscope.render.page import asset, plotly, standalone
+from gyroscope.render.page import asset, page_json, plotly, standalone
 from gyroscope.render.run_data import Report
 
 
@@ -15,7 +14,7 @@ def page(report: Report) -> str:
         title,
         body(title),
         style=asset("report.css"),
-        packed={"plotly": plotly(), "data": dumps(report)},
+        packed={"plotly": plotly(), "data": page_json(report)},
         script=asset("report.js") + asset("boot.js"),
     )
 

@@ -111,7 +111,7 @@ def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
     assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
     for name in ("norm", "rotation", "cosine", "decay", "kappa"):
         assert tab.js(f"document.getElementById('layer-{name}').data.length") > 0
-    said = tab.page.inner_text("#look-said")
+    said = tab.page.inner_text("#look-extremes")
     with open_run(runs / "imbalanced") as run:
         slowest, fastest = run.extremes("block.0.conv1.weight", "angular_update")
     assert f"Slowest: neuron {slowest}," in said
@@ -129,7 +129,7 @@ def test_a_layer_can_be_opened_and_its_steps_walked_with_the_keyboard(imbalanced
     tab.page.keyboard.press("Home")
     assert tab.page.inner_text("#look-at") == "step 0"
     tab.page.select_option("#look-quantity", "norm")
-    assert "Smallest: neuron" in tab.page.inner_text("#look-said")
+    assert "Smallest: neuron" in tab.page.inner_text("#look-extremes")
     assert tab.wrong == []
 
 
@@ -279,11 +279,11 @@ def test_the_live_page_survives_a_run_that_is_deleted_and_comes_again(live, watc
     make.run_at(folder / "brief", story)
     live.open(choose(live, address, "brief"))
     shutil.rmtree(folder / "brief")
-    live.page.wait_for_selector("#said:has-text('gone')")
+    live.page.wait_for_selector("#message:has-text('gone')")
     count = "Gyroscope.state.report.runs[0].steps.length"
     assert live.js(count) == 30  # what was read stays on the page
     with make.writer(folder / "brief", story) as writer:
         for step, layers in list(make.samples(story))[:20]:
             writer.put(Sample(step, time.time(), dict(enumerate(layers))))
     live.until(f"{count} === 20")
-    assert live.page.inner_text("#said") == ""
+    assert live.page.inner_text("#message") == ""

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -20,9 +21,9 @@ import pytest
 from gyroscope._json import dumps
 from gyroscope.cli import main
 from gyroscope.live import feed as feeds
-from gyroscope.live import run_index as shelves
-from gyroscope.live.feed import At, Feed
-from gyroscope.live.run_index import Shelf
+from gyroscope.live import run_index as index
+from gyroscope.live.feed import Feed, Position
+from gyroscope.live.run_index import RunIndex
 from gyroscope.live.server import application
 from gyroscope.store import RunError, Sample, open_run
 from tests.render import make
@@ -34,12 +35,16 @@ ROOT = Path(__file__).parents[2]
 class Client:
     """A browser without a window: asks the application directly, and keeps its cookies."""
 
-    def __init__(self, app, base_url="http://127.0.0.1:80"):
-        self.app, self.base_url, self.cookies = app, base_url, httpx.Cookies()
+    def __init__(self, app, base_url="http://127.0.0.1:80", address="127.0.0.1", cookies=None):
+        self.app = app
+        self.base_url = base_url
+        self.address = address
+        self.cookies = cookies or httpx.Cookies()
 
     def get(self, address, **options):
         async def ask():
-            known = {"transport": httpx.ASGITransport(self.app), "base_url": self.base_url, "cookies": self.cookies}
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(self.address, 4321))
+            known = {"transport": transport, "base_url": self.base_url, "cookies": self.cookies}
             async with httpx.AsyncClient(**known, follow_redirects=True) as client:
                 answer = await client.get(address, **options)
                 self.cookies = client.cookies
@@ -51,7 +56,7 @@ class Client:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
     monkeypatch.setattr(feeds, "PAUSE", 0.0)
-    monkeypatch.setattr(shelves, "FRESH", 0.0)
+    monkeypatch.setattr(index, "FRESH", 0.0)
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def folder(tmp_path, path):
 
 @pytest.fixture
 def client(folder):
-    return Client(application(Shelf(folder)))
+    return Client(application(RunIndex(folder)))
 
 
 def listed(client):
@@ -140,17 +145,92 @@ def test_names_are_shown_and_never_run(client, folder):
 
 
 def test_a_foreign_name_for_this_machine_is_refused(client):
-    assert client.get("/", headers={"host": "evil.example:80"}).status_code == 403
+    assert client.get("/", headers={"host": "evil.example:80"}).status_code == 400
+    assert client.get("/runs", headers={"host": "127.0.0.1.evil.example"}).status_code == 400
+    assert client.get("/runs", headers={"host": "[::1]:80"}).status_code == 200
     assert client.get("/", headers={"host": "localhost:1234"}).status_code == 200
 
 
 def test_with_a_token_nobody_else_sees_anything(folder):
-    client = Client(application(Shelf(folder), token="secret"), "http://elsewhere:80")
+    client = Client(application(RunIndex(folder), token="secret"), "http://elsewhere:80")
     for address in ("/", "/runs", "/?token=wrong", "/assets/report.js"):
         assert client.get(address).status_code == 401
     assert client.get("/?token=secret").status_code == 200  # by a redirect, with a cookie
     assert "token" not in str(client.get("/?token=secret").url)
     assert client.get("/runs").status_code == 200
+
+
+def test_two_servers_on_one_host_do_not_disturb_each_other_and_never_see_the_others_token(folder):
+    first = Client(application(RunIndex(folder), token="secret1"), "http://elsewhere:8001")
+    assert first.get("/?token=secret1").status_code == 200
+    # A browser keeps one jar for all ports of a host.
+    second = Client(application(RunIndex(folder), token="secret2"), "http://elsewhere:8002", cookies=first.cookies)
+    assert second.get("/runs").status_code == 401
+    assert second.get("/?token=secret2").status_code == 200
+    first.cookies = second.cookies
+    assert first.get("/runs").status_code == 200
+    assert second.get("/runs").status_code == 200
+    assert len(second.cookies) == 2
+    assert not any("secret" in f"{name}{value}" for name, value in second.cookies.items())
+
+
+def test_a_cookie_that_another_server_received_is_of_no_use_to_it(folder):
+    app = application(RunIndex(folder), token="secret")
+    browser = Client(app, "http://elsewhere:80", address="10.0.0.7")
+    assert browser.get("/?token=secret").status_code == 200
+    thief = Client(app, "http://elsewhere:80", address="127.0.0.1", cookies=browser.cookies)
+    assert thief.get("/runs").status_code == 401
+    assert browser.get("/runs").status_code == 200
+
+
+DEEP = "[" * 50_000 + "]" * 50_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE session SET heartbeat = 'yesterday'",
+        "UPDATE session SET config = 'null'",
+        f"UPDATE session SET config = '{DEEP}'",
+        f"UPDATE layer SET shape = '{DEEP}'",
+        "UPDATE layer SET shape = 'null'",
+        "UPDATE quantity SET name = x'00ff' WHERE id = 3",
+        "UPDATE measurement SET numbers = zeroblob(length(numbers))",
+        "DROP TABLE measurement",
+    ],
+    ids=lambda change: change[:45],
+)
+def test_a_run_that_makes_no_sense_is_a_sentence_everywhere_and_the_list_goes_on(client, folder, change):
+    make.run_at(folder / "odd", make.healthy(**make.SMALL))
+    id = listed(client)["odd"]["id"]
+    with closing(sqlite3.connect(folder / "odd" / "run.sqlite", isolation_level=None)) as connection:
+        connection.execute(change)
+    runs = listed(client)
+    assert runs["first"]["status"] == "finished"
+    assert runs["odd"]["problem"] or "measurement" in change  # the list does not read what samples hold
+    answer = client.get("/data", params={"run": id})
+    assert answer.status_code == 409
+    assert answer.json()["error"].endswith(".")
+    (update,) = client.get("/update", params={"run": id, "at": "1.30.1"}).json()
+    assert update["problem"].endswith(".") or update.get("reset")
+    asked = {"run": id, "layer": "stem.weight", "quantity": "norm", "step": 0}
+    assert client.get("/distribution", params=asked).status_code == 409
+
+
+def test_an_error_that_nobody_thought_of_is_a_sentence_too(client, folder, monkeypatch):
+    def fail(*_, **__):
+        raise AttributeError("'NoneType' object has no attribute 'get'")
+
+    id = listed(client)["first"]["id"]
+    monkeypatch.setattr(feeds, "gather_run", fail)
+    monkeypatch.setattr(Feed, "since", fail)
+    answer = client.get("/data", params={"run": id})
+    assert answer.status_code == 409
+    assert answer.json()["error"].startswith("This run cannot be shown: AttributeError")
+    assert "cannot be shown" in client.get("/update", params={"run": id}).json()[0]["problem"]
+    monkeypatch.setattr(index, "open_run", fail)
+    (folder / "first" / "run.sqlite").touch()
+    assert "AttributeError" in listed(client)["first"]["problem"]
 
 
 def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client, folder):
@@ -174,7 +254,7 @@ def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client,
                 assert grown == again["layers"][i]["series"][name]
         assert [group["series"]["lr"][20:] for group in again["groups"]] == [one["lr"] for one in update["groups"]]
         words = {key: again[key] for key in ("verdicts", "marks", "notes")}
-        assert {key: update["words"][key] for key in words} == words
+        assert {key: update["findings"][key] for key in words} == words
         at = ".".join(map(str, update["at"]))
         assert client.get("/update", params={"run": id, "at": at}).json() == []
     ended = client.get("/update", params={"run": id, "at": at}).json()[0]
@@ -202,7 +282,7 @@ def test_what_cannot_be_continued_is_asked_for_anew(folder, monkeypatch):
         assert (run.stride, run.steps.tolist()) == (2, list(range(0, 200, 20)))
         put(writer, [samples[4]])  # measured again: the run was resumed
         assert "reset" in feed.since(at)[1]
-        assert json.loads(feed.since(At(-1, 0, 0))[1])["reset"]
+        assert json.loads(feed.since(Position(-1, 0, 0))[1])["reset"]
     feed.close()
 
 
@@ -213,7 +293,7 @@ def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
         put(writer, samples[:10])
         feed = Feed("id", "now", folder / "now")
         at, _ = feed.whole()
-        feed._read = -1e9
+        feed._read_at = -1e9
         put(writer, samples[10:12])
         found = []
         threads = [threading.Thread(target=lambda: found.append(feed.since(at))) for _ in range(10)]
@@ -262,14 +342,15 @@ def test_watching_changes_nothing_in_the_directory(client, folder):
     before = files()
     id = listed(client)["first"]["id"]
     client.get("/data", params={"run": id})
+    feed = Feed("id", "x", folder / "first")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        Feed("id", "x", folder / "first")._refresh().run._source.connection.execute("DELETE FROM sample")
+        feed._refresh().run._source.connection.execute("DELETE FROM sample")
     assert files() == before
 
 
 def test_feeds_that_nobody_looks_at_are_closed(folder, monkeypatch):
     monkeypatch.setattr("gyroscope.live.server.IDLE", -1.0)
-    client = Client(application(Shelf(folder)))
+    client = Client(application(RunIndex(folder)))
     id = listed(client)["first"]["id"]
     client.get("/data", params={"run": id})
     assert listed(client)
@@ -303,7 +384,10 @@ def test_another_address_needs_the_token_that_is_printed(folder):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/runs", timeout=20)
         asked = urllib.request.Request(f"http://127.0.0.1:{port}/runs", headers={"Cookie": f"gyroscope={token}"})
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with pytest.raises(urllib.error.HTTPError, match="401"):  # the token itself is no cookie
+            urllib.request.urlopen(asked, timeout=20)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(f"http://127.0.0.1:{port}/runs?token={token}", timeout=20) as answer:
             assert json.load(answer)[0]["name"] == "first"
     finally:
         server.send_signal(signal.SIGINT)
@@ -326,4 +410,4 @@ def test_a_port_that_is_taken_and_a_directory_that_is_none_are_sentences(folder,
 def test_a_sentence_reaches_a_page_as_it_is(folder):
     error = RunError('"quoted" & <b>bold</b>')
     assert json.loads(dumps({"problem": str(error)})) == {"problem": str(error)}
-    assert os.sep not in Shelf(folder).name(folder / "first")
+    assert os.sep not in RunIndex(folder).name(folder / "first")

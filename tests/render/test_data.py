@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gyroscope.advice.history import LayerHistory
-from gyroscope.render import dumps, gather
-from gyroscope.render.gather_runs import OVER_LAYERS, quantile
-from gyroscope.render.run_data import LAYER_SERIES
+from gyroscope.render import gather, page_json
+from gyroscope.render.run_data import LAYER_SERIES, OVER_LAYERS
+from gyroscope.render.run_gather import quantile
 from gyroscope.store import RunError, open_run
 from gyroscope.theory import AdamW, Lion, match, stability
 from tests.render import make
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden.json"
 
 
 def data_of(*paths):
-    return json.loads(dumps(gather(paths)))
+    return json.loads(page_json(gather(paths)))
 
 
 def same(found, expected, digits=5):
@@ -149,7 +149,7 @@ def alike(a, b):
 
 
 def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.render.gather_runs.MOST", 20)
+    monkeypatch.setattr("gyroscope.render.run_gather.MOST", 20)
     run = data_of(make.run_at(tmp_path / "long", make.healthy(names=make.NAMES[:1], vectors=2)))["runs"][0]
     assert (run["total"], run["stride"], len(run["steps"])) == (100, 8, 13)
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13

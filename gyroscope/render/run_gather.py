@@ -11,9 +11,9 @@ import numpy as np
 import gyroscope
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.history import LayerHistory, layer_histories
-from gyroscope.render.layer_data import distributions, spread, summary
 from gyroscope.render.run_data import (
     LAYER_SERIES,
+    OVER_LAYERS,
     PANELS,
     Array,
     GroupData,
@@ -24,18 +24,12 @@ from gyroscope.render.run_data import (
     Series,
     VerdictData,
 )
-from gyroscope.render.theory_panels import bound_of, plane, stability, update_bound
+from gyroscope.render.run_layers import distributions, spread, summary
+from gyroscope.render.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run
 
 MOST = 2000
 """Samples of a run that a page shows at most."""
-OVER_LAYERS = {
-    "angular_update.mean": ("q05", "q50", "q95"),
-    "predicted_angular_update": ("q50",),
-    "forecast_angular_update": ("q50",),
-    "max_update.max": ("max",),
-}
-"""Series of the layers that the page shows together, and which quantiles over layers it takes."""
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
 
@@ -102,11 +96,11 @@ def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunD
         stability=stability(layers),
         config=run.config,
         id=id,
-        **spoken(run),
+        **findings_data(run),
     )
 
 
-def spoken(run: Run) -> dict[str, Any]:
+def findings_data(run: Run) -> dict[str, Any]:
     """What is said of a run, which changes as it goes on: verdicts, marks and notes."""
     diagnosis = run.diagnose()
     verdicts = [_verdict(verdict) for verdict in diagnosis]
