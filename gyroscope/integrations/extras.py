@@ -1,11 +1,11 @@
-"""Packages that are only needed by those who have them."""
+"""Optional packages, imported when they are used."""
 
 from importlib import import_module
 from typing import Any
 
 
 def extra(module: str, name: str) -> Any:
-    """Import a module of an optional package, or say how to get it.
+    """Import a module of an optional package; `ImportError` says how to install it.
 
     >>> extra("json", "tensorboard").dumps({})
     '{}'

@@ -14,8 +14,8 @@ class TensorBoard:
     """
 
     def __init__(self, where: str | os.PathLike[str] | Any) -> None:
-        self._own = isinstance(where, str | os.PathLike)
-        if self._own:
+        self._opened_here = isinstance(where, str | os.PathLike)
+        if self._opened_here:
             self.writer = extra("torch.utils.tensorboard", "tensorboard").SummaryWriter(os.fspath(where))
         elif hasattr(where, "add_scalar"):
             self.writer = where
@@ -28,7 +28,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is buffered; close what was opened here."""
+        """Write what is buffered, and close a writer that was opened here."""
         self.writer.flush()
-        if self._own:
+        if self._opened_here:
             self.writer.close()

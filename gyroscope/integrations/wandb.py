@@ -11,19 +11,20 @@ STEP = "gyroscope/step"
 class WandB:
     """Sends what the tracker measures to Weights & Biases: `Tracker(…, sinks=[WandB()])`.
 
-    Uses the run that is under way, or the one given, and leaves it open; without any it starts one with `options` of
+    Uses the given run, or the one that is active, and leaves it open; without any it starts one with `options` of
     `wandb.init`, for example mode="offline", and finishes it. Numbers have an axis of their own, gyroscope/step, so
-    that they go beside whatever the loop logs at its own steps.
+    that they are independent of the steps at which the loop logs.
     """
 
     def __init__(self, run: Any = None, **options: Any) -> None:
+        self._started_here = False
         if run is None:
             wandb = extra("wandb", "wandb")
             run = wandb.run
-            self._own = run is None
-            self.run = wandb.init(**options) if self._own else run
-        else:
-            self._own, self.run = False, run
+            if run is None:
+                self._started_here = True
+                run = wandb.init(**options)
+        self.run = run
         self.run.define_metric(STEP)
         self.run.define_metric("gyroscope/*", step_metric=STEP)
 
@@ -33,5 +34,5 @@ class WandB:
 
     def close(self) -> None:
         """Finish the run if it was started here."""
-        if self._own:
+        if self._started_here:
             self.run.finish()

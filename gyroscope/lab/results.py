@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from gyroscope._files import write_text
+from gyroscope._json import dumps
 from gyroscope.lab.catalogue import catalogue, entry_of
 from gyroscope.lab.claims import Claim, ConfidenceInterval
 from gyroscope.lab.papers import PAPERS
@@ -100,12 +101,9 @@ def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> d
 
 def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim], values: Mapping[str, Any]) -> Path:
     """Write a record, one value per line; a number that is not finite becomes null."""
-    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in description.items()]
-    judged = ",\n".join("  " + json.dumps(_finite(asdict(claim)), ensure_ascii=False) for claim in claims)
-    arrays = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(_finite(array.tolist()), separators=(',', ':'))}"
-        for name, array in values.items()
-    )
+    lines = [f" {dumps(key)}: {dumps(value)}" for key, value in description.items()]
+    judged = ",\n".join(f"  {dumps(claim)}" for claim in claims)
+    arrays = ",\n".join(f"  {dumps(name)}: {dumps(array, compact=True)}" for name, array in values.items())
     lines += [f' "claims": [\n{judged}\n ]', f' "values": {{\n{arrays}\n }}']
     path = record_path(out, str(description["id"]))
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -147,14 +145,6 @@ def _section(record: ExperimentRecord, out: Path) -> str:
 def _numbers(values: dict[str, Any]) -> dict[str, Any]:
     """Null is a number that was not finite."""
     return {name: nan if value is None else value for name, value in values.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _versions() -> dict[str, str]:

@@ -4,8 +4,10 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -273,3 +275,84 @@ def test_handing_over_a_sample_of_a_hundred_layers_takes_well_under_a_millisecon
             writer.put(sample)
             taken.append(time.perf_counter() - start)
     assert np.median(taken) < 5e-4
+
+
+def test_close_waits_for_a_database_that_is_locked_and_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("gyroscope.store.database.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(writing, "RETRY", 0.05)
+    writer = make.writer(tmp_path)
+    assert writer.flush()
+    other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    for step in range(50):
+        writer.put(make.sample(step))
+    free = threading.Timer(1.0, other.close)
+    free.start()
+    with pytest.warns(RuntimeWarning, match="is locked by another program"):
+        writer.close()
+    free.join()
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == list(range(50))
+    assert run.status == "finished"
+
+
+def test_a_database_that_stays_locked_until_the_end_is_a_warning_with_the_number_of_lost_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr("gyroscope.store.database.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(writing, "RETRY", 0.05)
+    monkeypatch.setattr(writing, "LONGEST", 0.6)
+    writer = make.writer(tmp_path)
+    assert writer.flush()
+    other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for step in range(50):
+        writer.put(make.sample(step))
+    with pytest.warns(RuntimeWarning, match=r"locked by another program.* 50 samples are lost"):
+        writer.close()
+    other.close()
+
+
+def test_the_queue_is_bounded_by_bytes_so_that_large_samples_do_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "CAPACITY", 100_000)
+    writer = make.writer(tmp_path)
+    assert writer.flush()
+    other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    large = replace(make.layer_sample(0), raw=np.zeros((2, 5_000), np.float32))  # 40,000 bytes
+    for step in range(2):
+        writer.put(make.Sample(step, 0.0, {0: large}))
+    with pytest.warns(RuntimeWarning, match="written too slowly"):
+        writer.put(make.Sample(2, 0.0, {0: large}))
+    other.close()
+    writer.close()
+    assert open_run(tmp_path).total == 2
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, "finished"), (0, "finished"), (1, "failed"), ("sorry", "failed")])
+def test_sys_exit_within_the_block_of_a_writer_is_a_failure_unless_its_code_is_zero(tmp_path, code, status):
+    with pytest.raises(SystemExit), make.writer(tmp_path):
+        sys.exit(code)
+    assert open_run(tmp_path).status == status
+
+
+FORK = """
+import os, sys
+from tests.store import make
+writer = make.writer(sys.argv[1])
+writer.put(make.sample(0))
+assert writer.flush()  # the connection is open now
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+writer.put(make.sample(1))
+assert writer.flush()
+writer.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_that_ends_while_the_database_is_open_takes_nothing_from_it(tmp_path):
+    done = subprocess.run(make.python(FORK, tmp_path), cwd=make.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = open_run(tmp_path)
+    assert run.series("layer0", "lr").tolist() == [0, 1]
+    assert run.status == "finished"

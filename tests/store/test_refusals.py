@@ -255,3 +255,46 @@ def test_a_sample_of_the_wrong_shape_is_left_out_with_one_warning(tmp_path):
     assert run.steps.tolist() == [0, 3]
     assert "cannot take a sample: statistics" in run.notes[0]
     assert run.notes[1] == "2 samples could not be stored and are missing."
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000 + "run", "null\0character"])
+def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path, name):
+    assert "is no path for a run" in refused(tmp_path / name)
+    with pytest.raises(RunError, match=r"is no path for a run: .*\. Choose another path\.") as caught:
+        make.writer(tmp_path / name)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.fixture
+def read_only():
+    """A file system with a run on it that may only be read."""
+    with tempfile.TemporaryDirectory() as name:
+        if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", name], capture_output=True).returncode:
+            pytest.skip("no permission to mount a file system")
+        try:
+            make.run_at(Path(name) / "run")
+            subprocess.run(["mount", "-o", "remount,ro", name], check=True)
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", name], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="needs mount")
+def test_a_run_on_a_read_only_file_system_is_read_and_writing_there_is_a_sentence(read_only):
+    with open_run(read_only / "run") as run:
+        assert run.series("layer0", "lr").tolist() == [0, 1, 2]
+    for path, resume in ((read_only / "new", False), (read_only / "run", True)):
+        with pytest.raises(RunError, match=r"Read-only file system|may not be written") as caught:
+            make.writer(path, resume=resume)
+        assert str(caught.value).endswith(".")
+
+
+def test_names_and_configurations_that_no_database_takes_are_stored_in_words(tmp_path):
+    with make.writer(tmp_path, layers=0, config={"seed": 10**5000}) as writer:
+        index = writer.add_layer(make.layer("odd\udc80name", rule="\udc80"))
+        writer.put(make.Sample(0, 0.0, {index: make.layer_sample(0)}))
+    run = open_run(tmp_path)
+    assert run.config["seed"] == "<integer of 16,610 bits>"
+    assert run.layers == ["odd\\udc80name"]
+    assert run.series("odd\\udc80name", "lr").tolist() == [0]
+    assert run.notes == []
