@@ -349,6 +349,8 @@ const Gyroscope = (() => {
     });
     return found;
   }
+  // A layer whose numbers are not finite must not look like one that was not measured.
+  const shownNumber = (summary, key) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key]);
   function drawTable() {
     const heads = [["name", "layer"], ["shape", "shape"], ...COLUMNS].map(([key, label]) => {
       const mark = state.sort[0] === key ? (state.sort[1] > 0 ? " ▲" : " ▼") : "";
@@ -360,7 +362,7 @@ const Gyroscope = (() => {
     const shown = rows(), body = shown.map(({ number, layer }) => element("tr", {},
       element("td", {}, ...(several() ? [swatch(number)] : []), element("button", { type: "button", className: "name", onclick: () => { choose(number); open(layer.name); } }, layer.name)),
       element("td", {}, layer.shape.join("×")),
-      ...COLUMNS.map(([key]) => element("td", { className: off(key, layer.summary[key]) ? "off" : "", dataset: { key } }, sig(layer.summary[key])))));
+      ...COLUMNS.map(([key]) => element("td", { className: off(key, layer.summary[key]) ? "off" : "", dataset: { key } }, shownNumber(layer.summary, key)))));
     const table = $("layers-table"), focused = table.contains(document.activeElement) ? document.activeElement.textContent : null;
     table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
     if (focused) [...table.querySelectorAll("button")].find(button => button.textContent === focused)?.focus();

@@ -1,4 +1,4 @@
-"""What stands on the page, as plain data: the same that `gyroscope report --json` prints.
+"""What a page of runs shows, as plain data: the same that `gyroscope report --json` prints.
 
 Arrays named `series` run over the samples in `RunData.steps`. Angles are radians per step. A number that is
 undetermined is NaN here and null in JSON, where numbers in arrays have five digits.
@@ -44,6 +44,7 @@ DISTRIBUTIONS = ("angular_update", "norm")
 """Quantities whose distribution over the neurons of a layer can be looked at."""
 
 PANELS = {
+    "diverged": "table",
     "layer_imbalance": "layers",
     "scale_sensitive": "layers",
     "neuron_imbalance": "balance",
@@ -52,13 +53,13 @@ PANELS = {
     "frozen_entries": "table",
     "not_measured": "table",
 }
-"""Kind of verdict to the panel with its evidence; the others are seen in the panel `equilibrium`."""
+"""Kind of finding to the panel with its evidence; the others are seen in the panel `equilibrium`."""
 
 
 @final
 @dataclass(frozen=True)
-class VerdictData:
-    """A sentence of the diagnosis and the panel that shows its evidence."""
+class FindingData:
+    """A finding of the diagnosis and the panel that shows its evidence."""
 
     kind: str
     severity: str
@@ -113,8 +114,12 @@ class Distribution:
 @final
 @dataclass(frozen=True)
 class LayerSummary:
-    """A layer in one line: means over the last part of the run at full rate, ratios measured over predicted."""
+    """A layer in one line: means over the last part of the run at full rate, ratios measured over predicted.
 
+    Once a layer's numbers are not finite, the earlier ones describe it no more: all are NaN, and `diverged` is true.
+    """
+
+    diverged: bool
     rotation: float
     predicted_rotation: float
     rotation_ratio: float
@@ -220,7 +225,7 @@ class RunData:
     series: Series = field(repr=False)
     groups: Sequence[GroupData]
     layers: Sequence[LayerData]
-    verdicts: Sequence[VerdictData]
+    verdicts: Sequence[FindingData]
     marks: Sequence[Mark]
     plane: Plane | None
     stability: Stability | None
@@ -231,13 +236,14 @@ class RunData:
 
     @property
     def score(self) -> tuple[float, ...]:
-        """The smaller the healthier: bad verdicts, warnings, and how far layers are from their predicted rotation."""
-        severities = [verdict.severity for verdict in self.verdicts]
+        """The smaller the healthier: bad findings, warnings, and how far layers are from their predicted rotation."""
+        severities = [finding.severity for finding in self.verdicts]
         ratios = np.array([layer.summary.rotation_ratio for layer in self.layers])
         with np.errstate(divide="ignore", invalid="ignore"):
-            far = np.abs(np.log2(ratios))
-        far = far[np.isfinite(far)]
-        return severities.count("bad"), severities.count("warn"), float(np.median(far)) if far.size else np.inf
+            distance = np.abs(np.log2(ratios))
+        known = distance[np.isfinite(distance)]
+        median = float(np.median(known)) if known.size else np.inf
+        return severities.count("bad"), severities.count("warn"), median
 
 
 @final

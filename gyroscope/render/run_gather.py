@@ -1,4 +1,4 @@
-"""Runs to the data of a page."""
+"""Runs on disk to the data of a page: `gather`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 
 import gyroscope
-from gyroscope.advice import Diagnosis
+from gyroscope._json import clean_text
+from gyroscope.advice import Diagnosis, Finding
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.render.run_data import (
     LAYER_SERIES,
     OVER_LAYERS,
     PANELS,
     Array,
+    FindingData,
     GroupData,
     LayerData,
     Mark,
     Report,
     RunData,
     Series,
-    VerdictData,
 )
 from gyroscope.render.run_layers import distributions, spread, summary
 from gyroscope.render.run_theory import bound_of, plane, stability, update_bound
@@ -40,8 +41,8 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Report:
         for run in runs:
             check(run)
         check_alike(runs)
-        found = [gather_run(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
-    return Report(ordered(found), gyroscope.__version__)
+        gathered = [gather_run(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
+    return Report(ordered(gathered), gyroscope.__version__)
 
 
 def check(run: Run) -> None:
@@ -64,10 +65,10 @@ def check_alike(runs: Sequence[Run]) -> None:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """What runs are called: their directories, with as many of those above as it takes to tell them apart."""
+    """Names of runs: their directories, with as many of those above as it takes to distinguish them."""
     paths = [run.path.resolve() for run in runs]
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = [str(Path(*path.parts[-depth:])) for path in paths]
+        names = [clean_text(str(Path(*path.parts[-depth:]))) for path in paths]
         if len(set(names)) == len(names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]  # the same run twice
@@ -80,7 +81,7 @@ def ordered(runs: Sequence[RunData]) -> list[RunData]:
 
 
 def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunData:
-    """All that the page says of a run; a live one leaves the distributions to be asked for."""
+    """All that the page shows of a run. A live page asks for distributions one by one, so its data have none."""
     layers = layer_histories(run)
     blocks = {name: np.stack([series_of(run, layer, name) for layer in run.layers]) for name in OVER_LAYERS}
     return RunData(
@@ -91,7 +92,7 @@ def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunD
         steps=run.steps,
         series={**over_layers(blocks), "update_bound": update_bound(bound_of(layers), run.steps)},
         groups=groups(run),
-        layers=[_layer(run, reading, live) for reading in layers],
+        layers=[_layer(run, history, live) for history in layers],
         plane=plane(layers),
         stability=stability(layers),
         config=run.config,
@@ -101,10 +102,10 @@ def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunD
 
 
 def findings_data(run: Run) -> dict[str, Any]:
-    """What is said of a run, which changes as it goes on: verdicts, marks and notes."""
+    """What changes as a run goes on: findings, marks and notes."""
     diagnosis = run.diagnose()
-    verdicts = [_verdict(verdict) for verdict in diagnosis]
-    return {"verdicts": verdicts, "marks": _marks(layer_histories(run), diagnosis), "notes": run.notes}
+    findings = [_finding(finding) for finding in diagnosis]
+    return {"verdicts": findings, "marks": _marks(layer_histories(run), diagnosis), "notes": run.notes}
 
 
 def series_of(run: Run, layer: str, name: str) -> Array:
@@ -118,7 +119,9 @@ def series_of(run: Run, layer: str, name: str) -> Array:
 def over_layers(blocks: Mapping[str, Array]) -> Series:
     """What the page shows of all layers together, from blocks (layers, samples) by name."""
     return {
-        f"{name}.{one}": quantile(blocks[name], QUANTILES[one]) for name, ones in OVER_LAYERS.items() for one in ones
+        f"{name}.{level}": quantile(blocks[name], QUANTILES[level])
+        for name, levels in OVER_LAYERS.items()
+        for level in levels
     }
 
 
@@ -128,16 +131,18 @@ def quantile(block: Array, q: float) -> Array:
     >>> quantile(np.array([[1.0, np.nan], [3.0, np.inf]]), 0.5)
     array([ 2., nan])
     """
-    ranked = np.sort(np.where(np.isfinite(block), block, np.nan), axis=0)  # NaN come last
+    # Not np.nanquantile, which calls Python for each column and takes seconds for a long run. NaN are sorted last.
+    ranked = np.sort(np.where(np.isfinite(block), block, np.nan), axis=0)
     place = q * np.maximum(np.isfinite(ranked).sum(0) - 1, 0)
     below = np.floor(place).astype(int)
     columns = np.arange(block.shape[1])
-    low, high = ranked[below, columns], ranked[np.ceil(place).astype(int), columns]
+    low = ranked[below, columns]
+    high = ranked[np.ceil(place).astype(int), columns]
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _layer(run: Run, reading: LayerHistory, live: bool) -> LayerData:
-    layer = run.layer(reading.name)
+def _layer(run: Run, history: LayerHistory, live: bool) -> LayerData:
+    layer = run.layer(history.name)
     return LayerData(
         name=layer.name,
         shape=layer.shape,
@@ -145,8 +150,8 @@ def _layer(run: Run, reading: LayerHistory, live: bool) -> LayerData:
         vectors=layer.vectors,
         fan_in=layer.fan_in,
         group=layer.group,
-        summary=summary(reading),
-        spread=spread(reading),
+        summary=summary(history),
+        spread=spread(history),
         distributions={} if live else distributions(run, layer.name),
         series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
     )
@@ -154,15 +159,15 @@ def _layer(run: Run, reading: LayerHistory, live: bool) -> LayerData:
 
 def groups(run: Run) -> list[GroupData]:
     """One for each of the optimizer's groups; without series where none of its layers was measured."""
-    said = run.config.get("groups")
-    known = said if isinstance(said, list) else []
+    stored = run.config.get("groups")
+    known = stored if isinstance(stored, list) else []
     layers = [run.layer(name) for name in run.layers]
-    found = []
+    shown = []
     for number in range(max([len(known), *(layer.group + 1 for layer in layers)])):
         names = [layer.name for layer in layers if layer.group == number]
-        series = {one: series_of(run, names[0], one) for one in ("lr", "weight_decay")} if names else {}
-        found.append(GroupData(_rule(known[number] if number < len(known) else None), len(names), series))
-    return found
+        series = {key: series_of(run, names[0], key) for key in ("lr", "weight_decay")} if names else {}
+        shown.append(GroupData(_rule(known[number] if number < len(known) else None), len(names), series))
+    return shown
 
 
 def _rule(group: Any) -> str:
@@ -174,24 +179,25 @@ def _rule(group: Any) -> str:
         return str(group.get("optimizer", "unknown"))
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}  # JSON has lists
     options = (f"{key}={value}" for key, value in known.items() if key != "name" and value is not False)
-    shown, optimizer = f"{rule.get('name')}({', '.join(options)})", group.get("optimizer")
+    shown = f"{rule.get('name')}({', '.join(options)})"
+    optimizer = group.get("optimizer")
     return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"
 
 
-def _verdict(verdict: Any) -> VerdictData:
-    return VerdictData(
-        kind=verdict.kind,
-        severity=verdict.severity,
-        sentence=verdict.sentence,
-        remedy=verdict.remedy,
-        layers=verdict.layers,
-        evidence=dict(verdict.evidence),
-        panel=PANELS.get(verdict.kind, "equilibrium"),
+def _finding(finding: Finding) -> FindingData:
+    return FindingData(
+        kind=finding.kind,
+        severity=finding.severity,
+        sentence=finding.sentence,
+        remedy=finding.remedy,
+        layers=finding.layers,
+        evidence=dict(finding.evidence),
+        panel=PANELS.get(finding.kind, "equilibrium"),
     )
 
 
 def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[Mark]:
-    settled = sorted(reading.settled_at for reading in layers if np.isfinite(reading.settled_at))
+    settled = sorted(history.settled_at for history in layers if np.isfinite(history.settled_at))
     marks = [Mark(settled[len(layers) // 2], "settled")] if len(settled) > len(layers) // 2 else []
-    fallen = [verdict.evidence["step"] for verdict in diagnosis if verdict.kind == "fell_out"]
+    fallen = [finding.evidence["step"] for finding in diagnosis if finding.kind == "fell_out"]
     return marks + [Mark(step, "fell out") for step in fallen]

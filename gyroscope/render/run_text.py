@@ -1,6 +1,7 @@
-"""A report in a terminal: the verdict and the table of layers."""
+"""A report in a terminal: the findings and the table of layers."""
 
 from collections.abc import Iterator
+from math import isfinite
 from textwrap import fill
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -19,7 +20,7 @@ HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ
 
 
 class ReportText:
-    """Runs for people, the healthiest first: what is the matter, what to do, and each layer in a line."""
+    """Runs in a terminal, the healthiest first: findings with their remedies, and each layer in a line."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -38,11 +39,11 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
     for rule in dict.fromkeys(group.rule for group in run.groups if group.layers):
         yield Text(rule, style="dim")
     yield Text("")
-    for verdict in run.verdicts:
-        mark = next(mark for severity, mark in MARKS.items() if severity == verdict.severity)
-        yield Text.assemble((mark, STYLES[verdict.severity]), " ", _filled(verdict.sentence, width, "  ")[2:])
-        if verdict.remedy:
-            yield Text(_filled("→ " + verdict.remedy, width, "  ", hang=2), style="dim")
+    for finding in run.verdicts:
+        mark = next(mark for severity, mark in MARKS.items() if severity == finding.severity)
+        yield Text.assemble((mark, STYLES[finding.severity]), " ", _filled(finding.sentence, width, "  ")[2:])
+        if finding.remedy:
+            yield Text(_filled("→ " + finding.remedy, width, "  ", hang=2), style="dim")
     yield from (Text(_filled("• " + note, width, ""), style="dim") for note in run.notes)
     yield Text("")
     yield _table(run)
@@ -61,7 +62,18 @@ def _table(run: RunData) -> Table:
 
 
 def _row(layer: LayerData) -> list[str]:
-    one = layer.summary
-    numbers = (one.rotation, one.rotation_ratio, one.norm, one.norm_ratio, one.decay_ratio, one.imbalance)
-    settled = f"{one.settled_at:,.0f}" if one.settled_at == one.settled_at else "–"
-    return [layer.name, *(sig(number) if number == number else "–" for number in numbers), settled]
+    line = layer.summary
+    # A layer that was not measured and a layer whose numbers are not finite must not look the same.
+    missing = "not finite" if line.diverged else "–"
+    return [
+        layer.name,
+        _number(line.rotation, missing),
+        _number(line.rotation_ratio),
+        _number(line.norm, missing),
+        *(_number(value) for value in (line.norm_ratio, line.decay_ratio, line.imbalance)),
+        f"{line.settled_at:,.0f}" if isfinite(line.settled_at) else "–",
+    ]
+
+
+def _number(value: float, missing: str = "–") -> str:
+    return sig(value) if isfinite(value) else missing

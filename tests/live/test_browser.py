@@ -16,6 +16,7 @@ from gyroscope.render.run_page import page
 from gyroscope.store import Sample, open_run
 from tests.render import make
 from tests.render.browser import Tab, launch, missing
+from tests.render.test_data import diverging
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
@@ -160,6 +161,17 @@ def test_the_table_sorts_and_filters(imbalanced):
     assert all("conv2" in name for name in names)
     assert tab.page.inner_text("#table-count") == "2 of 5 rows"
     assert tab.wrong == []
+
+
+def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_path):
+    diverging(tmp_path / "lost")
+    tab = opened(browser, tmp_path, ["lost"])
+    assert "not finite" in tab.page.inner_text("#verdict")
+    assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=rotation]") == "not finite"
+    assert tab.page.inner_text("#layers-table tbody tr:first-child td[data-key=norm]") == "not finite"
+    assert "not finite" not in tab.page.inner_text("#layers-table tbody tr:nth-child(2)")
+    assert tab.wrong == []
+    tab.close()
 
 
 def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):

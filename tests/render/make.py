@@ -104,6 +104,14 @@ def layer_sample(x, scalars):
     return LayerSample(statistics, np.array(scalars, np.float32), histograms, extremes)
 
 
+def not_finite(sample):
+    """The same sample with what a tracker stores when weights or gradients are not finite: all but the rates is NaN."""
+    scalars = sample.scalars.copy()
+    scalars[: PER_LAYER.index("lr")] = np.nan
+    statistics = np.full_like(sample.statistics, np.nan)
+    return LayerSample(statistics, scalars, np.zeros_like(sample.histograms), np.full_like(sample.extremes, -1))
+
+
 def writer(path, story):
     rule = {"name": type(story.rule).__name__, **vars(story.rule)}
     group = {"optimizer": type(story.rule).__name__, "rule": rule, "lr": story.rule.lr}

@@ -93,6 +93,7 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
             assert same([one.pop("decay_ratio")], [run.series(layer["name"], "lambda_e", "q50")[window].mean() / 0.5])
             assert same([one.pop("imbalance") * layer["spread"]["noise"]], [(high / low).mean()])
             assert one.pop("dead_vectors") == 0 == one.pop("frozen_share")
+            assert one.pop("diverged") is False
             settled = one.pop("settled_at")
             assert settled is None or settled in run.steps
             assert not one
@@ -190,6 +191,30 @@ def test_quantiles_leave_out_what_is_not_finite():
     for q in (0.0, 0.05, 0.5, 1.0):
         np.testing.assert_allclose(quantile(block, q), np.nanquantile(block, q, axis=0))
     assert np.isnan(quantile(np.full((2, 1), np.inf), 0.5))
+
+
+def diverging(path, layers=(0,)):
+    """A run in which some layers' numbers are not finite from step 150 on."""
+    story = make.healthy(**make.SMALL)
+    with make.writer(path, story) as writer:
+        for step, samples in make.samples(story):
+            lost = [
+                make.not_finite(sample) if step >= 150 and i in layers else sample for i, sample in enumerate(samples)
+            ]
+            writer.put(make.Sample(step, 1.7e9 + step, dict(enumerate(lost))))
+    return path
+
+
+def test_a_layer_whose_numbers_are_not_finite_shows_none_of_its_earlier_ones(tmp_path):
+    run = data_of(diverging(tmp_path / "lost"))["runs"][0]
+    lost, well = (layer["summary"] for layer in run["layers"])
+    assert lost.pop("diverged") is True
+    assert well["diverged"] is False
+    assert {key for key, value in lost.items() if value is not None} <= {"settled_at"}
+    assert well["rotation"] > 0
+    assert run["verdicts"][0]["kind"] == "diverged"
+    assert run["verdicts"][0]["panel"] == "table"
+    assert run["verdicts"][0]["layers"] == [make.NAMES[0]]
 
 
 def test_a_run_without_samples_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from gyroscope.render import gather
 from gyroscope.render.run_page import page
 from gyroscope.store import Quantity, Writer
 from tests.render import make
+from tests.render.test_data import diverging
 
 
 def run(capsys, *argv):
@@ -52,6 +53,14 @@ def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
         assert verdict.sentence in words
         assert verdict.remedy in words
     assert all(name in printed for name in make.NAMES[:2])
+
+
+def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
+    code, printed, _ = run(capsys, "report", diverging(tmp_path / "lost"), "--text")
+    assert code == 0
+    line = next(line for line in printed.splitlines() if line.startswith(make.NAMES[0]))
+    assert line.count("not finite") == 2
+    assert not any(line.startswith(make.NAMES[1]) and "not finite" in line for line in printed.splitlines())
 
 
 def test_json_is_what_the_page_holds(path, capsys):
