@@ -29,7 +29,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        known = os.stat(path)  # of the target, where the path is a link
+        # Of the target, where the path is a link.
+        known = os.stat(path)
     except FileNotFoundError:
         known = None
     if known is not None and not stat.S_ISREG(known.st_mode):
@@ -49,9 +50,11 @@ def _replace(target: Path, text: str, known: os.stat_result | None) -> None:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w", encoding="utf-8") as stream:
             stream.write(text)
             if known is not None:
-                with suppress(OSError, AttributeError):  # only root may give a file away; Windows has no owners
+                # Only root may give a file away; Windows has no owners.
+                with suppress(OSError, AttributeError):
                     os.chown(partial, known.st_uid, known.st_gid)
-                os.chmod(partial, stat.S_IMODE(known.st_mode))  # after chown, which clears special bits
+                # After chown, which clears special bits.
+                os.chmod(partial, stat.S_IMODE(known.st_mode))
         os.replace(partial, target)
     except BaseException:
         with suppress(OSError):

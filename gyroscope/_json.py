@@ -82,6 +82,7 @@ class _Encoder:
             return json.dumps(float(value)) if self.keep_non_finite or math.isfinite(value) else "null"
         if isinstance(value, str | PurePath):
             return _string(str(value))
+        # Beyond this depth only containers are cut off; numbers and text above are cheap.
         if depth < DEEPEST:
             if isinstance(value, np.ndarray):
                 return self._array(value, depth)

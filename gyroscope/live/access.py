@@ -29,7 +29,8 @@ def access_middleware(token: str | None) -> list[Middleware]:
         check = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES, www_redirect=False)
     else:
         check = Middleware(TokenMiddleware, token=token)
-    return [Middleware(HeadersMiddleware), check]  # headers first: refusals have them too
+    # Headers first: refusals have them too.
+    return [Middleware(HeadersMiddleware), check]
 
 
 class HeadersMiddleware:

@@ -58,7 +58,8 @@ class FollowedRun:
         """Read new samples; False where what was read before is not part of the run any more."""
         before = self.run.total
         new = self.run.refresh()
-        if self.run.total != before + new:  # the run was resumed, and steps were measured again
+        # The run was resumed, and steps were measured again.
+        if self.run.total != before + new:
             return False
         if self.run.stride != self.stride or self.run.layers != self.layers:
             return False
@@ -106,9 +107,11 @@ class Feed:
         self._followed: FollowedRun | None = None
         self._reading = 0
         self._read_at = 0.0
-        self._findings = ""  # as JSON
+        # As JSON.
+        self._findings = ""
         self._findings_number = 0
-        self._judged: tuple[str, int, int] | None = None  # status, samples and reading of the last diagnosis
+        # Status, samples and reading of the last diagnosis.
+        self._judged: tuple[str, int, int] | None = None
         self._judge_at = 0.0
         self._last_update: tuple[Position, Position, str] | None = None
 
@@ -163,6 +166,7 @@ class Feed:
         self._read_at = now
         try:
             status = (self.path / FILE).stat()
+            # Device and inode: a run that was deleted and made again has the same path.
             identity = (status.st_dev, status.st_ino)
             if self._followed is None or self._followed.identity != identity or not self._followed.read_on():
                 self.close()

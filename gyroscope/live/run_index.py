@@ -74,6 +74,7 @@ class RunIndex:
 
     def _listed(self, id: str, path: Path) -> ListedRun:
         """Read again only where the file changed, or a run that was running may have stopped."""
+        # New samples are in the write-ahead log long before the file itself changes.
         changed = tuple(_changed_at(path / (FILE + end)) for end in ("", "-wal"))
         known = self._known.get(id)
         if known is not None and known[0] == changed and known[1].status != "running":
@@ -85,7 +86,8 @@ class RunIndex:
     def _read(self, id: str, path: Path) -> ListedRun:
         name = self.name(path)
         try:
-            with open_run(path) as run:  # reads which samples there are, not what they hold
+            # Reads which samples there are, not what they hold.
+            with open_run(path) as run:
                 step = int(run.steps[-1]) if run.total else 0
                 return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat)
         except (RunError, OSError) as error:

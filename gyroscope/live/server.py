@@ -123,12 +123,14 @@ class RunServer:
         last: list[str] = []
         while not self.stopping():
             updates = await run_in_threadpool(_updates, feeds, positions)
-            if updates and updates != last:  # the same problem is sent once
+            # The same problem is sent once.
+            if updates and updates != last:
                 last = updates
                 yield "".join(f"data: {update}\n\n" for update in updates)
             elif not updates:
                 yield ": nothing new\n\n"
-            for _ in range(5):  # five looks per tick at whether to end
+            # Five looks per tick at whether to end.
+            for _ in range(5):
                 await asyncio.sleep(TICK / 5)
                 if self.stopping() or await request.is_disconnected():
                     return
@@ -140,6 +142,7 @@ class RunServer:
             return feeds
         query = request.query_params
         step = query.get("step", "")
+        # 18 digits fit into 64 bits.
         if not feeds or not step.isdecimal() or len(step) > 18:
             return JSONResponse({"error": "Name a run, a layer, a quantity and a step."}, 400)
         wanted = partial(feeds[0].distribution, query.get("layer", ""), query.get("quantity", ""), int(step))
@@ -162,6 +165,7 @@ class RunServer:
 
     async def _feeds(self, request: Request) -> list[Feed] | Response:
         """The runs that a request names, or the answer that one of them is unknown."""
+        # Each run once, in the order of the request.
         ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
         try:
             return await run_in_threadpool(lambda: [self._feed(id) for id in ids])
@@ -233,5 +237,6 @@ def _positions(request: Request, count: int) -> list[Position]:
 
 def application(index: RunIndex, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
     """The server; with a token, only for those who have it."""
+    # Level 2 of gzip: a page of a megabyte must not hold up a machine that trains.
     middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
     return Starlette(routes=RunServer(index, stopping).routes(), middleware=middleware)

@@ -41,7 +41,7 @@ def watch(
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:
         server.run(sockets=[bound])
-    except KeyboardInterrupt:  # uvicorn passes it on once it has ended
+    except KeyboardInterrupt:  # uvicorn raises it again once it has ended
         pass
     finally:
         bound.close()
@@ -64,9 +64,11 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ValueError(f"there is no address {host!r} on this machine: {error.strerror or error}") from None
     bound = socket.socket(family, kind, protocol)
     try:
+        # Or a port would be refused for a minute after a server has ended.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(place)
-        bound.listen()  # a browser that comes before the server is ready waits
+        # A browser that comes before the server is ready waits.
+        bound.listen()
     except OSError as error:
         bound.close()
         raise ValueError(

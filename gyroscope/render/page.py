@@ -35,6 +35,7 @@ def standalone(title: str, body: str, *, script: str, style: str = "", packed: M
     """
     head = f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
     head += f"<style>{theme.style()}{style}</style>"
+    # Of type text/plain: the browser keeps the text and neither runs nor shows it.
     data = [
         f'<script type="text/plain" id="packed-{name}">{pack(text)}</script>' for name, text in (packed or {}).items()
     ]
@@ -70,7 +71,8 @@ def asset(name: str) -> str:
 
 def plotly() -> str:
     """Plotly's own script, from its Python package."""
-    from plotly.offline import get_plotlyjs  # heavy, and only pages need it
+    # Heavy, and only pages need it.
+    from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
 

@@ -71,11 +71,13 @@ def names_of(runs: Sequence[Run]) -> list[str]:
         names = [clean_text(str(Path(*path.parts[-depth:]))) for path in paths]
         if len(set(names)) == len(names):
             return names
-    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]  # the same run twice
+    # The same run twice.
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
 def ordered(runs: Sequence[RunData]) -> list[RunData]:
     """The healthiest run, the least healthy, then the others from better to worse."""
+    # The two ends first: whoever compares many runs looks at these.
     best = sorted(runs, key=lambda run: run.score)
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
 
@@ -177,7 +179,8 @@ def _rule(group: Any) -> str:
     rule = group.get("rule")
     if not isinstance(rule, Mapping):
         return str(group.get("optimizer", "unknown"))
-    known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}  # JSON has lists
+    # JSON has lists.
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}
     options = (f"{key}={value}" for key, value in known.items() if key != "name" and value is not False)
     shown = f"{rule.get('name')}({', '.join(options)})"
     optimizer = group.get("optimizer")

@@ -40,6 +40,7 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
         yield Text(rule, style="dim")
     yield Text("")
     for finding in run.verdicts:
+        # MARKS has a narrower type of keys than the plain text of a report.
         mark = next(mark for severity, mark in MARKS.items() if severity == finding.severity)
         yield Text.assemble((mark, STYLES[finding.severity]), " ", _filled(finding.sentence, width, "  ")[2:])
         if finding.remedy:
@@ -56,7 +57,8 @@ def _filled(text: str, width: int, indent: str, hang: int = 0) -> str:
 
 def _table(run: RunData) -> Table:
     drawn = table(HEADER, [_row(layer) for layer in run.layers])
-    drawn.columns[0].overflow = "fold"  # a name is worth two lines, not an ellipsis
+    # A name is worth two lines, not an ellipsis.
+    drawn.columns[0].overflow = "fold"
     drawn.columns[0].min_width = min(LONGEST, max(len(layer.name) for layer in run.layers))
     return drawn
 

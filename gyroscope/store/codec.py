@@ -71,7 +71,8 @@ class EncodedSample:
 def encode(sample: Sample, layout: BlobLayout) -> EncodedSample:
     """Blobs of a sample; raises `ValueError` when an array does not have the shape that the quantities need."""
     layers = tuple(_blobs(int(index), layer, layout) for index, layer in sample.layers.items())
-    return EncodedSample(int(sample.step), float(sample.time) + 0.0, layers)  # + 0.0: SQLite does not keep -0.0
+    # + 0.0: SQLite does not keep -0.0.
+    return EncodedSample(int(sample.step), float(sample.time) + 0.0, layers)
 
 
 def _blobs(index: int, layer: LayerSample, layout: BlobLayout) -> LayerBlobs:
@@ -84,6 +85,7 @@ def _blobs(index: int, layer: LayerSample, layout: BlobLayout) -> LayerBlobs:
     if layer.raw is not None:
         count = np.shape(layer.raw)[-1]
         values = _block(layer.raw, "<f4", (n, count), "raw")
+        # A blob for each quantity: a reader asks for one of them, and checks what it reads.
         raw = tuple(values[4 * count * i : 4 * count * (i + 1)] for i in range(n))
     # Most bins are empty: zlib's fastest level reduces a histogram to a twentieth.
     return LayerBlobs(index, statistics + scalars, zlib.compress(histograms, 1), extremes, raw)
@@ -98,6 +100,7 @@ def _block(array: npt.ArrayLike, kind: str, shape: tuple[int, ...], name: str) -
 
 def decode_numbers(blobs: Sequence[bytes | None], width: int) -> Float32:
     """(samples, width) numbers; NaN where there is no blob."""
+    # One join and one conversion for all samples: a loop over blobs would take most of the time of a report.
     missing = np.full(width, np.nan, "<f4").tobytes()
     numbers = np.frombuffer(b"".join([missing if blob is None else blob for blob in blobs]), "<f4")
     return numbers.reshape(len(blobs), width).astype(np.float32, copy=False)

@@ -22,7 +22,8 @@ NETWORK_FILESYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", 
 NETWORK_FILESYSTEMS |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
 """Filesystems whose other machines do not see the shared memory that write-ahead logging keeps beside the file."""
 
-REMEDIES = {  # by the beginning of SQLite's name for the error
+# By the beginning of SQLite's name for the error.
+REMEDIES = {
     "SQLITE_NOTADB": "is not a run: it is no SQLite database. Give the directory that the tracker made",
     "SQLITE_CORRUPT": "is damaged. Restore a copy, or save what is left with `sqlite3 run.sqlite .recover`",
     "SQLITE_BUSY": "is locked by another program. Close that program and try again",
@@ -195,7 +196,8 @@ def _start_log(file: Path) -> str | None:
     with closing(connect(file, "rw")) as connection:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            connection.execute("BEGIN IMMEDIATE")  # only now the log and its shared memory are made
+            # Only now the log and its shared memory are made.
+            connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
         except sqlite3.OperationalError as error:
             if name_of(error).startswith("SQLITE_BUSY"):
@@ -208,7 +210,8 @@ def filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | No
     """Type of the filesystem that `path` lies on, as Linux names it; None where the system does not say."""
     target = str(path.resolve())
     kind = None
-    longest = ""  # of the mount points that contain the path; the one mounted last hides an equal one before it
+    # Of the mount points that contain the path; the one mounted last hides an equal one before it.
+    longest = ""
     with suppress(OSError):
         for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             _, point, name, *_ = line.split(" ")

@@ -36,6 +36,7 @@ def _blocks(run: "Run") -> Iterator[Block]:
             block = np.full((len(steps), len(STATISTICS)), np.nan)
             for i, stat in enumerate(STATISTICS if quantity.per_vector else STATISTICS[:1]):
                 block[:, i] = run.series(layer, name, stat)
+            # A quantity that a layer never had would be a table of empty cells.
             there = ~np.isnan(block).all(axis=1)
             if there.any():
                 yield layer, name, steps[there], block[there]

@@ -68,6 +68,7 @@ class Follower:
         """One transaction, so that everything read in it is of the same moment; errors become `RunError`."""
         with self._lock, run_errors(self.file):
             try:
+                # Without it each SELECT would see the database at another moment.
                 self.connection.execute("BEGIN")
                 yield self.connection
             finally:
@@ -80,12 +81,14 @@ class Follower:
             self.state = read_state(connection, self._version)
             new = self._samples(connection, "WHERE id > ? ORDER BY id", self._cursor)
             if len(new):
+                # Steps that only grow extend what is known; anything else means that the run was resumed.
                 if np.all(np.diff(np.concatenate([self.samples[-1:], new])["step"]) > 0):
                     self.samples = np.concatenate([self.samples, new])
-                else:  # the run was resumed, and steps were measured again
+                else:
                     self._forget()
                     self.samples = self._samples(connection, "ORDER BY step")
                 self._cursor = int(new["id"][-1])
+            # A damaged page of the table can lose rows without any other sign.
             if self.state.samples not in (None, len(self.samples)):
                 raise ValueError(f"{self.state.samples} samples were written and {len(self.samples)} are left")
             self._thin()
@@ -180,7 +183,8 @@ class Follower:
         absent = []
         rows = self._join(connection, table, column_list(table, self._version, without="key"), layer, ids)
         for number, (*blobs, stored) in zip(ids.tolist(), rows, strict=True):
-            if blobs[0] is None:  # no row
+            # No row.
+            if blobs[0] is None:
                 absent.append(number)
                 found.append(None)
             else:
@@ -204,6 +208,7 @@ class Follower:
         self, connection: sqlite3.Connection, table: str, columns: str, layer: int, ids: Int64
     ) -> Iterator[tuple[Any, ...]]:
         """Columns of a layer's rows in the given samples, in their order; None where there is no row."""
+        # The ids go in as one JSON array: SQLite allows a limited number of parameters.
         return connection.execute(
             f"SELECT {columns} FROM json_each(?) AS wanted LEFT JOIN {table} AS stored "
             f"ON stored.key = (wanted.value << {LAYER_BITS} | ?) ORDER BY wanted.key",

@@ -84,7 +84,8 @@ def write_layer(connection: sqlite3.Connection, index: int, layer: LayerInfo) ->
     shape = json.dumps([int(size) for size in layer.shape])
     numbers = [int(n) for n in (layer.axis, layer.group_size, layer.vectors, layer.fan_in, layer.group)]
     columns = (index, layer.name, shape, layer.granularity, *numbers, layer.rule, rows)
-    _insert(connection, "layer", columns, otherwise="OR REPLACE")  # after a failure it may come again
+    # After a failure it may come again.
+    _insert(connection, "layer", columns, otherwise="OR REPLACE")
 
 
 def read_layers(connection: sqlite3.Connection, version: int) -> list[tuple[int, LayerInfo]]:
@@ -117,6 +118,7 @@ def write_note(connection: sqlite3.Connection, now: float, text: str) -> None:
 
 
 def _insert(connection: sqlite3.Connection, table: str, columns: tuple[Value, ...], otherwise: str = "") -> None:
+    # `id` is a column like others here: a row that is found under another id does not match its checksum.
     marks = ", ".join("?" * len(TABLES[table]))
     connection.execute(f"INSERT {otherwise} INTO {table} VALUES ({marks})", (*columns, row_checksum(columns)))
 

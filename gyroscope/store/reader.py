@@ -44,6 +44,7 @@ class Run:
         if most is not None and most < 1:
             raise ValueError(f"most is {most}: give the number of samples to read at most, or None for all.")
         self._source = Follower(path, most)
+        # A run that is forgotten, not closed, closes its file too.
         self._close = weakref.finalize(self, self._source.connection.close)
         self.path = self._source.file.parent
         self.quantities: dict[str, Quantity] = {item.name: item for item in self._source.layout.quantities}
@@ -216,7 +217,8 @@ class Run:
 
 
 def _wide(numbers: npt.NDArray[np.float32]) -> Float64:
-    with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN, which a damaged file may hold
+    # NumPy warns about signalling NaN, which a damaged file may hold.
+    with np.errstate(invalid="ignore"):
         return numbers.astype(np.float64)
 
 

@@ -21,6 +21,7 @@ APPLICATION_ID = 0x4779726F
 STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
 """Over the vectors of a layer, NaN left out; qNN is a quantile in percent."""
 
+# Half octaves from 2^-48 to 2^16 cover what a float32 network has, from frozen weights to a diverged one.
 BINS = 128
 LAYER_BITS = 20
 """A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing."""

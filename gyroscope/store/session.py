@@ -68,6 +68,7 @@ class OpenedRun:
 
 def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping[str, Any], resume: bool) -> OpenedRun:
     """Make a run, or resume the one that is there; everything that can be refused is refused here."""
+    # First of all: encoding calls the user's code, which may be slow, and holds no lock meanwhile.
     text = dumps({**provenance(), **config}, keep_non_finite=True)
     if file.name != FILE:
         raise RunError(f"{file} is a file, but a run is a directory. Choose another path.")
@@ -76,6 +77,7 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
         with closing(connect(file, "rwc")) as connection:
             if not is_empty(connection):
                 _check_resumable(connection, file, quantities, resume)
+        # Before the transaction: SQLite changes the kind of journal only outside of one.
         warning = start_journal(file)
         with closing(connect(file, "rw")) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -127,9 +129,11 @@ def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Seq
 
 
 def _is_alive(pid: int) -> bool:
-    if os.name != "posix":  # elsewhere signal 0 is a real signal
+    # Elsewhere signal 0 is a real signal.
+    if os.name != "posix":
         return False
     try:
+        # Signal 0 is sent to nobody; only its errors matter.
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
@@ -145,7 +149,8 @@ def provenance() -> dict[str, Any]:
     ['commit', 'versions']
     """
     versions = {"python": platform.python_version(), "numpy": np.__version__, "gyroscope": gyroscope.__version__}
-    torch = sys.modules.get("torch")  # not imported: the store works without it
+    # Not imported: the store works without it.
+    torch = sys.modules.get("torch")
     if torch is not None:
         versions["torch"] = str(getattr(torch, "__version__", "unknown"))
     return {"versions": versions, "commit": _commit()}

@@ -66,7 +66,8 @@ class WriterConnection:
         self._identity = file_identity(file)
         self._session = session
         self._connection: sqlite3.Connection | None = None
-        self._samples = 0  # in the database, once connected
+        # In the database, once connected.
+        self._samples = 0
         self._status = "running"
 
     def store(self, items: Iterable[Storable], dropped: int) -> None:
@@ -82,6 +83,7 @@ class WriterConnection:
             (self._samples,) = self._connection.execute("SELECT count(*) FROM sample").fetchone()
         now = time.time()
         with self._connection as connection:
+            # IMMEDIATE takes the lock for writing at once: a locked database fails here and not half way.
             connection.execute("BEGIN IMMEDIATE")
             for item in items:
                 self._write(connection, item, now)
@@ -98,7 +100,8 @@ class WriterConnection:
         """Move the log into the file and, unless a reader is connected, leave one plain file with nothing beside it."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA busy_timeout = 200")  # a reader may stay for hours
+                # A reader may stay for hours.
+                self._connection.execute("PRAGMA busy_timeout = 200")
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 self._connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self.disconnect()
@@ -117,6 +120,7 @@ class WriterConnection:
         for (id,) in connection.execute("SELECT id FROM sample WHERE step = ?", (sample.step,)).fetchall():
             _delete_sample(connection, id)
             self._samples -= 1
+        # AUTOINCREMENT's own counter. The checksum needs the id before there is a row.
         (last,) = connection.execute(
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'sample'"
         ).fetchone()
@@ -137,6 +141,7 @@ class WriterConnection:
 
 
 def _delete_sample(connection: sqlite3.Connection, id: int) -> None:
+    # All layers of a sample have keys in this range.
     keys = (row_key(id, 0), row_key(id + 1, 0))
     for table in ("measurement", "distribution", "vectors"):
         connection.execute(f"DELETE FROM {table} WHERE key >= ? AND key < ?", keys)

@@ -77,12 +77,14 @@ class Writer:
             finish=self._connection.finish,
         )
         self._counting = threading.Lock()
-        self._unsaved = 0  # samples that were taken and are neither stored nor dropped
+        # Samples that were taken and are neither stored nor dropped.
+        self._unsaved = 0
         self._dropped = 0
         self._closing = False
         self._failure: str | None = None
         self._failure_stored = False
         self._warned = False
+        # A program that never closes its writer must not lose the last half second.
         atexit.register(self._at_exit)
         if opened.warning is not None:
             self.note(opened.warning)
@@ -114,12 +116,14 @@ class Writer:
         if not self._worker.usable:
             return
         self._count(unsaved=1)
-        size = min(_size(sample), CAPACITY)  # a larger sample is stored too, when no other waits
+        # A larger sample is stored too, when no other waits.
+        size = min(_size(sample), CAPACITY)
         if not self._worker.put(sample, size=size, timeout=WAIT):
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
                 self._failure = f"{self._file} is written too slowly, and samples are dropped."
-                self._failure_stored = True  # not as a note: the count of dropped samples is shown as one
+                # Not as a note: the count of dropped samples is shown as one.
+                self._failure_stored = True
         self._warn()
 
     def flush(self) -> bool:
@@ -133,6 +137,7 @@ class Writer:
         if not self._worker.usable:
             return
         self._closing = True
+        # An item like others: it is tried again like them, and is committed after all samples.
         self._worker.put(End(status), always=True)
         done = self._worker.close(LONGEST)
         atexit.unregister(self._at_exit)
@@ -203,7 +208,8 @@ class Writer:
     def _retry_after(self, error: BaseException) -> float | None:
         """Seconds until the next attempt; None gives the items up."""
         locked = name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-        if not isinstance(error, (sqlite3.OperationalError, OSError)):  # too many threads, or Python is ending
+        # Too many threads, or Python is ending.
+        if not isinstance(error, (sqlite3.OperationalError, OSError)):
             if not self._closing:
                 self._fail(f"{self._file} cannot be written in the background: {error}.")
             return None
