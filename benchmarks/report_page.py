@@ -17,6 +17,7 @@ from synthetic_runs import LAYERS, write_run
 
 from gyroscope.render import gather
 from gyroscope.render.run_page import page
+from gyroscope.store.codec import blob_checksum, row_checksum
 from gyroscope.store.schema import LAYER_BITS
 
 SHORT = 1_000
@@ -32,18 +33,27 @@ def lengthen(source: Path, path: Path, times: int) -> Path:
     path.mkdir()
     with closing(sqlite3.connect(source / "run.sqlite")) as old, closing(sqlite3.connect(path / "run.sqlite")) as new:
         old.backup(new)
+        # Rows made by SQL need checksums too, or they would not be read.
+        new.create_function("row_checksum", -1, lambda *values: row_checksum(values))
+        new.create_function("blob_checksum", -1, blob_checksum)
         ids, steps = new.execute("SELECT max(id), max(step) + 10 FROM sample").fetchone()
         for i in range(1, times):
+            columns = "id + ?1, step + ?2, time, layers, raw_layers"
             new.execute(
-                "INSERT INTO sample SELECT id + ?, step + ?, time FROM sample WHERE id <= ?", (i * ids, i * steps, ids)
+                f"INSERT INTO sample SELECT {columns}, row_checksum({columns}) FROM sample WHERE id <= ?3",
+                (i * ids, i * steps, ids),
             )
-            key = f"((key >> {LAYER_BITS}) + ?) << {LAYER_BITS} | ((key & {(1 << LAYER_BITS) - 1}) + ?) % {LAYERS}"
-            for table, columns in (("measurement", "numbers"), ("distribution", "histograms, extremes")):
+            key = f"((key >> {LAYER_BITS}) + ?1) << {LAYER_BITS} | ((key & {(1 << LAYER_BITS) - 1}) + ?2) % {LAYERS}"
+            for table, blobs in (("measurement", "numbers"), ("distribution", "histograms, extremes")):
                 new.execute(
-                    f"INSERT INTO {table} SELECT {key}, {columns} FROM {table} WHERE key < ?",
+                    f"INSERT INTO {table} SELECT {key}, {blobs}, blob_checksum({key}, {blobs}) FROM {table} WHERE key < ?3",
                     (i * ids, 7 * i, (ids + 1) << LAYER_BITS),
                 )
             new.commit()
+        new.execute("UPDATE session SET samples = ?", (times * ids,))
+        columns = "id, started, heartbeat, status, host, pid, dropped, config, samples"
+        new.execute(f"UPDATE session SET checksum = row_checksum({columns})")
+        new.commit()
     return path
 
 

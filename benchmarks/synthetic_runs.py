@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyroscope.store import BINS, STATISTICS, Layer, LayerSample, Quantity, Sample, Writer
+from gyroscope.store import BINS, STATISTICS, LayerInfo, LayerSample, Quantity, Sample, Writer
 
 LAYERS = 100
 VECTORS = 256
@@ -37,7 +37,7 @@ def writer(path: Path) -> Writer:
     new = Writer(path, quantities=quantities, config={"groups": [{"optimizer": "AdamW", "rule": RULE}]})
     for i in range(LAYERS):
         name = f"blocks.{i // 4}.part{i % 4}.weight"
-        new.add_layer(Layer(name, (VECTORS, FAN_IN), "neuron", 0, 1, VECTORS, FAN_IN, 0, None, None))
+        new.add_layer(LayerInfo(name, (VECTORS, FAN_IN), "neuron", 0, 1, VECTORS, FAN_IN, 0, None, None))
     return new
 
 
