@@ -45,8 +45,9 @@ def lengthen(source: Path, path: Path, times: int) -> Path:
             )
             key = f"((key >> {LAYER_BITS}) + ?1) << {LAYER_BITS} | ((key & {(1 << LAYER_BITS) - 1}) + ?2) % {LAYERS}"
             for table, blobs in (("measurement", "numbers"), ("distribution", "histograms, extremes")):
+                columns = f"{key}, {blobs}"
                 new.execute(
-                    f"INSERT INTO {table} SELECT {key}, {blobs}, blob_checksum({key}, {blobs}) FROM {table} WHERE key < ?3",
+                    f"INSERT INTO {table} SELECT {columns}, blob_checksum({columns}) FROM {table} WHERE key < ?3",
                     (i * ids, 7 * i, (ids + 1) << LAYER_BITS),
                 )
             new.commit()
