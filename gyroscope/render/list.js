@@ -16,7 +16,10 @@
     box.addEventListener("change", () => chosen[box.checked ? "add" : "delete"](run.id));
     const state = cell(run.problem || run.status);
     state.className = run.status === "running" ? "good" : run.problem || run.status === "failed" ? "warn" : "";
-    if (run.problem) one.append(cell(run.name), state, cell(), cell(), cell(), cell(), cell());
+    if (run.problem) { // a sentence, over all columns
+      Object.assign(state, { colSpan: 6, className: "warn sentence" });
+      one.append(cell(run.name), state);
+    }
     else one.append(cell(link), state, cell(number(run.samples)), cell(number(run.step)), cell(run.layers), cell(ago(run.idle)), cell(box));
     return one;
   }
