@@ -1,8 +1,8 @@
-"""The gauge: reads weights, gradients and optimizer state on both sides of a step, and writes to none of them."""
+"""Reads weights, gradients and optimizer state on both sides of a step, and writes to none of them."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -11,13 +11,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gyroscope.measure.config import frozen, rule_or_none
 from gyroscope.measure.layers import Tracked, keeps_norms_by_name, tracked
-from gyroscope.measure.optimizer_state import momentum, second_moment
-from gyroscope.measure.optimizers import usable
-from gyroscope.measure.sums import Watch
-from gyroscope.measure.transfer import Crate, Parcel, ship
+from gyroscope.measure.optimizers import rule_or_none
+from gyroscope.measure.sums import LayerStep, LayerSums, Number, SecondMoment, batches, sum_after, sum_before
+from gyroscope.measure.transfer import HostCopy, SentSums, send_to_host
 from gyroscope.model.selection import Invariance
+
+NAN = float("nan")
+# Where optimizers keep their averages of gradients, and of squared gradients.
+MOMENTUM = ("momentum_buffer", "exp_avg")
+SECOND_MOMENT = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def rank() -> int:
@@ -25,32 +28,32 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
+Rates = list[tuple[Any, Any]]
+RateHistory = list[tuple[Rates, int]]
+"""(lr, weight decay) of every group, and the number of consecutive steps for which they held."""
+
+
 @final
 @dataclass(frozen=True)
-class Reading:
-    """How a layer was read in a sample: whether it has a second moment, and what is known of its momentum.
+class LayerReading:
+    """How a layer was read in a sample.
 
-    `late`: a closure made the gradient within the step, so that it met only the momentum after it; `had_momentum` says
-    whether there was one before.
+    adam: it has a second moment.
+    late: a closure made the gradient within the step, so that it met only the momentum after it.
+    had_momentum: there was a momentum before the step.
+    fan_in, vectors, shape: of the layer when it was read.
     """
 
     adam: bool
     late: bool
     had_momentum: bool
+    fan_in: int
+    vectors: int
+    shape: tuple[int, ...]
 
 
 @final
-@dataclass
-class UnderWay:
-    """A layer between the two sides of a step."""
-
-    watch: Watch
-    grad: Tensor | None
-    had_momentum: bool
-
-
-@final
-class Gauge:
+class StepMeasurement:
     """Measures the watched layers of one optimizer around a step."""
 
     def __init__(
@@ -61,103 +64,251 @@ class Gauge:
         probe: Mapping[str, Invariance] | None = None,
         rows: int | None = None,
     ) -> None:
-        self.model, self.optimizer = model, optimizer
-        self._options = (layers, probe, rows)
-        self._watches: dict[nn.Parameter, Watch] = {}
-        self._seen: tuple[int, ...] = ()
+        self.model = model
+        self.optimizer = optimizer
+        self.layers: dict[nn.Parameter, LayerSums] = {}
+        self._selection = (layers, probe, rows)
+        self.changes: list[str] = []
+        """Sentences about layers that changed their shape, to be noted in the run."""
+        self._names: dict[str, dict[Any, str]] = {}
+        self._seen: list[Any] = []
         self._decoupled: list[bool] = []
-        self._under_way: list[UnderWay] = []
-        self._amp: Tensor | None = None
+        self._steps: list[LayerStep] = []
+        self._scaler: Tensor | None = None
+        self._skipped: Tensor | None = None
+        self.history: RateHistory = []
+        """Rates of the steps since the last sample that was handed over."""
 
     @property
     def sharded(self) -> bool:
         """Whether other processes hold part of what is watched."""
-        return any(watch.layer.pieces.sharded for watch in self._watches.values())
+        return any(sums.layer.pieces.sharded for sums in self.layers.values())
 
     def agreed(self, step: int) -> int:
         """The number of the next step as process 0 knows it, where all must know the same."""
         if not self.sharded:
             return step
-        told = [step]
-        dist.broadcast_object_list(told, src=0)
-        return told[0]
+        numbers = [step]
+        dist.broadcast_object_list(numbers, src=0)
+        return numbers[0]
 
-    def refresh(self) -> list[Tracked]:
-        """Look for parameters that came or went since the last time; those that are new."""
-        present = tuple(id(p) for group in self.optimizer.param_groups for p in group["params"])
-        if present == self._seen:
+    def refresh(self, step: int = 0) -> list[Tracked]:
+        """Look for parameters that came, went or changed their shape since the last time; those that are new."""
+        # The shape too: pruning and growing methods put another tensor into the `.data` of the same parameter.
+        seen = [(id(p), p.shape, p.dtype, p.device) for group in self.optimizer.param_groups for p in group["params"]]
+        if seen == self._seen:
             return []
-        old, self._seen = self._watches, present
-        found = tracked(self.model, self.optimizer, *self._options)
+        self._seen = seen
+        selected = tracked(self.model, self.optimizer, *self._selection)
         # Of what no other process holds a part, process 0 has the same as all others.
-        found = [layer for layer in found if layer.pieces.sharded or rank() == 0]
-        new = [layer for layer in found if layer.parameter not in old]
-        self._watches = {layer.parameter: old.get(layer.parameter, Watch(layer)) for layer in found}
-        for layer in found:
-            self._watches[layer.parameter].layer = layer  # its group may have another number now
+        selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
+        old = {p: sums for p, sums in self.layers.items() if sums.shape == p.shape}
+        self.layers = {
+            layer.parameter: LayerSums(layer, old[layer.parameter].copy if layer.parameter in old else None)
+            for layer in selected
+        }
+        batches(list(self.layers.values()))
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
         norms_kept = keeps_norms_by_name(self.optimizer)
         self._decoupled = [rule is not None and rule.is_decoupled and not norms_kept for rule in rules]
-        return new
+        return [layer for layer in selected if layer.parameter not in old]
+
+    def _named(self, layer: Tracked, step: int) -> Tracked:
+        """The layer under a name of its own, weight@step, if its name had vectors of another shape before.
+
+        A run knows one shape for each name, and numbers about other vectors are no continuation.
+        """
+        names = self._names.setdefault(layer.name, {})
+        vectors = (tuple(layer.parameter.shape), layer.split, layer.rows)
+        if vectors in names or not names:
+            return replace(layer, name=names.setdefault(vectors, layer.name))
+        names[vectors] = f"{layer.name}@{step}"
+        shapes = " to ".join(str(list(shape)) for shape, _, _ in (list(names)[-2], vectors))
+        self.changes.append(
+            f"Layer {layer.name} changed from shape {shapes} at step {step}: it goes on as {names[vectors]}."
+        )
+        return replace(layer, name=names[vectors])
 
     @torch.no_grad()
     @np.errstate(all="ignore")
     def before(self, closure: bool) -> None:
-        """Before the step: copy weights, and look at gradients unless the closure is yet to make them."""
-        self._amp, self._under_way = _amp(self.optimizer), []
-        for p, watch in self._watches.items():
-            if not closure and not usable(p.grad):
+        """Before the step: copy weights, and read gradients unless the closure is yet to make them."""
+        self._scaler = _scaler_state(self.optimizer)
+        self._steps = []
+        for p, sums in self.layers.items():
+            if not closure and not _usable(p.grad):
                 continue
-            m = momentum(self.optimizer.state.get(p, {}), p)
-            watch.before(None if closure else p.grad, None if closure else m)
-            self._under_way.append(UnderWay(watch, None if closure else p.grad, m is not None))
+            m = _momentum(self.optimizer.state.get(p, {}), p)
+            step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
+            step.views = _views(sums, [p.detach(), step.grad, None if closure else m])
+            self._steps.append(step)
+        sum_before(self._steps)
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def after(self) -> tuple[list[Crate], dict[str, Reading]]:
-        """After the step: what it did. The sums are sent off; how they were made is known at once."""
-        under_way, self._under_way = self._under_way, []
-        measured, readings = [], {}
-        for one in under_way:
-            layer, p = one.watch.layer, one.watch.layer.parameter
-            grad, state = p.grad if one.grad is None else one.grad, self.optimizer.state.get(p, {})
-            if grad is None or not usable(grad):
-                continue
-            group = self.optimizer.param_groups[layer.group]
-            late, second = one.grad is None, second_moment(state, group, p, layer.vectors)
-            one.watch.after(
-                grad,
-                momentum(state, p) if late else None,
-                second,
-                _decay(group) if self._decoupled[layer.group] else None,
-                late=late,
-                rescaled=self._amp is not None,
+    def after(self) -> tuple[list[SentSums], dict[str, LayerReading]]:
+        """After the step: what it did. The sums are on their way; how they were made is known at once."""
+        steps = [step for step in self._steps if self._read_after(step)]
+        self._steps = []
+        sent = send_to_host(sum_after(steps))
+        readings = {}
+        for step in steps:
+            sums = step.sums
+            readings[sums.layer.name] = LayerReading(
+                step.second is not None, step.late, step.had_momentum, sums.fan_in, sums.vectors, tuple(sums.shape)
             )
-            measured.append(one.watch)
-            readings[layer.name] = Reading(second is not None, late, one.had_momentum)
-        return ship(measured), readings
+        return sent, readings
 
-    def amp(self) -> Parcel | None:
-        """Whether the step is skipped for infinite gradients, and their scale, where a GradScaler leaves both to it."""
-        return None if self._amp is None else Parcel(self._amp)
+    def _read_after(self, step: LayerStep) -> bool:
+        """Read the state after the step; False where the layer had no gradient, or changed its shape in the step."""
+        layer = step.sums.layer
+        p = layer.parameter
+        step.late = step.grad is None
+        step.grad = p.grad if step.late else step.grad
+        if not _usable(step.grad) or p.shape != step.sums.shape:
+            return False
+        state = self.optimizer.state.get(p, {})
+        group = self.optimizer.param_groups[layer.group]
+        step.rescaled = self._scaler is not None
+        step.second = _second_moment(state, group, p, step.sums.vectors)
+        step.decay = (
+            frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
+        )
+        m = _momentum(state, p) if step.late else None
+        v = None if step.second is None else step.second.v
+        step.views = _views(step.sums, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
+        if v is not None and v.shape != p.shape:
+            weight = step.views[0]
+            assert weight is not None
+            per_vector = layer.per_vector(v)
+            step.views[3] = per_vector.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+        return True
 
-    def mute(self) -> None:
-        """Take part in the gathering that other processes wait for, with nothing to tell."""
-        watches = [w for p, w in self._watches.items() if w.layer.pieces.sharded and usable(p.grad)]
-        for watch in watches:
-            watch.sums = None
-        if watches:
-            ship(watches)
+    def is_skipped(self) -> bool:
+        """Whether a GradScaler makes this step do nothing, where that is known without waiting for a device.
+
+        An optimizer with a fused step is called all the same, and told by its attribute `found_inf`.
+        """
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        if not isinstance(found_inf, Tensor):
+            return False
+        if _on_host(found_inf):
+            return bool(found_inf)
+        # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
+        self._skipped = found_inf.detach().clone() if self._skipped is None else self._skipped + found_inf
+        return False
+
+    def scaler_state(self) -> HostCopy | None:
+        """Whether the step is skipped, the gradients' scale and the steps skipped so far, where a GradScaler acts."""
+        if self._scaler is None:
+            return None
+        skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
+        return HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
+
+    def remember_rates(self) -> None:
+        """Add the rates of this step to the history that the next sample takes along."""
+        groups = self.optimizer.param_groups
+        rates = [(_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0)) for group in groups]
+        if self.history and _equal(self.history[-1][0], rates):
+            self.history[-1] = (rates, self.history[-1][1] + 1)
+        else:
+            self.history.append((rates, 1))
+
+    def options(self) -> list[dict[str, Any]]:
+        """Options of each group as they are now; numbers that live on a device are copied without waiting for it."""
+        return [
+            {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
+            for group in self.optimizer.param_groups
+        ]
+
+    def take_part(self) -> None:
+        """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
+        spread = [sums.layer for p, sums in self.layers.items() if sums.layer.pieces.sharded and _usable(p.grad)]
+        if spread:
+            send_to_host([((layer,), None) for layer in spread])
 
 
-def _amp(optimizer: Optimizer) -> Tensor | None:
-    """found_inf and the gradients' scale, which GradScaler hangs on an optimizer with a fused step while it steps."""
-    found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+def frozen(value: Any) -> Any:
+    """A number that will not change: of a tensor on the CPU its value, of one on a device a copy."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone() if value.device.type != "cpu" or value.numel() != 1 else value.item()
+
+
+def _rate(group: Mapping[str, Any], name: str, missing: float) -> Any:
+    """An option that may be missing, or None where the optimizer chooses it by itself."""
+    value = group.get(name)
+    return missing if value is None else frozen(value)
+
+
+def _equal(rates: Rates, others: Rates) -> bool:
+    """Whether rates are the same; those on a device count as different, for comparing would wait for it."""
+    return not any(isinstance(value, Tensor) for pair in (*rates, *others) for value in pair) and rates == others
+
+
+def _on_host(found_inf: Tensor) -> bool:
+    return found_inf.device.type == "cpu"
+
+
+def _views(sums: LayerSums, tensors: list[Tensor | None]) -> list[Tensor | None]:
+    """Rows of vectors of tensors shaped like the parameter; None stays None."""
+    layer = sums.layer
+    if layer.pieces.sharded or layer.pieces.places is not None:
+        return layer.views(*tensors)
+    rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
+    for place, x in enumerate(tensors):
+        if x is not None:
+            tensors[place] = next(rows)
+    return tensors
+
+
+def _usable(grad: Tensor | None) -> bool:
+    """Whether there is a gradient, and a dense one."""
+    return grad is not None and not grad.is_sparse
+
+
+def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
+    """The optimizer's average of gradients; None where it has none, or one of another shape."""
+    for name in MOMENTUM:
+        m = state.get(name)
+        if isinstance(m, Tensor) and m.shape == p.shape:
+            return m
+    return None
+
+
+def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor, vectors: int) -> SecondMoment | None:
+    """The optimizer's average of squared gradients after the step; None where it has none, or of some other kind."""
+    for name in SECOND_MOMENT:
+        v = state.get(name)
+        if isinstance(v, Tensor) and (v.shape == p.shape or v.shape == (vectors,)):
+            break
+    else:
+        return None
+    eps = group.get("eps", 0.0)
+    betas = group.get("betas", ())
+    if name == "square_avg" and _are_numbers(eps):
+        return SecondMoment(v, 1.0, eps, 1.0)
+    if len(betas) != 2 or "step" not in state or not _are_numbers(eps, *betas):
+        return None
+    beta1, beta2 = betas
+    count = _count(state["step"])
+    return SecondMoment(v, 1 - beta2**count, eps, (1 - beta1**count) / (1 - beta1))
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, float | int | Tensor) for value in values)
+
+
+def _count(step: Any) -> Number:
+    """A step count as a number, unless reading it would wait for a device."""
+    return step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
+
+
+def _scaler_state(optimizer: Optimizer) -> Tensor | None:
+    """found_inf and the gradients' scale, which GradScaler sets on an optimizer with a fused step while it steps."""
+    found_inf = getattr(optimizer, "found_inf", None)
     if not isinstance(found_inf, Tensor):
         return None
+    scale = getattr(optimizer, "grad_scale", None)
     scale = scale.detach().reshape(()) if isinstance(scale, Tensor) else torch.ones_like(found_inf).reshape(())
     return torch.stack([found_inf.detach().reshape(()).to(scale), scale]).clone()
-
-
-def _decay(group: Mapping[str, Any]) -> Any:
-    return frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0))

@@ -1,13 +1,25 @@
-"""The optimizer that really steps, whatever is wrapped around it, and what a call of its step says."""
+"""What the tracker knows of an optimizer: which one really steps, its rule, and how a run describes it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from gyroscope.optim.torch_rules import rule_of
+from gyroscope.theory import UpdateRule
+
+Group = Mapping[str, Any]
 
 WRAPPED = ("optimizer", "_optimizer")
 """Where Lightning, Fabric and Accelerate keep the optimizer that they wrap, themselves posing as an Optimizer."""
+SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity")
+"""Options of a parameter group that the run's configuration shows."""
 
 
 def real_optimizer(optimizer: Any) -> Optimizer:
@@ -19,9 +31,10 @@ def real_optimizer(optimizer: Any) -> Optimizer:
     >>> real_optimizer(wrapper) is adamw
     True
     """
-    inner = next((found for name in WRAPPED if isinstance(found := _attribute(optimizer, name), Optimizer)), None)
-    if inner is not None and inner is not optimizer:
-        return real_optimizer(inner)
+    for name in WRAPPED:
+        inner = getattr(optimizer, name, None)
+        if isinstance(inner, Optimizer) and inner is not optimizer:
+            return real_optimizer(inner)
     if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "register_step_pre_hook"):
         raise ValueError(
             f"optimizer={optimizer!r} is not a torch optimizer, nor a wrapper around one: pass the "
@@ -30,21 +43,97 @@ def real_optimizer(optimizer: Any) -> Optimizer:
     return optimizer
 
 
-def _attribute(optimizer: Any, name: str) -> Any:
-    return getattr(optimizer, name, None)
-
-
-def has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a step was given a closure, which makes the gradients within it; args[0] is the optimizer."""
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
-
-
-def usable(grad: Tensor | None) -> bool:
-    """Whether there is a gradient, and a dense one."""
-    return grad is not None and not grad.is_sparse
-
-
 def steps_taken(optimizer: Optimizer) -> int:
     """How many steps the optimizer's own state counts; 0 where it does not count."""
     counts = [state["step"] for state in optimizer.state.values() if isinstance(state, dict) and "step" in state]
-    return max((int(count) for count in counts), default=0)
+    return max((int(steps) for steps in counts), default=0)
+
+
+def rule_or_none(group: Group, optimizer: Optimizer) -> UpdateRule | None:
+    """The theory's rule, None where the theory does not cover the optimizer."""
+    try:
+        return rule_of(group, optimizer)
+    except ValueError:
+        return None
+
+
+class MomentumRecursion(NamedTuple):
+    """How a momentum came about, m = keep·(m before) + share·(g + decay·w): enough to go back one step."""
+
+    keep: float
+    share: float
+    decay: float
+
+
+@final
+@dataclass(frozen=True)
+class GroupRule:
+    """The theory's rule of a parameter group, and what measuring needs to know of it.
+
+    recursion: how the momentum came about; None where it is transported, or there is none.
+    lr_factor: what torch's dampening makes of the learning rate.
+    """
+
+    rule: UpdateRule
+    recursion: MomentumRecursion | None
+    lr_factor: float
+    sign_beta: float | None
+    heavy_ball: float | None
+    whole_matrix: bool
+
+    @classmethod
+    def of(cls, rule: UpdateRule, options: Group, norms_kept: bool) -> "GroupRule":
+        """Of a rule and the options of the group for which it was made."""
+        undamped = 1 - float(options.get("dampening", 0.0))  # only torch's SGD has it
+        recursion = None
+        if rule.momentum_step is not None:
+            keep, share = rule.momentum_step
+            decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
+            recursion = MomentumRecursion(keep, share * undamped, decay)
+        lr_factor = 1.0 if recursion is None else undamped
+        return cls(rule, recursion, lr_factor, rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
+
+
+# What a run says about itself.
+
+
+def new_path(parent: Path = Path("runs")) -> Path:
+    """A directory for a run, named after this moment: runs/2025-11-15_23-59-59, then …_2 if that is taken."""
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    candidates = (parent / (name if number == 1 else f"{name}_{number}") for number in count(1))
+    return next(path for path in candidates if not path.exists())
+
+
+def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:
+    """What goes into the run's configuration, beside what the user passed."""
+    return {
+        "model": type(_inner(model)).__name__,
+        "optimizer": type(optimizer).__name__,
+        "groups": [_group_config(group, optimizer) for group in optimizer.param_groups],
+        "every": every if isinstance(every, int | str) else repr(every),
+        "rows": rows,
+        "seed": torch.initial_seed(),
+        "user": user,
+    }
+
+
+def _group_config(group: Group, optimizer: Optimizer) -> dict[str, Any]:
+    rule = rule_or_none(group, optimizer)
+    shown: dict[str, Any] = {"optimizer": type(optimizer).__name__, "parameters": len(group["params"])}
+    if rule is not None:
+        shown["rule"] = {"name": rule.name, **rule.settings}
+    return shown | {name: _plain(group[name]) for name in SHOWN if name in group}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+def _inner(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's, DDP's and the like's."""
+    for name in ("_orig_mod", "module"):
+        if isinstance(inner := getattr(model, name, None), nn.Module) and type(model).__module__.startswith("torch"):
+            return _inner(inner)
+    return model

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
-from gyroscope.measure.merge import Array
-from gyroscope.measure.optimizer_state import Recall
+from gyroscope.measure.optimizers import GroupRule
 from gyroscope.measure.sums import ROW
+from gyroscope.measure.transfer import Float64
 from gyroscope.store import Quantity
-from gyroscope.theory import UpdateRule, sensitivity
 
 NAN = float("nan")
 
 
 @final
 @dataclass(frozen=True)
-class Prediction:
+class LayerPrediction:
     """What theory says of a layer at a step: where it would settle, and where it should be by now; NaN: nothing."""
 
     angular_update: float = NAN
@@ -37,128 +37,175 @@ class Prediction:
 
 @final
 @dataclass(frozen=True)
-class Circumstances:
-    """What the vectors of a layer share in a step.
+class StepContext:
+    """What the vectors of a parameter group share in a step.
 
-    Gradients are `scale` times too large under mixed precision, and point the wrong way where the objective is
-    maximised (`sign` = -1). `late`: the momentum is the one after the step; `recall` leads back to the one before, of
-    which `had_momentum` says whether there was any.
+    lr, weight_decay: of the group in this step.
+    group_rule: the theory's; None where it does not cover the optimizer.
+    adam: whether the optimizer has a second moment.
+    scale: by which gradients are too large under mixed precision.
+    sign: -1 where the objective is maximised, and gradients point the other way.
+    late: the momentum is the one after the step.
+    had_momentum: whether there was one before the step.
     """
 
     lr: float
     weight_decay: float
-    fan_in: int
-    rule: UpdateRule | None = None
+    group_rule: GroupRule | None = None
     adam: bool = False
     scale: float = 1.0
     sign: float = 1.0
     late: bool = False
-    recall: Recall | None = None
     had_momentum: bool = True
 
 
 @final
 @dataclass(frozen=True)
-class Vectors:
-    """Sums over each vector of a layer; arrays over vectors, and what all of them share."""
+class LayerNumbers:
+    """What the quantities that are one number per layer are made of."""
 
-    at: Circumstances
-    ww: Array
-    wd: Array
-    tt: Array
-    most: Array
-    wg: Array
-    gg: Array
-    gm: Array
-    mm: Array
-    ws: Array
-    ss: Array
-    bb: Array
-    old_ww: Array
-    old_wd: Array
-    old_tt: Array
+    at: StepContext
+    predicted: LayerPrediction
+    dead: float
     frozen: float
-    predicted: Prediction = Prediction()
+    entries: float
+
+
+@final
+@dataclass
+class VectorSums:
+    """Sums over each vector of one or more layers in the same context: arrays over vectors.
+
+    `predicted_angle` is that of each vector's layer, known later than the rest.
+    """
+
+    at: StepContext
+    fan_in: Float64
+    ww: Float64
+    wd: Float64
+    tt: Float64
+    most: Float64
+    wg: Float64
+    gg: Float64
+    gm: Float64
+    mm: Float64
+    ws: Float64
+    ss: Float64
+    bb: Float64
+    old_ww: Float64
+    old_wd: Float64
+    old_tt: Float64
+    frozen: Float64
+    predicted_angle: Float64
 
     @classmethod
-    def of(cls, sums: Array, at: Circumstances) -> "Vectors":
+    def of(cls, sums: Float64, at: StepContext, fan_in: Float64) -> "VectorSums":
         """From sums as the device made them: gradients in their true scale, and the momentum before the step."""
-        s = {name: sums[row] for name, row in ROW.items()}
+        rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
             # The step itself may have rescaled the gradient (fused kernels do), which only the later sums have seen.
-            after = np.where(s["hh"] > 0, np.sqrt(s["gg"] / s["hh"]), 1.0) / at.scale
-            wg, gg, gm = s["wg"] * at.sign / at.scale, s["gg"] / at.scale**2, s["gm"] * at.sign / at.scale
-            gm, mm = _momentum_before(at, s["ww"], wg, gg, gm, s["mm"], s["wm"])
-            keep = {name: s[name] for name in ("ww", "wd", "tt", "most", "bb", "old_ww", "old_wd", "old_tt")}
-            ws, ss = s["ws"] * at.sign * after, s["ss"] * after**2
-        return cls(at, wg=wg, gg=gg, gm=gm, mm=mm, ws=ws, ss=ss, frozen=float(s["frozen"].sum()), **keep)
+            after = np.where(rows["hh"] > 0, np.sqrt(rows["gg"] / rows["hh"]), 1.0) / at.scale
+            wg = rows["wg"] * at.sign / at.scale
+            gg = rows["gg"] / at.scale**2
+            gm = rows["gm"] * at.sign / at.scale
+            gm, mm = _momentum_before(at, rows["ww"], wg, gg, gm, rows["mm"], rows["wm"])
+            ws = rows["ws"] * at.sign * after
+            ss = rows["ss"] * after**2
+        names = ("ww", "wd", "tt", "most", "bb", "old_ww", "old_wd", "old_tt", "frozen")
+        unchanged = {name: rows[name] for name in names}
+        unknown = np.full_like(wg, NAN)
+        return cls(at, fan_in, wg=wg, gg=gg, gm=gm, mm=mm, ws=ws, ss=ss, predicted_angle=unknown, **unchanged)
+
+    def rms_norms(self, part: slice) -> tuple[float, float]:
+        """RMS over a layer's vectors of the norm before the step, and of the gradient at unit norm."""
+        with np.errstate(all="ignore"):
+            ww = self.ww[part]
+            gradient = np.sqrt(self.gg[part] * ww)
+            return float(np.sqrt(np.mean(ww))), float(np.sqrt(np.mean(gradient**2)))
+
+    def per_vector(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Values of the quantities from `start` to `stop`, a row each; NaN where they are not finite."""
+        with np.errstate(all="ignore"):
+            values = np.array([row.of(self) for row in PER_VECTOR[start:stop]], dtype=np.float32)
+        values[~np.isfinite(values)] = np.nan
+        return values
+
+    def per_layer(self, part: slice, predicted: LayerPrediction) -> npt.NDArray[np.float32]:
+        """Values of the quantities per layer, of the layer that has these vectors; NaN where they are not finite."""
+        self.predicted_angle[part] = predicted.angular_update
+        dead = float(np.sum(self.gg[part] == 0))
+        frozen = float(self.frozen[part].sum())
+        numbers = LayerNumbers(self.at, predicted, dead, frozen, float(self.fan_in[part].sum()))
+        values = np.array([row.of(numbers) for row in PER_LAYER], dtype=np.float32)
+        values[~np.isfinite(values)] = np.nan
+        return values
 
     @property
-    def r(self) -> Array:
+    def r(self) -> Float64:
         """Radial growth, ⟨w,d⟩/‖w‖²."""
         return self.wd / self.ww
 
     @property
-    def norm(self) -> Array:
+    def norm(self) -> Float64:
         """‖w‖ before the step."""
         return np.sqrt(self.ww)
 
     @property
-    def unit_grad_norm(self) -> Array:
+    def unit_grad_norm(self) -> Float64:
         """‖g‖·‖w‖."""
         return np.sqrt(self.gg * self.ww)
 
     @property
-    def angle(self) -> Array:
+    def angle(self) -> Float64:
         """Angle from w to w'."""
         return _angle(self.ww, self.wd, self.tt)
 
     @property
-    def b(self) -> Array | float:
+    def b(self) -> Float64 | float:
         """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
-        return np.sqrt(self.bb / self.at.fan_in) if self.at.adam else 1.0
+        return np.sqrt(self.bb / self.fan_in) if self.at.adam else 1.0
 
     @property
-    def lambda_u(self) -> Array:
+    def lambda_u(self) -> Float64:
         """Weight decay to which the radial part of the gradient amounts, in the unit of λ."""
-        rule = self.at.rule
-        if rule is None:
+        group_rule = self.at.group_rule
+        if group_rule is None:
             return np.full_like(self.ww, NAN)
-        beta1 = rule.sign_beta
+        beta1 = group_rule.sign_beta
         if beta1 is not None:  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
-            return np.asarray(sensitivity.radial_decay(self.wg * np.sqrt(2 * self.at.fan_in / np.pi / c2), self.ww))
-        if rule.is_decoupled:
-            return sensitivity.radial_decay(self.ws, self.ww) if self.at.adam else np.full_like(self.ww, NAN)
-        return np.asarray(sensitivity.radial_decay(self.wg, self.ww))
+            return self.wg * np.sqrt(2 * self.fan_in / np.pi / c2) / self.ww
+        if group_rule.rule.is_decoupled:
+            return self.ws / self.ww if self.at.adam else np.full_like(self.ww, NAN)
+        return self.wg / self.ww
 
     @property
-    def smd_h(self) -> Array:
+    def smd_h(self) -> Float64:
         """What drives the norm under SGD with momentum; not Nesterov's."""
-        momentum = None if self.at.rule is None else self.at.rule.heavy_ball
+        momentum = None if self.at.group_rule is None else self.at.group_rule.heavy_ball
         if momentum is None:
             return np.full_like(self.ww, NAN)
         return (self.gg + 2 * momentum * self.gm) * self.ww
 
 
 def _momentum_before(
-    at: Circumstances, ww: Array, wg: Array, gg: Array, gm: Array, mm: Array, wm: Array
-) -> tuple[Array, Array]:
+    at: StepContext, ww: Float64, wg: Float64, gg: Float64, gm: Float64, mm: Float64, wm: Float64
+) -> tuple[Float64, Float64]:
     """⟨g,m⟩ and ‖m‖² of the momentum before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
     if not at.late:
         return gm, mm
     if not at.had_momentum:
         return np.zeros_like(gm), np.zeros_like(mm)
-    if at.recall is None:
+    if at.group_rule is None or at.group_rule.recursion is None:
         return np.full_like(gm, NAN), np.full_like(mm, NAN)
-    keep, share, decay = at.recall
+    keep, share, decay = at.group_rule.recursion
     GG = gg + 2 * decay * wg + decay**2 * ww
     before_gm = gm - share * (gg + decay * wg)
     before_mm = mm - 2 * share * (gm + decay * wm) + share**2 * GG
     return before_gm / keep, before_mm / keep**2
 
 
-def _angle(ww: Array, wd: Array, tt: Array) -> Array:
+def _angle(ww: Float64, wd: Float64, tt: Float64) -> Float64:
     """Angle by which a vector turns that moves by d; NaN where there is no direction."""
     along = ww + wd
     alive = (ww > 0) & ((along != 0) | (tt > 0))
@@ -167,43 +214,52 @@ def _angle(ww: Array, wd: Array, tt: Array) -> Array:
 
 @final
 @dataclass(frozen=True)
-class Measured:
-    """A quantity and the code that takes it from a layer's sums: one value per vector, or one per layer."""
+class VectorQuantity:
+    """A quantity of which each vector has a value, and the code that takes it from the sums."""
 
     quantity: Quantity
-    of: Callable[[Vectors], Any]
+    of: Callable[[VectorSums], Any]
 
 
-def _row(name: str, unit: str, formula: str, source: str, of: Callable[[Vectors], Any]) -> Measured:
-    return Measured(Quantity(name, unit, formula, source), of)
+@final
+@dataclass(frozen=True)
+class LayerQuantity:
+    """A quantity of which each layer has one number, and the code that takes it from what is known of the layer."""
+
+    quantity: Quantity
+    of: Callable[[LayerNumbers], float]
 
 
-def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[Vectors], float]) -> Measured:
-    return Measured(Quantity(name, unit, formula, source, per_vector=False), of)
+def _vector(name: str, unit: str, formula: str, source: str, of: Callable[[VectorSums], Any]) -> VectorQuantity:
+    return VectorQuantity(Quantity(name, unit, formula, source), of)
 
 
-QUANTITIES = (
-    _row(
+def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[LayerNumbers], float]) -> LayerQuantity:
+    return LayerQuantity(Quantity(name, unit, formula, source, per_vector=False), of)
+
+
+PER_VECTOR = (
+    _vector(
         "angular_update",
         "rad",
         "∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖²",
         "RE (5)",
         lambda v: v.angle,
     ),
-    _row("norm", "weight", "‖w'‖, after the step", "RE Table 1", lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt)),
-    _row("update_norm", "weight", "‖d‖", "RE (3)", lambda v: np.sqrt(v.r**2 * v.ww + v.tt)),
-    _row("radial_update", "weight", "⟨w,d⟩/‖w‖; negative inwards", "RE Figure 2", lambda v: v.r * v.norm),
-    _row("tangential_update", "weight", "‖d - r·w‖", "RE Figure 2", lambda v: np.sqrt(v.tt)),
-    _row("unit_grad_norm", "loss", "‖g‖·‖w‖", "SMD Definition 1, RE (2)", lambda v: v.unit_grad_norm),
-    _row("grad_weight_cosine", "", "⟨g,w⟩/(‖g‖·‖w‖)", "RE (1)", lambda v: v.wg / v.unit_grad_norm),
-    _row(
+    _vector("norm", "weight", "‖w'‖, after the step", "RE Table 1", lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt)),
+    _vector("update_norm", "weight", "‖d‖", "RE (3)", lambda v: np.sqrt(v.r**2 * v.ww + v.tt)),
+    _vector("radial_update", "weight", "⟨w,d⟩/‖w‖; negative inwards", "RE Figure 2", lambda v: v.r * v.norm),
+    _vector("tangential_update", "weight", "‖d - r·w‖", "RE Figure 2", lambda v: np.sqrt(v.tt)),
+    _vector("unit_grad_norm", "loss", "‖g‖·‖w‖", "SMD Definition 1, RE (2)", lambda v: v.unit_grad_norm),
+    _vector("grad_weight_cosine", "", "⟨g,w⟩/(‖g‖·‖w‖)", "RE (1)", lambda v: v.wg / v.unit_grad_norm),
+    _vector(
         "grad_momentum_cosine",
         "",
         "⟨g,m⟩/(‖g‖·‖m‖), m before the step; NaN where there is none, or it cannot be told after a closure",
         "SMD (60)",
         lambda v: v.gm / np.sqrt(v.gg * v.mm),
     ),
-    _row(
+    _vector(
         "lambda_u",
         "weight decay",
         "⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for AdamW and NAdam, "
@@ -211,105 +267,108 @@ QUANTITIES = (
         "RE (94)",
         lambda v: v.lambda_u,
     ),
-    _row(
-        "lambda_e",
-        "weight decay",
-        "λ + λ_u",
-        "RE Appendix L",
-        lambda v: sensitivity.effective_decay(v.at.weight_decay, v.lambda_u),
-    ),
-    _row(
+    _vector("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.at.weight_decay + v.lambda_u),
+    _vector(
         "scaled_grad_norm",
         "",
         "‖g/b‖/√C; NaN without a second moment",
         "RE (91)",
-        lambda v: (
-            np.sqrt(sensitivity.scaled_gradient_error(v.ss, v.at.fan_in)) if v.at.adam else np.full_like(v.ss, NAN)
-        ),
+        lambda v: np.sqrt(v.ss / v.fan_in) if v.at.adam else np.full_like(v.ss, NAN),
     ),
-    _row("smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h),
-    _row(
+    _vector(
+        "smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h
+    ),
+    _vector(
         "effective_lr",
         "",
         "η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1",
         "SP Theorem 2 (11)",
         lambda v: v.at.lr / (v.ww * v.b * (1 + v.r)),
     ),
-    _row(
+    _vector(
         "perpendicular_update",
         "",
         "‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = effective_lr·perpendicular_update",
         "SP Theorem 2 (12)",
         lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.lr,
     ),
-    _row(
+    _vector(
         "max_update",
         "",
         "‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0",
         "CT (5)",
         lambda v: v.most / v.at.lr,
     ),
-    _row(
+    _vector(
         "accumulated_angle",
         "rad",
         "∠(w at the previous sample, w), both before their step",
         "ours: in equilibrium its cosine is e^(-steps/timescale)",
         lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
     ),
-    _row(
+    _vector(
         "kappa",
         "",
         "(predicted_angular_update/angular_update)²",
-        "ours; theory.sensitivity",
-        lambda v: sensitivity.kappa(v.predicted.angular_update, v.angle),
+        "ours",
+        lambda v: (v.predicted_angle / v.angle) ** 2,
     ),
+)
+PER_LAYER = (
     _layer(
         "predicted_angular_update",
         "rad",
         "angle per step in equilibrium, at the lr and decay of this step",
         "RE Table 1; theory.Rule.at",
-        lambda v: v.predicted.angular_update,
+        lambda layer: layer.predicted.angular_update,
     ),
     _layer(
         "predicted_norm",
         "weight",
         "RMS norm in equilibrium, at the lr and decay of this step; the norm held, where the optimizer holds it",
         "RE Table 1; theory.Rule.at",
-        lambda v: v.predicted.norm,
+        lambda layer: layer.predicted.norm,
     ),
     _layer(
         "predicted_timescale",
         "steps",
         "1/a, after which a direction is forgotten in equilibrium",
         "ours; theory.Rule.at",
-        lambda v: v.predicted.timescale,
+        lambda layer: layer.predicted.timescale,
     ),
     _layer(
         "forecast_angular_update",
         "rad",
         "angle of this step by the averaged motion from the first measured norm, with the lr of every step since",
         "ours; theory.forecast",
-        lambda v: v.predicted.forecast_angular_update,
+        lambda layer: layer.predicted.forecast_angular_update,
     ),
     _layer(
         "forecast_norm",
         "weight",
         "RMS norm after this step by the same motion",
         "ours; theory.forecast",
-        lambda v: v.predicted.forecast_norm,
+        lambda layer: layer.predicted.forecast_norm,
     ),
-    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda v: v.at.lr),
-    _layer("weight_decay", "", "weight decay of the layer's group in this step", "torch", lambda v: v.at.weight_decay),
-    _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda v: float(np.sum(v.gg == 0))),
+    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda layer: layer.at.lr),
+    _layer(
+        "weight_decay",
+        "",
+        "weight decay of the layer's group in this step",
+        "torch",
+        lambda layer: layer.at.weight_decay,
+    ),
+    _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda layer: layer.dead),
     _layer(
         "frozen_entries",
         "entries",
         "measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0",
         "ours",
-        lambda v: v.frozen if v.at.lr else 0.0,
+        lambda layer: layer.frozen if layer.at.lr else 0.0,
     ),
-    _layer("entries", "entries", "measured entries", "ours", lambda v: v.ww.size * v.at.fan_in),
+    _layer("entries", "entries", "measured entries", "ours", lambda layer: layer.entries),
 )
-PER_VECTOR = tuple(row for row in QUANTITIES if row.quantity.per_vector)
-PER_LAYER = tuple(row for row in QUANTITIES if not row.quantity.per_vector)
-PLACE = {row.quantity.name: place for rows in (PER_VECTOR, PER_LAYER) for place, row in enumerate(rows)}
+QUANTITIES: tuple[VectorQuantity | LayerQuantity, ...] = (*PER_VECTOR, *PER_LAYER)
+PLACE = {row.quantity.name: place for place, row in enumerate(PER_VECTOR)}
+PLACE |= {row.quantity.name: place for place, row in enumerate(PER_LAYER)}
+"""Index of a quantity among those of its kind."""

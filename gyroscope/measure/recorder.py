@@ -1,27 +1,101 @@
-"""The recorder: all that stands between a measured sample and the run on disk, in threads beside training."""
+"""All that stands between a measured sample and the run on disk: threads, the writer, sinks, and how a run ends.
+
+What goes wrong with measuring is a note in the run and a warning, and never an exception in training.
+"""
 
 import atexit
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, final
 
 from torch.optim import Optimizer
 
-from gyroscope.measure.config import rule_or_none
-from gyroscope.measure.failures import Trouble
+from gyroscope._worker import Worker
 from gyroscope.measure.layers import Tracked
+from gyroscope.measure.optimizers import rule_or_none
 from gyroscope.measure.quantities import QUANTITIES
-from gyroscope.measure.sample_worker import Arrival, Desk
-from gyroscope.measure.sinks import Outlet, Sink
+from gyroscope.measure.sample_worker import RawSample, SampleProcessor
+from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.store import LayerInfo, Writer
 
 Status = Literal["finished", "failed", "stopped"]
 
+MAX_SAMPLES = 9
+"""Samples that wait or are being processed: enough to even out a busy moment."""
+MAX_BYTES = 2**28
+"""Of their sums together, a quarter of a gigabyte; a larger sample waits for all others to be processed."""
+PATIENCE = 0.1
+"""Seconds that training waits for room before a sample is given up."""
+
+
+@final
+class FailureLog:
+    """Collects what went wrong in all threads; `off` says that measuring has ended. Each text is reported once."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.off = False
+        self.pending: list[str] = []
+        self._note = note
+        self._lock = threading.Lock()
+        self._reported: set[str] = set()
+
+    def report(self, text: str) -> None:
+        """Note a problem now; its warning follows in the training thread, where a warning is seen."""
+        with self._lock:
+            if text in self._reported:
+                return
+            self._reported.add(text)
+            self.pending.append(text)
+        self._note(text)
+
+    def stop(self, error: BaseException) -> None:
+        """Give up measuring because of an error; reported once, whatever follows from it."""
+        with self._lock:
+            first = not self.off
+            self.off = True
+        if first:
+            self.report(f"measuring stopped, training goes on: {type(error).__name__}: {error}")
+
+    def warn(self) -> None:
+        """Give the warnings that wait."""
+        with self._lock:
+            texts = self.pending
+            self.pending = []
+        for text in texts:
+            warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
+
+
+@final
+class ExitCode:
+    """The code with which the program ends: that of the last `sys.exit` in the main thread, 0 without one.
+
+    Python lets exit handlers know of an exception (`sys.last_value`) but not of an exit code, so `sys.exit` is wrapped
+    while a run is open. `raise SystemExit` is not seen.
+    """
+
+    def __init__(self) -> None:
+        self.code: Any = None
+        self._original: Callable[..., Any] = sys.exit
+        sys.exit = self._exit  # type: ignore[assignment]
+
+    def _exit(self, code: Any = None, /) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.code = code
+        self._original(code)
+
+    def remove(self) -> None:
+        """Put `sys.exit` back, unless another wrapper stands around this one."""
+        if sys.exit == self._exit:
+            sys.exit = self._original
+
 
 @final
 class Recorder:
-    """Takes samples of one run: works them out, stores them and tells the sinks."""
+    """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks."""
 
     def __init__(
         self,
@@ -34,52 +108,79 @@ class Recorder:
         sink_layers: re.Pattern[str] | None = None,
     ) -> None:
         self.writer = Writer(path, quantities=[row.quantity for row in QUANTITIES], config=config, resume=resume)
-        self.trouble = Trouble(self.writer.note)
+        self.failures = FailureLog(self.writer.note)
         self.indices: dict[str, int] = {}
-        self.outlets = [Outlet(sink, self.trouble.say) for sink in sinks]
-        self.desk = Desk(self.writer, self.indices, self.outlets, self.trouble.stop, raw=raw, sink_layers=sink_layers)
         self.closed = False
+        self.final_note: Callable[[], str | None] = lambda: None
+        """A sentence that is noted when the run ends, however it ends."""
+        self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
+        self._processor = SampleProcessor(self.writer, self.indices, self._sinks, raw=raw, sink_layers=sink_layers)
+        self._worker: Worker[RawSample] = Worker(
+            self._processor.process,
+            name="gyroscope-samples",
+            max_items=MAX_SAMPLES,
+            max_bytes=MAX_BYTES,
+            failed=self.failures.stop,
+        )
+        self._exit = ExitCode()
         # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
-        atexit.register(self.desk.close)
+        atexit.register(self._at_exit)
 
     def add(self, layers: Iterable[Tracked], optimizer: Optimizer) -> None:
         """Make layers known to the run."""
         for layer in layers:
-            shape, split = tuple(layer.parameter.shape), layer.split
             rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
             record = LayerInfo(
-                layer.name,
-                shape,
-                split.granularity,
-                split.axis,
-                split.group_size,
-                layer.vectors,
-                layer.fan_in,
-                layer.group,
-                None if rule is None else repr(rule),
-                layer.rows,
+                name=layer.name,
+                shape=tuple(layer.parameter.shape),
+                granularity=layer.split.granularity,
+                axis=layer.split.axis,
+                group_size=layer.split.group_size,
+                vectors=layer.vectors,
+                fan_in=layer.fan_in,
+                group=layer.group,
+                rule=None if rule is None else repr(rule),
+                rows=layer.rows,
             )
             self.indices[layer.name] = self.writer.add_layer(record)
 
-    def put(self, arrival: Arrival) -> bool:
-        """Hand over a sample; False where the desk is too far behind to take it."""
-        taken = self.desk.put(arrival)
-        if not taken:
-            self.trouble.say("samples came faster than they could be worked out, and some were left out")
-        return taken
+    def put(self, sample: RawSample) -> bool:
+        """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
+        self._exit.code = None  # training goes on, so an exit before this was not the end
+        return self._worker.put(sample, size=sum(sent.num_bytes for sent in sample.sums), timeout=PATIENCE)
 
     def flush(self) -> None:
         """Wait until everything handed over can be read in the run."""
-        self.desk.flush()
+        self._worker.flush()
         self.writer.flush()
 
     def close(self, status: Status) -> None:
-        """Work off what is there and end the run; a second call does nothing."""
+        """Process what is left and end the run; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
-        self.desk.close()
-        atexit.unregister(self.desk.close)
-        for outlet in self.outlets:
-            outlet.close()
+        atexit.unregister(self._at_exit)
+        self._exit.remove()
+        self._worker.close()
+        for sink in self._sinks:
+            sink.close()
+        if (text := self.final_note()) is not None:
+            self.writer.note(text)
         self.writer.close(status)
+
+    def status_after(self, error: BaseException | None) -> Status:
+        """How a run ended that an exception ended; an exit with code 0 is a regular end."""
+        if isinstance(error, SystemExit):
+            return self._status_of(error.code)
+        return "finished" if error is None else "failed"
+
+    def _status_of(self, code: Any) -> Status:
+        if code is None or code == 0:
+            return "finished"
+        self.writer.note(f"The program ended by sys.exit({code!r}).")
+        return "failed"
+
+    def _at_exit(self) -> None:
+        # A program that ended by an exception leaves it in sys.last_value; an interactive session the last of many.
+        failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+        self.close("failed" if failed else self._status_of(self._exit.code))

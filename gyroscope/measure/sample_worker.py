@@ -1,40 +1,32 @@
-"""The desk at which samples arrive: a thread waits for their numbers, compares them with theory, and stores them."""
+"""From the sums of a step to a stored sample: compared with theory, summarised, written, and handed to the sinks.
 
-import queue
+All of it runs in a thread beside training, one sample after the other.
+"""
+
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope.measure.layers import Ids, Tracked, keeps_norms_by_name
-from gyroscope.measure.measurement import Reading
-from gyroscope.measure.merge import merged
-from gyroscope.measure.optimizer_state import recall
-from gyroscope.measure.prediction import Forecaster, Rates, Subject
-from gyroscope.measure.quantities import Circumstances, Prediction, Vectors
-from gyroscope.measure.sinks import Outlet, by_layer, overall
-from gyroscope.measure.statistics import layer_samples
+from gyroscope.measure.measurement import LayerReading, RateHistory
+from gyroscope.measure.optimizers import GroupRule
+from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
+from gyroscope.measure.quantities import LayerPrediction, StepContext, VectorSums
+from gyroscope.measure.sinks import SinkWorker, by_layer, overall
+from gyroscope.measure.statistics import MeasuredLayer, summarise
 from gyroscope.measure.sums import OLD
-from gyroscope.measure.transfer import Crate, Parcel
+from gyroscope.measure.transfer import Float64, HostCopy, SentSums, merge_pieces
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.store import LayerSample, Sample
-from gyroscope.theory import UpdateRule
-
-QUEUE = 8
-"""Samples that wait to be worked on."""
-PATIENCE = 0.1
-"""Seconds that training waits for a place in a full queue before the sample is given up."""
-
-History = Sequence[tuple[Sequence[tuple[Any, Any]], int]]
-"""(lr, weight decay) of every group, and the number of consecutive steps for which they held."""
 
 
 class Store(Protocol):
-    """What the desk needs of a writer."""
+    """What is needed of a writer."""
 
     def put(self, sample: Sample) -> None: ...  # noqa: D102
     def note(self, text: str) -> None: ...  # noqa: D102
@@ -42,167 +34,199 @@ class Store(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Arrival:
-    """A sample as it leaves the training loop.
+class RawSample:
+    """A sample as it leaves the training thread.
 
-    `amp` holds found_inf and the gradients' scale, where there are any; `gap` says that the sample before was lost.
+    step, time: number of the step, and Unix seconds.
+    optimizer, groups: whose step it was, and the options of its groups then.
+    sums, readings: of each layer, and how they were made.
+    history: rates of every step since the last sample.
+    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
+    gap: the sample before this one was lost, so that the last copy of the weights is not that sample's.
     """
 
     step: int
     time: float
     optimizer: Optimizer
-    crates: Sequence[Crate]
-    readings: Mapping[str, Reading]
     groups: Sequence[Mapping[str, Any]]
-    history: History
-    amp: Parcel | None = None
+    sums: Sequence[SentSums]
+    readings: Mapping[str, LayerReading]
+    history: RateHistory
+    scaler: HostCopy | None = None
     gap: bool = False
 
 
 @final
-class Desk:
-    """Takes arrivals in order. A failure of its own ends it: `failed` is called once with the exception."""
+@dataclass
+class LayerGroup:
+    """Layers of one parameter group that were read in the same way: their vectors stand one after the other."""
+
+    number: int
+    vectors: VectorSums
+    layers: list[tuple[Tracked, Ids, slice]]
+    states: list[LayerState]
+
+
+@final
+class SampleProcessor:
+    """Processes samples in their order, and follows the predictions from one to the next."""
 
     def __init__(
         self,
         store: Store,
         indices: Mapping[str, int],
-        outlets: Sequence[Outlet],
-        failed: Callable[[Exception], None],
+        sinks: Sequence[SinkWorker],
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
     ) -> None:
-        self.store, self.indices = store, indices
-        self.outlets, self.failed = outlets, failed
-        self.raw, self.sink_layers = raw, sink_layers
+        self.store = store
+        self.indices = indices
+        self.sinks = sinks
+        self.raw = raw
+        self.sink_layers = sink_layers
         self._forecasters: dict[int, Forecaster] = {}
-        self._passed: list[tuple[Sequence[tuple[Any, Any]], int]] = []  # rates of steps not told to forecasts yet
-        self._gap = self._broken = False
-        self._queue: queue.Queue[Arrival | None] = queue.Queue(QUEUE)
-        self._thread = threading.Thread(target=self._run, name="gyroscope-desk", daemon=True)
-        self._thread.start()
+        self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
+        self._norms_kept: bool | None = None
+        self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
+        self._skipped = 0
+        self._gap = False
 
-    def put(self, arrival: Arrival) -> bool:
-        """Hand over a sample; False where the desk is too far behind."""
-        try:
-            self._queue.put(arrival, timeout=PATIENCE)
-        except queue.Full:
-            return False
-        return True
-
-    def flush(self) -> None:
-        """Wait until everything handed over has gone to the store."""
-        self._queue.join()
-
-    def close(self) -> None:
-        """Work off what is there and end."""
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while self._serve():
-            pass
-
-    def _serve(self) -> bool:
-        """Wait for an arrival and work it out; a function of its own, so that nothing of it is held while waiting."""
-        arrival = self._queue.get()
-        try:
-            if arrival is not None and not self._broken:
-                self._handle(arrival)
-        except Exception as error:
-            self._broken = True
-            self.failed(error)
-        finally:
-            self._queue.task_done()
-        return arrival is not None
-
-    def _handle(self, arrival: Arrival) -> None:
-        found_inf, scale = (0.0, 1.0) if arrival.amp is None else arrival.amp.open().tolist()
-        passed, gap = [*self._passed, *arrival.history], self._gap or arrival.gap
-        if found_inf:  # the step did nothing: no sample, but those before it count
-            (rates, steps), self._gap = passed[-1], True
-            self._passed = [*passed[:-1], (rates, steps - 1)] if steps > 1 else passed[:-1]
+    def process(self, samples: list[RawSample]) -> None:
+        """Take one sample from its sums to the store and the sinks."""
+        (sample,) = samples
+        found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
+        history = _without_skipped([*self._passed, *sample.history], int(skipped) - self._skipped, bool(found_inf))
+        gap = self._gap or sample.gap
+        self._skipped = int(skipped)
+        self._gap = bool(found_inf)
+        self._passed = history if found_inf else []
+        if found_inf:  # the step did nothing: no sample
             return
-        self._passed, self._gap = [], False
-        history = [([(float(lr), float(wd)) for lr, wd in rates], steps) for rates, steps in passed]
-        rules = [self._rule(arrival, number) for number in range(len(arrival.groups))]
-        found: dict[str, tuple[Tracked, Ids, Vectors]] = {}
-        for crate in arrival.crates:
-            for layer, ids, pieces in crate.open():
-                ids, sums = merged(ids, pieces)
-                if gap:
-                    sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
-                at = self._circumstances(arrival, layer, rules[layer.group], history[-1][0][layer.group], scale)
-                found[layer.name] = layer, ids, Vectors.of(sums, at)
-        predicted = self._predictions(arrival, rules, history, found)
-        summed = layer_samples(
-            [
-                (ids, replace(vectors, predicted=predicted.get(name, Prediction())), self._keeps(name))
-                for name, (_, ids, vectors) in found.items()
-            ]
-        )
-        layers = dict(zip(found, summed, strict=True))
-        self.store.put(Sample(arrival.step, arrival.time, {self.indices[name]: one for name, one in layers.items()}))
-        self._tell(arrival.step, layers)
+        rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
+        if self._norms_kept is None:
+            self._norms_kept = keeps_norms_by_name(sample.optimizer)
+        rules = [self._rule(sample, number) for number in range(len(sample.groups))]
+        groups = self._groups(sample, rules, rates[-1][0], scale, gap)
+        predictions = self._predictions(rules, rates, groups)
+        layers = self._summaries(groups, predictions)
+        stored = {self.indices[name]: summary for name, summary in layers.items()}
+        self.store.put(Sample(sample.step - self._skipped, sample.time, stored))
+        if self.sinks:
+            self._tell_sinks(sample.step - self._skipped, layers)
 
-    def _keeps(self, name: str) -> bool:
-        return self.raw is not None and self.raw.search(name) is not None
-
-    def _rule(self, arrival: Arrival, number: int) -> UpdateRule | None:
+    def _rule(self, sample: RawSample, number: int) -> GroupRule | None:
+        """The theory's rule of a group; the last sample's as long as no option has changed."""
+        options = sample.groups[number]
+        known = self._rules.get(number)
+        comparable = not any(isinstance(value, Tensor) for value in options.values())
+        if known is not None and comparable and known[0] == options:
+            return known[1]
+        group_rule: GroupRule | None = None
         try:
-            return rule_of(arrival.groups[number], arrival.optimizer)
+            group_rule = GroupRule.of(rule_of(options, sample.optimizer), options, bool(self._norms_kept))
         except ValueError as error:
             self.store.note(f"No predictions for parameter group {number}: {error}")
-            return None
+        if comparable:
+            self._rules[number] = (options, group_rule)
+        return group_rule
 
-    def _circumstances(
-        self, arrival: Arrival, layer: Tracked, rule: UpdateRule | None, rates: tuple[float, float], scale: float
-    ) -> Circumstances:
-        reading, group = arrival.readings[layer.name], arrival.groups[layer.group]
-        return Circumstances(
-            *rates,
-            fan_in=layer.fan_in,
-            rule=rule,
-            adam=reading.adam,
-            scale=scale,
-            sign=-1.0 if group.get("maximize") else 1.0,
-            late=reading.late,
-            recall=recall(rule, group, keeps_norms_by_name(arrival.optimizer)) if reading.late else None,
-            had_momentum=reading.had_momentum,
-        )
+    def _groups(
+        self,
+        sample: RawSample,
+        rules: Sequence[GroupRule | None],
+        rates: Sequence[tuple[float, float]],
+        scale: float,
+        gap: bool,
+    ) -> list[LayerGroup]:
+        """Wait for the sums, and put those of layers in the same context together."""
+        alike: dict[Any, list[tuple[Tracked, Ids, Float64]]] = {}
+        for sent in sample.sums:
+            for layer, piece_ids, pieces in sent.unpack():
+                ids, sums = merge_pieces(piece_ids, pieces)
+                reading = sample.readings[layer.name]
+                key = (layer.group, reading.adam, reading.late, reading.had_momentum)
+                alike.setdefault(key, []).append((layer, ids, sums))
+        groups = []
+        for (number, adam, late, had_momentum), members in alike.items():
+            sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
+            if gap:
+                sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
+            lr, weight_decay = rates[number]
+            context = StepContext(
+                lr,
+                weight_decay,
+                group_rule=rules[number],
+                adam=adam,
+                scale=scale,
+                sign=-1.0 if sample.groups[number].get("maximize") else 1.0,
+                late=late,
+                had_momentum=had_momentum,
+            )
+            fan_in = np.concatenate(
+                [np.full(len(ids), float(sample.readings[layer.name].fan_in)) for layer, ids, _ in members]
+            )
+            group = LayerGroup(number, VectorSums.of(sums, context, fan_in), [], [])
+            start = 0
+            for layer, ids, _ in members:
+                part = slice(start, start + len(ids))
+                start = part.stop
+                norm, gradient = group.vectors.rms_norms(part)
+                read = sample.readings[layer.name]
+                group.layers.append((layer, ids, part))
+                group.states.append(LayerState(layer.name, read.fan_in, read.vectors, read.shape, norm, gradient))
+            groups.append(group)
+        return groups
 
     def _predictions(
         self,
-        arrival: Arrival,
-        rules: Sequence[UpdateRule | None],
+        rules: Sequence[GroupRule | None],
         history: Sequence[tuple[Sequence[tuple[float, float]], int]],
-        found: Mapping[str, tuple[Tracked, Ids, Vectors]],
-    ) -> dict[str, Prediction]:
-        predictions: dict[str, Prediction] = {}
-        for number, (group, rule) in enumerate(zip(arrival.groups, rules, strict=True)):
-            subjects = [_subject(layer, v) for layer, _, v in found.values() if layer.group == number]
-            rates = [Rates(*groups[number], steps) for groups, steps in history if number < len(groups)]
-            if rule is None or not subjects:
+        groups: Sequence[LayerGroup],
+    ) -> dict[str, LayerPrediction]:
+        predictions: dict[str, LayerPrediction] = {}
+        for number, rule in enumerate(rules):
+            layers = [state for group in groups if group.number == number for state in group.states]
+            if rule is None or not layers:
                 continue
-            forecaster = self._forecasters.setdefault(number, Forecaster(keeps_norms_by_name(arrival.optimizer)))
+            rates = [StepRates(*pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            forecaster = self._forecasters.setdefault(number, Forecaster(bool(self._norms_kept)))
             try:
-                predictions |= forecaster.predict(rule, group, rates, subjects)
+                predictions |= forecaster.predict(rule, rates, layers)
             except ValueError as error:
                 self.store.note(f"No predictions for parameter group {number}: {error}")
         return predictions
 
-    def _tell(self, step: int, layers: Mapping[str, LayerSample]) -> None:
-        if not self.outlets:
-            return
+    def _summaries(
+        self, groups: Sequence[LayerGroup], predictions: Mapping[str, LayerPrediction]
+    ) -> dict[str, LayerSample]:
+        samples: dict[str, LayerSample] = {}
+        for group in groups:
+            measured = []
+            for layer, ids, part in group.layers:
+                scalars = group.vectors.per_layer(part, predictions.get(layer.name, LayerPrediction()))
+                keep = self.raw is not None and self.raw.search(layer.name) is not None
+                measured.append(MeasuredLayer(ids, part, scalars, keep))
+                samples[layer.name] = measured[-1].sample
+            summarise(group.vectors, measured)
+        return samples
+
+    def _tell_sinks(self, step: int, layers: Mapping[str, LayerSample]) -> None:
         scalars = overall(layers)
         if self.sink_layers is not None:
             scalars |= by_layer(layers, self.sink_layers)
-        for outlet in self.outlets:
-            outlet.put(step, dict(scalars))
+        for sink in self.sinks:
+            sink.put(step, dict(scalars))
 
 
-def _subject(layer: Tracked, v: Vectors) -> Subject:
-    with np.errstate(all="ignore"):
-        norm, gradient = float(np.sqrt(np.mean(v.ww))), float(np.sqrt(np.mean(v.unit_grad_norm**2)))
-    return Subject(layer.name, layer.fan_in, layer.vectors, tuple(layer.parameter.shape), norm, gradient)
+def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:
+    """The rates of the steps that were taken: without the latest ones, and with the last step unless it is `last`."""
+    if not skipped:
+        return history
+    rates, steps = history[-1]
+    kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
+    while skipped and kept:
+        pairs, count = kept.pop()
+        if count > skipped:
+            kept.append((pairs, count - skipped))
+        skipped = max(0, skipped - count)
+    return kept if last else [*kept, (rates, 1)]

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Literal, final
 
 Every = int | Callable[[int], bool] | Literal["auto"]
+Clock = Callable[[], float]
 
 FREE = 10
 """Samples at the start that no budget forbids: what happens in the first steps decides much, and never returns."""
@@ -16,32 +17,131 @@ PER_TIMESCALE = 100
 """Samples over the time in which a direction is forgotten: the finest change there is to see."""
 LONGEST = 1000
 """Steps between samples at most, so that a live page stays alive."""
+ALLOWANCE = 1.0
+"""Seconds of measuring that the default interval may take before its budget counts: short runs keep every sample."""
+WINDOW = 10
+"""Samples over which the default interval compares its cost with the budget."""
+RECOVERY = 100
+"""Samples in a row without overload after which twice as many are tried again."""
+
+
+@final
+class DefaultInterval(int):
+    """The number of steps that holds when none is given; unlike one that is given, it grows to keep the budget."""
 
 
 class Sampling(ABC):
-    """Decides for each step whether it is measured, and learns what measuring costs."""
+    """Decides for each step whether it is measured.
+
+    While samples come faster than they can be processed, every second one of those wanted is taken, then every fourth
+    and so on, so that what is left is evenly spaced; after some time without overload twice as many again.
+    """
 
     timescale = float("nan")
     """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
 
-    @abstractmethod
-    def due(self, step: int) -> bool:
-        """Whether to measure this step; asked once for each, in order."""
+    def __init__(self) -> None:
+        self.stride = 1
+        self.left_out = 0
+        self.first_left_out = 0
+        self.last_left_out = 0
+        self._wanted = 0
+        self._taken = 0
 
-    def spent(self, seconds: float) -> None:  # noqa: B027 - most need not know
-        """Told after each sample how long it held training up."""
+    @abstractmethod
+    def wants(self, step: int) -> bool:
+        """Whether to measure this step; called once for each, in order."""
+
+    def due(self, step: int) -> bool:
+        """Whether to measure this step, considering overload."""
+        if not self.wants(step):
+            return False
+        self._wanted += 1
+        if self.stride > 1 and (self._wanted - 1) % self.stride:
+            self._leave_out(step)
+            return False
+        return True
+
+    def spent(self, step: int, seconds: float, *, taken: bool = True) -> str | None:
+        """Learn how long a sample held training up, and whether it found room to be processed.
+
+        A sentence for the run where samples become rarer by what they cost.
+        """
+        self._taken += taken
+        if self.stride > 1 and self._taken >= RECOVERY:
+            self.stride //= 2
+            self._taken = 0
+        return self.pay(step, seconds)
+
+    def pay(self, step: int, seconds: float) -> str | None:
+        """Account for the time that a sample took; a sentence where samples become rarer by that."""
+        return None
+
+    def refused(self, step: int, *, alone: bool = True) -> None:
+        """Learn that a sample found no room. Where other processes take the same decisions, they cannot know of it."""
+        self._leave_out(step)
+        self._taken = 0
+        if alone:
+            self.stride *= 2
+            self._wanted = 1  # this one counts as the first of the wider spacing
+
+    def summary(self) -> str | None:
+        """How many samples were left out, and when; None where none was."""
+        if not self.left_out:
+            return None
+        count = "1 sample was" if self.left_out == 1 else f"{self.left_out} samples were"
+        return (
+            f"{count} left out between step {self.first_left_out} and step {self.last_left_out}: samples came faster "
+            "than they could be processed. Measure fewer steps (every=…) or fewer vectors (rows=…)."
+        )
+
+    def _leave_out(self, step: int) -> None:
+        self.first_left_out = self.first_left_out if self.left_out else step
+        self.last_left_out = step
+        self.left_out += 1
 
 
 @final
 class EveryNth(Sampling):
-    """Steps 0, n, 2n, …"""
+    """Steps 0, n, 2n, …
 
-    def __init__(self, n: int) -> None:
+    With a clock and a budget n doubles whenever measuring took more than that share of the time since the last change.
+    """
+
+    def __init__(self, n: int, budget: float = 1.0, clock: Clock | None = None) -> None:
+        super().__init__()
         self.n = n
+        self.budget = budget
+        self.clock = clock
+        self._seconds = 0.0
+        self._allowed = ALLOWANCE
+        self._samples = 0
+        self._start = clock() if clock is not None else 0.0
 
-    def due(self, step: int) -> bool:
+    def wants(self, step: int) -> bool:
         """A multiple of n."""
         return step % self.n == 0
+
+    def pay(self, step: int, seconds: float) -> str | None:
+        """Double n where measuring takes more than its budget."""
+        self._seconds += seconds
+        self._samples += 1
+        if self.clock is None or self._samples < WINDOW:
+            return None
+        now = self.clock()
+        share = self._seconds / max(now - self._start, 1e-9)
+        if self._seconds <= self._allowed or share <= self.budget:
+            return None
+        before = self.n
+        self.n *= 2
+        self._seconds = 0.0
+        self._allowed = 0.0
+        self._samples = 0
+        self._start = now
+        return (
+            f"Measuring every {before} steps took {100 * share:.2g} % of the time, more than budget={self.budget:g}: "
+            f"from step {step} on it is every {self.n} steps. Pass every={before} to keep it."
+        )
 
 
 @final
@@ -49,9 +149,10 @@ class Scheduled(Sampling):
     """Whenever the user's own function of the step says so."""
 
     def __init__(self, schedule: Callable[[int], bool]) -> None:
+        super().__init__()
         self.schedule = schedule
 
-    def due(self, step: int) -> bool:
+    def wants(self, step: int) -> bool:
         """What the function says."""
         return bool(self.schedule(step))
 
@@ -63,18 +164,23 @@ class Auto(Sampling):
     Without a clock – where processes must agree on what to measure – by the step and the timescale alone.
     """
 
-    def __init__(self, budget: float = 0.01, clock: Callable[[], float] | None = perf_counter) -> None:
-        self.budget, self.clock = budget, clock
-        self._samples, self._seconds, self._last = 0, 0.0, -LONGEST
+    def __init__(self, budget: float = 0.01, clock: Clock | None = perf_counter) -> None:
+        super().__init__()
+        self.budget = budget
+        self.clock = clock
+        self._samples = 0
+        self._seconds = 0.0
+        self._last = -LONGEST
         self._start = clock() if clock is not None else 0.0
 
-    def due(self, step: int) -> bool:
+    def wants(self, step: int) -> bool:
         """Far enough from the last sample, and affordable."""
         longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else LONGEST
         gap = max(1.0, min(step / DENSE, longest, LONGEST))
         if step - self._last < gap or not self._affordable():
             return False
-        self._samples, self._last = self._samples + 1, step
+        self._samples += 1
+        self._last = step
         return True
 
     def _affordable(self) -> bool:
@@ -82,19 +188,21 @@ class Auto(Sampling):
             return True
         return self._seconds <= self.budget * (self.clock() - self._start)
 
-    def spent(self, seconds: float) -> None:
+    def pay(self, step: int, seconds: float) -> str | None:
         """Add to the account."""
         self._seconds += seconds
+        return None
 
 
 def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
     """What `every` asks for; `alone` says that no other process has to take the same decisions."""
     if not 0 < budget < 1:
         raise ValueError(f"budget={budget!r} must lie between 0 and 1: the share of time to spend, for example 0.01")
+    clock = perf_counter if alone else None
     if every == "auto":
-        return Auto(budget, perf_counter if alone else None)
+        return Auto(budget, clock)
     if callable(every):
         return Scheduled(every)
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        return EveryNth(every)
+        return EveryNth(int(every), budget, clock if isinstance(every, DefaultInterval) else None)
     raise ValueError(f"every={every!r} must be a whole number above 0, a function of the step, or 'auto'")

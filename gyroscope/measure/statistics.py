@@ -2,19 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from gyroscope.measure.layers import Ids
-from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR, Vectors
+from gyroscope.measure.quantities import PER_VECTOR, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
 Values = npt.NDArray[np.float32]
+Counts = npt.NDArray[np.uint32]
+Int32 = npt.NDArray[np.int32]
+
+AT_ONCE = 2**22
+"""Values that are summarised at once: summarising takes some forty bytes for each."""
 
 QUANTILES = np.array([int(name[1:]) / 100 for name in STATISTICS if name.startswith("q")])
-
-
 MANTISSA = 23
 """Bits of a float32 behind its exponent."""
 UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
@@ -23,30 +27,59 @@ FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
 """Half octaves below the store's first bin."""
 
 
-def layer_samples(layers: Sequence[tuple[Ids, Vectors, bool]]) -> list[LayerSample]:
-    """Every quantity of each layer, summed up; the flag asks to keep the value of each vector as well.
+@final
+class MeasuredLayer:
+    """A layer among those whose vectors stand in one `VectorSums`, and what is stored of it, filled step by step.
 
-    Layers with equally many vectors are summed up together, for most of a small layer's time is NumPy's calls.
+    ids: of its vectors. part: their places among all. scalars: its quantities per layer.
+    keep_vectors: whether the value of each vector is stored too.
     """
-    found: dict[int, LayerSample] = {}
-    for width in {len(ids) for ids, _, _ in layers}:
-        places = [place for place, (ids, _, _) in enumerate(layers) if len(ids) == width]
-        alike = [layers[place] for place in places]
-        with np.errstate(all="ignore"):
-            values = np.array([[row.of(v) for row in PER_VECTOR] for _, v, _ in alike], dtype=np.float32)
-            scalars = np.array([[row.of(v) for row in PER_LAYER] for _, v, _ in alike], dtype=np.float32)
-        values[~np.isfinite(values)] = np.nan
-        scalars[~np.isfinite(scalars)] = np.nan
-        rows = values.reshape(len(alike) * len(PER_VECTOR), width)
-        ids = np.repeat([ids for ids, _, _ in alike], len(PER_VECTOR), axis=0)
-        summed = (
-            x.reshape(len(alike), len(PER_VECTOR), -1)
-            for x in (statistics(rows), histograms(rows), extremes(ids, rows))
+
+    def __init__(self, ids: Ids, part: slice, scalars: Values, keep_vectors: bool) -> None:
+        self.ids = ids
+        self.part = part
+        count = len(PER_VECTOR)
+        self.sample = LayerSample(
+            np.empty((count, len(STATISTICS)), np.float32),
+            scalars,
+            np.empty((count, BINS), np.uint32),
+            np.empty((count, 2), np.int32),
+            np.empty((count, len(ids)), np.float32) if keep_vectors else None,
         )
-        for place, (_, _, raw), one, *parts in zip(places, alike, values, scalars, *summed, strict=True):
-            scalar, statistic, histogram, extreme = parts
-            found[place] = LayerSample(statistic, scalar, histogram, extreme, one if raw else None)
-    return [found[place] for place in range(len(layers))]
+
+
+def summarise(vectors: VectorSums, layers: Sequence[MeasuredLayer]) -> None:
+    """Fill the samples of layers with statistics, histograms and extremes of each quantity.
+
+    Layers with equally many vectors are summarised together, for most of a small layer's time is NumPy's calls; a large
+    layer is summarised quantity by quantity, for its memory.
+    """
+    count = len(PER_VECTOR)
+    at_once = max(1, min(count, AT_ONCE // max(1, len(vectors.ww))))
+    widths: dict[int, list[MeasuredLayer]] = {}
+    for layer in layers:
+        widths.setdefault(len(layer.ids), []).append(layer)
+    for start in range(0, count, at_once):
+        rows = slice(start, min(start + at_once, count))
+        values = vectors.per_vector(rows.start, rows.stop)
+        for alike in widths.values():
+            _summarise_alike(values, rows, alike)
+
+
+def _summarise_alike(values: Values, rows: slice, layers: Sequence[MeasuredLayer]) -> None:
+    """Of layers with equally many vectors; `values` are those of the quantities in `rows`."""
+    tables = np.stack([values[:, layer.part] for layer in layers])
+    flat = tables.reshape(-1, tables.shape[-1])
+    shape = (len(layers), len(values), -1)
+    numbers = statistics(flat).reshape(shape)
+    counts = histograms(flat).reshape(shape)
+    ends = extremes(np.repeat([layer.ids for layer in layers], len(values), axis=0), flat).reshape(shape)
+    for place, layer in enumerate(layers):
+        layer.sample.statistics[rows] = numbers[place]
+        layer.sample.histograms[rows] = counts[place]
+        layer.sample.extremes[rows] = ends[place]
+        if layer.sample.raw is not None:
+            layer.sample.raw[rows] = tables[place]
 
 
 def statistics(values: Values) -> Values:
@@ -55,42 +88,48 @@ def statistics(values: Values) -> Values:
     >>> dict(zip(STATISTICS, statistics(np.array([[3.0, np.nan, 4.0]], np.float32))[0].round(3).tolist()))["rms"]
     3.5360000133514404
     """
-    ordered, missing = np.sort(values, axis=1), np.isnan(values)  # NaN last
+    ordered = np.sort(values, axis=1)  # NaN last
+    missing = np.isnan(values)
     count = values.shape[1] - np.count_nonzero(missing, axis=1)
-    found = np.full((len(values), len(STATISTICS)), np.nan, np.float32)
+    table = np.full((len(values), len(STATISTICS)), np.nan, np.float32)
     some = count > 0
-    ordered, n = ordered[some], count[some]
+    ordered = ordered[some]
+    n = count[some]
     known = np.where(missing[some], np.float64(0), values[some])
-    mean, rms = known.sum(1) / n, np.sqrt(np.einsum("ij,ij->i", known, known) / n)
+    mean = known.sum(1) / n
+    rms = np.sqrt(np.einsum("ij,ij->i", known, known) / n)
     place = QUANTILES * (n - 1)[:, None]
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, (n - 1)[:, None])
     low, high = (np.take_along_axis(ordered, index, axis=1).astype(np.float64) for index in (below, above))
     quantiles = low + (place - below) * (high - low)
-    least, most = ordered[:, 0], np.take_along_axis(ordered, (n - 1)[:, None], axis=1)[:, 0]
-    found[some] = np.column_stack([mean, rms, quantiles, least, most])
-    return found
+    least = ordered[:, 0]
+    most = np.take_along_axis(ordered, (n - 1)[:, None], axis=1)[:, 0]
+    table[some] = np.column_stack([mean, rms, quantiles, least, most])
+    return table
 
 
-def histograms(values: Values) -> npt.NDArray[np.uint32]:
+def histograms(values: Values) -> Counts:
     """How many magnitudes of each row fall between the store's edges; NaN is left out.
 
     A float32's exponent says which octave it is in; from an octave's upper half, `UPPER_HALF` reaches the next.
     """
     bits = np.abs(values).view(np.int32)
-    octave, next_half = bits >> MANTISSA, bits + UPPER_HALF >> MANTISSA
+    octave = bits >> MANTISSA
+    next_half = bits + UPPER_HALF >> MANTISSA
     bins = np.clip(octave + next_half - FIRST, 0, BINS - 1)
     bins += BINS * np.arange(len(values), dtype=np.int32)[:, None]
     counts = np.bincount(bins[~np.isnan(values)], minlength=BINS * len(values))
     return counts.reshape(len(values), BINS).astype(np.uint32)
 
 
-def extremes(ids: Ids, values: Values) -> npt.NDArray[np.int32]:
+def extremes(ids: Ids, values: Values) -> Int32:
     """Ids of the vectors with the smallest and the largest value of each row; -1 where there is none."""
-    found = np.full((len(values), 2), -1, np.int32)
+    table = np.full((len(values), 2), -1, np.int32)
     if values.shape[1]:
-        missing, row = np.isnan(values), np.arange(len(values))
-        found[:, 0] = ids[row, np.where(missing, np.inf, values).argmin(axis=1)]
-        found[:, 1] = ids[row, np.where(missing, -np.inf, values).argmax(axis=1)]
-        found[missing.all(axis=1)] = -1
-    return found
+        missing = np.isnan(values)
+        row = np.arange(len(values))
+        table[:, 0] = ids[row, np.where(missing, np.inf, values).argmin(axis=1)]
+        table[:, 1] = ids[row, np.where(missing, -np.inf, values).argmax(axis=1)]
+        table[missing.all(axis=1)] = -1
+    return table

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
-from gyroscope.measure.config import config as about
-from gyroscope.measure.config import frozen, new_path, rule_or_none, snapshot
-from gyroscope.measure.failures import Trouble
 from gyroscope.measure.layers import Tracked
-from gyroscope.measure.measurement import Gauge, rank
-from gyroscope.measure.optimizers import has_closure, real_optimizer, steps_taken
-from gyroscope.measure.recorder import Recorder, Status
-from gyroscope.measure.sample_worker import Arrival
-from gyroscope.measure.sampling import Auto, Every, sampling
+from gyroscope.measure.measurement import StepMeasurement, frozen, rank
+from gyroscope.measure.optimizers import new_path, real_optimizer, rule_or_none, run_config, steps_taken
+from gyroscope.measure.recorder import FailureLog, Recorder, Status
+from gyroscope.measure.sample_worker import RawSample
+from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.selection import Invariance
 from gyroscope.store import Run, open_run
@@ -40,17 +37,29 @@ class Tracker:
         tracker = gyro.Tracker(model, optimizer)      # before the loop; or: with gyro.Tracker(model, optimizer): …
 
     Watched are the weights that can turn, one vector per neuron, or as parameter groups (`granularity`, `axis`,
-    `group_size`) or the result of `gyro.probe` say; with `layers`, all parameters in whose name the regular expression
-    is found. Step 0 is the first. What is measured stands in `gyro.measure.QUANTITIES`; it goes to a run at `path`,
-    runs/<date>_<time> by default, which `gyro.store.open_run` reads while it grows.
+    `group_size`) or the result of `gyro.probe` say. Step 0 is the first; a step that a GradScaler skips is not a step.
+    What is measured stands in `gyro.measure.QUANTITIES`. With DDP the first process measures. With FSDP2 all do, and
+    the first one writes: make and close the tracker on all.
 
-    `every`: a number of steps, a function step -> bool, or "auto", which is dense at the start, follows the predicted
-    timescale and spends at most `budget` of the time. `rows` limits it to that many vectors of each layer, evenly
-    spread. `raw`, a regular expression, chooses layers of which every vector's value is kept. `sinks` are functions
-    `sink(step, {name: number})`, told about twenty numbers, and rotation and norm of the layers that `sink_layers`
-    finds. `resume` continues the run at `path`, at step `start` or where the optimizer and the run say.
-
-    With DDP the first process measures. With FSDP2 all do, and the first one writes: make and close it on all.
+    Arguments:
+        model: whose parameters the optimizer trains; it gives the layers their names.
+        optimizer: a torch optimizer, or a wrapper of Lightning or Accelerate around one.
+        path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>.
+        every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
+            start, then a hundred samples per predicted timescale, within `budget`. Left at the default, 10, the number
+            doubles when measuring has taken more than a second and more than `budget` of the time; a number that is
+            given is kept.
+        rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
+        layers: regular expression; all parameters in whose name it is found are watched instead.
+        probe: result of `gyro.probe`, which knows how tensors split into vectors.
+        raw: regular expression; of these layers the run keeps every vector's value, not only statistics.
+        sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
+        sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
+        config: whatever is to be stored with the run, as JSON or its repr.
+        resume: continue the run at `path`, at step `start` or where the optimizer and the run say.
+        start: number of the first step; default 0.
+        budget: share of the time that measuring may take, for "auto" and the default of `every`; 0.01, since a
+            hundredth of a training's time is hard to notice.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(8, 4)
@@ -70,7 +79,7 @@ class Tracker:
         optimizer: Any,
         path: str | os.PathLike[str] | None = None,
         *,
-        every: Every = 10,
+        every: Every = DefaultInterval(10),  # noqa: B008 - a number
         rows: int | None = None,
         layers: str | None = None,
         probe: Mapping[str, Invariance] | None = None,
@@ -85,13 +94,17 @@ class Tracker:
         if rows is not None:
             check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
         self.optimizer: Optimizer = real_optimizer(optimizer)
-        self.samples, self.seconds = 0, 0.0  # taken, and for how long they held training up
-        self._gauge = Gauge(model, self.optimizer, _expression("layers", layers), probe, rows)
-        new = self._gauge.refresh()
-        self._sampling = sampling(every, budget, alone=not self._gauge.sharded)
+        self.samples = 0
+        self.seconds = 0.0
+        """How long the samples held training up, together."""
+        self._measurement = StepMeasurement(model, self.optimizer, _expression("layers", layers), probe, rows)
+        new = self._measurement.refresh()
+        self._alone = not self._measurement.sharded
+        self._sampling = sampling(every, budget, alone=self._alone)
         self._recorder: Recorder | None = None
-        self._trouble = Trouble(lambda text: None)
+        self._failures = FailureLog(lambda text: None)
         self._hooks: list[Any] = []
+        self._pid = os.getpid()
         if rank() == 0:
             if not new:
                 raise ValueError(
@@ -100,34 +113,37 @@ class Tracker:
                 )
             self._recorder = Recorder(
                 new_path() if path is None else path,
-                about(model, self.optimizer, every, rows, config),
+                run_config(model, self.optimizer, every, rows, config),
                 resume=resume,
                 raw=_expression("raw", raw),
                 sinks=sinks,
                 sink_layers=_expression("sink_layers", sink_layers),
             )
-            self._trouble = self._recorder.trouble
+            self._recorder.final_note = self._sampling.summary
+            self._failures = self._recorder.failures
         try:
             self._record(new)
             self._step = self._first_step(resume, start)
         except BaseException:
             self.close("failed")
             raise
-        self._history: list[tuple[list[tuple[Any, Any]], int]] = []
-        self._sampled = self._shipped = self._gap = False
+        self._sampled = False
+        self._sent = False
+        self._skipped = False
+        self._gap = False
         self._seconds_before = 0.0
-        if self._recorder is not None or self._gauge.sharded:
+        if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
             disable: Any = torch.compiler.disable
-            pre, post = disable(self._pre), disable(self._post)
-            self._hooks += [self.optimizer.register_step_pre_hook(pre), self.optimizer.register_step_post_hook(post)]
+            self._hooks.append(self.optimizer.register_step_pre_hook(disable(self._pre)))
+            self._hooks.append(self.optimizer.register_step_post_hook(disable(self._post)))
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:
             return start or 0
         stored = [] if self._recorder is None else self.run.steps.tolist()
         step = steps_taken(self.optimizer) or (stored[-1] + 1 if stored else 0)
-        return self._gauge.agreed(step)
+        return self._measurement.agreed(step)
 
     @property
     def path(self) -> Path:
@@ -136,7 +152,7 @@ class Tracker:
 
     @property
     def run(self) -> Run:
-        """The run with all that was measured so far."""
+        """The run with all that was measured so far; in a forked process, with what is stored."""
         self._writing().flush()
         return open_run(self.path)
 
@@ -152,7 +168,7 @@ class Tracker:
         self._hooks = []
         if self._recorder is not None:
             self._recorder.close(status)
-        self._trouble.warn()
+        self._failures.warn()
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +176,7 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else "failed")
+        self.close("finished" if self._recorder is None else self._recorder.status_after(error))
 
     def _writing(self) -> Recorder:
         if self._recorder is None:
@@ -170,87 +186,100 @@ class Tracker:
     # What follows runs within every step: nothing that goes wrong may stop training, or leave other processes waiting.
 
     def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+        self._sampled = False
+        self._sent = False
         try:
             self._before(args, kwargs)
         except Exception as error:
-            self._trouble.stop(error)
+            self._failures.stop(error)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
         try:
             self._after()
         except Exception as error:
-            self._trouble.stop(error)
-        if self._trouble.off and self._sampled and not self._shipped:
+            self._failures.stop(error)
+        if self._failures.off and self._sampled and not self._sent:
             with suppress(Exception):
-                self._gauge.mute()
-        self._trouble.warn()
+                self._measurement.take_part()
+        if self._failures.pending:
+            self._failures.warn()
 
     def _before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        began, self._sampled, self._shipped = time.perf_counter(), False, False
-        self._sampled = self._sampling.due(self._step)
-        if not self._sampled or self._trouble.off:
+        began = time.perf_counter()
+        self._skipped = getattr(self.optimizer, "found_inf", None) is not None and self._measurement.is_skipped()
+        if self._skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
             return
-        self._record(self._gauge.refresh())
-        self._gauge.before(has_closure(args, kwargs))
+        self._sampled = self._sampling.due(self._step)
+        if not self._sampled or self._failures.off:
+            return
+        new = self._measurement.refresh(self._step)
+        if new:
+            self._record(new)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
+        self._measurement.before(closure is not None)
         self._seconds_before = time.perf_counter() - began
 
     def _after(self) -> None:
+        if self._skipped:
+            return
         began = time.perf_counter()
-        step, self._step = self._step, self._step + 1
-        if self._trouble.off:
+        step = self._step
+        self._step = step + 1
+        recorder = self._recorder
+        measurement = self._measurement
+        if recorder is not None and not self._failures.off:
+            measurement.remember_rates()
+        if not self._sampled or self._failures.off:
             return
-        if self._recorder is not None:
-            self._remember_rates()
-        if not self._sampled:
-            return
-        crates, readings = self._gauge.after()
-        self._shipped = True
-        groups = self.optimizer.param_groups
-        if self._recorder is not None and readings:
-            now, amp = [snapshot(group) for group in groups], self._gauge.amp()
-            arrival = Arrival(step, time.time(), self.optimizer, crates, readings, now, self._history, amp, self._gap)
-            self._gap = not self._recorder.put(arrival)
-            if not self._gap:
-                self._history = []
+        sums, readings = measurement.after()
+        self._sent = True
+        if recorder is not None and readings:
+            options = measurement.options()
+            scaler = measurement.scaler_state()
+            history = measurement.history
+            sample = RawSample(step, time.time(), self.optimizer, options, sums, readings, history, scaler, self._gap)
+            self._gap = not recorder.put(sample)
+            if self._gap:
+                self._leave_out(step)
+            else:
+                measurement.history = []
+        self._account(step, bool(readings), self._seconds_before + time.perf_counter() - began)
+
+    def _leave_out(self, step: int) -> None:
+        if not self._sampling.left_out:
+            self._failures.report(
+                f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
+                "spaced; the run says how many"
+            )
+        self._sampling.refused(step, alone=self._alone)
+
+    def _account(self, step: int, measured: bool, seconds: float) -> None:
+        self.samples += measured
+        self.seconds += seconds
         if isinstance(self._sampling, Auto):
+            groups = self.optimizer.param_groups
             self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
-        seconds = self._seconds_before + time.perf_counter() - began
-        self._sampling.spent(seconds)
-        self.samples, self.seconds = self.samples + bool(readings), self.seconds + seconds
+        note = self._sampling.spent(step, seconds, taken=not self._gap)
+        if note is not None and self._recorder is not None:
+            self._recorder.writer.note(note)
 
     def _record(self, new: list[Tracked]) -> None:
-        if self._recorder is not None:
+        if self._recorder is not None and new:
             self._recorder.add(new, self.optimizer)
-
-    def _remember_rates(self) -> None:
-        rates = [
-            (_rate(group, "lr", np.nan), _rate(group, "weight_decay", 0.0)) for group in self.optimizer.param_groups
-        ]
-        if self._history and _equal(self._history[-1][0], rates):
-            self._history[-1] = rates, self._history[-1][1] + 1
-        else:
-            self._history.append((rates, 1))
-
-
-def _rate(group: Mapping[str, Any], name: str, without: float) -> Any:
-    """An option that may be missing, or None where the optimizer finds its own."""
-    value = group.get(name)
-    return without if value is None else frozen(value)
-
-
-def _equal(one: list[tuple[Any, Any]], other: list[tuple[Any, Any]]) -> bool:
-    """Whether rates are the same; of those on a device nobody asks, for that would wait."""
-    return not any(isinstance(value, Tensor) for rates in (*one, *other) for value in rates) and one == other
+            for text in self._measurement.changes:
+                self._recorder.writer.note(text)
+            self._measurement.changes = []
 
 
 def _timescale(group: Mapping[str, Any], optimizer: Optimizer) -> float:
     """Steps after which a direction of this group is forgotten; infinite where that is not known."""
-    rule, lr = rule_or_none(group, optimizer), frozen(group.get("lr"))
+    rule = rule_or_none(group, optimizer)
+    lr = frozen(group.get("lr"))
     if rule is None or not isinstance(lr, float | int):
         return float("inf")
     with np.errstate(all="ignore"):
-        found = rule.at(lr, Weights()).timescale
-    return float("inf") if found is None or np.isnan(found) else float(found)
+        timescale = rule.at(lr, Weights()).timescale
+    return float("inf") if timescale is None or np.isnan(timescale) else float(timescale)
 
 
 def _expression(name: str, text: str | None) -> re.Pattern[str] | None:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.measure.prediction import Forecaster, Rates, Subject
+from gyroscope.measure.optimizers import GroupRule
+from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
 from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, forecast
 
 LAYERS = [
-    Subject("a", fan_in=64, vectors=16, shape=(16, 64), norm=1.0, unit_grad_norm=0.3),
-    Subject("b", fan_in=256, vectors=8, shape=(8, 256), norm=2.0, unit_grad_norm=0.7),
+    LayerState("a", fan_in=64, vectors=16, shape=(16, 64), norm=1.0, unit_grad_norm=0.3),
+    LayerState("b", fan_in=256, vectors=8, shape=(8, 256), norm=2.0, unit_grad_norm=0.7),
 ]
 RULES = [
     SGDM(0.1, 5e-3, 0.9),
@@ -21,12 +22,16 @@ RULES = [
 ]
 
 
+def of(rule, **options):
+    return GroupRule.of(rule, options, norms_kept=False)
+
+
 def followed(rule, group=None, counts=(1, 3, 10, 300), lrs=None, layers=LAYERS):
     """Predictions after each of `counts` steps, and the learning rates used."""
     forecaster, found, step = Forecaster(), [], 0
     for count in counts:
-        rates = [Rates(lrs[step + i] if lrs is not None else rule.lr, rule.weight_decay) for i in range(count)]
-        found.append(forecaster.predict(rule, group or {}, rates, layers))
+        rates = [StepRates(lrs[step + i] if lrs is not None else rule.lr, rule.weight_decay) for i in range(count)]
+        found.append(forecaster.predict(of(rule, **(group or {})), rates, layers))
         step += count
     return found
 
@@ -56,7 +61,7 @@ def test_dampening_is_a_smaller_learning_rate():
 
 
 def test_muon_is_predicted_for_the_matrix_and_told_per_vector():
-    rule, layer = Muon(1e-2, 0.1), Subject("m", 64, 32, (32, 64), 0.5, 1.0)
+    rule, layer = Muon(1e-2, 0.1), LayerState("m", 64, 32, (32, 64), 0.5, 1.0)
     found = followed(rule, layers=[layer], counts=(1, 50))
     whole = forecast(rule, steps=51, norm=0.5 * 32**0.5, shape=(32, 64))
     assert found[-1]["m"].forecast_norm == pytest.approx(whole.norm[-1] / 32**0.5, rel=1e-9)
@@ -66,18 +71,18 @@ def test_muon_is_predicted_for_the_matrix_and_told_per_vector():
 def test_where_norms_are_held_a_layer_is_where_it_stays():
     forecaster = Forecaster(norms_kept=True)
     rule = AdamW(1e-3, 0.1)
-    first = forecaster.predict(rule, {}, [Rates(1e-3, 0.1)], LAYERS)["a"]
-    later = forecaster.predict(rule, {}, [Rates(1e-3, 0.1, 10)], [replace(LAYERS[0], norm=1.001)])["a"]
+    first = forecaster.predict(of(rule), [StepRates(1e-3, 0.1)], LAYERS)["a"]
+    later = forecaster.predict(of(rule), [StepRates(1e-3, 0.1, 10)], [replace(LAYERS[0], norm=1.001)])["a"]
     assert (first.norm, first.forecast_norm, later.norm) == (1.0, 1.0, 1.0)
     eta_r = np.arctan(rule.equilibrium(leading_order=True).angular_update)
     assert (first.angular_update, first.forecast_angular_update) == (eta_r, eta_r)
 
 
 def test_a_rule_without_decay_or_gradient_is_no_obstacle():
-    found = Forecaster(norms_kept=True).predict(Hyperball(0.01), {}, [Rates(0.01, 0.0)], LAYERS)["a"]
+    found = Forecaster(norms_kept=True).predict(of(Hyperball(0.01)), [StepRates(0.01, 0.0)], LAYERS)["a"]
     assert found.angular_update == pytest.approx(np.arctan(0.01))
     silent = [replace(layer, unit_grad_norm=0.0) for layer in LAYERS]
-    without = Forecaster().predict(SGDM(0.1, 5e-3, 0.9), {}, [Rates(0.1, 5e-3)], silent)["a"]
+    without = Forecaster().predict(of(SGDM(0.1, 5e-3, 0.9)), [StepRates(0.1, 5e-3)], silent)["a"]
     assert np.isnan(without.norm)
     assert without.angular_update > 0
 
@@ -86,13 +91,13 @@ def test_a_gradient_that_fails_once_does_not_end_the_forecast():
     forecaster, rule = Forecaster(), SGDM(0.1, 5e-3, 0.9)
     for gradient in (0.3, 0.0, float("nan"), 0.3):
         layer = replace(LAYERS[0], unit_grad_norm=gradient)
-        found = forecaster.predict(rule, {}, [Rates(0.1, 5e-3, 10)], [layer])["a"]
+        found = forecaster.predict(of(rule), [StepRates(0.1, 5e-3, 10)], [layer])["a"]
     assert found.forecast_norm > 0
 
 
 def test_a_new_rule_goes_on_from_the_same_norm():
     forecaster = Forecaster()
-    before = forecaster.predict(AdamW(1e-2, 0.5), {}, [Rates(1e-2, 0.5)], LAYERS)["a"]
+    before = forecaster.predict(of(AdamW(1e-2, 0.5)), [StepRates(1e-2, 0.5)], LAYERS)["a"]
     for rule in (AdamW(1e-2, 0.5, (0.8, 0.99)), Lion(1e-2, 0.5)):
-        after = forecaster.predict(rule, {}, [Rates(1e-2, 0.5)], LAYERS)["a"]
+        after = forecaster.predict(of(rule), [StepRates(1e-2, 0.5)], LAYERS)["a"]
         assert after.forecast_norm == pytest.approx(before.forecast_norm, rel=0.05)

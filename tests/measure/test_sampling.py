@@ -25,7 +25,7 @@ def steps_sampled(steps, *, step_time=1.0, cost=0.0, timescale=float("nan"), bud
     for step in range(steps):
         if auto.due(step):
             found.append(step)
-            auto.spent(cost)
+            auto.spent(step, cost)
             clock.now += cost
         clock.now += step_time
     return found
@@ -64,7 +64,7 @@ def test_without_a_clock_only_step_and_timescale_decide():
     for step in range(1000):
         if auto.due(step):
             sampled.append(step)
-            auto.spent(1e9)
+            auto.spent(step, 1e9)
     assert np.diff(sampled)[-1] == 5
 
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gyroscope.measure.merge import merged
 from gyroscope.measure.statistics import extremes, histograms, statistics
 from gyroscope.measure.sums import ROW, SUMS
+from gyroscope.measure.transfer import merge_pieces
 from gyroscope.store import BINS, STATISTICS, bin_edges, count_bins
 
 
@@ -77,13 +77,13 @@ def test_pieces_of_a_vector_make_the_whole_without_losing_a_small_turn():
         for a, b in pairwise(cuts):
             ids.append(vector)
             columns.append(sums_of(w[vector, a:b], d[vector, a:b]))
-    found_ids, found = merged(np.array(ids), np.array(columns).T)
+    found_ids, found = merge_pieces(np.array(ids), np.array(columns).T)
     assert found_ids.tolist() == [0, 1, 2]
     for vector in range(3):
         np.testing.assert_allclose(found[:, vector], sums_of(w[vector], d[vector]), rtol=1e-9)
 
 
 def test_whole_vectors_are_only_put_in_order():
-    found_ids, found = merged(np.array([2, 0, 1]), np.tile([2.0, 0.0, 1.0], (len(SUMS), 1)))
+    found_ids, found = merge_pieces(np.array([2, 0, 1]), np.tile([2.0, 0.0, 1.0], (len(SUMS), 1)))
     assert found_ids.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(found, np.tile([0.0, 1.0, 2.0], (len(SUMS), 1)))

@@ -113,7 +113,7 @@ def test_rows_are_spread_evenly_and_keep_their_ids(tmp_path):
     np.testing.assert_allclose(run.raw("weight", "angular_update")[1], angles[list(rows)], rtol=1e-4)
     assert run.extremes("weight", "angular_update", 1) == (0, 87)
     assert run.series("weight", "entries").tolist() == [80, 80]
-    assert tracker._gauge._watches[model.weight].copy.shape == (8, 10), "and no more of the weights is copied"
+    assert tracker._measurement.layers[model.weight].copy.shape == (8, 10), "and no more of the weights is copied"
 
 
 def test_the_copy_is_float32_whatever_the_weights_are(tmp_path):
@@ -121,7 +121,7 @@ def test_the_copy_is_float32_whatever_the_weights_are(tmp_path):
     optimizer = Turner(model.parameters())
     with gyro.Tracker(model, optimizer, tmp_path, every=1) as tracker:
         train(model, optimizer, 1)
-        assert tracker._gauge._watches[model.weight].copy.dtype == torch.float32
+        assert tracker._measurement.layers[model.weight].copy.dtype == torch.float32
 
 
 # What counts as a sample.
@@ -159,8 +159,13 @@ def test_accumulated_gradients_are_one_step(tmp_path):
     np.testing.assert_allclose(run.raw("0.weight", "unit_grad_norm")[0], total, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_under_a_grad_scaler_gradients_have_their_true_scale_and_skipped_steps_are_no_samples(fused, tmp_path):
+@pytest.mark.parametrize(("fused", "on_device"), [(False, False), (True, False), (True, True)])
+def test_under_a_grad_scaler_gradients_have_their_true_scale_and_skipped_steps_are_no_steps(
+    fused, on_device, tmp_path, monkeypatch
+):
+    if on_device:  # as if only a device knew which steps are skipped
+        monkeypatch.setattr("gyroscope.measure.measurement._on_host", lambda found_inf: False)
+
     def trained(scaler, path):
         model = mlp()
         optimizer = adamw(model, fused=fused)
@@ -180,14 +185,14 @@ def test_under_a_grad_scaler_gradients_have_their_true_scale_and_skipped_steps_a
     plain = trained(None, tmp_path / "plain")
     scaled = trained(torch.amp.GradScaler("cpu", init_scale=1024.0), tmp_path / "scaled")
     assert plain.steps.tolist() == [0, 1, 2, 3]
-    assert scaled.steps.tolist() == ([0, 1, 3, 4] if fused else [0, 1, 2, 3]), "a fused step is called all the same"
+    assert scaled.steps.tolist() == [0, 1, 2, 3], "a fused step is called all the same, and is no step"
     for quantity in ("unit_grad_norm", "scaled_grad_norm", "lambda_u", "grad_momentum_cosine", "angular_update"):
         ours, theirs = scaled.raw("3.weight", quantity), plain.raw("3.weight", quantity)
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
     forecasts = [run.series("0.weight", "forecast_norm") for run in (plain, scaled)]
     np.testing.assert_allclose(*forecasts, rtol=1e-6)
     since = np.isnan(scaled.series("0.weight", "accumulated_angle"))
-    assert since.tolist() == [True, False, fused, False], "the weights were copied for a step that is no sample"
+    assert since.tolist() == [True, False, on_device, False], "copied for a step that only the device knew to be none"
 
 
 def test_unscaled_and_clipped_gradients_are_taken_as_they_are(tmp_path):
@@ -433,7 +438,7 @@ def test_a_compiled_step_is_measured_and_its_measurement_not_compiled(tmp_path):
     step = torch.compile(lambda: optimizer.step(), backend="eager")
     with gyro.Tracker(model, optimizer, tmp_path, every=2) as tracker:
         seen = []
-        tracker._gauge.before = lambda closure: seen.append(torch.compiler.is_compiling())
+        tracker._measurement.before = lambda closure: seen.append(torch.compiler.is_compiling())
         for seed in range(3):
             optimizer.zero_grad()
             forward(model, seed).backward()
@@ -577,7 +582,7 @@ def test_its_own_failure_is_one_warning_and_a_note_and_training_goes_on(tmp_path
     def broken(*_):
         raise RuntimeError("no memory for the copy")
 
-    monkeypatch.setattr("gyroscope.measure.sums.Watch.before", broken)
+    monkeypatch.setattr("gyroscope.measure.measurement.sum_before", broken)
     with pytest.warns(RuntimeWarning, match="no memory for the copy") as seen:
         train(model, optimizer, 3)
     assert len(seen) == 1
@@ -594,7 +599,7 @@ def test_a_failure_while_working_a_sample_out_is_told_at_a_later_step(tmp_path, 
     def broken(*_):
         raise RuntimeError("arithmetic went wrong")
 
-    monkeypatch.setattr("gyroscope.measure.sample_worker.merged", broken)
+    monkeypatch.setattr("gyroscope.measure.sample_worker.merge_pieces", broken)
     tracker = gyro.Tracker(model, optimizer, tmp_path, every=1)
     train(model, optimizer, 1)
     tracker._recorder.flush()
