@@ -65,7 +65,6 @@ class Worker(Generic[Item]):
         self._accepted = 0
         self._settled = 0  # handled or given up
         self._failures = 0
-        self._refused = False
         self._hurry = False
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`; None: open
@@ -88,17 +87,13 @@ class Worker(Generic[Item]):
     def put(self, item: Item, *, size: int = 0, timeout: float = 0.0, always: bool = False) -> bool:
         """Hand an item of `size` bytes over; False where there is no room for it within `timeout` seconds.
 
-        Of several refusals in a row only the first one waits. `always` ignores the bounds.
+        `always` ignores the bounds.
         """
         if not self.usable:
             return False
         with self._changed:
-            if not always:
-                if not self._refused:
-                    self._changed.wait_for(lambda: self.has_room(size), timeout)
-                self._refused = not self.has_room(size)
-                if self._refused:
-                    return False
+            if not always and not self._changed.wait_for(lambda: self.has_room(size), timeout):
+                return False
             self._queue.append((item, size))
             self._items += 1
             self._bytes += size

@@ -118,16 +118,14 @@ class StepMeasurement:
 
         A run knows one shape for each name, and numbers about other vectors are no continuation.
         """
-        names = self._names.setdefault(layer.name, {})
-        vectors = (tuple(layer.parameter.shape), layer.split, layer.rows)
-        if vectors in names or not names:
-            return replace(layer, name=names.setdefault(vectors, layer.name))
-        names[vectors] = f"{layer.name}@{step}"
-        shapes = " to ".join(str(list(shape)) for shape, _, _ in (list(names)[-2], vectors))
-        self.changes.append(
-            f"Layer {layer.name} changed from shape {shapes} at step {step}: it goes on as {names[vectors]}."
-        )
-        return replace(layer, name=names[vectors])
+        # Without lone surrogates, which Python allows in names and UTF-8, so the store and the sinks, does not.
+        plain = layer.name.encode("utf-8", "backslashreplace").decode()
+        names = self._names.setdefault(plain, {})
+        shape = list(layer.parameter.shape)
+        vectors = (tuple(shape), layer.split, layer.rows)
+        if names and vectors not in names:
+            self.changes.append(f"{plain} has another shape, {shape}, from step {step} on: it is layer {plain}@{step}.")
+        return replace(layer, name=names.setdefault(vectors, f"{plain}@{step}" if names else plain))
 
     @torch.no_grad()
     @np.errstate(all="ignore")

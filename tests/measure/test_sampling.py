@@ -1,10 +1,12 @@
 """When samples are taken: with a clock that the test turns."""
 
+import inspect
+
 import numpy as np
 import torch
 
 import gyroscope as gyro
-from gyroscope.measure.sampling import FREE, LONGEST, Auto
+from gyroscope.measure.sampling import FREE, LONGEST, RECOVERY, Auto, DefaultInterval, EveryNth, sampling
 from tests.measure.fakes import Turner, rows_only, train
 
 
@@ -83,3 +85,61 @@ def test_an_optimizer_without_a_rule_is_sampled_too(tmp_path):
     with gyro.Tracker(model, optimizer, tmp_path, every="auto") as tracker:
         train(model, optimizer, 3)
         assert tracker.run.steps.tolist() == [0, 1, 2]
+
+
+def interval(steps, *, step_time, cost, budget=0.01):
+    """The steps that the default interval samples, and its notes."""
+    clock = Clock()
+    nth = EveryNth(10, budget, clock)
+    sampled = []
+    notes = []
+    for step in range(steps):
+        if nth.due(step):
+            sampled.append(step)
+            clock.now += cost
+            notes.append(nth.spent(step, cost))
+        clock.now += step_time
+    return sampled, [note for note in notes if note is not None]
+
+
+def test_the_default_interval_stays_where_measuring_is_cheap_or_the_run_is_short():
+    assert interval(5000, step_time=1.0, cost=0.09) == (list(range(0, 5000, 10)), [])
+    short, notes = interval(1000, step_time=1e-4, cost=0.9e-2)
+    assert short == list(range(0, 1000, 10)), "0.9 s in all"
+    assert notes == []
+
+
+def test_the_default_interval_doubles_until_measuring_keeps_its_budget_and_the_run_says_so():
+    sampled, notes = interval(200_000, step_time=1e-3, cost=1e-3)
+    assert np.diff(sampled)[-1] == 160, "1/160 of the time is the first below a hundredth"
+    assert all(step % 10 == 0 for step in sampled)
+    assert len(notes) == 4
+    assert "Measuring every 10 steps took 9.1 % of the time, more than budget=0.01" in notes[0]
+    assert "every 20 steps. Pass every=10 to keep it." in notes[0]
+
+
+def test_a_number_of_steps_that_is_given_is_kept_whatever_it_costs():
+    given = sampling(10, 0.01)
+    default = sampling(DefaultInterval(10), 0.01)
+    assert given.clock is None
+    assert default.clock is not None
+    assert sampling(DefaultInterval(10), 0.01, alone=False).clock is None, "processes must agree on what to measure"
+    assert inspect.signature(gyro.Tracker).parameters["every"].default == 10
+
+
+def test_under_overload_samples_are_spaced_evenly_and_return_after_some_time():
+    nth = EveryNth(1)
+    taken = []
+    for step in range(600):
+        if nth.due(step):
+            overloaded = step in (50, 52)
+            if overloaded:
+                nth.refused(step)
+            else:
+                taken.append(step)
+            nth.spent(step, 0.0, taken=not overloaded)
+    gaps = np.diff(taken)
+    assert set(gaps[taken.index(49) + 1 : taken.index(49) + RECOVERY - 1]) == {4}
+    assert gaps[-1] == 2
+    assert nth.left_out == 600 - len(taken)
+    assert nth.summary().startswith(f"{nth.left_out} samples were left out between step 50 and step ")

@@ -1,0 +1,280 @@
+"""Loops and machines that are not as expected: nothing false is stored, nothing hangs, nothing is lost silently."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gyroscope as gyro
+from gyroscope.store import Writer, open_run
+from tests.measure.fakes import Turner, rows_only, train
+from tests.measure.test_tracker import adamw, mlp
+
+SCRIPT = """
+import sys, torch, gyroscope as gyro
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+tracker = gyro.Tracker(model, optimizer, sys.argv[1], every=1)
+def steps(count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(2, 8)).sum().backward()
+        optimizer.step()
+steps(3)
+"""
+
+
+def two_layers(rows=6):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, rows, bias=False), nn.Linear(rows, 4, bias=False))
+
+
+# Layers that change.
+
+
+def test_a_weight_that_grows_in_place_is_a_new_layer_and_the_others_are_measured_as_before(tmp_path):
+    model = two_layers()
+    optimizer = Turner(model.parameters(), angle=0.1)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        train(model, optimizer, 3)
+        model[0].weight.data = torch.randn(9, 5)
+        train(model, optimizer, 3)
+    run = open_run(tmp_path)
+    assert run.layers == ["0.weight", "1.weight", "0.weight@3"]
+    assert (run.layer("0.weight").vectors, run.layer("0.weight@3").vectors) == (6, 9)
+    np.testing.assert_allclose(run.series("1.weight", "angular_update"), 0.1, rtol=1e-4)
+    np.testing.assert_allclose(run.series("0.weight", "angular_update"), [0.1] * 3 + [np.nan] * 3, rtol=1e-4)
+    np.testing.assert_allclose(run.series("0.weight@3", "angular_update"), [np.nan] * 3 + [0.1] * 3, rtol=1e-4)
+    assert any("another shape, [9, 5], from step 3 on" in note for note in run.notes)
+
+
+def test_a_layer_replaced_by_one_of_another_shape_is_a_new_layer_and_returns_under_its_first_name(tmp_path):
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def replace(rows):
+        model[1] = nn.Linear(6, rows, bias=False)
+        optimizer.param_groups[0]["params"] = list(model.parameters())
+
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        for rows in (4, 7, 4):
+            replace(rows)
+            train(model, optimizer, 2)
+    run = open_run(tmp_path)
+    assert run.layers == ["0.weight", "1.weight", "1.weight@2"]
+    measured = {layer: np.isfinite(run.series(layer, "norm")).tolist() for layer in run.layers}
+    assert measured["0.weight"] == [True] * 6
+    assert measured["1.weight"] == [True, True, False, False, True, True]
+    assert measured["1.weight@2"] == [False, False, True, True, False, False]
+    assert not any("stopped" in note for note in run.notes)
+
+
+def test_a_name_that_utf8_cannot_hold_and_a_huge_number_in_the_configuration_leave_a_run_that_can_be_read(tmp_path):
+    model = nn.Sequential()
+    model.add_module("odd \ud800", nn.Linear(4, 3))
+    optimizer = adamw(model)
+    config = {"seed": 10**4300, "list": [1, -(10**5000)], "name \udcff": "\udcff"}
+    with gyro.Tracker(model, optimizer, tmp_path, every=1, config=config, raw="."):
+        train(model, optimizer, 2)
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 1]
+    (layer,) = run.layers
+    layer.encode()
+    assert np.isfinite(run.series(layer, "norm")).all()
+    assert run.config["user"].keys() >= {"seed", "list"}
+
+
+# How programs end.
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "code"),
+    [
+        ("sys.exit(1)", "failed", 1),
+        ("sys.exit(0)", "finished", 0),
+        ("try:\n    sys.exit(2)\nexcept SystemExit:\n    steps(1)", "finished", 0),
+    ],
+)
+def test_an_exit_code_is_the_end_of_the_run(end, status, code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", SCRIPT + end, str(tmp_path)], stderr=subprocess.PIPE, check=False)
+    assert done.returncode == code, done.stderr.decode()
+    run = open_run(tmp_path)
+    assert run.status == status
+    assert len(run.steps) >= 3
+    assert any("sys.exit(" in note for note in run.notes) == ("sys.exit" in end and status == "failed")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(1, "failed"), ("out of data", "failed"), (0, "finished"), (None, "finished")]
+)
+def test_an_exit_within_the_context_is_the_end_of_the_run_with_its_code(code, status, tmp_path):
+    def loop():
+        model = mlp()
+        with gyro.Tracker(model, adamw(model), tmp_path):
+            sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        loop()
+    run = open_run(tmp_path)
+    assert run.status == status
+    assert run.notes == ([f"The program ended by sys.exit({code!r})."] if status == "failed" else [])
+
+
+def test_closing_puts_sys_exit_back(tmp_path):
+    before = sys.exit
+    model = mlp()
+    with gyro.Tracker(model, adamw(model), tmp_path):
+        pass
+    assert sys.exit is before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_can_diagnose_and_step_and_close_without_waiting_and_writes_nothing(tmp_path, monkeypatch):
+    model = mlp()
+    optimizer = adamw(model)
+    tracker = gyro.Tracker(model, optimizer, tmp_path, every=1)
+    train(model, optimizer, 2)
+    tracker.run.close()
+    stuck = threading.Event()
+    put = Writer.put
+    monkeypatch.setattr(Writer, "put", lambda self, sample: (stuck.wait(20), put(self, sample)))
+    train(model, optimizer, 1)  # a sample is being processed while the process forks
+    child = os.fork()
+    if child == 0:
+        done = 1
+        try:
+            torch.set_num_threads(1)
+            tracker.diagnose()
+            train(model, optimizer, 2)
+            tracker.close()
+            done = 0
+        finally:
+            os._exit(done)
+    deadline = time.monotonic() + 20
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.05)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    stuck.set()
+    tracker.close()
+    assert ended, "the child waited for a thread that it does not have"
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert open_run(tmp_path).steps.tolist() == [0, 1, 2]
+
+
+# Samples that come too fast, or cost too much.
+
+
+class SlowStore:
+    """Makes storing a sample wait until it is `released`."""
+
+    def __init__(self, monkeypatch):
+        self.released = threading.Event()
+        put = Writer.put
+
+        def slow(writer, sample):
+            assert self.released.wait(60)
+            put(writer, sample)
+
+        monkeypatch.setattr(Writer, "put", slow)
+
+
+def test_samples_that_come_too_fast_are_left_out_evenly_and_the_run_says_how_many_and_when(tmp_path, monkeypatch):
+    store = SlowStore(monkeypatch)
+    model = mlp()
+    optimizer = adamw(model)
+    tracker = gyro.Tracker(model, optimizer, tmp_path, every=1)
+    with pytest.warns(RuntimeWarning, match="samples come faster than they can be processed") as seen:
+        train(model, optimizer, 12)
+    assert len(seen) == 1
+    store.released.set()
+    tracker.run.close()
+    train(model, optimizer, 12)
+    tracker.close()
+    run = open_run(tmp_path)
+    gaps = np.diff(run.steps)
+    assert 9 <= len(run.steps) < 24
+    assert (gaps[:8] == 1).all()
+    assert len(set(gaps[-2:])) == 1, "evenly spaced"
+    missing = sorted(set(range(24)) - set(run.steps.tolist()))
+    expected = f"{len(missing)} samples were left out between step {missing[0]} and step {missing[-1]}"
+    assert any(expected in note for note in run.notes), run.notes
+
+
+def test_what_waits_is_bounded_by_bytes_and_not_only_by_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("gyroscope.measure.recorder.MAX_BYTES", 10_000, raising=False)
+    store = SlowStore(monkeypatch)
+    model = rows_only(30, 2)  # 17 sums of 8 bytes for each row
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tracker = gyro.Tracker(model, optimizer, tmp_path, every=1)
+    with pytest.warns(RuntimeWarning, match="samples come faster"):
+        train(model, optimizer, 7)
+    store.released.set()
+    tracker.close()
+    assert open_run(tmp_path).steps.tolist() == [0, 1]
+
+
+def test_a_large_layer_is_summarised_in_parts_with_the_same_result(tmp_path, monkeypatch):
+    def measured(path):
+        model = rows_only(50, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with gyro.Tracker(model, optimizer, path, every=1, raw="."):
+            train(model, optimizer, 2)
+        return open_run(path)
+
+    whole = measured(tmp_path / "whole")
+    monkeypatch.setattr("gyroscope.measure.statistics.AT_ONCE", 120)  # two quantities at once
+    parts = measured(tmp_path / "parts")
+    for row in gyro.measure.QUANTITIES:
+        name = row.quantity.name
+        np.testing.assert_array_equal(whole.series("weight", name, "q25"), parts.series("weight", name, "q25"))
+        if row.quantity.per_vector:
+            np.testing.assert_array_equal(whole.raw("weight", name), parts.raw("weight", name))
+            np.testing.assert_array_equal(whole.histogram("weight", name, 1), parts.histogram("weight", name, 1))
+            assert whole.extremes("weight", name, 1) == parts.extremes("weight", name, 1)
+
+
+def test_layers_summed_together_are_measured_as_each_by_itself(tmp_path, monkeypatch):
+    def measured(path):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(4) for layer in (nn.Linear(6, 6, bias=False), nn.Tanh())]
+        model = nn.Sequential(*layers, nn.Linear(6, 6, bias=False).double())
+        optimizer = adamw(model)
+        with gyro.Tracker(model, optimizer, path, every=1, raw=".") as tracker:
+            for step in range(5):
+                train(model, optimizer, 1, seed=step)
+                model[2].weight.requires_grad_(step not in (1, 2))
+                model[2].weight.grad = None
+            batches = {sums.batch for sums in tracker._measurement.layers.values()}
+        return open_run(path), len(batches)
+
+    together, few = measured(tmp_path / "together")
+    monkeypatch.setattr("gyroscope.measure.sums.SMALL", 1)
+    alone, many = measured(tmp_path / "alone")
+    assert (few, many) == (2, 5)
+    for layer in alone.layers:
+        for row in gyro.measure.QUANTITIES:
+            name = row.quantity.name
+            ours, theirs = (run.series(layer, name) for run in (together, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {name}")
+
+
+def test_a_layer_that_joins_keeps_what_the_others_have_turned_since_their_last_sample(tmp_path):
+    model = two_layers()
+    optimizer = Turner(model[0].parameters(), angle=0.1)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        train(model, optimizer, 2)
+        optimizer.add_param_group({"params": model[1].parameters()})
+        train(model, optimizer, 2)
+    turned = open_run(tmp_path).series("0.weight", "accumulated_angle")
+    np.testing.assert_allclose(turned[1:], 0.1, rtol=1e-4)
