@@ -11,9 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._types import Number
+from gyroscope.measure.batches import LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure.layers import Tracked, keeps_norms_by_name, tracked
 from gyroscope.measure.optimizers import rule_or_none
-from gyroscope.measure.sums import LayerStep, LayerSums, Number, SecondMoment, batches, sum_after, sum_before
+from gyroscope.measure.sums import sum_after, sum_before
 from gyroscope.measure.transfer import HostCopy, SentSums, send_to_host
 from gyroscope.model.selection import Invariance
 
@@ -29,8 +31,8 @@ def rank() -> int:
 
 
 Rates = list[tuple[Any, Any]]
+# (lr, weight decay) of every group, and the number of consecutive steps for which they held.
 RateHistory = list[tuple[Rates, int]]
-"""(lr, weight decay) of every group, and the number of consecutive steps for which they held."""
 
 
 @final
@@ -107,7 +109,7 @@ class StepMeasurement:
             layer.parameter: LayerSums(layer, old[layer.parameter].copy if layer.parameter in old else None)
             for layer in selected
         }
-        batches(list(self.layers.values()))
+        batched(list(self.layers.values()))
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
         norms_kept = keeps_norms_by_name(self.optimizer)
         self._decoupled = [rule is not None and rule.is_decoupled and not norms_kept for rule in rules]
@@ -140,6 +142,12 @@ class StepMeasurement:
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
+        prepared = set()
+        for step in self._steps:
+            batch = step.sums.batch
+            if batch is not None and batch not in prepared and step.views[0] is not None:
+                batch.prepare(step.views[0])
+                prepared.add(batch)
         sum_before(self._steps)
 
     @torch.no_grad()

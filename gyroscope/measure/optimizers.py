@@ -16,10 +16,10 @@ from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
 
+# Where Lightning, Fabric and Accelerate keep the optimizer that they wrap, themselves posing as an Optimizer.
 WRAPPED = ("optimizer", "_optimizer")
-"""Where Lightning, Fabric and Accelerate keep the optimizer that they wrap, themselves posing as an Optimizer."""
+# Options of a parameter group that the run's configuration shows.
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity")
-"""Options of a parameter group that the run's configuration shows."""
 
 
 def real_optimizer(optimizer: Any) -> Optimizer:
@@ -92,6 +92,30 @@ class GroupRule:
             recursion = MomentumRecursion(keep, share * undamped, decay)
         lr_factor = 1.0 if recursion is None else undamped
         return cls(rule, recursion, lr_factor, rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
+
+
+@final
+@dataclass(frozen=True)
+class StepContext:
+    """What the vectors of a parameter group share in a step.
+
+    lr, weight_decay: of the group in this step.
+    group_rule: the theory's; None where it does not cover the optimizer.
+    adam: whether the optimizer has a second moment.
+    scale: by which gradients are too large under mixed precision.
+    sign: -1 where the objective is maximised, and gradients point the other way.
+    late: the momentum is the one after the step.
+    had_momentum: whether there was one before the step.
+    """
+
+    lr: float
+    weight_decay: float
+    group_rule: GroupRule | None = None
+    adam: bool = False
+    scale: float = 1.0
+    sign: float = 1.0
+    late: bool = False
+    had_momentum: bool = True
 
 
 # What a run says about itself.

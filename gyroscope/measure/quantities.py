@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
-from gyroscope.measure.optimizers import GroupRule
-from gyroscope.measure.sums import ROW
-from gyroscope.measure.transfer import Float64
+from gyroscope._types import Array, Float32
+from gyroscope.measure.batches import ROW
+from gyroscope.measure.optimizers import StepContext
 from gyroscope.store import Quantity
 
 NAN = float("nan")
@@ -33,30 +32,6 @@ class LayerPrediction:
     timescale: float = NAN
     forecast_angular_update: float = NAN
     forecast_norm: float = NAN
-
-
-@final
-@dataclass(frozen=True)
-class StepContext:
-    """What the vectors of a parameter group share in a step.
-
-    lr, weight_decay: of the group in this step.
-    group_rule: the theory's; None where it does not cover the optimizer.
-    adam: whether the optimizer has a second moment.
-    scale: by which gradients are too large under mixed precision.
-    sign: -1 where the objective is maximised, and gradients point the other way.
-    late: the momentum is the one after the step.
-    had_momentum: whether there was one before the step.
-    """
-
-    lr: float
-    weight_decay: float
-    group_rule: GroupRule | None = None
-    adam: bool = False
-    scale: float = 1.0
-    sign: float = 1.0
-    late: bool = False
-    had_momentum: bool = True
 
 
 @final
@@ -80,26 +55,26 @@ class VectorSums:
     """
 
     at: StepContext
-    fan_in: Float64
-    ww: Float64
-    wd: Float64
-    tt: Float64
-    most: Float64
-    wg: Float64
-    gg: Float64
-    gm: Float64
-    mm: Float64
-    ws: Float64
-    ss: Float64
-    bb: Float64
-    old_ww: Float64
-    old_wd: Float64
-    old_tt: Float64
-    frozen: Float64
-    predicted_angle: Float64
+    fan_in: Array
+    ww: Array
+    wd: Array
+    tt: Array
+    most: Array
+    wg: Array
+    gg: Array
+    gm: Array
+    mm: Array
+    ws: Array
+    ss: Array
+    bb: Array
+    old_ww: Array
+    old_wd: Array
+    old_tt: Array
+    frozen: Array
+    predicted_angle: Array
 
     @classmethod
-    def of(cls, sums: Float64, at: StepContext, fan_in: Float64) -> "VectorSums":
+    def of(cls, sums: Array, at: StepContext, fan_in: Array) -> "VectorSums":
         """From sums as the device made them: gradients in their true scale, and the momentum before the step."""
         rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
@@ -123,14 +98,14 @@ class VectorSums:
             gradient = np.sqrt(self.gg[part] * ww)
             return float(np.sqrt(np.mean(ww))), float(np.sqrt(np.mean(gradient**2)))
 
-    def per_vector(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+    def per_vector(self, start: int, stop: int) -> Float32:
         """Values of the quantities from `start` to `stop`, a row each; NaN where they are not finite."""
         with np.errstate(all="ignore"):
             values = np.array([row.of(self) for row in PER_VECTOR[start:stop]], dtype=np.float32)
         values[~np.isfinite(values)] = np.nan
         return values
 
-    def per_layer(self, part: slice, predicted: LayerPrediction) -> npt.NDArray[np.float32]:
+    def per_layer(self, part: slice, predicted: LayerPrediction) -> Float32:
         """Values of the quantities per layer, of the layer that has these vectors; NaN where they are not finite."""
         self.predicted_angle[part] = predicted.angular_update
         dead = float(np.sum(self.gg[part] == 0))
@@ -141,32 +116,32 @@ class VectorSums:
         return values
 
     @property
-    def r(self) -> Float64:
+    def r(self) -> Array:
         """Radial growth, ⟨w,d⟩/‖w‖²."""
         return self.wd / self.ww
 
     @property
-    def norm(self) -> Float64:
+    def norm(self) -> Array:
         """‖w‖ before the step."""
         return np.sqrt(self.ww)
 
     @property
-    def unit_grad_norm(self) -> Float64:
+    def unit_grad_norm(self) -> Array:
         """‖g‖·‖w‖."""
         return np.sqrt(self.gg * self.ww)
 
     @property
-    def angle(self) -> Float64:
+    def angle(self) -> Array:
         """Angle from w to w'."""
         return _angle(self.ww, self.wd, self.tt)
 
     @property
-    def b(self) -> Float64 | float:
+    def b(self) -> Array | float:
         """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
         return np.sqrt(self.bb / self.fan_in) if self.at.adam else 1.0
 
     @property
-    def lambda_u(self) -> Float64:
+    def lambda_u(self) -> Array:
         """Weight decay to which the radial part of the gradient amounts, in the unit of λ."""
         group_rule = self.at.group_rule
         if group_rule is None:
@@ -180,7 +155,7 @@ class VectorSums:
         return self.wg / self.ww
 
     @property
-    def smd_h(self) -> Float64:
+    def smd_h(self) -> Array:
         """What drives the norm under SGD with momentum; not Nesterov's."""
         momentum = None if self.at.group_rule is None else self.at.group_rule.heavy_ball
         if momentum is None:
@@ -189,8 +164,8 @@ class VectorSums:
 
 
 def _momentum_before(
-    at: StepContext, ww: Float64, wg: Float64, gg: Float64, gm: Float64, mm: Float64, wm: Float64
-) -> tuple[Float64, Float64]:
+    at: StepContext, ww: Array, wg: Array, gg: Array, gm: Array, mm: Array, wm: Array
+) -> tuple[Array, Array]:
     """⟨g,m⟩ and ‖m‖² of the momentum before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
     if not at.late:
         return gm, mm
@@ -205,7 +180,7 @@ def _momentum_before(
     return before_gm / keep, before_mm / keep**2
 
 
-def _angle(ww: Float64, wd: Float64, tt: Float64) -> Float64:
+def _angle(ww: Array, wd: Array, tt: Array) -> Array:
     """Angle by which a vector turns that moves by d; NaN where there is no direction."""
     along = ww + wd
     alive = (ww > 0) & ((along != 0) | (tt > 0))

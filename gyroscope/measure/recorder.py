@@ -24,12 +24,12 @@ from gyroscope.store import LayerInfo, Writer
 
 Status = Literal["finished", "failed", "stopped"]
 
+# Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
-"""Samples that wait or are being processed: enough to even out a busy moment."""
+# Of their sums together, a quarter of a gigabyte; a larger sample waits for all others to be processed.
 MAX_BYTES = 2**28
-"""Of their sums together, a quarter of a gigabyte; a larger sample waits for all others to be processed."""
+# Seconds that training waits for room before a sample is given up.
 PATIENCE = 0.1
-"""Seconds that training waits for room before a sample is given up."""
 
 
 @final

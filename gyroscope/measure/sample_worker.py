@@ -12,15 +12,16 @@ import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gyroscope._types import Array
+from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked, keeps_norms_by_name
 from gyroscope.measure.measurement import LayerReading, RateHistory
-from gyroscope.measure.optimizers import GroupRule
+from gyroscope.measure.optimizers import GroupRule, StepContext
 from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
-from gyroscope.measure.quantities import LayerPrediction, StepContext, VectorSums
+from gyroscope.measure.quantities import LayerPrediction, VectorSums
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.measure.statistics import MeasuredLayer, summarise
-from gyroscope.measure.sums import OLD
-from gyroscope.measure.transfer import Float64, HostCopy, SentSums, merge_pieces
+from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.store import LayerSample, Sample
 
@@ -139,7 +140,7 @@ class SampleProcessor:
         gap: bool,
     ) -> list[LayerGroup]:
         """Wait for the sums, and put those of layers in the same context together."""
-        alike: dict[Any, list[tuple[Tracked, Ids, Float64]]] = {}
+        alike: dict[Any, list[tuple[Tracked, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
                 ids, sums = merge_pieces(piece_ids, pieces)

@@ -9,20 +9,20 @@ from typing import Literal, final
 Every = int | Callable[[int], bool] | Literal["auto"]
 Clock = Callable[[], float]
 
+# Samples at the start that no budget forbids: what happens in the first steps decides much, and never returns.
 FREE = 10
-"""Samples at the start that no budget forbids: what happens in the first steps decides much, and never returns."""
+# At step t there is a sample every t/DENSE steps: each of the first DENSE steps, then ever fewer.
 DENSE = 20
-"""At step t there is a sample every t/DENSE steps: each of the first DENSE steps, then ever fewer."""
+# Samples over the time in which a direction is forgotten: the finest change there is to see.
 PER_TIMESCALE = 100
-"""Samples over the time in which a direction is forgotten: the finest change there is to see."""
+# Steps between samples at most, so that a live page stays alive.
 LONGEST = 1000
-"""Steps between samples at most, so that a live page stays alive."""
+# Seconds of measuring that the default interval may take before its budget counts: short runs keep every sample.
 ALLOWANCE = 1.0
-"""Seconds of measuring that the default interval may take before its budget counts: short runs keep every sample."""
+# Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
-"""Samples over which the default interval compares its cost with the budget."""
+# Samples in a row without overload after which twice as many are tried again.
 RECOVERY = 100
-"""Samples in a row without overload after which twice as many are tried again."""
 
 
 @final

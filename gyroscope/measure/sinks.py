@@ -11,16 +11,16 @@ from gyroscope.measure.quantities import NAN, PLACE
 from gyroscope.store import STATISTICS, LayerSample
 
 Scalars = dict[str, float]
+# Called with the step and named numbers; may have `close()`.
 Sink = Callable[[int, Scalars], object]
-"""Called with the step and named numbers; may have `close()`."""
 
+# Samples that wait for a slow sink before some are left out.
 QUEUE = 64
-"""Samples that wait for a slow sink before some are left out."""
+# Seconds that closing a run waits for a sink.
 PATIENCE = 5.0
-"""Seconds that closing a run waits for a sink."""
 
+# Reported as the median over layers of the layer's RMS (of its mean, for what has a sign).
 OVER_LAYERS = ("angular_update", "norm", "unit_grad_norm", "grad_weight_cosine", "lambda_u", "kappa", "effective_lr")
-"""Reported as the median over layers of the layer's RMS (of its mean, for what has a sign)."""
 SIGNED = {"grad_weight_cosine", "lambda_u"}
 PREDICTED = ("predicted_angular_update", "predicted_norm", "forecast_angular_update", "forecast_norm")
 COUNTED = ("dead_vectors", "frozen_entries")

@@ -7,24 +7,24 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._types import Float32
 from gyroscope.measure.layers import Ids
 from gyroscope.measure.quantities import PER_VECTOR, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
-Values = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.uint32]
 Int32 = npt.NDArray[np.int32]
 
+# Values that are summarised at once: summarising takes some forty bytes for each.
 AT_ONCE = 2**22
-"""Values that are summarised at once: summarising takes some forty bytes for each."""
 
 QUANTILES = np.array([int(name[1:]) / 100 for name in STATISTICS if name.startswith("q")])
+# Bits of a float32 behind its exponent.
 MANTISSA = 23
-"""Bits of a float32 behind its exponent."""
+# What the first float32 in the upper half of an octave, from √2 on, lacks to the next octave, in units of its last.
 UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
-"""What the first float32 in the upper half of an octave, from √2 on, lacks to the next octave, in units of its last."""
+# Half octaves below the store's first bin.
 FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
-"""Half octaves below the store's first bin."""
 
 
 @final
@@ -35,7 +35,7 @@ class MeasuredLayer:
     keep_vectors: whether the value of each vector is stored too.
     """
 
-    def __init__(self, ids: Ids, part: slice, scalars: Values, keep_vectors: bool) -> None:
+    def __init__(self, ids: Ids, part: slice, scalars: Float32, keep_vectors: bool) -> None:
         self.ids = ids
         self.part = part
         count = len(PER_VECTOR)
@@ -66,7 +66,7 @@ def summarise(vectors: VectorSums, layers: Sequence[MeasuredLayer]) -> None:
             _summarise_alike(values, rows, alike)
 
 
-def _summarise_alike(values: Values, rows: slice, layers: Sequence[MeasuredLayer]) -> None:
+def _summarise_alike(values: Float32, rows: slice, layers: Sequence[MeasuredLayer]) -> None:
     """Of layers with equally many vectors; `values` are those of the quantities in `rows`."""
     tables = np.stack([values[:, layer.part] for layer in layers])
     flat = tables.reshape(-1, tables.shape[-1])
@@ -82,7 +82,7 @@ def _summarise_alike(values: Values, rows: slice, layers: Sequence[MeasuredLayer
             layer.sample.raw[rows] = tables[place]
 
 
-def statistics(values: Values) -> Values:
+def statistics(values: Float32) -> Float32:
     """`STATISTICS` of each row, NaN left out; NaN for a row that has nothing else.
 
     >>> dict(zip(STATISTICS, statistics(np.array([[3.0, np.nan, 4.0]], np.float32))[0].round(3).tolist()))["rms"]
@@ -109,7 +109,7 @@ def statistics(values: Values) -> Values:
     return table
 
 
-def histograms(values: Values) -> Counts:
+def histograms(values: Float32) -> Counts:
     """How many magnitudes of each row fall between the store's edges; NaN is left out.
 
     A float32's exponent says which octave it is in; from an octave's upper half, `UPPER_HALF` reaches the next.
@@ -123,7 +123,7 @@ def histograms(values: Values) -> Counts:
     return counts.reshape(len(values), BINS).astype(np.uint32)
 
 
-def extremes(ids: Ids, values: Values) -> Int32:
+def extremes(ids: Ids, values: Float32) -> Int32:
     """Ids of the vectors with the smallest and the largest value of each row; -1 where there is none."""
     table = np.full((len(values), 2), -1, np.int32)
     if values.shape[1]:

@@ -243,7 +243,15 @@ class Tracker:
                 self._leave_out(step)
             else:
                 measurement.history = []
-        self._account(step, bool(readings), self._seconds_before + time.perf_counter() - began)
+        seconds = self._seconds_before + time.perf_counter() - began
+        self.samples += bool(readings)
+        self.seconds += seconds
+        if isinstance(self._sampling, Auto):
+            groups = self.optimizer.param_groups
+            self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
+        note = self._sampling.spent(step, seconds, taken=not self._gap)
+        if note is not None and recorder is not None:
+            recorder.writer.note(note)
 
     def _leave_out(self, step: int) -> None:
         if not self._sampling.left_out:
@@ -252,16 +260,6 @@ class Tracker:
                 "spaced; the run says how many"
             )
         self._sampling.refused(step, alone=self._alone)
-
-    def _account(self, step: int, measured: bool, seconds: float) -> None:
-        self.samples += measured
-        self.seconds += seconds
-        if isinstance(self._sampling, Auto):
-            groups = self.optimizer.param_groups
-            self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
-        note = self._sampling.spent(step, seconds, taken=not self._gap)
-        if note is not None and self._recorder is not None:
-            self._recorder.writer.note(note)
 
     def _record(self, new: list[Tracked]) -> None:
         if self._recorder is not None and new:

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gyroscope._types import Array
+from gyroscope.measure.batches import ROW, SUMS, precise
 from gyroscope.measure.layers import Ids, Tracked
-from gyroscope.measure.sums import ROW, SUMS, precise
 
-Float64 = npt.NDArray[np.float64]
+# Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None where a process has none.
 Tables = Sequence[tuple[tuple[Tracked, ...], Tensor | None]]
-"""Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None where a process has none."""
 
 
 @final
@@ -37,7 +36,7 @@ class HostCopy:
             self._numbers = numbers.cpu()
         self.num_bytes = self._numbers.nbytes
 
-    def wait(self) -> Float64:
+    def wait(self) -> Array:
         """The numbers, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
@@ -56,7 +55,7 @@ class SentSums:
     def __post_init__(self) -> None:
         self.num_bytes = sum(copy.num_bytes for copy in self.copies)
 
-    def unpack(self) -> Iterator[tuple[Tracked, Ids, Float64]]:
+    def unpack(self) -> Iterator[tuple[Tracked, Ids, Array]]:
         """Each layer with the ids of its pieces and their sums."""
         arrived = [copy.wait().ravel() for copy in self.copies]
         start = 0
@@ -115,7 +114,7 @@ def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
     return table
 
 
-def merge_pieces(ids: Ids, pieces: Float64) -> tuple[Ids, Float64]:
+def merge_pieces(ids: Ids, pieces: Array) -> tuple[Ids, Array]:
     """From sums over pieces to sums over vectors, in the order of their ids.
 
     Sums add up and largest entries compete. The tangential part of a vector has two sources: those of its pieces, and

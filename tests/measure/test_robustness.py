@@ -259,7 +259,7 @@ def test_layers_summed_together_are_measured_as_each_by_itself(tmp_path, monkeyp
         return open_run(path), len(batches)
 
     together, few = measured(tmp_path / "together")
-    monkeypatch.setattr("gyroscope.measure.sums.SMALL", 1)
+    monkeypatch.setattr("gyroscope.measure.batches.SMALL", 1)
     alone, many = measured(tmp_path / "alone")
     assert (few, many) == (2, 5)
     for layer in alone.layers:

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from gyroscope.measure.batches import ROW, SUMS
 from gyroscope.measure.statistics import extremes, histograms, statistics
-from gyroscope.measure.sums import ROW, SUMS
 from gyroscope.measure.transfer import merge_pieces
 from gyroscope.store import BINS, STATISTICS, bin_edges, count_bins
 
