@@ -7,12 +7,12 @@ import numpy as np
 
 from gyroscope._types import Mask
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.balance import layer_imbalance, neuron_imbalance
 from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.health import dead_vectors, frozen_entries, not_measured, scale_sensitive, unstable_betas
-from gyroscope.advice.history import LayerHistory, Record, RecordUntil, layer_histories
+from gyroscope.advice.history import LayerHistory, Record, layer_histories
 from gyroscope.advice.phrases import clause, listed, sig, span
-from gyroscope.advice.settling import NormState, fell_out, over_rotation, transient, weak_decay
+from gyroscope.advice.rotation import layer_imbalance, neuron_imbalance, over_rotation
+from gyroscope.advice.settling import NormState, fell_out, transient, weak_decay
 
 CAUSES = ("unstable_betas", "over_rotation", "fast_rotation")
 """Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on."""
@@ -27,12 +27,13 @@ def diagnose(record: Record) -> Diagnosis:
     histories = layer_histories(record)
     lost = {history.name: history.lost for history in histories if history.lost.any()}
     if not lost:
-        return Diagnosis(_findings(record))
+        return Diagnosis(_findings(record, histories))
     first = min(int(samples.argmax()) for samples in lost.values())
+    # Findings about a run that goes on, "train on" among them, do not apply to one that cannot.
     if any(history.diverged for history in histories):
-        before = _findings(RecordUntil(record, first))
+        before = _findings(record, layer_histories(record, first))
         return Diagnosis([_diverged(record, lost, first), *(finding for finding in before if finding.kind in CAUSES)])
-    others = [finding for finding in _findings(record) if finding.kind not in ("well", "too_short")]
+    others = [finding for finding in _findings(record, histories) if finding.kind not in ("well", "too_short")]
     return Diagnosis([_recovered(record, lost, first), *others])
 
 
@@ -73,13 +74,14 @@ def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: 
     )
 
 
-def _findings(record: Record) -> list[Finding]:
-    histories = layer_histories(record)
+def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding]:
+    """What is judged of a run whose numbers are finite, as far as these histories go."""
     measured = [history for history in histories if np.isfinite(history.angle).any()]
-    short = list(_too_short(record, measured))
+    short = list(_too_short(histories, measured))
     if short:
         return short
     states = [NormState.of(history) for history in measured]
+    # Layers whose norm another force holds are not in transient, and do not count for the balance.
     explained = [*scale_sensitive(measured), *frozen_entries(measured)]
     explained_layers = {name for finding in explained for name in finding.layers}
     usual = [state for state in states if state.name not in explained_layers]
@@ -100,9 +102,10 @@ def _findings(record: Record) -> list[Finding]:
     return findings or list(_undecided(states))
 
 
-def _too_short(record: Record, measured: Sequence[LayerHistory]) -> Iterator[Finding]:
+def _too_short(histories: Sequence[LayerHistory], measured: Sequence[LayerHistory]) -> Iterator[Finding]:
     samples = max((int(np.isfinite(history.angle).sum()) for history in measured), default=0)
-    steps = int(np.max(record.steps)) + 1 if len(record.steps) else 0
+    steps = max((int(history.steps[-1]) + 1 for history in histories if len(history.steps)), default=0)
+    # An unknown rule is taken for one with a momentum of 0.9.
     memories = [history.rule.momentum_memory for history in measured if history.rule is not None]
     needed = round(limit.MEMORIES * max(memories, default=10.0))
     if samples < limit.SAMPLES or steps < needed:

@@ -8,10 +8,10 @@ import numpy as np
 
 from gyroscope.advice import phrases
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.balance import measured_vectors
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.phrases import clause, sig
+from gyroscope.advice.rotation import measured_vectors
 from gyroscope.theory import sensitivity, stability
 
 
@@ -40,6 +40,7 @@ def scale_sensitive(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     distance = worst.mean(worst.distance)
     measured = f"; it turns {sig(worst.speed, 2)} times as far as predicted" if isfinite(worst.speed) else ""
     measured += f" at {sig(distance, 2)} times the norm" if measured and isfinite(distance) else ""
+    # The loss chooses the scale of the outputs, so the last layer is sensitive in healthy networks too.
     last = worst.record.layers[-1]
     serious = any(_effect(history) > limit.SENSITIVE and history.name != last for history in sensitive)
     yield Finding(
@@ -64,6 +65,7 @@ def _decay(history: LayerHistory) -> float:
 
 
 def _radial(history: LayerHistory) -> RadialGradient:
+    # The median vector: a few rows with tiny norms would dominate a mean.
     values = history.series("lambda_u", "q50")
     judged = values[history.window & np.isfinite(values)]
     decay = _decay(history)
@@ -97,6 +99,7 @@ def dead_vectors(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
 
 
 def _dead(history: LayerHistory) -> int:
+    # The smallest count: a vector that had a gradient in any judged sample is alive.
     counts = history.series("dead_vectors")
     counts = counts[history.window & np.isfinite(counts)]
     return int(counts.min()) if counts.size >= 3 else 0
@@ -155,6 +158,7 @@ def _growth(history: LayerHistory) -> tuple[float, float]:
     values = values[np.isfinite(values) & (values > 0)]
     if values.size < limit.SAMPLES:
         return 1.0, float(values[-1]) if values.size else 0.0
+    # The first quarter against the second half; a quantile and a median, for single extremes are noise.
     part = max(values.size // 4, 2)
     late = float(np.quantile(values[-2 * part :], 0.95))
     return late / float(np.median(values[:part])), late

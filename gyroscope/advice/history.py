@@ -49,49 +49,14 @@ class Record(Protocol):
 
 
 @final
-@dataclass(frozen=True)
-class RecordUntil:
-    """The first `samples` samples of a record: what was measured before a run diverged."""
-
-    record: Record
-    samples: int
-
-    @property
-    def layers(self) -> Sequence[str]:
-        """The record's."""
-        return self.record.layers
-
-    @property
-    def steps(self) -> Int64:
-        """Those of the first samples."""
-        return self.record.steps[: self.samples]
-
-    @property
-    def quantities(self) -> Mapping[str, Any]:
-        """The record's."""
-        return self.record.quantities
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The record's."""
-        return self.record.config
-
-    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """The record's, at the first samples."""
-        return self.record.series(layer, quantity, stat)[: self.samples]
-
-    def layer(self, name: str) -> MeasuredLayer:
-        """The record's."""
-        return self.record.layer(name)
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class LayerHistory:
     """One layer of a record: its series, and what follows from them."""
 
     record: Record
     name: str
+    samples: int | None = None
+    """How many samples, from the first on, are read; all of them if None."""
 
     def series(self, quantity: str, stat: str = "mean") -> Array:
         """A series as finite numbers and NaN; all NaN where the record has no such quantity."""
@@ -101,12 +66,12 @@ class LayerHistory:
     def _stored(self, quantity: str, stat: str = "mean") -> Array:
         if quantity not in self.record.quantities:
             return np.full(len(self.steps), np.nan)
-        return np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)
+        return np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)[: self.samples]
 
     @cached_property
     def steps(self) -> Array:
         """Step of each sample."""
-        return np.asarray(self.record.steps, dtype=np.float64)
+        return np.asarray(self.record.steps, dtype=np.float64)[: self.samples]
 
     @cached_property
     def layer(self) -> MeasuredLayer:
@@ -137,6 +102,7 @@ class LayerHistory:
     @cached_property
     def distance(self) -> Array:
         """RMS norm over its equilibrium."""
+        # Theory predicts the mean of ‖w‖², hence the RMS of the vectors' norms.
         ratio = over(self.series("norm", "rms"), self.series("predicted_norm"))
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
@@ -175,6 +141,7 @@ class LayerHistory:
         if usable.size and not self.diverged:
             last = self.steps[usable[-1]]
             duration = last - self.steps[usable[0]]
+            # By steps and not by samples, which may be spaced unevenly; three at least make a mean.
             late = usable[self.steps[usable] >= last - JUDGED * duration]
             chosen[late if late.size >= 3 else usable[-3:]] = True
         return chosen
@@ -192,12 +159,14 @@ class LayerHistory:
             return float("nan")
         steps = self.steps[known]
         decay = self.decay[known]
+        # Trapezoids between samples, and the first decay for the steps before it.
         between = np.diff(steps) @ (decay[1:] + decay[:-1]) / 2
         return float(decay[0] * (steps[0] + 1) + between)
 
     @cached_property
     def settled_at(self) -> float:
         """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium; else NaN."""
+        # Two samples in a row: a norm on its way through equilibrium would be near it in one.
         near = np.abs(self.distance - 1) <= SETTLED
         near[: self.peak] = False
         together = np.flatnonzero(near[:-1] & near[1:])
@@ -222,6 +191,7 @@ class LayerHistory:
         cls = getattr(theory, str(settings.pop("name", "")), None)
         if not (isinstance(cls, type) and issubclass(cls, UpdateRule)):
             return None
+        # The configuration has the rates of the first step, which a warmup makes small.
         for name, values in (("lr", self.lr), ("weight_decay", self.series("weight_decay"))):
             if name in settings and len(values) and np.isfinite(values[self.peak]):
                 settings[name] = float(values[self.peak])
@@ -233,6 +203,7 @@ class LayerHistory:
     @cached_property
     def keeps_norm(self) -> bool:
         """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
+        # By name: the record has no optimizer, only what it was called.
         return str(self._group.get("optimizer", "")).startswith("Rotational")
 
     @property
@@ -258,9 +229,9 @@ class LayerHistory:
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
 
-def layer_histories(record: Record) -> list[LayerHistory]:
-    """Every layer of a record."""
-    return [LayerHistory(record, name) for name in record.layers]
+def layer_histories(record: Record, samples: int | None = None) -> list[LayerHistory]:
+    """Every layer of a record, or of its first samples."""
+    return [LayerHistory(record, name, samples) for name in record.layers]
 
 
 def raw_angles(history: LayerHistory) -> Array | None:
@@ -269,7 +240,7 @@ def raw_angles(history: LayerHistory) -> Array | None:
     if raw is None or "angular_update" not in history.record.quantities:
         return None
     try:
-        values = np.asarray(raw(history.name, "angular_update"), dtype=np.float64)
+        values = np.asarray(raw(history.name, "angular_update"), dtype=np.float64)[: history.samples]
     except (ValueError, KeyError):
         return None
     chosen = values[history.window]

@@ -28,6 +28,7 @@ def sig(value: float, digits: int = 3) -> str:
     """
     if not isfinite(value):
         return "–" if value != value else "∞" if value > 0 else "-∞"
+    # Beyond 1e15 the digits of a plain number would be those of its rounding error.
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < 1e15 else f"{rounded:.{digits}g}"
 
@@ -110,6 +111,7 @@ def slower_start(
     needed_at_equilibrium  the same if it started at its equilibrium norm
     reason                 why the initial norms are at fault, as a clause
     """
+    # A warmup is no remedy where it is long enough already and the start is too fast nevertheless.
     if needed and all(warmup is not None for warmup in needed):
         longest = max(warmup or 0 for warmup in needed)
         if longest > has:
@@ -158,6 +160,7 @@ def decay_to_settle(rule: UpdateRule, lr: Array) -> float | None:
     """
     if not rule.has_weight_decay or rule.lr == 0:
         return None
+    # a_t follows lr, or its square where the decay is corrected. Two digits: it is advice, not a solution.
     # For a small decay a_t is proportional to it, so that one trial value gives the factor for every rule.
     trial = 1e-6 / rule.lr
     timescale = rule.replace(weight_decay=trial).timescale
@@ -203,5 +206,6 @@ def stable_betas(beta1: float) -> str:
     >>> stable_betas(0.9)
     'Set beta2 above beta1² = 0.81, for example betas=(0.9, 0.99).'
     """
+    # The first usual value above beta1, so that the margin is comfortable.
     beta2 = next(beta2 for beta2 in (0.99, 0.999, 0.9999, (1 + beta1) / 2) if beta2 > beta1)
     return f"Set beta2 above beta1² = {sig(beta1**2)}, for example betas=({beta1:g}, {beta2:g})."

@@ -46,6 +46,7 @@ def _fact(kind: str, sentence: str, formula: str, **evidence: float) -> Finding:
 def _common(predictions: Sequence[LayerPrediction], value: Callable[[LayerPrediction], float | None]) -> float | None:
     """A number that is written alike for all layers; None if there is none."""
     values = [value(prediction) for prediction in predictions]
+    # Numbers that are written alike are one fact; where they differ, the table has them.
     known = [number for number in values if number is not None]
     alike = len(known) == len(values) and len({sig(number) for number in known}) == 1
     return known[0] if alike else None
@@ -94,6 +95,7 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
     start = prediction.layer.norm
     if norm is None:
         return
+    # Within the 10 % that count as settled.
     change = "as it starts" if 0.9 < norm / start < 1.1 else f"{sig(norm / start)} times its initial {sig(start)}"
     yield _fact(
         "norm",
@@ -185,5 +187,6 @@ def _steps(count: float, steps_per_epoch: float | None) -> str:
     """A number of steps, and of epochs where the batch and the data set are known."""
     if not isfinite(count):
         return "∞ steps"
+    # Beyond 1e15 the digits of a float are rounding.
     text = f"{count:,.0f} step{'' if round(count) == 1 else 's'}" if count < 1e15 else f"{count:.1e} steps"
     return text if steps_per_epoch is None else f"{text} ({sig(count / steps_per_epoch)} epochs)"

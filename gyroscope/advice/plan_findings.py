@@ -123,6 +123,7 @@ def _settling_finding(settled: Settling, members: Sequence[LayerPrediction]) -> 
 
 def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     """Layers that start too fast, and the warmup or the initial norm that slows them down."""
+    # Without decay there is no equilibrium to be faster than.
     fast = [p for p in predictions if p.rule.weight_decay > 0 and p.fastest[0] > limit.OVER_ROTATION]
     if not fast:
         return
@@ -154,6 +155,7 @@ def imbalance_severity(ratio: float) -> Severity:
 def _slower_start(members: Sequence[LayerPrediction]) -> str:
     needed = [member.warmup for member in members]
     at_equilibrium_norm: list[int | None] = []
+    # AdamW's first step is sqrt(τ) times too long even at the equilibrium norm: some warmup may remain.
     if None in needed:
         for member in members[:MOST_WARMUPS]:
             layer = at_equilibrium(member.rule, member.layer)
@@ -205,6 +207,7 @@ def _end(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
 
 def _end_ratio(forecast: Forecast) -> float:
     """Norm over its equilibrium at the end, before the rate is next to nothing."""
+    # The equilibrium norm of a rate next to 0 is next to 0, and any ratio to it is huge and means nothing.
     last = int(np.flatnonzero(forecast.lr >= limit.NEXT_TO_NOTHING * forecast.lr.max())[-1])
     return float(over(forecast.norm[last], forecast.equilibrium_norm[last]))
 
@@ -220,7 +223,9 @@ def _imbalance(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
         return
     ratio = imbalance([_forecast(prediction) for prediction in predictions])
     middle = len(ratio) // 2
+    # The middle of the run is judged: the start is the initial norms', the end the schedule's.
     moments = [float(ratio[step]) for step in (0, middle, -1)]
+    # A layer that stands still is infinitely slow; its own finding says why.
     if not all(map(isfinite, moments)):
         return
     names = tuple(prediction.name for prediction in predictions)

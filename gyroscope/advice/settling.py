@@ -1,4 +1,4 @@
-"""Norms in a run: on the way into equilibrium, out of it again, or never there; and a start that is too fast."""
+"""Norms in a run: on the way into equilibrium, out of it again, or never there."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,11 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, Severity
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.phrases import clause, sig, span
-from gyroscope.advice.plan_findings import MOST_WARMUPS, over_rotation_severity
-from gyroscope.theory import UpdateRule, forecast
+from gyroscope.theory import forecast
 from gyroscope.theory.convergence import NEVER, SETTLES
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import Weights
-from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups
+from gyroscope.theory.layer_prediction import InitialLayer
 
 LONGEST = 50_000
 """Steps that a forecast of the rest of a transient takes at most: a page is not to wait for it."""
@@ -68,10 +67,12 @@ class NormState:
         last = int(known[-1])
         ratio = float(history.distance[last])
         power = _power(history)
+        # In q the approach is exponential, so that the steps left are a logarithm.
         target = (1 + SETTLED if ratio > 1 else 1 - SETTLED) ** power - 1
         now = float(history.steps[last])
         timescale = 1 / float(history.decay[last])
         left = log(max((ratio**power - 1) / target, 1.0)) * timescale / power
+        # Five timescales more: Adam's v delays the approach, and a forecast past its end would find nothing.
         return _forecast_settling(history, now, left + 5 * timescale) or now + left
 
 
@@ -86,12 +87,14 @@ def _forecast_settling(history: LayerHistory, now: float, left: float) -> float 
     until = now + left
     if until - first > LONGEST:
         return None
-    rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])  # the last one stays
+    # Beyond the last sample np.interp repeats its value: the learning rate is taken to stay.
+    rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])
     try:
         course = forecast(rule, (rates / rule.lr).tolist(), norm=layer.norm, **layer.known)
     except ValueError:  # numbers out of all proportion
         return None
     start = int(now - first)
+    # Settled at `start` itself would contradict the measurement: the forecast is of no use then.
     settled_at = course.settled_after(start)[0]
     return None if settled_at is None or settled_at == start else first + settled_at
 
@@ -104,6 +107,7 @@ def initial_layer(history: LayerHistory) -> InitialLayer | None:
     grads = grads[grads > 0]
     if not norms.size:
         return None
+    # A mean over the first samples: one batch alone is too noisy, and later ones belong to other weights.
     grad = float(np.sqrt(np.mean(grads[: limit.SAMPLES] ** 2))) if grads.size else None
     weights = Weights(float(history.layer.fan_in), grad, tuple(history.layer.shape))
     # A record holds norms neuron by neuron; the root of their number makes the norm of Muon's whole matrix of them.
@@ -126,6 +130,7 @@ def _state(history: LayerHistory) -> State:
     if not known.size:
         return "weak" if _no_decay(history) else "unknown"
     if isfinite(history.settled_at):
+        # A norm above its equilibrium counts only if it slows the layer: else the prediction is off.
         last_speeds = history.speeds[np.isfinite(history.speeds)][-3:]
         slow = not last_speeds.size or float(np.median(last_speeds)) < limit.SLOW
         return "fell out" if known[-1] > _falls_out_ratio(history) and slow else "settled"
@@ -150,6 +155,7 @@ def _approaches(history: LayerHistory, ratio: float) -> bool:
     used = history.window & np.isfinite(norm) & (norm > 0)
     if used.sum() < 3:
         return False
+    # Slope of ln‖w‖ over the judged part of the run.
     measured = float(np.polyfit(history.steps[used], np.log(norm[used]), 1)[0])
     expected = history.mean(history.decay) * (ratio ** -_power(history) - 1)
     return bool(measured / expected > limit.FOLLOWS) if isfinite(expected) and expected else False
@@ -204,6 +210,7 @@ def weak_decay(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
     steps = worst.steps[-1] + 1
     more_decay = _more_decay(worst, least)
     remedy = phrases.to_settle(least, more_decay)
+    # A run that goes on may still settle: name the step by which it must last, not a factor.
     if running and least > 0:
         remedy = f"If the run ends before about step {sig(steps * SETTLES / least, 2)}: {more_decay}."
     severity: Severity = "note" if running else "warn"
@@ -221,6 +228,7 @@ def _more_decay(history: LayerHistory, total_decay: float) -> str:
         points = np.linspace(0, history.steps[-1], 10_000)
         lr = np.interp(points, history.steps[known], history.lr[known]) * (history.steps[-1] + 1) / len(points)
         needed = phrases.decay_to_settle(history.rule, lr)
+    # Where the decay depends on the gradient, X is taken to be proportional to weight decay.
     if needed is None and total_decay > 0:
         scaled = now * SETTLES / total_decay
         if scaled * float(np.nan_to_num(history.lr).max()) < limit.LARGEST_DECAY:
@@ -237,6 +245,7 @@ def fell_out(states: Sequence[NormState]) -> Iterator[Finding]:
     since = [_left_at(member.history) for member in members]
     ratios = [_end_ratio(member.history) for member in members]
     rate = max(_final_rate(member.history) for member in members)
+    # At a rate that has not fallen, the schedule cannot be the cause.
     if rate < limit.FALLEN_RATE:
         cause = "the norm could not follow the learning rate and is now"
         remedy = phrases.FOLLOW_THE_RATE
@@ -270,54 +279,3 @@ def _left_at(history: LayerHistory) -> float:
 def _final_rate(history: LayerHistory) -> float:
     known = history.lr[np.isfinite(history.lr)]
     return float(known[-1] / known.max()) if known.size and known.max() > 0 else 1.0
-
-
-def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
-    """Layers that turned too fast at the start, and the warmup or initial norm that would have prevented it."""
-    judged = [s.history for s in states if s.state not in ("weak", "unknown") and not s.history.keeps_norm]
-    fastest = {history.name: _fastest(history) for history in judged}
-    fast = [history for history in judged if fastest[history.name][0] > limit.OVER_ROTATION]
-    if not fast:
-        return
-    fast.sort(key=lambda history: -fastest[history.name][0])
-    names = tuple(history.name for history in fast)
-    ratio, step = fastest[names[0]]
-    yield Finding(
-        "over_rotation",
-        over_rotation_severity(ratio),
-        phrases.starts_too_fast(names, [fastest[name][0] for name in names], names[0], step, happened=True),
-        _slower_start(fast[:MOST_WARMUPS]),
-        layers=names,
-        evidence={"ratio": ratio, "step": step},
-    )
-
-
-def _fastest(history: LayerHistory) -> tuple[float, float]:
-    """The largest angle before it settled over the equilibrium's at full rate, and its step."""
-    high = np.isfinite(history.predicted_angle) & (history.lr >= 0.9 * history.lr[history.peak])
-    if not high.any():
-        return 0.0, 0.0
-    usual = float(np.median(history.predicted_angle[high]))
-    until = history.settled_at if isfinite(history.settled_at) else history.steps[0] + 0.2 * np.ptp(history.steps)
-    early = np.isfinite(history.angle) & (history.steps <= until)
-    if not early.any() or not usual > 0:
-        return 0.0, 0.0
-    first = int(np.flatnonzero(early)[np.argmax(history.angle[early])])
-    return float(history.angle[first] / usual), float(history.steps[first])
-
-
-def _slower_start(histories: Sequence[LayerHistory]) -> str:
-    """The same advice that a plan gives, for layers as they were first measured."""
-    steps = int(histories[0].steps[-1]) + 1
-    starts: dict[UpdateRule, list[InitialLayer]] = {}
-    for history in histories:
-        layer = initial_layer(history)
-        if history.rule is not None and layer is not None and not layer.missing(history.rule):
-            starts.setdefault(history.rule, []).append(layer)
-    needed: list[int | None] = []
-    at_equilibrium_norm: list[int | None] = []
-    for rule, layers in starts.items():
-        needed += needed_warmups(rule, steps, layers)
-        at_equilibrium_norm += needed_warmups(rule, steps, [at_equilibrium(rule, layer) for layer in layers])
-    has = int(histories[0].steps[histories[0].peak])
-    return phrases.slower_start(histories[0].rule, has, needed, at_equilibrium_norm)

@@ -45,6 +45,7 @@ def plan(
     rates, notes = predict_rates(optimizer, scheduler, steps)
     invariances = probe(model, loss) if loss is not None else {}
     weights = list(weights_of(model, optimizer, rates, invariances))
+    # Only these rules' norms depend on the gradient; for the others its batches would be wasted.
     unmeasured = [weight for weight in weights if weight.rule is not None and "unit_grad_norm" in weight.rule.needs]
     grads = layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
     layers = {weight.name: weight.layer(grads.get(weight.name)) for weight in weights}
@@ -64,6 +65,7 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
     for weight in weights:
         # Without a rule, a direction to turn or a learning rate there is nothing to predict.
         if weight.rule is not None and layers[weight.name].norm > 0 and weight.rates.lr.max() > 0:
+            # Bytes, for arrays cannot be keys.
             alike.setdefault((weight.rule, weight.rates.lr.tobytes()), []).append(weight)
     predictions = {}
     for members in alike.values():

@@ -66,6 +66,7 @@ class Plan:
         """Rotation of the fastest layer over that of the slowest, step by step."""
         return imbalance(list(self.layers.values())) if self.layers else np.ones(0)
 
+    # Worked out when first asked for: a user of `layers` alone does not wait for the warmups in remedies.
     @cached_property
     def findings(self) -> Diagnosis:
         """What to think of the run, worst first."""

@@ -40,6 +40,7 @@ class GroupRates:
         peak = float(self.lr.max())
         values = self.lr / peak if peak > 0 else np.zeros_like(self.lr)
         top = int(values.argmax())
+        # A warmup only if the rate never falls on the way up: restarts are no warmup.
         climbs = values[0] < 1 and bool((np.diff(values[: top + 1]) >= 0).all())
         warmup = top + 1 if climbs and peak > 0 else 0
 
@@ -88,6 +89,7 @@ def _followed(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[l
     # A copy that deepcopy leads to the stand-in wherever the scheduler, or one inside it, refers to the optimizer.
     memo: dict[int, Any] = {id(part): stand_in for part in _parts(optimizer, "optimizer", "inner")}
     memo |= {id(part.optimizer): stand_in for part in _parts(scheduler, "scheduler") if hasattr(part, "optimizer")}
+    # A scheduler may draw random numbers when it steps.
     state = random_state()
     try:
         copy = deepcopy(scheduler, memo)
@@ -101,6 +103,7 @@ def _followed(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[l
                 for group, moments in zip(stand_in.param_groups, history, strict=True):
                     decay = float(group.get("weight_decay", 0.0))
                     moments.append(Moment(float(group["lr"]), decay, _momentum(group)))
+                # One step less: OneCycleLR refuses the one after its last.
                 if t + 1 < steps:
                     copy.step()
     except Exception as error:
@@ -123,6 +126,7 @@ def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[Gro
     options: dict[str, Any] = {"lr": float(lr[top])}
     notes = []
     corrected = False
+    # Decay proportional to lr is AdamC's correction, which the rules know; any other course they do not.
     if (decay != decay[top]).any():
         corrected = bool(np.allclose(decay * lr[top], decay[top] * lr, rtol=1e-6, atol=0))
         if not corrected:

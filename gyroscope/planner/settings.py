@@ -128,6 +128,7 @@ def _flag(name: str) -> str:
 
 def _equivalent(settings: PlanSettings, other: str) -> Match | str:
     """The other optimizer's settings, or why they cannot be given."""
+    # Norms of several layers scale alike, so that the first stands for all.
     layer = settings.layers[0]
     options = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
     try:
@@ -150,11 +151,12 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
     compare = settings.get("compare", ())
     if not isinstance(compare, str | list | tuple):
         raise ValueError(f"compare={compare!r} must name optimizers, for example sgdm,lion")
+    rule = _rule(optimizer, settings)
     return PlanSettings(
         optimizer,
-        _rule(optimizer, settings),
+        rule,
         _schedule(settings),
-        _layers(settings, optimizer),
+        _layers(settings, rule),
         _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
         tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
     )
@@ -177,6 +179,7 @@ def rule_name(name: object) -> str:
     ('adam_srt', 'sgdm')
     """
     plain = {key.replace("_", ""): key for key in RULES} | {"sgd": "sgdm", "adam": "adam_l2", "adamc": "adamw"}
+    # Adam-W, adam_w and AdamW are the same name.
     spelled = str(name).strip().lower().replace("-", "").replace("_", "").replace("+", "")
     return plain[one_of("optimizer", spelled, plain, shown=RULES, given=name)]
 
@@ -200,6 +203,7 @@ def one_of(
 
 def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
     own = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
+    # A setting of another rule is an error, not ignored: it would have no effect.
     given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
     for key in given:
         if key not in own:
@@ -224,7 +228,8 @@ def _schedule(settings: Mapping[str, Any]) -> Schedule:
     return SCHEDULES[name](settings.get("steps", 10_000), **given)
 
 
-def _layers(settings: Mapping[str, Any], rule: str) -> tuple[InitialLayer, ...]:
+def _layers(settings: Mapping[str, Any], rule: UpdateRule) -> tuple[InitialLayer, ...]:
+    # Settings above the [[layer]] tables hold for every layer that does not override them.
     common = {key: settings[key] for key in LAYER_OPTIONS if key in settings}
     tables = settings.get("layer", [{}])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
@@ -236,12 +241,13 @@ def _layers(settings: Mapping[str, Any], rule: str) -> tuple[InitialLayer, ...]:
     return tuple(_layer(name, common | table, rule) for name, table in zip(names, tables, strict=True))
 
 
-def _layer(name: str, settings: dict[str, Any], rule: str) -> InitialLayer:
+def _layer(name: str, settings: dict[str, Any], rule: UpdateRule) -> InitialLayer:
     shape = settings.get("shape")
     if isinstance(shape, str):
         shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
     weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
-    rows = prod(weights.shape[:1]) if rule == "muon" and weights.shape else 1  # Muon turns the whole matrix
+    # The norm of a whole matrix has a share of every row.
+    rows = prod(weights.shape[:1]) if rule.whole_matrix and weights.shape else 1
     if "init_norm" in settings and "init_std" in settings:
         raise ValueError("init_norm and init_std say the same in two ways; give one of them")
     if "init_norm" in settings:

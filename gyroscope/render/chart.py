@@ -26,6 +26,7 @@ def chart(curve: Array, dashed: Array) -> list[str]:
         return []
     high = float(np.log10(values.max()))
     low = max(float(np.log10(values.min())), high - float(np.log10(RANGE)))
+    # A margin even where the curve is flat, so that it stays inside the frame.
     margin = 0.05 * (high - low) + 0.02
     low -= margin
     high += margin
@@ -47,6 +48,7 @@ def _draw(canvas: Mask, values: Array, low: float, high: float, dash: int) -> No
     previous: int | None = None
     for column in range(columns):
         part = values[edges[column] : max(edges[column + 1], edges[column] + 1)]
+        # Logarithms of zeros, at the end of a schedule, are below any range.
         part = part[np.isfinite(part) & (np.log10(np.maximum(part, 1e-320)) > low)]
         if part.size == 0:
             previous = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gyroscope.advice.balance import noise_ratio
+from gyroscope.advice.rotation import noise_ratio
 from gyroscope.advice.history import LayerHistory
 from gyroscope.render.run_data import DISTRIBUTIONS, Array, Distribution, LayerSummary, Spread
 from gyroscope.store import Run

@@ -5,7 +5,7 @@ import re
 from importlib.resources import files
 from typing import Any
 
-# Okabe and Ito's colours: told apart by every kind of colour vision.
+# Okabe and Ito's colours: distinct for every kind of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 FONT = "system-ui, sans-serif"
 # Lines: solid is what happens or was measured, dashed what theory says.
@@ -24,10 +24,10 @@ def light(name: str) -> str:
     >>> light("text")
     '#1b1f24'
     """
-    found = re.search(rf"--{name}: (#[0-9a-f]+)", style())
-    if found is None:
+    match = re.search(rf"--{name}: (#[0-9a-f]+)", style())
+    if match is None:
         raise ValueError(f"theme.css names no colour {name!r}")
-    return found.group(1)
+    return match.group(1)
 
 
 def script() -> str:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gyroscope.advice import Diagnosis, Finding, diagnose, thresholds
-from gyroscope.advice.balance import noise_ratio
 from gyroscope.advice.findings import KINDS, MARKS
+from gyroscope.advice.rotation import noise_ratio
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, constant, forecast
 from tests.advice.memory import Memory, record
 from tests.walk import adamw, angle_between, sgdm
@@ -84,7 +84,7 @@ def test_weak_decay_of_a_run_that_goes_on_is_a_note():
     assert "before about step 30,000" in found.remedy
 
 
-def test_no_decay_at_all_is_told():
+def test_no_decay_at_all_is_named():
     without = record(rule=AdamW(1e-2, 0.1), weight_decay=np.zeros(100), predicted_norm=np.full(100, np.inf))
     without.config["groups"][0]["rule"]["weight_decay"] = 0.0
     assert "have no weight decay" in only(diagnose(without), "weak_decay").sentence

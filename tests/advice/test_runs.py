@@ -118,13 +118,13 @@ def test_no_warmup_is_over_rotation(tmp_path, healthy):
     model = network()
     found = said(Training(tmp_path / "run", model, adamw(model)).go(150).diagnose(), "over_rotation")
     model = network()
-    foretold = gyro.plan(model, adamw(model), steps=150).layers["0.weight"]
+    planned = gyro.plan(model, adamw(model), steps=150).layers["0.weight"]
     assert found.evidence["step"] == 0
-    assert found.evidence["ratio"] == pytest.approx(foretold.over_rotation, rel=0.05)
+    assert found.evidence["ratio"] == pytest.approx(planned.over_rotation, rel=0.05)
     assert "over_rotation" not in healthy.kinds
 
 
-def test_a_start_far_from_equilibrium_is_a_transient_that_ends_when_foretold(tmp_path, healthy):
+def test_a_start_far_from_equilibrium_is_a_transient_that_ends_when_predicted(tmp_path, healthy):
     model = network()
     with torch.no_grad():
         for layer in (model[0], model[3]):
@@ -163,9 +163,9 @@ def test_a_decay_to_zero_falls_out_at_the_end(tmp_path, healthy):
     model = network()
     schedule = lambda t: (1 + math.cos(math.pi * t / 600)) / 2  # noqa: E731
     found = said(Training(tmp_path / "run", model, adamw(model), schedule).go(600).diagnose(), "fell_out")
-    foretold = gyro.plan(model, adamw(model), schedule, steps=600).layers
+    planned = gyro.plan(model, adamw(model), schedule, steps=600).layers
     assert set(found.layers) >= {"0.weight", "3.weight"}
-    assert found.evidence["step"] == pytest.approx(foretold["0.weight"].falls_out_at, rel=0.25)
+    assert found.evidence["step"] == pytest.approx(planned["0.weight"].falls_out_at, rel=0.25)
     assert "fell_out" not in healthy.kinds
 
 

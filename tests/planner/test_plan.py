@@ -48,7 +48,7 @@ def trained(tmp_path_factory):
     x, y = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1, torch.tensor(labels)
     model, steps = network(), 600
     optimizer = adamw(model, betas=(0.9, 0.99))
-    foretold = gyro.plan(model, optimizer, steps=steps)
+    planned = gyro.plan(model, optimizer, steps=steps)
     with gyro.Tracker(model, optimizer, tmp_path_factory.mktemp("run") / "digits", every=10) as tracker:
         for _ in range(steps):
             batch = torch.randint(len(y), (128,))
@@ -56,7 +56,7 @@ def trained(tmp_path_factory):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(noisy), y[batch], label_smoothing=0.3).backward()
             optimizer.step()
-    return foretold, gyro.store.open_run(tracker.path)
+    return planned, gyro.store.open_run(tracker.path)
 
 
 WIDE = ["3.weight", "6.weight"]
@@ -64,9 +64,9 @@ WIDE = ["3.weight", "6.weight"]
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_norm_and_rotation_are_as_foretold_once_settled(trained, name):
-    foretold, run = trained
-    course = foretold.layers[name]
+def test_norm_and_rotation_are_as_predicted_once_settled(trained, name):
+    planned, run = trained
+    course = planned.layers[name]
     assert course.settled_at < 350
     settled = run.steps[run.steps >= course.settled_at]
     norm, angle = (run.series(name, *which)[-len(settled) :] for which in (("norm", "rms"), ("angular_update",)))
@@ -75,9 +75,9 @@ def test_norm_and_rotation_are_as_foretold_once_settled(trained, name):
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_the_first_step_turns_as_much_too_far_as_foretold(trained, name):
-    foretold, run = trained
-    course = foretold.layers[name]
+def test_the_first_step_turns_as_much_too_far_as_predicted(trained, name):
+    planned, run = trained
+    course = planned.layers[name]
     assert course.over_rotation > 10
     measured = run.series(name, "angular_update")[0] / run.series(name, "predicted_angular_update")[0]
     assert measured == pytest.approx(course.over_rotation, rel=0.05)
@@ -108,14 +108,14 @@ def test_the_rates_are_those_that_the_scheduler_then_sets(name, lr):
     model = small()
     optimizer = adamw(model, lr=lr.clone() if isinstance(lr, torch.Tensor) else lr)
     scheduler = SCHEDULERS[name](optimizer)
-    foretold = gyro.plan(model, optimizer, scheduler, steps=STEPS)
+    planned = gyro.plan(model, optimizer, scheduler, steps=STEPS)
     rates = []
     for _ in range(STEPS):
         rates.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
         if scheduler is not None:
             scheduler.step()
-    assert foretold.layers["0.weight"].lr == pytest.approx(rates, rel=1e-6, abs=1e-12)
+    assert planned.layers["0.weight"].lr == pytest.approx(rates, rel=1e-6, abs=1e-12)
 
 
 def everything(model, optimizer, scheduler):
@@ -161,17 +161,17 @@ def test_a_plan_leaves_everything_as_it_was(name):
 def test_one_cycles_momentum_is_noted():
     model = small()
     optimizer = adamw(model)
-    foretold = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
-    assert foretold.layers["0.weight"].rule.betas[0] == pytest.approx(0.85)
-    assert any("moves betas between 0.85 and 0.95" in note for note in foretold.notes)
+    planned = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
+    assert planned.layers["0.weight"].rule.betas[0] == pytest.approx(0.85)
+    assert any("moves betas between 0.85 and 0.95" in note for note in planned.notes)
 
 
 def test_plateaus_keep_the_present_rate_and_say_so():
     model = small()
     optimizer = adamw(model)
-    foretold = gyro.plan(model, optimizer, lr_scheduler.ReduceLROnPlateau(optimizer), steps=STEPS)
-    assert set(foretold.layers["0.weight"].lr) == {1e-2}
-    assert any("ReduceLROnPlateau" in note for note in foretold.notes)
+    planned = gyro.plan(model, optimizer, lr_scheduler.ReduceLROnPlateau(optimizer), steps=STEPS)
+    assert set(planned.layers["0.weight"].lr) == {1e-2}
+    assert any("ReduceLROnPlateau" in note for note in planned.notes)
 
 
 def test_a_function_or_a_named_schedule_multiplies_the_groups_rate():
@@ -185,14 +185,14 @@ def test_a_function_or_a_named_schedule_multiplies_the_groups_rate():
 def test_a_layers_forecast_is_that_of_theory_from_its_own_norm_and_fan_in():
     torch.manual_seed(0)
     model = small()
-    foretold = gyro.plan(model, adamw(model), cosine(STEPS), steps=STEPS).layers
+    planned = gyro.plan(model, adamw(model), cosine(STEPS), steps=STEPS).layers
     for name, p in model.named_parameters():
         if p.dim() == 2:
             norm = float(p.detach().norm(dim=1).square().mean().sqrt())
             alone = forecast(AdamW(1e-2, 0.5), cosine(STEPS), norm=norm, fan_in=p.shape[1])
-            assert foretold[name].norm == pytest.approx(alone.norm)
-            assert foretold[name].angular_update == pytest.approx(alone.angular_update)
-            assert foretold[name].settled_at == alone.settled_at
+            assert planned[name].norm == pytest.approx(alone.norm)
+            assert planned[name].angular_update == pytest.approx(alone.angular_update)
+            assert planned[name].settled_at == alone.settled_at
 
 
 def test_groups_have_rules_and_rates_of_their_own():
@@ -208,9 +208,9 @@ def test_groups_have_rules_and_rates_of_their_own():
 def test_corrected_decay_is_recognised():
     model = small()
     optimizer = adamw(model)
-    foretold = gyro.plan(model, optimizer, SCHEDULERS["corrected decay"](optimizer), steps=STEPS)
-    assert foretold.layers["0.weight"].rule == AdamW(1e-2, 0.5, corrected_decay=True)
-    assert np.ptp(foretold.layers["0.weight"].equilibrium_norm) < 0.02
+    planned = gyro.plan(model, optimizer, SCHEDULERS["corrected decay"](optimizer), steps=STEPS)
+    assert planned.layers["0.weight"].rule == AdamW(1e-2, 0.5, corrected_decay=True)
+    assert np.ptp(planned.layers["0.weight"].equilibrium_norm) < 0.02
 
 
 def test_sgd_says_what_is_missing_and_measures_it_from_a_loss():
@@ -231,28 +231,28 @@ def test_sgd_says_what_is_missing_and_measures_it_from_a_loss():
     assert seen.layers["0.weight"].equilibrium_norm[0] == pytest.approx(expected, rel=0.05)
 
 
-def test_a_weight_that_no_gradient_reaches_is_told():
+def test_a_weight_that_no_gradient_reaches_is_named():
     model = small()
     model.unused = nn.Linear(8, 8, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3)
-    foretold = gyro.plan(model, optimizer, steps=STEPS, loss=lambda m: m[:4](torch.randn(32, 64)).square().mean())
-    assert foretold.missing == {"unused.weight": "no gradient reaches it"}
+    planned = gyro.plan(model, optimizer, steps=STEPS, loss=lambda m: m[:4](torch.randn(32, 64)).square().mean())
+    assert planned.missing == {"unused.weight": "no gradient reaches it"}
 
 
-def test_a_weight_that_starts_at_zero_is_told():
+def test_a_weight_that_starts_at_zero_is_named():
     model = small()
     nn.init.zeros_(model[3].weight)
-    foretold = gyro.plan(model, adamw(model), steps=STEPS)
-    assert list(foretold.layers) == ["0.weight"]
-    assert "start at zero" in foretold.missing["3.weight"]
+    planned = gyro.plan(model, adamw(model), steps=STEPS)
+    assert list(planned.layers) == ["0.weight"]
+    assert "start at zero" in planned.missing["3.weight"]
 
 
 def test_a_probe_finds_the_vectors_and_names_what_is_not_scale_invariant():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
-    foretold = gyro.plan(model, adamw(model), steps=STEPS, loss=small_loss)
-    assert foretold.layers["0.weight"].initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
-    assert any("3.weight is not scale-invariant" in note for note in foretold.notes)
+    planned = gyro.plan(model, adamw(model), steps=STEPS, loss=small_loss)
+    assert planned.layers["0.weight"].initial_norm == pytest.approx(float(model[0].weight.detach().norm()))
+    assert any("3.weight is not scale-invariant" in note for note in planned.notes)
 
 
 def test_only_weights_that_turn_are_planned():
@@ -275,8 +275,8 @@ def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
     torch.manual_seed(0)
     model = small()
     optimizer = optim.RotationalAdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
-    foretold = gyro.plan(model, optimizer, lambda t: 1 / (t + 1), steps=STEPS)
-    course = foretold.layers["0.weight"]
+    planned = gyro.plan(model, optimizer, lambda t: 1 / (t + 1), steps=STEPS)
+    course = planned.layers["0.weight"]
     assert course.rule == FixedNorm(AdamW(1e-2, 0.5))
     assert (course.settled_at, course.over_rotation) == (0, pytest.approx(1.0))
     assert np.ptp(course.norm) == pytest.approx(0.0)
@@ -284,7 +284,7 @@ def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
     small_loss(model).backward()
     optimizer.step()
     assert Split().angle(before, model[0].weight.detach()).mean() == pytest.approx(course.angular_update[0], rel=1e-3)
-    assert "keep their norms" in str(foretold)
+    assert "keep their norms" in str(planned)
 
 
 def test_muon_turns_whole_matrices():
@@ -294,12 +294,12 @@ def test_muon_turns_whole_matrices():
     assert set(course) == {"0.weight", "1.weight"}
 
 
-def test_an_unknown_optimizer_is_told_not_raised():
+def test_an_unknown_optimizer_is_named_not_raised():
     model = small()
-    foretold = gyro.plan(model, torch.optim.Adagrad(model.parameters()), steps=STEPS)
-    assert "Adagrad is not among the known optimizers" in str(foretold)
+    planned = gyro.plan(model, torch.optim.Adagrad(model.parameters()), steps=STEPS)
+    assert "Adagrad is not among the known optimizers" in str(planned)
     with pytest.raises(ValueError, match="no layer has a forecast"):
-        foretold.chart()
+        planned.chart()
 
 
 def test_a_plan_says_what_would_mend_it():
@@ -326,20 +326,20 @@ def test_the_weight_decay_that_it_advises_does_settle():
 
 def test_imbalance_is_that_of_the_fastest_layer_over_the_slowest():
     model = small()
-    foretold = gyro.plan(model, adamw(model), steps=STEPS)
-    a, b = (course.angular_update for course in foretold.layers.values())
-    assert foretold.imbalance == pytest.approx(np.maximum(a / b, b / a))
+    planned = gyro.plan(model, adamw(model), steps=STEPS)
+    a, b = (course.angular_update for course in planned.layers.values())
+    assert planned.imbalance == pytest.approx(np.maximum(a / b, b / a))
 
 
 def test_a_plan_becomes_a_page_and_a_chart(tmp_path):
     model = network(width=8, depth=9)
-    foretold = gyro.plan(model, adamw(model), steps=STEPS)
-    page = foretold.html(tmp_path / "deep" / "plan.html").read_text()
+    planned = gyro.plan(model, adamw(model), steps=STEPS)
+    page = planned.html(tmp_path / "deep" / "plan.html").read_text()
     assert "Plotly.newPlot" in page
-    assert all(name in page for name in foretold.layers)
-    assert "⠀" in foretold.chart("3.weight")
+    assert all(name in page for name in planned.layers)
+    assert "⠀" in planned.chart("3.weight")
     with pytest.raises(ValueError, match=r"'nothing' has no forecast.*3\.weight"):
-        foretold.chart("nothing")
+        planned.chart("nothing")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_bad_input_is_a_sentence(scheduler, steps, said):
         gyro.plan(model, adamw(model), scheduler, steps=steps)
 
 
-def test_a_scheduler_that_ends_early_is_told():
+def test_a_scheduler_that_ends_early_is_named():
     model = small()
     optimizer = adamw(model)
     with pytest.raises(ValueError, match=r"OneCycleLR fails at step 60 of 100 .*plan fewer steps"):

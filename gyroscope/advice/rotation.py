@@ -1,6 +1,7 @@
-"""Whether all layers of a run, and all neurons of a layer, turn alike."""
+"""Rotation in a run: too fast at the start, or at different speeds among layers and among neurons."""
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from statistics import NormalDist
 
 import numpy as np
@@ -10,10 +11,67 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory, raw_angles
 from gyroscope.advice.phrases import listed, sig
-from gyroscope.advice.plan_findings import imbalance_severity
+from gyroscope.advice.plan_findings import MOST_WARMUPS, imbalance_severity, over_rotation_severity
+from gyroscope.advice.settling import NormState, initial_layer
+from gyroscope.theory import UpdateRule
+from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups
 
 OUTER = 0.05
 """Share of the vectors below the low percentile, and above the high one, that are compared."""
+
+
+def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
+    """Layers that turned too fast at the start, and the warmup or initial norm that would have prevented it."""
+    judged = [s.history for s in states if s.state not in ("weak", "unknown") and not s.history.keeps_norm]
+    fastest = {history.name: _fastest(history) for history in judged}
+    fast = [history for history in judged if fastest[history.name][0] > limit.OVER_ROTATION]
+    if not fast:
+        return
+    fast.sort(key=lambda history: -fastest[history.name][0])
+    names = tuple(history.name for history in fast)
+    ratio, step = fastest[names[0]]
+    yield Finding(
+        "over_rotation",
+        over_rotation_severity(ratio),
+        phrases.starts_too_fast(names, [fastest[name][0] for name in names], names[0], step, happened=True),
+        _slower_start(fast[:MOST_WARMUPS]),
+        layers=names,
+        evidence={"ratio": ratio, "step": step},
+    )
+
+
+def _fastest(history: LayerHistory) -> tuple[float, float]:
+    """The largest angle before it settled over the equilibrium's at full rate, and its step."""
+    # Within 10 % of the peak: equilibrium at full rate, whatever warmup came before.
+    high = np.isfinite(history.predicted_angle) & (history.lr >= 0.9 * history.lr[history.peak])
+    if not high.any():
+        return 0.0, 0.0
+    usual = float(np.median(history.predicted_angle[high]))
+    # What never settled is judged by its first fifth.
+    until = history.settled_at if isfinite(history.settled_at) else history.steps[0] + 0.2 * np.ptp(history.steps)
+    early = np.isfinite(history.angle) & (history.steps <= until)
+    if not early.any() or not usual > 0:
+        return 0.0, 0.0
+    first = int(np.flatnonzero(early)[np.argmax(history.angle[early])])
+    return float(history.angle[first] / usual), float(history.steps[first])
+
+
+def _slower_start(histories: Sequence[LayerHistory]) -> str:
+    """The same advice that a plan gives, for layers as they were first measured."""
+    steps = int(histories[0].steps[-1]) + 1
+    starts: dict[UpdateRule, list[InitialLayer]] = {}
+    for history in histories:
+        layer = initial_layer(history)
+        if history.rule is not None and layer is not None and not layer.missing(history.rule):
+            starts.setdefault(history.rule, []).append(layer)
+    needed: list[int | None] = []
+    at_equilibrium_norm: list[int | None] = []
+    for rule, layers in starts.items():
+        needed += needed_warmups(rule, steps, layers)
+        at_equilibrium_norm += needed_warmups(rule, steps, [at_equilibrium(rule, layer) for layer in layers])
+    # The first sample at the peak rate ends the warmup.
+    has = int(histories[0].steps[histories[0].peak])
+    return phrases.slower_start(histories[0].rule, has, needed, at_equilibrium_norm)
 
 
 def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float = 1.0, momentum: float = 0.0) -> float:
@@ -28,11 +86,14 @@ def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float =
     >>> f"{noise_ratio(64, 1000):.2f} {noise_ratio(64, 1000, samples=20, spacing=10, momentum=0.9):.2f}"
     '1.34 1.08'
     """
+    # One of the C directions of a step is radial and turns nothing.
     n = max(fan_in - 1, 1)
+    # Blom: the expected i-th of N ordered normal numbers is the quantile of (i - 3/8)/(N + 1/4).
     place = 1 + OUTER * (vectors - 1)
     z = -NormalDist().inv_cdf((place - 0.375) / (vectors + 0.25))
     k = np.arange(1, samples)
     f = (1 + 2 * float(np.sum((1 - k / samples) * momentum ** (2 * spacing * k)))) / samples
+    # The cube root of χ² is nearly normal; angles are the square root of χ², hence the power 3/2.
     centre = 1 - 2 / (9 * n)
     spread = z * (2 * f / (9 * n)) ** 0.5
     return float(((centre + spread) / max(centre - spread, 1e-3)) ** 1.5)
@@ -65,6 +126,7 @@ def _speeds(histories: Sequence[LayerHistory]) -> Iterator[tuple[LayerHistory, f
         members = [history for history in histories if history.layer.group == group]
         predicted = np.stack([history.predicted_angle for history in members])
         known = np.isfinite(predicted).any(0)
+        # The median over the group: one layer with an odd prediction does not move it.
         usual = np.full(predicted.shape[1], np.nan)
         usual[known] = np.nanmedian(predicted[:, known], axis=0)
         for history in members:
@@ -111,6 +173,7 @@ def _spread(history: LayerHistory) -> tuple[float, float, float]:
     # The 5th percentile is then that of dead vectors, which have a finding of their own.
     if _dead_share(history) > OUTER / 2:
         return float("nan"), 1.0, 1.0
+    # A geometric mean: a ratio and its inverse weigh alike.
     ratios = history.quantile_ratio()
     logs = np.log(np.where(np.isfinite(ratios), ratios, np.nan))
     noise = noise_ratio(history.layer.fan_in, round(measured_vectors(history)))
