@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope._files import write_text
-from gyroscope._json import dumps
 from gyroscope.lab.catalogue import catalogue, entry_of
 from gyroscope.lab.claims import Claim, ConfidenceInterval
 from gyroscope.lab.papers import PAPERS
@@ -101,6 +100,8 @@ def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> d
 
 def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim], values: Mapping[str, Any]) -> Path:
     """Write a record, one value per line; a number that is not finite becomes null."""
+    from gyroscope._json import dumps  # with NumPy, which a list of experiments does without
+
     lines = [f" {dumps(key)}: {dumps(value)}" for key, value in description.items()]
     judged = ",\n".join(f"  {dumps(claim)}" for claim in claims)
     arrays = ",\n".join(f"  {dumps(name)}: {dumps(array, compact=True)}" for name, array in values.items())
