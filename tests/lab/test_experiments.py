@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from gyroscope.lab.trials import run_trials
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 
-TINY = {
+TINY: dict[str, Any] = {
     "smd/fig4": _gradient_shapes.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
     "smd/fig5": _gradient_shapes.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
     "smd/theorem1": _norm_convergence.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
@@ -178,7 +179,7 @@ def test_a_wrong_growth_of_the_learning_rate_is_noticed(monkeypatch):
 
 
 def test_a_wrong_start_of_the_second_moment_is_noticed(monkeypatch):
-    right = theorem4.adam_g_star
+    right: Any = vars(theorem4)["adam_g_star"]
     monkeypatch.setattr(theorem4, "adam_g_star", lambda *args: replace(right(*args), v0=1.1 * right(*args).v0))
     assert not all(holds("sp/theorem4").values())
 
@@ -192,7 +193,7 @@ def test_momentum_that_is_not_transported_is_noticed(monkeypatch):
 
 
 def test_a_flow_with_another_momentum_is_noticed(monkeypatch):
-    right = fig1.flow
+    right: Any = vars(fig1)["flow"]
     monkeypatch.setattr(fig1, "flow", lambda *args, **options: right(*args, **(options | {"betas": (0.5, 0.9)})))
     assert not all(holds("ct/fig1").values())
 

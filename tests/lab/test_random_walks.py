@@ -1,6 +1,7 @@
 """The random walks of the lab at a size of seconds: what must hold holds, and a wrong prediction does not."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gyroscope.lab.re._appendix_j import optimizers, relative_spread
 from gyroscope.lab.trials import run_trials
 
 # Module -> a small config, what must hold at that size, and changes of the config that make a prediction wrong.
-CASES = {
+CASES: dict[Any, Any] = {
     fig8: (
         fig8.Config(speedup=100, steps=1500, seeds=1, vectors=48, fan_in=64, every=20),
         ["norm under AdamW", "angle per step under AdamW", "over the spread under AdamW", "rank correlation"],

@@ -103,7 +103,7 @@ def folder(tmp_path_factory) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(worker, args=(port, str(made)), nprocs=WORLD)
+    mp.spawn(worker, args=(port, str(made)), nprocs=WORLD)  # type: ignore[attr-defined]
     return made
 
 

@@ -85,7 +85,7 @@ def record(path, kind, make, closure=False):
                     parts = [cut(w), cut(p.detach().double()), cut(p.grad.double())]
                     parts += [None if y is None else cut(y.double()) for y in (m, v, earlier.get(name))]
                     made = [
-                        twins.Moment(*(None if part is None else part[i] for part in parts[:5]), 0, {}, kind)
+                        twins.Moment(*[None if part is None else part[i] for part in parts[:5]], 0, {}, kind)  # type: ignore[call-arg]
                         for i in range(len(parts[0]))
                     ]
                     for i, moment in enumerate(made):
@@ -118,7 +118,8 @@ def compare(run, moments, name, digits=1e-6):
 
 @pytest.mark.parametrize("row", PER_VECTOR, ids=lambda row: row.quantity.name)
 def test_every_vector_is_measured_as_its_twin_says(row, recorded):
-    compare(*recorded, row.quantity.name)
+    run, moments = recorded
+    compare(run, moments, row.quantity.name)
 
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay", "dead_vectors", "frozen_entries", "entries"])

@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,8 @@ def worker(rank: int, port: int, folder: str) -> None:
             model = network()
             fully_shard(model, mesh=mesh)
             communication = trained(model, name, split)
-            weights = [p.full_tensor().detach().clone() for p in model.parameters()]
+            shards: list[Any] = list(model.parameters())
+            weights = [p.full_tensor().detach().clone() for p in shards]
             if rank == 0:
                 torch.save((weights, communication.get_total_counts()), Path(folder) / f"{name} {split}.pt")
     dist.destroy_process_group()
@@ -79,7 +81,7 @@ def sharded(tmp_path_factory) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(worker, args=(port, str(folder)), nprocs=WORLD)
+    mp.spawn(worker, args=(port, str(folder)), nprocs=WORLD)  # type: ignore[attr-defined]
     return folder
 
 
