@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._checks import check_count, positive_array
 from gyroscope._types import Array
-from gyroscope.simulate.gradients import AutogradSystem, Gradient, SimpleSystem, TangentNoise
+from gyroscope.simulate.gradient_models import AutogradSystem, Gradient, SimpleSystem, TangentNoise
 from gyroscope.simulate.trajectory import Trajectory, TrajectoryBuilder
 from gyroscope.simulate.updates import UPDATES, Factory, TorchUpdate, Update, kind
 from gyroscope.theory import UpdateRule
