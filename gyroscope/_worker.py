@@ -6,9 +6,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
+from weakref import WeakSet
 
 Item = TypeVar("Item")
+
+# All workers of this process. A fork copies them without their threads, and perhaps with a lock that is held.
+_ALL: "WeakSet[Worker[Any]]" = WeakSet()
+
+
+def _after_fork() -> None:
+    for worker in _ALL:
+        worker.usable = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @final
@@ -56,7 +69,6 @@ class Worker(Generic[Item]):
         self._idle = idle
         self._failed = failed
         self._finish = finish
-        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # guards all that follows
         self._queue: deque[tuple[Item, int]] = deque()
@@ -68,16 +80,14 @@ class Worker(Generic[Item]):
         self._hurry = False
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`; None: open
+        self.usable = True
+        """Whether items can be put: not after `close`, and not in a process forked from the one that made it."""
+        _ALL.add(self)
 
     @property
     def waiting(self) -> int:
         """Items that wait or are being handled."""
         return self._items
-
-    @property
-    def usable(self) -> bool:
-        """Whether items can be put: not after `close`, and not in a process forked from the one that made it."""
-        return self._deadline is None and os.getpid() == self._pid
 
     def has_room(self, size: int = 0) -> bool:
         """Whether an item of so many bytes would be taken now."""
@@ -126,6 +136,7 @@ class Worker(Generic[Item]):
         """
         if not self.usable:
             return True
+        self.usable = False
         with self._changed:
             self._deadline = time.monotonic() + (inf if timeout is None else timeout)
             self._changed.notify_all()

@@ -72,9 +72,11 @@ class GroupRule:
 
     recursion: how the momentum came about; None where it is transported, or there is none.
     lr_factor: what torch's dampening makes of the learning rate.
+    norms_kept: the optimizer holds every vector at the norm it started with.
     """
 
     rule: UpdateRule
+    norms_kept: bool
     recursion: MomentumRecursion | None
     lr_factor: float
     sign_beta: float | None
@@ -91,7 +93,7 @@ class GroupRule:
             decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
             recursion = MomentumRecursion(keep, share * undamped, decay)
         lr_factor = 1.0 if recursion is None else undamped
-        return cls(rule, recursion, lr_factor, rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
+        return cls(rule, norms_kept, recursion, lr_factor, rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
 
 
 @final

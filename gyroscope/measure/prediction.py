@@ -1,6 +1,6 @@
 """What theory says of each layer at a sample: where it would settle, and where it should be by now."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import atan, isfinite
@@ -146,6 +146,35 @@ class Forecaster:
         for layer, angle, norm in zip(layers, angles, norms, strict=True):
             if layer.name not in forecast.left:
                 yield layer.name, float(angle), float(norm) / _parts(group_rule, layer)
+
+
+@final
+class GroupForecasts:
+    """Predictions for all parameter groups, each by its own rule and followed by its own `Forecaster`."""
+
+    def __init__(self) -> None:
+        self._forecasters: dict[int, Forecaster] = {}
+
+    def predict(
+        self,
+        rules: Sequence[GroupRule | None],
+        history: Sequence[tuple[Sequence[tuple[float, float]], int]],
+        layers: Mapping[int, Sequence[LayerState]],
+        note: Callable[[str], None],
+    ) -> dict[str, LayerPrediction]:
+        """The predictions of all layers, which are given by group; where theory has none, a note says why."""
+        predictions: dict[str, LayerPrediction] = {}
+        for number, states in layers.items():
+            rule = rules[number]
+            if rule is None:
+                continue
+            rates = [StepRates(*pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            forecaster = self._forecasters.setdefault(number, Forecaster(rule.norms_kept))
+            try:
+                predictions |= forecaster.predict(rule, rates, states)
+            except ValueError as error:
+                note(f"No predictions for parameter group {number}: {error}")
+        return predictions
 
 
 def _besides_lr(rule: UpdateRule) -> tuple[object, ...]:

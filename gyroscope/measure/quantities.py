@@ -10,6 +10,7 @@ at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after i
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +19,7 @@ from gyroscope._types import Array, Float32
 from gyroscope.measure.batches import ROW
 from gyroscope.measure.optimizers import StepContext
 from gyroscope.store import Quantity
+from gyroscope.theory import sensitivity
 
 NAN = float("nan")
 
@@ -140,19 +142,29 @@ class VectorSums:
         """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
         return np.sqrt(self.bb / self.fan_in) if self.at.adam else 1.0
 
-    @property
-    def lambda_u(self) -> Array:
-        """Weight decay to which the radial part of the gradient amounts, in the unit of λ."""
+    @cached_property
+    def decay(self) -> tuple[Array, Array, Array, Array]:
+        """λ_u, λ_e, C_err and κ of each vector, as `theory.sensitivity` defines them; NaN where they are undefined."""
+        unknown = np.full_like(self.ww, NAN)
+        angle = self.angle
+        gradient = self._radial_gradient()
+        scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.adam else unknown
+        radial = sensitivity.radial_decay(gradient, self.ww)
+        total = np.asarray(sensitivity.effective_decay(self.at.weight_decay, radial))
+        return radial, total, scaled, sensitivity.kappa(self.predicted_angle, angle)
+
+    def _radial_gradient(self) -> Array:
+        """⟨w,s⟩, where s is the gradient as weight decay meets it: scaled like the update where decay is decoupled."""
         group_rule = self.at.group_rule
         if group_rule is None:
             return np.full_like(self.ww, NAN)
         beta1 = group_rule.sign_beta
         if beta1 is not None:  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
-            return self.wg * np.sqrt(2 * self.fan_in / np.pi / c2) / self.ww
+            return self.wg * np.sqrt(2 * self.fan_in / np.pi / c2)
         if group_rule.rule.is_decoupled:
-            return self.ws / self.ww if self.at.adam else np.full_like(self.ww, NAN)
-        return self.wg / self.ww
+            return self.ws if self.at.adam else np.full_like(self.ww, NAN)
+        return self.wg
 
     @property
     def smd_h(self) -> Array:
@@ -240,15 +252,15 @@ PER_VECTOR = (
         "⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for AdamW and NAdam, "
         "g·sqrt(2C/π)/‖β1·m + (1-β1)·g‖ for Lion",
         "RE (94)",
-        lambda v: v.lambda_u,
+        lambda v: v.decay[0],
     ),
-    _vector("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.at.weight_decay + v.lambda_u),
+    _vector("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.decay[1]),
     _vector(
         "scaled_grad_norm",
         "",
         "‖g/b‖/√C; NaN without a second moment",
         "RE (91)",
-        lambda v: np.sqrt(v.ss / v.fan_in) if v.at.adam else np.full_like(v.ss, NAN),
+        lambda v: np.sqrt(v.decay[2]),
     ),
     _vector(
         "smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h
@@ -285,8 +297,8 @@ PER_VECTOR = (
         "kappa",
         "",
         "(predicted_angular_update/angular_update)²",
-        "ours",
-        lambda v: (v.predicted_angle / v.angle) ** 2,
+        "ours; theory.sensitivity",
+        lambda v: v.decay[3],
     ),
 )
 PER_LAYER = (

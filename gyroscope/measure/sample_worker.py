@@ -17,10 +17,10 @@ from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked, keeps_norms_by_name
 from gyroscope.measure.measurement import LayerReading, RateHistory
 from gyroscope.measure.optimizers import GroupRule, StepContext
-from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
-from gyroscope.measure.quantities import LayerPrediction, VectorSums
+from gyroscope.measure.prediction import GroupForecasts, LayerState
+from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
-from gyroscope.measure.statistics import MeasuredLayer, summarise
+from gyroscope.measure.statistics import LayerPart, summarise
 from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.store import LayerSample, Sample
@@ -62,10 +62,8 @@ class RawSample:
 class LayerGroup:
     """Layers of one parameter group that were read in the same way: their vectors stand one after the other."""
 
-    number: int
     vectors: VectorSums
-    layers: list[tuple[Tracked, Ids, slice]]
-    states: list[LayerState]
+    layers: list[LayerPart]
 
 
 @final
@@ -85,7 +83,7 @@ class SampleProcessor:
         self.sinks = sinks
         self.raw = raw
         self.sink_layers = sink_layers
-        self._forecasters: dict[int, Forecaster] = {}
+        self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._norms_kept: bool | None = None
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
@@ -107,10 +105,14 @@ class SampleProcessor:
         if self._norms_kept is None:
             self._norms_kept = keeps_norms_by_name(sample.optimizer)
         rules = [self._rule(sample, number) for number in range(len(sample.groups))]
-        groups = self._groups(sample, rules, rates[-1][0], scale, gap)
-        predictions = self._predictions(rules, rates, groups)
-        layers = self._summaries(groups, predictions)
-        stored = {self.indices[name]: summary for name, summary in layers.items()}
+        groups, states = self._groups(sample, rules, rates[-1][0], scale, gap)
+        predictions = self._forecasts.predict(rules, rates, states, self.store.note)
+        layers: dict[str, LayerSample] = {}
+        for group in groups:
+            layers |= summarise(group.vectors, group.layers, predictions)
+        stored = {}
+        for name, summary in layers.items():
+            stored[self.indices[name]] = summary
         self.store.put(Sample(sample.step - self._skipped, sample.time, stored))
         if self.sinks:
             self._tell_sinks(sample.step - self._skipped, layers)
@@ -138,8 +140,8 @@ class SampleProcessor:
         rates: Sequence[tuple[float, float]],
         scale: float,
         gap: bool,
-    ) -> list[LayerGroup]:
-        """Wait for the sums, and put those of layers in the same context together."""
+    ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
+        """Wait for the sums, and put those of layers in the same context together; also the state of each layer."""
         alike: dict[Any, list[tuple[Tracked, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
@@ -148,6 +150,7 @@ class SampleProcessor:
                 key = (layer.group, reading.adam, reading.late, reading.had_momentum)
                 alike.setdefault(key, []).append((layer, ids, sums))
         groups = []
+        states: dict[int, list[LayerState]] = {}
         for (number, adam, late, had_momentum), members in alike.items():
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
@@ -163,53 +166,23 @@ class SampleProcessor:
                 late=late,
                 had_momentum=had_momentum,
             )
-            fan_in = np.concatenate(
-                [np.full(len(ids), float(sample.readings[layer.name].fan_in)) for layer, ids, _ in members]
-            )
-            group = LayerGroup(number, VectorSums.of(sums, context, fan_in), [], [])
+            parts = []
+            fan_in = np.empty(sums.shape[1])
             start = 0
             for layer, ids, _ in members:
                 part = slice(start, start + len(ids))
                 start = part.stop
-                norm, gradient = group.vectors.rms_norms(part)
-                read = sample.readings[layer.name]
-                group.layers.append((layer, ids, part))
-                group.states.append(LayerState(layer.name, read.fan_in, read.vectors, read.shape, norm, gradient))
-            groups.append(group)
-        return groups
-
-    def _predictions(
-        self,
-        rules: Sequence[GroupRule | None],
-        history: Sequence[tuple[Sequence[tuple[float, float]], int]],
-        groups: Sequence[LayerGroup],
-    ) -> dict[str, LayerPrediction]:
-        predictions: dict[str, LayerPrediction] = {}
-        for number, rule in enumerate(rules):
-            layers = [state for group in groups if group.number == number for state in group.states]
-            if rule is None or not layers:
-                continue
-            rates = [StepRates(*pairs[number], steps) for pairs, steps in history if number < len(pairs)]
-            forecaster = self._forecasters.setdefault(number, Forecaster(bool(self._norms_kept)))
-            try:
-                predictions |= forecaster.predict(rule, rates, layers)
-            except ValueError as error:
-                self.store.note(f"No predictions for parameter group {number}: {error}")
-        return predictions
-
-    def _summaries(
-        self, groups: Sequence[LayerGroup], predictions: Mapping[str, LayerPrediction]
-    ) -> dict[str, LayerSample]:
-        samples: dict[str, LayerSample] = {}
-        for group in groups:
-            measured = []
-            for layer, ids, part in group.layers:
-                scalars = group.vectors.per_layer(part, predictions.get(layer.name, LayerPrediction()))
+                fan_in[part] = sample.readings[layer.name].fan_in
                 keep = self.raw is not None and self.raw.search(layer.name) is not None
-                measured.append(MeasuredLayer(ids, part, scalars, keep))
-                samples[layer.name] = measured[-1].sample
-            summarise(group.vectors, measured)
-        return samples
+                parts.append(LayerPart(layer.name, ids, part, keep))
+            vectors = VectorSums.of(sums, context, fan_in)
+            groups.append(LayerGroup(vectors, parts))
+            for each in parts:
+                norm, gradient = vectors.rms_norms(each.part)
+                read = sample.readings[each.name]
+                state = LayerState(each.name, read.fan_in, read.vectors, read.shape, norm, gradient)
+                states.setdefault(number, []).append(state)
+        return groups, states
 
     def _tell_sinks(self, step: int, layers: Mapping[str, LayerSample]) -> None:
         scalars = overall(layers)

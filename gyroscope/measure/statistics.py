@@ -1,7 +1,8 @@
 """From values per vector to what is stored of a layer: statistics, histograms that merge, and the extreme vectors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from gyroscope._types import Float32
 from gyroscope.measure.layers import Ids
-from gyroscope.measure.quantities import PER_VECTOR, VectorSums
+from gyroscope.measure.quantities import PER_VECTOR, LayerPrediction, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
 Counts = npt.NDArray[np.uint32]
@@ -28,58 +29,71 @@ FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
 
 
 @final
-class MeasuredLayer:
-    """A layer among those whose vectors stand in one `VectorSums`, and what is stored of it, filled step by step.
+@dataclass
+class LayerPart:
+    """A layer among those whose vectors stand in one `VectorSums`.
 
-    ids: of its vectors. part: their places among all. scalars: its quantities per layer.
-    keep_vectors: whether the value of each vector is stored too.
+    ids: of its vectors. part: their places among all. keep_vectors: whether the value of each one is stored too.
     """
 
-    def __init__(self, ids: Ids, part: slice, scalars: Float32, keep_vectors: bool) -> None:
-        self.ids = ids
-        self.part = part
-        count = len(PER_VECTOR)
-        self.sample = LayerSample(
-            np.empty((count, len(STATISTICS)), np.float32),
-            scalars,
-            np.empty((count, BINS), np.uint32),
-            np.empty((count, 2), np.int32),
-            np.empty((count, len(ids)), np.float32) if keep_vectors else None,
-        )
+    name: str
+    ids: Ids
+    part: slice
+    keep_vectors: bool
 
 
-def summarise(vectors: VectorSums, layers: Sequence[MeasuredLayer]) -> None:
-    """Fill the samples of layers with statistics, histograms and extremes of each quantity.
+def summarise(
+    vectors: VectorSums, layers: Sequence[LayerPart], predictions: Mapping[str, LayerPrediction]
+) -> dict[str, LayerSample]:
+    """What is stored of each layer.
 
     Layers with equally many vectors are summarised together, for most of a small layer's time is NumPy's calls; a large
     layer is summarised quantity by quantity, for its memory.
     """
+    unknown = LayerPrediction()
+    scalars = []
+    for layer in layers:
+        scalars.append(vectors.per_layer(layer.part, predictions.get(layer.name, unknown)))  # noqa: PERF401
     count = len(PER_VECTOR)
     at_once = max(1, min(count, AT_ONCE // max(1, len(vectors.ww))))
-    widths: dict[int, list[MeasuredLayer]] = {}
-    for layer in layers:
-        widths.setdefault(len(layer.ids), []).append(layer)
+    values = vectors.per_vector(0, at_once)
+    samples = [_empty(layer, numbers) for layer, numbers in zip(layers, scalars, strict=True)]
     for start in range(0, count, at_once):
         rows = slice(start, min(start + at_once, count))
-        values = vectors.per_vector(rows.start, rows.stop)
-        for alike in widths.values():
-            _summarise_alike(values, rows, alike)
+        if start:
+            values = vectors.per_vector(rows.start, rows.stop)
+        for width in {len(layer.ids) for layer in layers}:
+            alike = [number for number, layer in enumerate(layers) if len(layer.ids) == width]
+            _summarise_alike(values, rows, [layers[i] for i in alike], [samples[i] for i in alike])
+    return {layer.name: sample for layer, sample in zip(layers, samples, strict=True)}
 
 
-def _summarise_alike(values: Float32, rows: slice, layers: Sequence[MeasuredLayer]) -> None:
-    """Of layers with equally many vectors; `values` are those of the quantities in `rows`."""
+def _empty(layer: LayerPart, scalars: Float32) -> LayerSample:
+    """A sample with room for statistics, histograms and extremes of each quantity."""
+    count = len(PER_VECTOR)
+    return LayerSample(
+        np.empty((count, len(STATISTICS)), np.float32),
+        scalars,
+        np.empty((count, BINS), np.uint32),
+        np.empty((count, 2), np.int32),
+        np.empty((count, len(layer.ids)), np.float32) if layer.keep_vectors else None,
+    )
+
+
+def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], samples: Sequence[LayerSample]) -> None:
+    """Fill the samples of layers with equally many vectors; `values` are those of the quantities in `rows`."""
     tables = np.stack([values[:, layer.part] for layer in layers])
     flat = tables.reshape(-1, tables.shape[-1])
     shape = (len(layers), len(values), -1)
     numbers = statistics(flat).reshape(shape)
     counts = histograms(flat).reshape(shape)
     ends = extremes(np.repeat([layer.ids for layer in layers], len(values), axis=0), flat).reshape(shape)
-    for place, layer in enumerate(layers):
-        layer.sample.statistics[rows] = numbers[place]
-        layer.sample.histograms[rows] = counts[place]
-        layer.sample.extremes[rows] = ends[place]
-        if layer.sample.raw is not None:
-            layer.sample.raw[rows] = tables[place]
+    for place, sample in enumerate(samples):
+        sample.statistics[rows] = numbers[place]
+        sample.histograms[rows] = counts[place]
+        sample.extremes[rows] = ends[place]
+        if sample.raw is not None:
+            sample.raw[rows] = tables[place]
 
 
 def statistics(values: Float32) -> Float32:
