@@ -108,6 +108,7 @@ class Worker(Generic[Item]):
             self._items += 1
             self._bytes += size
             self._accepted += 1
+            # Not in __init__: a worker that never gets an item needs no thread.
             if self._thread is None:
                 self._start()
             # While items gather, the thread needs to know of the first one and of full bounds only.
@@ -179,6 +180,7 @@ class Worker(Generic[Item]):
         try:
             if batch or (self._idle is not None and self._deadline is None):
                 self._handle([item for item, _ in batch])
+        # SystemExit too: a thread that ends here would leave `flush` and `close` waiting for ever.
         except BaseException as error:
             failed = True
             retry = self._failed(error)
@@ -204,7 +206,7 @@ class Worker(Generic[Item]):
         with self._changed:
             self._failures += failed
             self._retry = 0.0 if retry is None else retry
-            if retry is not None:
+            if retry is not None:  # back to the front, still counted, so that order and bounds hold
                 self._queue.extendleft(reversed(batch))
             else:
                 self._items -= len(batch)

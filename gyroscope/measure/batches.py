@@ -138,6 +138,7 @@ class SumsBatch:
         size = (len(SUMS), self.num_rows * self.cuts)
         self.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
         shape = (self.num_rows, prod(weight.shape[1:]))
+        # Made at the first sample rather than with the tracker: the model may move to its device in between.
         if self.copy is None or self.copy.shape != shape or self.copy.device != weight.device:
             self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
             for layer in self.layers:

@@ -104,6 +104,7 @@ class StepMeasurement:
         selected = tracked(self.model, self.optimizer, *self._selection)
         # Of what no other process holds a part, process 0 has the same as all others.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
+        # Layers that stay keep their copy of the weights, whatever batch they are in now.
         old = {p: sums for p, sums in self.layers.items() if sums.shape == p.shape}
         self.layers = {
             layer.parameter: LayerSums(layer, old[layer.parameter].copy if layer.parameter in old else None)
@@ -112,6 +113,7 @@ class StepMeasurement:
         batched(list(self.layers.values()))
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
         norms_kept = keeps_norms_by_name(self.optimizer)
+        # Where norms are held, weight decay moves no weight: it only sets the angle.
         self._decoupled = [rule is not None and rule.is_decoupled and not norms_kept for rule in rules]
         return [layer for layer in selected if layer.parameter not in old]
 
@@ -138,10 +140,12 @@ class StepMeasurement:
         for p, sums in self.layers.items():
             if not closure and not _usable(p.grad):
                 continue
+            # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
             m = _momentum(self.optimizer.state.get(p, {}), p)
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
+        # All tables before the first sum: a batch is prepared once, for all its layers.
         prepared = set()
         for step in self._steps:
             batch = step.sums.batch
@@ -157,6 +161,7 @@ class StepMeasurement:
         steps = [step for step in self._steps if self._read_after(step)]
         self._steps = []
         sent = send_to_host(sum_after(steps))
+        # Kept apart from the sums, which may still be on a device: these are known to the host at once.
         readings = {}
         for step in steps:
             sums = step.sums
@@ -170,6 +175,7 @@ class StepMeasurement:
         layer = step.sums.layer
         p = layer.parameter
         step.late = step.grad is None
+        # Otherwise the gradient seen before the step: a hook of somebody else may have cleared p.grad since.
         step.grad = p.grad if step.late else step.grad
         if not _usable(step.grad) or p.shape != step.sums.shape:
             return False
@@ -183,7 +189,7 @@ class StepMeasurement:
         m = _momentum(state, p) if step.late else None
         v = None if step.second is None else step.second.v
         step.views = _views(step.sums, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
-        if v is not None and v.shape != p.shape:
+        if v is not None and v.shape != p.shape:  # AdamS and the like keep one second moment for each vector
             weight = step.views[0]
             assert weight is not None
             per_vector = layer.per_vector(v)
@@ -316,5 +322,6 @@ def _scaler_state(optimizer: Optimizer) -> Tensor | None:
     if not isinstance(found_inf, Tensor):
         return None
     scale = getattr(optimizer, "grad_scale", None)
+    # A scaler that was told to unscale before the step leaves no scale: gradients are true then.
     scale = scale.detach().reshape(()) if isinstance(scale, Tensor) else torch.ones_like(found_inf).reshape(())
     return torch.stack([found_inf.detach().reshape(()).to(scale), scale]).clone()

@@ -33,6 +33,7 @@ def real_optimizer(optimizer: Any) -> Optimizer:
     """
     for name in WRAPPED:
         inner = getattr(optimizer, name, None)
+        # Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
         if isinstance(inner, Optimizer) and inner is not optimizer:
             return real_optimizer(inner)
     if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "register_step_pre_hook"):
@@ -126,6 +127,7 @@ class StepContext:
 def new_path(parent: Path = Path("runs")) -> Path:
     """A directory for a run, named after this moment: runs/2025-11-15_23-59-59, then …_2 if that is taken."""
     name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    # Two runs may start in the same second.
     candidates = (parent / (name if number == 1 else f"{name}_{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())
 

@@ -53,6 +53,7 @@ class JointForecast:
         motion = rule.motion(self.motion.norm2)
         if rule.name != self.rule.name:
             self.motion = motion
+        # A motion keeps its moments in other attributes; these two are what it takes from the rule.
         for name in {"rule", "inputs"} & vars(motion).keys():
             setattr(self.motion, name, getattr(motion, name))
         self.rule = rule
@@ -95,6 +96,7 @@ class Forecaster:
 
     def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, LayerPrediction]:
         rule = group_rule.rule
+        # The learning rate beside the rule: that of a schedule's earlier step may be asked for.
         key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
         if key == self._settled[0]:
             return dict(self._settled[1])
@@ -130,6 +132,7 @@ class Forecaster:
             start = np.array([(layer.norm * _parts(group_rule, layer)) ** 2 for layer in several])
             forecast = JointForecast(group_rule.rule, group_rule.rule.motion(start), [layer.name for layer in several])
             self._forecasts.append(forecast)
+            # A layer that is new has taken one step, whatever happened before it came.
             yield from self._advance(forecast, group_rule, [rates[-1]._replace(steps=1)])
 
     def _advance(

@@ -145,6 +145,7 @@ class VectorSums:
     @cached_property
     def decay(self) -> tuple[Array, Array, Array, Array]:
         """λ_u, λ_e, C_err and κ of each vector, as `theory.sensitivity` defines them; NaN where they are undefined."""
+        # All four at once, since they share their terms and each is asked for once per sample.
         unknown = np.full_like(self.ww, NAN)
         angle = self.angle
         gradient = self._radial_gradient()
@@ -186,6 +187,7 @@ def _momentum_before(
     if at.group_rule is None or at.group_rule.recursion is None:
         return np.full_like(gm, NAN), np.full_like(mm, NAN)
     keep, share, decay = at.group_rule.recursion
+    # With G = g + decay·w, what entered the momentum: m = (m' - share·G)/keep, multiplied out into known sums.
     GG = gg + 2 * decay * wg + decay**2 * ww
     before_gm = gm - share * (gg + decay * wg)
     before_mm = mm - 2 * share * (gm + decay * wm) + share**2 * GG
@@ -194,6 +196,7 @@ def _momentum_before(
 
 def _angle(ww: Array, wd: Array, tt: Array) -> Array:
     """Angle by which a vector turns that moves by d; NaN where there is no direction."""
+    # atan2 of both parts: an arccos of the cosine returns 0 below 3e-4 rad in float32, where training lives.
     along = ww + wd
     alive = (ww > 0) & ((along != 0) | (tt > 0))
     return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)

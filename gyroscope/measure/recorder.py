@@ -26,8 +26,9 @@ Status = Literal["finished", "failed", "stopped"]
 
 # Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
-# Of their sums together, a quarter of a gigabyte; a larger sample waits for all others to be processed.
-MAX_BYTES = 2**28
+# Of their sums together, half a gigabyte. A larger sample, as of an embedding with millions of rows, is taken when no
+# other waits.
+MAX_BYTES = 2**29
 # Seconds that training waits for room before a sample is given up.
 PATIENCE = 0.1
 
@@ -66,6 +67,7 @@ class FailureLog:
             texts = self.pending
             self.pending = []
         for text in texts:
+            # Past this function, the hook and torch's wrapper, to the line that called optimizer.step().
             warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
 
 
@@ -83,6 +85,7 @@ class ExitCode:
         sys.exit = self._exit  # type: ignore[assignment]
 
     def _exit(self, code: Any = None, /) -> None:
+        # In another thread SystemExit ends that thread only.
         if threading.current_thread() is threading.main_thread():
             self.code = code
         self._original(code)
@@ -161,6 +164,7 @@ class Recorder:
         self.closed = True
         atexit.unregister(self._at_exit)
         self._exit.remove()
+        # In the order in which a sample travels: no stage may close before the one that feeds it.
         self._worker.close()
         for sink in self._sinks:
             sink.close()

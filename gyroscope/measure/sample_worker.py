@@ -121,6 +121,7 @@ class SampleProcessor:
         """The theory's rule of a group; the last sample's as long as no option has changed."""
         options = sample.groups[number]
         known = self._rules.get(number)
+        # Tensors, as lr may be one, are not compared: `==` on them is no truth value, and may wait for a device.
         comparable = not any(isinstance(value, Tensor) for value in options.values())
         if known is not None and comparable and known[0] == options:
             return known[1]
@@ -147,6 +148,7 @@ class SampleProcessor:
             for layer, piece_ids, pieces in sent.unpack():
                 ids, sums = merge_pieces(piece_ids, pieces)
                 reading = sample.readings[layer.name]
+                # All that a `StepContext` depends on: layers with the same key share one.
                 key = (layer.group, reading.adam, reading.late, reading.had_momentum)
                 alike.setdefault(key, []).append((layer, ids, sums))
         groups = []
@@ -196,6 +198,7 @@ def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHist
     """The rates of the steps that were taken: without the latest ones, and with the last step unless it is `last`."""
     if not skipped:
         return history
+    # Which of the earlier steps were skipped is not known, only how many; their rates hardly differ.
     rates, steps = history[-1]
     kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
     while skipped and kept:

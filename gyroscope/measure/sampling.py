@@ -132,6 +132,7 @@ class EveryNth(Sampling):
         share = self._seconds / max(now - self._start, 1e-9)
         if self._seconds <= self._allowed or share <= self.budget:
             return None
+        # The account begins anew, without an allowance: only what the wider spacing costs counts from here on.
         before = self.n
         self.n *= 2
         self._seconds = 0.0
@@ -175,6 +176,7 @@ class Auto(Sampling):
 
     def wants(self, step: int) -> bool:
         """Far enough from the last sample, and affordable."""
+        # An unknown timescale asks for nothing finer than the longest gap.
         longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else LONGEST
         gap = max(1.0, min(step / DENSE, longest, LONGEST))
         if step - self._last < gap or not self._affordable():

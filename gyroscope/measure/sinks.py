@@ -30,6 +30,7 @@ def overall(layers: Mapping[str, LayerSample]) -> Scalars:
     """At most twenty numbers about a sample: medians over layers, the layers that turn most and least, and counts."""
     samples = list(layers.values())
     numbers: Scalars = {}
+    # The median, so that one odd layer does not hide the others.
     for name in OVER_LAYERS:
         numbers[name] = _median([_statistic(sample, name, "mean" if name in SIGNED else "rms") for sample in samples])
     for name in (*PREDICTED, "lr"):
@@ -66,6 +67,7 @@ def ratio(sample: LayerSample) -> float:
 
 
 def _finite(numbers: Scalars) -> Scalars:
+    # Some services refuse NaN, and others draw it as zero.
     return {f"gyroscope/{name}": value for name, value in numbers.items() if np.isfinite(value)}
 
 
@@ -115,6 +117,7 @@ class SinkWorker:
         if not self._failed:
             self.sink(*items[0])
 
+    # In the sink's own thread, since TensorBoard and the like are not made for two threads.
     def _close_sink(self) -> None:
         if not self._failed:
             getattr(self.sink, "close", lambda: None)()

@@ -56,6 +56,7 @@ def summarise(
         scalars.append(vectors.per_layer(layer.part, predictions.get(layer.name, unknown)))  # noqa: PERF401
     count = len(PER_VECTOR)
     at_once = max(1, min(count, AT_ONCE // max(1, len(vectors.ww))))
+    # After the quantities per layer: they tell the vectors the angle that is predicted for their layer.
     values = vectors.per_vector(0, at_once)
     samples = [_empty(layer, numbers) for layer, numbers in zip(layers, scalars, strict=True)]
     for start in range(0, count, at_once):
@@ -109,6 +110,7 @@ def statistics(values: Float32) -> Float32:
     some = count > 0
     ordered = ordered[some]
     n = count[some]
+    # Zeros in place of NaN: sums of rows with missing values then need no loop.
     known = np.where(missing[some], np.float64(0), values[some])
     mean = known.sum(1) / n
     rms = np.sqrt(np.einsum("ij,ij->i", known, known) / n)

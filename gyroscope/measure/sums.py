@@ -61,11 +61,12 @@ def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Ten
         assert table is not None, "`SumsBatch.prepare` has made it"
         for together in _summed_together(batch, members):
             _fill(table, together, [_sum_step(together[0], *block) for block in _blocks(batch, together)])
+        # The whole table as it is, without a copy, if every layer has its part in it.
         if len(members) == len(batch.layers):
             tables.append((tuple(step.sums.layer for step in members), table))
         else:
             tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
-        batch.table = None
+        batch.table = None  # it now belongs to the sample; in a batch it would keep its memory until the next one
     return tables
 
 
@@ -119,7 +120,8 @@ def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tu
         return
     width = ceil(entries / cuts)
     height = max(1, (batches.AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
-    # A tensor of another dtype is converted part by part: a converted copy of all of it would take too much memory.
+    # NumPy has no bfloat16. A tensor of another dtype is converted part by part: a converted copy of all of it would
+    # take too much memory.
     ready = [view is None or view.dtype == copy.dtype for view in (copy, *views)]
     whole = [_array(x) if same and x is not None else x for same, x in zip(ready, (copy, *views), strict=True)]
     for left in range(0, entries, width):
@@ -203,6 +205,7 @@ def _gradient(w: Vectors, g: Vectors, m: Vectors | None, *, late: bool = False) 
 
 def _scaled(w: Vectors, g: Vectors, v: Vectors, second: SecondMoment) -> dict[str, Vectors]:
     """What Adam makes of the gradient as the step left it."""
+    # Operators only, so that the same line serves NumPy and torch.
     b = (v / second.correction) ** 0.5 + second.eps
     s = g / b
     return {"ws": _dot(w, s), "ss": _dot(s, s), "bb": _dot(b, b) * second.fill**2}

@@ -121,6 +121,7 @@ class Tracker:
             )
             self._recorder.final_note = self._sampling.summary
             self._failures = self._recorder.failures
+        # From here on there is a run on disk, which must not be left as "running".
         try:
             self._record(new)
             self._step = self._first_step(resume, start)
@@ -199,6 +200,7 @@ class Tracker:
         except Exception as error:
             self._failures.stop(error)
         if self._failures.off and self._sampled and not self._sent:
+            # Where layers are sharded the other processes gather now, and would wait for this one for ever.
             with suppress(Exception):
                 self._measurement.take_part()
         if self._failures.pending:
@@ -206,12 +208,14 @@ class Tracker:
 
     def _before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         began = time.perf_counter()
+        # GradScaler sets the attribute for the length of a fused step only; asking here spares most steps a call.
         self._skipped = getattr(self.optimizer, "found_inf", None) is not None and self._measurement.is_skipped()
         if self._skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
             return
         self._sampled = self._sampling.due(self._step)
         if not self._sampled or self._failures.off:
             return
+        # At every sample, since parameters may be added, replaced or grown at any time.
         new = self._measurement.refresh(self._step)
         if new:
             self._record(new)
@@ -227,6 +231,7 @@ class Tracker:
         self._step = step + 1
         recorder = self._recorder
         measurement = self._measurement
+        # Also between samples: a forecast needs the rates of every step.
         if recorder is not None and not self._failures.off:
             measurement.remember_rates()
         if not self._sampled or self._failures.off:
@@ -239,6 +244,7 @@ class Tracker:
             history = measurement.history
             sample = RawSample(step, time.time(), self.optimizer, options, sums, readings, history, scaler, self._gap)
             self._gap = not recorder.put(sample)
+            # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if self._gap:
                 self._leave_out(step)
             else:

@@ -27,6 +27,7 @@ class HostCopy:
 
     def __init__(self, numbers: Tensor) -> None:
         self._arrived: Any = None
+        # Only a copy into pinned memory is asynchronous.
         if numbers.device.type == "cuda":
             self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._numbers.copy_(numbers, non_blocking=True)
@@ -82,6 +83,7 @@ def send_to_host(tables: Tables) -> list[SentSums]:
     if spread:
         flat = torch.cat([_with_ids(layer, table).flatten() for layer, table in spread])
         parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+        # One collective for all layers, which every process enters at each sample, also with nothing to send.
         dist.gather(flat, parts, dst=0)
         if parts is not None:
             sent.append(SentSums([(layer,) for layer, _ in spread], [HostCopy(part) for part in parts], gathered=True))
