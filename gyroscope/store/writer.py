@@ -80,6 +80,7 @@ class Writer:
         # Samples that were taken and are neither stored nor dropped.
         self._unsaved = 0
         self._dropped = 0
+        self._full = False
         self._closing = False
         self._failure: str | None = None
         self._failure_stored = False
@@ -118,7 +119,9 @@ class Writer:
         self._count(unsaved=1)
         # A larger sample is stored too, when no other waits.
         size = min(_size(sample), CAPACITY)
-        if not self._worker.put(sample, size=size, timeout=WAIT):
+        # Of several refusals in a row only the first waits: a database that is locked must not slow training down.
+        self._full = not self._worker.put(sample, size=size, timeout=0.0 if self._full else WAIT)
+        if self._full:
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
                 self._failure = f"{self._file} is written too slowly, and samples are dropped."
