@@ -107,3 +107,23 @@ def test_both_give_the_same_findings_and_facts(rule, start, tmp_path):
 
 def spoken(findings):
     return [(f.kind, f.severity, f.layers, f.sentence, f.remedy, f.formula) for f in findings]
+
+
+def test_both_agree_on_several_layers_under_a_schedule(tmp_path):
+    from gyroscope.planner import plan_settings, read_config, read_settings
+
+    model = nn.ModuleDict({"small": nn.Linear(64, 8, bias=False), "large": nn.Linear(256, 8, bias=False)})
+    nn.init.constant_(model["small"].weight, 1 / 8)
+    nn.init.constant_(model["large"].weight, 1 / 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    by_model = gyro.plan(model, optimizer, gyro.theory.cosine(STEPS, warmup=50), steps=STEPS)
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        f'optimizer = "adamw"\nlr = 1e-2\nweight_decay = 0.1\nsteps = {STEPS}\nschedule = "cosine"\nwarmup = 50\n'
+        '[[layer]]\nname = "small.weight"\nfan_in = 64\ninit_norm = 1.0\n'
+        '[[layer]]\nname = "large.weight"\nfan_in = 256\ninit_norm = 8.0\n'
+    )
+    by_settings = plan_settings(read_settings(read_config(path)))
+    assert len(by_model.findings) > 2
+    assert {"layer_imbalance", "transient"} <= set(by_model.findings.kinds)
+    assert str(by_model) == str(by_settings)
