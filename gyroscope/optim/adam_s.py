@@ -1,33 +1,33 @@
 """Adam-S and Adam-SRT: Adam as the sphere sees it, with one second moment per weight vector (SP)."""
 
+from collections.abc import Callable
 from typing import final
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
-from gyroscope.optim._engine.base import Base, Group, State
-from gyroscope.optim._engine.spherical import (
-    Rule,
-    adam_numbers,
-    advance_,
-    check_adam,
-    per_entry,
-    per_vector,
-    plain_adam_,
-)
-from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam
+from gyroscope.optim._engine.steps import Group, Step, Vectors, sphere
+from gyroscope.optim.formulas import Change
 from gyroscope.optim.sphere_formulas import adam_s, adam_srt
 
 
 @final
-class AdamS(Base):
+class AdamS(EngineOptimizer):
     """Adam with L2 and one second moment per weight vector, which keeps the direction of the gradient.
 
         v ← β2·v + (1-β2)‖g + λω‖²/d,   ω ← ω - lr·m̂/(√v̂ + ε)     (SP 61–63; d entries in a vector)
 
-    For scale-invariant vectors: tensors of two or more dimensions have one per index of dimension 0; groups may set
-    `granularity`, `axis` and `group_size`. All else takes Adam's step. In equilibrium it turns by `theory.AdamS`.
+    For scale-invariant vectors. All else takes Adam's step. In equilibrium it turns by `theory.AdamS`. Every option may
+    be set per group.
+
+    lr, betas, eps    as Adam's; v has one value per vector, float32 or better whatever the weights are
+    weight_decay      λ, the L2 in the gradient; 0 as in Adam
+    granularity       "neuron": one vector per index of `axis` (0); "tensor": one per tensor; "none": Adam's step;
+                      "group": one per `group_size` indices. `axis` and `group_size` are options of groups alone
+    compile           one program per kind of tensor
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0]]))
@@ -37,8 +37,6 @@ class AdamS(Base):
     >>> [round(entry, 4) for entry in w.flatten().tolist()]
     [1.0, -0.1414]
     """
-
-    row_state = ("exp_avg_sq",)
 
     def __init__(
         self,
@@ -51,18 +49,25 @@ class AdamS(Base):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options | {"granularity": granularity, "compile": compile})
+        options: Group = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "granularity": granularity,
+            "compile": compile,
+        }
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_adam(group)
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        _update(adam_s, p, grad, state, group, space)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        return _step(adam_s, group, t, vectors)
 
 
 @final
-class AdamSRT(Base):
+class AdamSRT(EngineOptimizer):
     """Adam-S whose memory follows the weight: after each step m is rescaled and transported, and v rescaled.
 
         m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩,   v ← v·‖ω‖²/‖ω'‖²     (SP Algorithm 1, whose line 10 has a stray factor m)
@@ -79,8 +84,6 @@ class AdamSRT(Base):
     True
     """
 
-    row_state = ("exp_avg_sq",)
-
     def __init__(
         self,
         params: ParamsT,
@@ -92,20 +95,25 @@ class AdamSRT(Base):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options | {"granularity": granularity, "compile": compile})
+        options: Group = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "granularity": granularity,
+            "compile": compile,
+        }
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_adam(group)
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        _update(adam_srt, p, grad, state, group, space)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        return _step(adam_srt, group, t, vectors)
 
 
-def _update(rule: Rule, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-    split, by = adam_numbers(group, state, space)
-    if not split.rotates(p.shape):
-        plain_adam_(p, grad, state, by, space)
-        return
-    m, rows = per_entry(state, "exp_avg", p), [per_vector(state, "exp_avg_sq", p, split)]
-    advance_(p, grad, m, rows, rule, by, split, space, compile=group["compile"])
+def _step(rule: Callable[..., Change], group: Group, t: int, vectors: Vectors) -> Step:
+    by = adam_numbers(group, t)
+    if not vectors.rotate:
+        return plain_adam(group, t)
+    return sphere("exp_avg", {"exp_avg_sq": 0.0}, rule, by, vectors)

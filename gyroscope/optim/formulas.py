@@ -1,13 +1,14 @@
-"""What one update does to weight vectors: pure functions on tensors, alike for eager and compiled steps.
+"""What one update does to weight vectors: pure functions on tensors, the same for eager and compiled steps.
 
 Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`). A *direction* brings the moments up to
 date and writes Δ, the inner rule's update at learning rate 1 without its decay, into `out`. The rest is rule-agnostic:
 `sums` reads five numbers per vector, `turn` makes three coefficients of them, `move_` takes  ω ← A·ω + B·Δ + D.
-Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
+Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it. Δ and moments are float32
+or better whatever the weights are; gradients and weights are converted where they enter.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,15 +20,19 @@ Number = Any
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
+# Directions
+
+
 def adamw(
     grad: Tensor, out: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number
 ) -> None:
     """Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)): both bias corrections fold into the two scalars.
 
-    w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t).
+    w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t): see `adam_numbers`.
     """
-    if fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
-        # Adam's own step of a weight that is 0.
+    grad = grad.to(out.dtype)
+    if is_fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
+        # One pass instead of four: Adam's own step of a weight that is 0 leaves Δ in the weight's place.
         fused_adam_([out.zero_()], [grad], [exp_avg], [exp_avg_sq], w1=w1, w2=w2, eps=eps, bias=bias)
         return
     _average(exp_avg, grad, w1)
@@ -36,12 +41,17 @@ def adamw(
     torch.div(exp_avg, out, out=out)
 
 
-def adam_knobs(
-    beta1: Number, beta2: Number, correction1: Number, correction2: Number, eps: Number
-) -> dict[str, Number]:
-    """The numbers of `adamw`; the corrections are 1-β1^t and 1-β2^t."""
-    root = correction2**0.5
-    return {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": correction1 / root}
+def adam_l2(
+    grad: Tensor, out: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, w: Tensor, l2: Number, **numbers: Number
+) -> None:
+    """Adam's direction with L2 in the gradient: that of g + λω."""
+    adamw(grad.to(out.dtype) + l2 * w.to(out.dtype), out, exp_avg, exp_avg_sq, **numbers)
+
+
+def adam_numbers(beta1: Number, beta2: Number, t: int, eps: Number) -> dict[str, Number]:
+    """The numbers of `adamw` at step t = 1, 2, …"""
+    root = (1 - beta2**t) ** 0.5
+    return {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
 
 
 def fused_adam_(
@@ -62,14 +72,15 @@ def fused_adam_(
 
     The numbers hold the bias corrections already: to the kernel this is a step so late that it needs none.
     """
-    step, rate = torch._fused_adam_ if l2 else torch._fused_adamw_, lr / bias
+    step = torch._fused_adam_ if l2 else torch._fused_adamw_
+    rate = lr / bias
     step(
         weights,
         grads,
         exp_avgs,
         exp_avg_sqs,
         [],
-        [_late(weights[0].device)] * len(weights),
+        [_late_step(weights[0].device)] * len(weights),
         lr=rate,
         beta1=1 - w1,
         beta2=1 - w2,
@@ -81,11 +92,12 @@ def fused_adam_(
 
 
 @cache
-def _late(device: torch.device) -> Tensor:
+def _late_step(device: torch.device) -> Tensor:
+    """A step count at which β^t is 0 in every precision."""
     return torch.full((), 1e30, device=device)
 
 
-def fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
+def is_fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
     """Whether torch's fused kernel takes these: one dtype, laid out alike, and numbers that no device has to tell."""
     first = tensors[0]
     return (
@@ -109,7 +121,7 @@ def sgd(
 
     `l2` adds l2·ω to the gradient, where a vector takes the plain step: it is 0 for one that turns.
     """
-    torch.addcmul(grad, w, l2, out=out)
+    torch.addcmul(grad.to(out.dtype), w.to(out.dtype), torch.as_tensor(l2, dtype=out.dtype), out=out)
     if momentum_buffer is None:
         out.neg_()
         return
@@ -121,13 +133,18 @@ def sgd(
 
 
 def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) -> None:
-    """Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g; w1 = 1-β1, w2 = 1-β2."""
+    """Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g; w1 = 1-β1, w2 = 1-β2.
+
+    A gradient that is not a number makes Δ so too, as in every other rule, where a sign alone would be 0.
+    """
     torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).sign_()
     _average(exp_avg, grad, w2)
+    # torch's sign of NaN is 0: entries with such a momentum would stand still for good, and nobody would notice.
+    out.add_(exp_avg, alpha=0)
 
 
 def given(update: Tensor, out: Tensor) -> None:
-    """A direction that somebody else has made."""
+    """A direction that another optimizer has made."""
     out.copy_(update)
 
 
@@ -138,8 +155,58 @@ def _average(average: Tensor, value: Tensor, weight: Number) -> None:
         average.lerp_(value.to(average.dtype), weight)
 
 
-class Turning(NamedTuple):
-    """Numbers of one rotational step: angle η_r (per vector if imbalanced), averaging β, the plain step's lr and decay.
+# Steps that go entry by entry
+
+
+def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
+    """ω ← (1 - decay)·ω + lr·Δ, the inner rule's own step; computed in Δ's precision and rounded once."""
+    x = w.to(u.dtype).mul_(1 - decay)
+    x.add_(u * lr) if isinstance(lr, Tensor) else x.add_(u, alpha=lr)
+    if x is not w:  # .to returns w itself where the dtypes agree
+        w.copy_(x)
+
+
+def k_adam_(
+    tensors: list[Tensor],
+    stages: Sequence[tuple[Number, Number, Number]],
+    lr: Number,
+    l2: Number,
+    decay: Number,
+    eps: Number,
+) -> None:
+    """CT Algorithm 1 on weight, gradient, k first and k second moments; a stage is (1-β1, 1-β2, bias correction)."""
+    w, grad, *moments = tensors
+    k = len(stages)
+    dtype = moments[0].dtype
+    x = w.to(dtype)
+    u = grad.to(dtype) + l2 * x
+    for m, v, (w1, w2, unbias) in zip(moments[:k], moments[k:], stages, strict=True):
+        m.add_(w1 * (u - m))
+        v.add_(w2 * (u * u - v))
+        u = unbias * m / (v.sqrt() + eps)
+    w.copy_(x - lr * (u + decay * x))
+
+
+# Rotation
+
+
+class Change(NamedTuple):
+    """What becomes of vectors: the coefficients that move their entries, and their new values per vector (`rows`).
+
+    A coefficient is a tensor with one value per vector, one number for all, or None where a rule has no use for it.
+    """
+
+    coefficients: tuple[Number, ...]
+    rows: tuple[Tensor, ...] = ()
+
+    def split(self, sizes: list[int]) -> list[tuple[Number, ...]]:
+        """The coefficients of consecutive batches of vectors, of these sizes."""
+        columns = [torch.split(c, sizes) if is_per_vector(c) else [c] * len(sizes) for c in self.coefficients]
+        return list(zip(*columns, strict=True))
+
+
+class TurnNumbers(NamedTuple):
+    """Numbers of one rotational step: angle η_r in radians, averaging β, ε, and the plain step's lr and decay.
 
     correction = 1-β^t and prior = 1-β^(t-1): t counts the steps of the tensor, this one included.
     """
@@ -152,62 +219,78 @@ class Turning(NamedTuple):
     lr: Number
     decay: Number
 
-    @classmethod
-    def at(cls, t: int, angle: Number, beta: float, eps: Number, lr: Number, decay: Number) -> "Turning":
-        """Of a tensor's t-th step."""
-        known = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
-        return cls(known, beta, 1 - beta**t, 1 - beta ** (t - 1), eps, lr, decay)
-
 
 def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
-    w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
+    w = w.to(u.dtype)
+    dims = tuple(range(1, u.dim()))
     return w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)
 
 
 def eager_sums(w: Tensor, u: Tensor, product: Tensor) -> tuple[Tensor, ...]:
-    """The same where each operation is a pass of its own, and a norm reads but once; `product` is memory to use up."""
-    w, dims = w.to(u.dtype), tuple(range(1, u.dim()))
-    ww, uu = (torch.linalg.vector_norm(x, dim=dims).square_() for x in (w, u))
+    """The same for eager execution, where each operation is a pass over memory; `product` is scratch memory.
+
+    A norm is one pass, and a product that is summed would be two.
+    """
+    w = w.to(u.dtype)
+    dims = tuple(range(1, u.dim()))
+    ww = torch.linalg.vector_norm(w, dim=dims).square_()
+    uu = torch.linalg.vector_norm(u, dim=dims).square_()
     return w.sum(dims), u.sum(dims), ww, torch.mul(w, u, out=product).sum(dims), uu
 
 
-class Turn(NamedTuple):
-    """ω ← A·ω + B·Δ + D of each vector, and its radius and average of ‖Δ⊥‖² from now on."""
+def update_and_sums(
+    entries: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    u: Tensor,
+    product: Tensor,
+    *,
+    direction: Callable[..., None],
+    numbers: Mapping[str, Any],
+    l2: Number | None,
+) -> tuple[Tensor, ...]:
+    """Δ into `u`, by the direction of [weight, gradient, *moments], and its sums; `product` is scratch memory.
 
-    A: Tensor
-    B: Tensor
-    D: Tensor
-    radius: Tensor
-    update_sq: Tensor
+    `l2` (None for a rule that has none) acts on vectors of radius 0 only: they take the plain step.
+    """
+    w, grad, *moments = entries
+    if l2 is not None:
+        radius = rows[0]
+        numbers = {**numbers, "w": w, "l2": l2 * column((radius == 0).to(radius.dtype), w)}
+    direction(grad, u, *moments, **numbers)
+    return eager_sums(w, u, product)
+
+
+def sums_of_given(entries: Sequence[Tensor], rows: Sequence[Tensor], u: Tensor, product: Tensor) -> tuple[Tensor, ...]:
+    """The sums where Δ is known already."""
+    return eager_sums(entries[0], u, product)
 
 
 def turn(
-    sums: tuple[Tensor, ...],
-    radius: Tensor,
-    update_sq: Tensor,
-    by: Turning,
-    *,
-    fan_in: Number,
-    centre: bool,
-    slack: float,
-) -> Turn:
+    sums: Sequence[Tensor], rows: Sequence[Tensor], fan_in: Number, *, by: TurnNumbers, centre: bool, slack: float
+) -> Change:
     """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
 
         ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²
         ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
 
-    `radius` is n, -1 before the first step, `update_sq` is ν. A norm further than `slack` from its radius was set from
-    outside, so the radius is read again. While η_r = 0 the weights stay, uncentred if they were. Vectors without a
-    direction, of norm 0 or with all entries equal, take the plain step.
+    `rows` are the radius n, -1 before the first step, the average ν, and factors of η_r if the angle is imbalanced. A
+    norm further than `slack` from its radius was set from outside, so the radius is read again. While η_r = 0 the
+    weights stay, uncentred if they were. Vectors without a direction, of norm 0 or with all entries equal, take the
+    plain step. The coefficients are A, B and D of `move_`.
     """
     sum_w, sum_u, ww, wu, uu = sums
+    radius, update_sq, *imbalance = rows
+    angle = by.angle * imbalance[0] if imbalance else by.angle
     none = torch.zeros_like(ww)
-    mean_w, mean_u = (sum_w / fan_in, sum_u / fan_in) if centre else (none, none)
-    ww_c, wu_c, uu_c = ww - sum_w * mean_w, wu - sum_w * mean_u, uu - sum_u * mean_u
-    norm, new = ww.sqrt(), radius < 0
+    mean_w = sum_w / fan_in if centre else none
+    mean_u = sum_u / fan_in if centre else none
+    ww_c = ww - sum_w * mean_w
+    wu_c = wu - sum_w * mean_u
+    uu_c = uu - sum_u * mean_u
+    norm = ww.sqrt()
     n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
-    # What rounding leaves of a vector of equal entries is no direction.
+    # What rounding leaves of a vector of equal entries is no direction: its square is a few eps of the whole.
     alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
     along = torch.where(alive, wu_c / ww_c, none)
     across2 = uu_c - wu_c * along
@@ -215,27 +298,41 @@ def turn(
     seen = across2 > 256 * torch.finfo(ww.dtype).eps * uu
     across2 = torch.where(seen, across2, none)
     # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
-    nu = by.beta * torch.where(new, by.prior * across2, update_sq) + (1 - by.beta) * across2
+    nu = by.beta * torch.where(radius < 0, by.prior * across2, update_sq) + (1 - by.beta) * across2
     rms = (nu / by.correction).sqrt() + by.eps
-    rate = torch.where(seen & (rms > 0), by.angle / rms, none)
+    rate = torch.where(seen & (rms > 0), angle / rms, none)
     size = n * (1 + rate * rate * across2).rsqrt()
-    A, B = size * (ww_c.rsqrt() - rate * along), size * rate
+    A = size * (ww_c.rsqrt() - rate * along)
+    B = size * rate
     D = -A * mean_w - B * mean_u
-    if isinstance(by.angle, Tensor) or by.angle == 0:
-        moves = none + by.angle > 0
-        A, B, D = torch.where(moves, A, none + 1), torch.where(moves, B, none), torch.where(moves, D, none)
-    A, B = torch.where(alive, A, none + (1 - by.decay)), torch.where(alive, B, none + by.lr)
-    return Turn(A, B, torch.where(alive, D, none), n, nu)
+    if isinstance(angle, Tensor) or angle == 0:
+        moves = none + angle > 0
+        A = torch.where(moves, A, none + 1)
+        B = torch.where(moves, B, none)
+        D = torch.where(moves, D, none)
+    A = torch.where(alive, A, none + (1 - by.decay))
+    B = torch.where(alive, B, none + by.lr)
+    return Change((A, B, torch.where(alive, D, none)), (n, nu))
 
 
-def move_(w: Tensor, u: Tensor, A: Tensor, B: Tensor, D: Tensor, noise: Tensor | None = None) -> None:
-    """ω ← A·ω + B·Δ + D; Δ may be used up. With `noise` in [-½, ½) low-precision weights are rounded stochastically."""
-    A, B, D = (column(values, u) for values in (A, B, D))
+def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:
+    """ω ← A·ω + B·Δ + D, for ω the first of the entries; Δ may be used up.
+
+    With `noise` in [-½, ½) low-precision weights are rounded stochastically.
+    """
+    w = entries[0]
+    A, B, D = coefficients
+    A = column(A, u)
+    B = column(B, u)
+    D = column(D, u)
     if w.dtype == u.dtype:
         w.mul_(A).addcmul_(u, B).add_(D)
         return
     moved = u.mul_(B).add_(D).addcmul_(w.to(u.dtype), A)
-    w.copy_(moved if noise is None else moved + torch.ldexp(noise, torch.frexp(moved).exponent + _digits(w.dtype)))
+    if noise is not None:
+        # The spacing of w's dtype at `moved`, times the noise: frexp's fraction is in [½, 1).
+        moved = moved + torch.ldexp(noise, torch.frexp(moved).exponent + _spacing_exponent(w.dtype))
+    w.copy_(moved)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
@@ -243,12 +340,11 @@ def column(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
-def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
-    """ω ← (1 - decay)·ω + lr·Δ, the inner rule's own step."""
-    w.mul_(1 - decay)
-    w.add_(u * lr) if isinstance(lr, Tensor) else w.add_(u, alpha=lr)
+def is_per_vector(coefficient: Number) -> bool:
+    """Whether a coefficient has one value per vector, rather than one number for all."""
+    return isinstance(coefficient, Tensor) and coefficient.dim() > 0
 
 
-def _digits(dtype: torch.dtype) -> int:
+def _spacing_exponent(dtype: torch.dtype) -> int:
     """Exponent of the spacing of numbers in [½, 1)."""
     return round(math.log2(torch.finfo(dtype).eps)) - 1

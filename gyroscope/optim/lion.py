@@ -7,19 +7,20 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
-from gyroscope.optim import formulas as step
-from gyroscope.optim._engine.base import Base, Group, State
-from gyroscope.optim._engine.turning import ROW_STATE, Imbalance, Inner, check_rotational, update_
-from gyroscope.optim._engine.workspace import Workspace
-from gyroscope.optim.formulas import Number
+from gyroscope.optim import formulas
+from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
 from gyroscope.theory.rules import lion
 
 
 @final
-class Lion(Base):
+class Lion(EngineOptimizer):
     """Lion (Chen et al. 2023): the sign of an average, and decoupled decay.
 
         w ← (1 - lr·weight_decay)·w - lr·sign(β1·m + (1-β1)·g),   m ← β2·m + (1-β2)·g
+
+    A gradient that is not finite makes weights NaN, as with torch's optimizers: a sign would hide it and leave these
+    entries at rest. The momentum is float32 or better whatever the weights are.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.zeros(2, 2))
@@ -44,25 +45,27 @@ class Lion(Base):
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        update_(p, grad, state, group, _plain_rule, space)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        return plain(_inner(group))
 
 
 @final
-class RotationalLion(Base):
+class RotationalLion(EngineOptimizer):
     """Lion held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay/τ) radians per step, τ of the signs by the arcsine law     (RE Algorithm 1)
 
-    All that does not turn takes Lion's step. The options are those of RotationalAdamW.
+    τ is ours (docs/theory.md, "Lion"). All that does not turn takes Lion's step. Every option may be set per group.
+
+    lr, betas                 as Lion's; the angle follows sqrt(lr)
+    weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)
+    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
     >>> RotationalLion(layer.parameters()).param_groups[0]["weight_decay"]
     1.0
     """
-
-    row_state = ROW_STATE
 
     def __init__(
         self,
@@ -78,28 +81,39 @@ class RotationalLion(Base):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options: Group = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "beta": beta, "centre": centre}
-        options |= {"granularity": granularity, "compile": compile, "imbalance": imbalance}
-        super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
+        options: Group = {
+            "lr": lr,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "beta": beta,
+            "centre": centre,
+            "granularity": granularity,
+            "compile": compile,
+            "imbalance": imbalance,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])
         check_rotational(group)
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        update_(p, grad, state, group, _rule, space)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        inner = _inner(group)
+        if not vectors.rotate:
+            return plain(inner)
+        angle = lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
+        return rotation(inner, angle, group, t, vectors)
 
 
-def _plain_rule(group: Group, t: int) -> tuple[Inner, None]:
-    return _inner(group), None
-
-
-def _rule(group: Group, t: int) -> tuple[Inner, Number]:
-    return _inner(group), lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
-
-
-def _inner(group: Group) -> Inner:
+def _inner(group: Group) -> InnerRule:
     beta1, beta2 = group["betas"]
     lr = group["lr"]
-    knobs = {"w1": 1 - beta1, "w2": 1 - beta2}
-    return Inner(step.lion, ("exp_avg",), knobs, lr, lr * group["weight_decay"], cheap=True)
+    return InnerRule(
+        direction=formulas.lion,
+        moments=("exp_avg",),
+        numbers={"w1": 1 - beta1, "w2": 1 - beta2},
+        lr=lr,
+        decay=lr * group["weight_decay"],
+        cheap=True,  # a sign: a program makes it twice rather than keep it in memory
+    )

@@ -1,8 +1,8 @@
 """Rotational: the rotational variant of any torch optimizer, made around an instance of it."""
 
+import inspect
 from collections.abc import Callable
-from functools import partial
-from itertools import chain
+from numbers import Real
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -11,13 +11,12 @@ from torch._compile import _disable_dynamo
 from torch.autograd.graph import increment_version
 
 from gyroscope._checks import check_fraction, check_non_negative
-from gyroscope.geometry import Granularity, Split, at_least_float32
-from gyroscope.optim._engine.base import SPLIT, Group
-from gyroscope.optim._engine.compiled import can_run
-from gyroscope.optim._engine.shards import across_processes, local
-from gyroscope.optim._engine.turning import How, Inner, Plan, rotate_compiled, row_state, slack, turn_with_others
-from gyroscope.optim._engine.workspace import Kept, Workspace
-from gyroscope.optim.formulas import Turning, given
+from gyroscope.geometry import Granularity, Split
+from gyroscope.optim import formulas
+from gyroscope.optim._engine.loading import check_fits, pairs, restored
+from gyroscope.optim._engine.loop import Task, take_step
+from gyroscope.optim._engine.optimizer import SPLIT_OPTIONS, check_lr, check_spelling, kept_by, refuse_complex
+from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
@@ -27,6 +26,7 @@ LINEAR = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Lion", "Muon", "NAd
 """Optimizers whose step is lr times something that knows of the weights only through weight decay."""
 DECAY_ALONG_WEIGHTS = {"AdamW", "Lion", "Muon", "SGD"}
 """Those whose weight decay does not shape the direction: it is off while they make one."""
+ANGLES = ("angular_update", "angle_schedule")
 
 
 @final
@@ -34,12 +34,17 @@ class Rotational(torch.optim.Optimizer):
     """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
-    off other memory of the weights' size, and turned. What does not rotate takes the inner step as it is.
-    `angular_update`, radians per step: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of the
-    moment; or a number, a function of the step (from 0), or another rule, taken at the group's lr. A group's
-    `angle_schedule` multiplies it. mode="hyperball" turns by arctan(lr) every step, without centring or averaging.
+    off other memory of the weights' size, and turned. What does not rotate takes the inner step as it is. The parameter
+    groups and the state are the inner optimizer's own, so schedulers and checkpoints act on both.
 
-    The parameter groups and the state are the inner optimizer's own, so schedulers and checkpoints act on both.
+    inner                a torch optimizer; not one that needs a closure for each step, as LBFGS does
+    angular_update       radians per step. None: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of
+                         the moment. A number, a function of the step (from 0), or another rule, taken at the group's lr
+    mode                 "equilibrium", or "hyperball": arctan(lr) at every step, without centring or averaging
+    beta, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+
+    Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
+    Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there.
 
     >>> layer = torch.nn.Linear(8, 4)
     >>> optimizer = Rotational(torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.1))
@@ -47,7 +52,6 @@ class Rotational(torch.optim.Optimizer):
     True
     """
 
-    row_state: ClassVar[tuple[str, ...]] = ("radius", "update_sq")
     turns_by_group: ClassVar[bool] = True
 
     def __init__(
@@ -62,20 +66,33 @@ class Rotational(torch.optim.Optimizer):
         compile: bool = False,
         stochastic_rounding: bool = False,
     ) -> None:
+        _refuse_needed_closure(inner)
         self.inner = inner
-        options: Group = {**SPLIT, "granularity": granularity, "mode": mode, "beta": beta, "centre": centre}
-        options |= {"compile": compile, "stochastic_rounding": stochastic_rounding}
-        super().__init__(inner.param_groups, {**options, "angular_update": angular_update, "angle_schedule": None})
-        self.param_groups, self.state = inner.param_groups, inner.state
+        self._options: Group = {
+            **SPLIT_OPTIONS,
+            "granularity": granularity,
+            "mode": mode,
+            "beta": beta,
+            "centre": centre,
+            "compile": compile,
+            "stochastic_rounding": stochastic_rounding,
+            "angular_update": angular_update,
+            "angle_schedule": None,
+        }
+        # The inner defaults are there for schedulers that ask for betas or momentum (OneCycleLR, CyclicLR).
+        super().__init__(inner.param_groups, {**inner.defaults, **self._options})
+        self.param_groups = inner.param_groups
+        self.state = inner.state
         self._spare: dict[Tensor, Tensor] = {}  # memory in which the inner optimizer steps
-        self._weights: dict[Tensor, Tensor] = {}  # while it does
+        self._weights: dict[Tensor, Tensor] = {}  # the weights, while it does
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters with options of their own to the inner optimizer."""
+        check_spelling(param_group, {**self.inner.defaults, **self._options}, type(self).__name__)
         if not any(param_group is known for known in self.inner.param_groups):
             self.inner.add_param_group(param_group)
             param_group = self.inner.param_groups[-1]
-        for option, default in self.defaults.items():
+        for option, default in self._options.items():
             param_group.setdefault(option, default)
         try:
             self._check(param_group)
@@ -85,21 +102,23 @@ class Rotational(torch.optim.Optimizer):
             raise
 
     def _check(self, group: Group) -> None:
+        refuse_complex(group, type(self).__name__)
+        check_lr(group)
         check_fraction("beta", group["beta"])
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")
-        asked = group["angular_update"]
-        if isinstance(asked, float | int):
-            check_non_negative("angular_update", asked)
-        turning = _split(group)[0]
-        if turning and asked is None and group["mode"] == "equilibrium":
+        angle = group["angular_update"]
+        if isinstance(angle, float | int):
+            check_non_negative("angular_update", angle)
+        turning = _turning(group)
+        if turning and angle is None and group["mode"] == "equilibrium":
             if not group.get("weight_decay"):
                 raise ValueError(
                     "weight_decay=0 in a group that rotates: its angular update would be 0; give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
-            self._angle(group, turning[0], 0)
+            self._angle(group, Split.of(group).fan_in(turning[0].shape), turning[0].shape, 0)
 
     @_disable_dynamo  # in a trace its numbers would be constants, and the memory that it lends would be lost
     @torch.no_grad()
@@ -109,34 +128,43 @@ class Rotational(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        groups = self.inner.param_groups
-        alone = [self._unscaled(group) for group in groups]
-        parts = [_split(group) for group in groups]
-        turning = [[p for p in part[0] if p.grad is not None] for part in parts]
+        for group in self.param_groups:
+            check_lr(group)
+        tasks = self._inner_updates()
+        for task in tasks:
+            # Only now: torch's optimizers take an empty state for their sign to begin.
+            if "turns" not in task.state:
+                task.state["turns"] = torch.tensor(0.0)
+            task.state["turns"].add_(1)
+        take_step(tasks, self._step_for, kept_by(self), count="turns")
+        increment_version([task.p for task in tasks])  # a compiled program tells autograd nothing of what it changes
+        return loss
+
+    def _inner_updates(self) -> list[Task]:
+        """The inner optimizer's step: taken by what does not rotate, and as an update Δ of what does."""
+        turning = []
         stand_ins = []
-        for group, unscaled, part, now in zip(groups, alone, parts, turning, strict=True):
-            stand_ins += [{**unscaled, "params": now}, {**group, "params": part[1]}]
+        for group in self.param_groups:
+            alone = self._unscaled(group)
+            now = [p for p in _turning(group) if p.grad is not None]
+            # A tensor is compared by identity: == of tensors is elementwise.
+            ids = {id(p) for p in _turning(group)}
+            rest = [p for p in group["params"] if id(p) not in ids]
+            turning += [(p, group, alone) for p in now]
+            stand_ins += [{**alone, "params": now}, {**group, "params": rest}]
         try:
-            for group, unscaled, now in zip(groups, alone, turning, strict=True):
+            for p, group, alone in turning:
                 # Where the inner step may start from zero the update stands alone, with all its digits.
-                from_zero = unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay")
-                for p in now:
-                    self._lend(p, from_zero)
-            self._inner_step(stand_ins)
+                self._lend(p, from_zero=alone["lr"] is not group["lr"] and not alone.get("weight_decay"))
+            self._inner_step([group for group in stand_ins if group["params"]])
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = {p: self._take_back(p) for p in list(self._weights)}
-        space = Workspace(self.__dict__.setdefault("_kept", Kept()))
-        for group, unscaled, now in zip(groups, alone, turning, strict=True):
-            for p in now:
-                update = updates[p]
-                if unscaled["lr"] is group["lr"]:
-                    update.sub_(p).div_(group["lr"])
-                elif unscaled.get("weight_decay"):
-                    update.sub_(p)
-                self._turn(p, update, group, space)
-        space.finish()
-        increment_version(updates)  # a compiled program tells autograd nothing of what it changes
-        return loss
+        for p, group, alone in turning:
+            if alone["lr"] is group["lr"]:
+                updates[p].sub_(p).div_(group["lr"])
+            elif alone.get("weight_decay"):
+                updates[p].sub_(p)
+        return [Task(p, updates[p], self.state[p], group) for p, group, _ in turning]
 
     def _lend(self, p: Tensor, from_zero: bool) -> None:
         """Let the inner optimizer step in other memory, while the weights stay in theirs; a DTensor's are copied."""
@@ -149,21 +177,24 @@ class Rotational(torch.optim.Optimizer):
                 p.zero_()
             return
         spare = spare.zero_() if from_zero else spare.copy_(p)
-        self._weights[p], p.data = p.data, spare
+        self._weights[p] = p.data
+        p.data = spare
 
     def _take_back(self, p: Tensor) -> Tensor:
-        """Put the weights back; what the inner optimizer left in their place."""
+        """Put the weights back; returns what the inner optimizer left in their place."""
         weights = self._weights.pop(p)
         if hasattr(p, "placements"):
             left = p.detach().clone()
             p.copy_(weights)
             return left
-        left, p.data = p.data, weights
+        left = p.data
+        p.data = weights
         return left
 
     def _unscaled(self, group: Group) -> Group:
         """The group with which the inner optimizer makes directions."""
-        name, changes = type(self.inner).__name__, {}
+        name = type(self.inner).__name__
+        changes: Group = {}
         if name in LINEAR:
             changes["lr"] = 1.0
         if "weight_decay" in group and (name in DECAY_ALONG_WEIGHTS or group.get("decoupled_weight_decay")):
@@ -171,88 +202,117 @@ class Rotational(torch.optim.Optimizer):
         return {**group, **changes}
 
     def _inner_step(self, stand_ins: list[Group]) -> None:
-        groups = self.inner.param_groups
-        self.inner.param_groups = [group for group in stand_ins if group["params"]]
+        inner = self.inner
+        groups = inner.param_groups
+        inner.param_groups = stand_ins
         try:
-            self.inner.step()
+            # torch wraps a class's step to call its own hooks and those for all optimizers. The latter are called for
+            # this optimizer already, so what is inside that wrap is called, between the inner optimizer's own hooks.
+            step = type(inner).step
+            if not getattr(step, "hooked", False):
+                inner.step()
+                return
+            for before in list(inner._optimizer_step_pre_hooks.values()):
+                before(inner, (inner,), {})
+            step.__wrapped__(inner)  # type: ignore[attr-defined]  # functools.wraps has set it
+            inner._opt_called = True  # type: ignore[attr-defined]  # what a scheduler made for the inner one looks for
+            for after in list(inner._optimizer_step_post_hooks.values()):
+                after(inner, (inner,), {})
         finally:
-            self.inner.param_groups = groups
+            inner.param_groups = groups
 
-    def _turn(self, p: Tensor, update: Tensor, group: Group, space: Workspace) -> None:
-        state = self.state[p]
-        if "radius" not in state:
-            # After the inner step: torch's optimizers take an empty state for their sign to begin.
-            state.update(row_state(Split.of(group), p, None, 0), turns=torch.tensor(0.0))
-        t = int(state["turns"].add_(1))
-        plan: Plan = space.once((id(group), t, p.shape), lambda: self._plan(group, p, t))
-        across = across_processes(p, plan.split)
-        w, u = local(p.detach()), local(update)
-        if across is None and w.numel() == 0:
-            return
-        noise = space.noise(w, t, plan.by.angle, group["stochastic_rounding"])
-        views = (plan.split if across is None else across.split).rows(w, u, *([] if noise is None else [noise]))
-        rows = {name: local(state[name]) for name in self.row_state}
-        centre = group["centre"] and group["mode"] != "hyperball"
-        how = How(plan.split.fan_in(p.shape), centre, slack(p.dtype), across)
-        if group["compile"] and across is None and can_run(w):
-            rotate_compiled(views, rows, plan, how, space)
-            return
-        w, u, *others = views
-        u = u.to(at_least_float32(u.dtype))
-        act = partial(turn_with_others, w, u, others[0] if others else None, rows, plan.by, how, space)
-        space.later(act, now=noise is not None)
-
-    def _plan(self, group: Group, p: Tensor, t: int) -> Plan:
-        """The numbers of the t-th turn of tensors of p's shape."""
-        lr, decay = group["lr"], group["lr"] * group.get("weight_decay", 0.0)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        lr = group["lr"]
+        eps = group.get("eps", 0.0)
+        inner = InnerRule(
+            direction=formulas.given,
+            moments=(),
+            numbers={},
+            lr=lr,
+            decay=lr * group.get("weight_decay", 0.0),
+            eps=eps if isinstance(eps, Real) else 0.0,  # Adafactor has a pair, for other uses
+            cheap=True,
+        )
         if group["mode"] == "hyperball":
-            by = Turning.at(t, lr, 0.0, 0.0, lr, decay)
-        else:
-            by = Turning.at(t, self._angle(group, p, t - 1), group["beta"], group.get("eps", 0.0), lr, decay)
-        return Plan(Split.of(group), Inner(given, (), {}, lr, cheap=True), by)
+            hyperball = {**group, "beta": 0.0, "centre": False}
+            return rotation(inner.without_eps(), lr, hyperball, t, vectors)
+        return rotation(inner, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
 
-    def _angle(self, group: Group, p: Tensor, t: int) -> Any:
-        """Radians for the t-th turn of p, counted from 0; no turn while lr = 0."""
-        asked, lr, schedule = group["angular_update"], group["lr"], group["angle_schedule"]
-        if asked is None:
+    def _angle(self, group: Group, fan_in: int, shape: torch.Size, t: int) -> Any:
+        """Radians for the t-th turn of tensors of this shape, counted from 0; no turn while lr = 0."""
+        angle = group["angular_update"]
+        lr = group["lr"]
+        if angle is None:
             from gyroscope.optim.torch_rules import rule_of
 
-            asked = rule_of(group, self.inner)
-        if isinstance(asked, UpdateRule):
-            weights = Weights(Split.of(group).fan_in(p.shape), None, tuple(p.shape))
-            angle = asked.at(float(lr), weights, leading=True).angular_update
+            angle = rule_of(group, self.inner)
+        if isinstance(angle, UpdateRule):
+            rule = angle
+            angle = rule.at(float(lr), Weights(fan_in, None, tuple(shape)), leading=True).angular_update
             if angle is None:
                 raise ValueError(
-                    f"{asked} does not say how far a vector turns without the gradient's size: "
+                    f"{rule} does not say how far a vector turns without the gradient's size: "
                     "pass angular_update=…, a number or a rule such as gyroscope.theory.AdamW(lr, weight_decay)"
                 )
         else:
-            angle = asked(t) if callable(asked) else asked
-            angle = angle * (lr != 0)
+            angle = (angle(t) if callable(angle) else angle) * (lr != 0)
+        schedule = group["angle_schedule"]
         return angle if schedule is None else angle * schedule(t)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state and options, with the values per vector; without angles that are code."""
+        saved = super().state_dict()
+        groups = [
+            {key: value for key, value in group.items() if not (key in ANGLES and _is_code(value))}
+            for group in saved["param_groups"]
+        ]
+        return {**saved, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the inner one alone; values per vector stay as they were saved."""
-        pairs = list(zip(state_dict["param_groups"], self.param_groups, strict=False))
-        groups = [{**{k: present[k] for k in self.defaults}, **saved} for saved, present in pairs]
-        groups += state_dict["param_groups"][len(groups) :]
+        for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            state_dict = before(self, state_dict) or state_dict
+        check_fits(state_dict, self.param_groups, type(self).__name__)
+        groups = [
+            {**{option: present[option] for option in self._options}, **saved}
+            for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True)
+        ]
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
-        saved_ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        for index, p in zip(saved_ids, chain.from_iterable(g["params"] for g in self.param_groups), strict=True):
-            saved = state_dict["state"].get(index, {})
-            for key in {"turns", *self.row_state} & saved.keys():
-                dtype = torch.float32 if key == "turns" else at_least_float32(p.dtype)
-                device = "cpu" if key == "turns" else p.device
-                self.state[p][key] = saved[key].to(device=device, dtype=dtype, copy=True)
+        self.param_groups = self.inner.param_groups
+        self.state = self.inner.state
+        for saved_id, p, _ in pairs(state_dict, self.param_groups):
+            saved = state_dict["state"].get(saved_id, {})
+            for key in saved.keys() & set(ROTATION_ROWS):
+                self.state[p][key] = restored(saved[key], p)
+            if "turns" in saved:
+                self.state[p]["turns"] = torch.tensor(float(saved["turns"]))
+        for after in list(self._optimizer_load_state_dict_post_hooks.values()):
+            after(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "inner": self.inner, "_spare": {}, "_weights": {}}
+        return {
+            **super().__getstate__(),
+            "inner": self.inner,
+            "_options": self._options,
+            "_spare": {},
+            "_weights": {},
+        }
 
 
-def _split(group: Group) -> tuple[list[Tensor], list[Tensor]]:
-    """The group's parameters that rotate, and those that do not."""
+def _turning(group: Group) -> list[Tensor]:
+    """The group's parameters that rotate."""
     split = Split.of(group)
-    turning = [split.rotates(p.shape) for p in group["params"]]
-    pairs = list(zip(group["params"], turning, strict=True))
-    return [p for p, turns in pairs if turns], [p for p, turns in pairs if not turns]
+    return [p for p in group["params"] if split.rotates(p.shape)]
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or isinstance(value, UpdateRule)
+
+
+def _refuse_needed_closure(inner: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(type(inner).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(inner).__name__} calls a closure several times in each step, and a rotational step turns weights "
+            "once: wrap an optimizer with one update per step, for example torch.optim.AdamW"
+        )

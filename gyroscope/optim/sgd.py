@@ -7,30 +7,31 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
-from gyroscope.optim import formulas as step
-from gyroscope.optim._engine.base import Base, Group, State
-from gyroscope.optim._engine.turning import ROW_STATE, Imbalance, Inner, check_rotational, update_
-from gyroscope.optim._engine.workspace import Workspace
-from gyroscope.optim.formulas import Number
+from gyroscope.optim import formulas
+from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
 from gyroscope.theory.rules import sgdm
 
 
 @final
-class RotationalSGD(Base):
+class RotationalSGD(EngineOptimizer):
     """SGD held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
 
-        η_r = sqrt(2·lr·weight_decay/(1+momentum)) radians per step     (RE Table 1, Algorithm 1; Nesterov: the one law)
+        η_r = sqrt(2·lr·weight_decay/(1+momentum)) radians per step     (RE Table 1, Algorithm 1)
 
-    Vectors that turn feel no L2, which would only act along them; all else takes torch's SGD step, L2 in the gradient.
-    The options are those of RotationalAdamW. A state_dict of torch's SGD loads.
+    With `nesterov` the angle is that of the one law (ours: docs/theory.md, "The one law"). Vectors that turn feel no
+    L2, which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's
+    SGD loads. Every option may be set per group.
+
+    lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
+    weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)
+    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
     >>> RotationalSGD(layer.parameters(), lr=0.1, nesterov=True).param_groups[0]["momentum"]
     0.9
     """
-
-    row_state = ROW_STATE
 
     def __init__(
         self,
@@ -53,9 +54,13 @@ class RotationalSGD(Base):
             "nesterov": nesterov,
             "weight_decay": weight_decay,
             "beta": beta,
+            "centre": centre,
+            "granularity": granularity,
+            "compile": compile,
+            "imbalance": imbalance,
+            "stochastic_rounding": stochastic_rounding,
         }
-        options |= {"centre": centre, "granularity": granularity, "compile": compile, "imbalance": imbalance}
-        super().__init__(params, options | {"stochastic_rounding": stochastic_rounding})
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])
@@ -63,14 +68,18 @@ class RotationalSGD(Base):
             raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
         check_rotational(group)
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        update_(p, grad, state, group, _rule, space)
-
-
-def _rule(group: Group, t: int) -> tuple[Inner, Number]:
-    lr, weight_decay = group["lr"], group["weight_decay"]
-    momentum, nesterov = group["momentum"], group["nesterov"]
-    knobs = {"momentum": momentum, "nesterov": nesterov}
-    moments = ("momentum_buffer",) if momentum > 0 else ()
-    angle = sgdm.angular_update(lr, weight_decay, momentum, nesterov)
-    return Inner(step.sgd, moments, knobs, lr, l2=weight_decay), angle
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        lr = group["lr"]
+        weight_decay = group["weight_decay"]
+        momentum = group["momentum"]
+        nesterov = group["nesterov"]
+        inner = InnerRule(
+            direction=formulas.sgd,
+            moments=("momentum_buffer",) if momentum > 0 else (),
+            numbers={"momentum": momentum, "nesterov": nesterov},
+            lr=lr,
+            l2=weight_decay,
+        )
+        if not vectors.rotate:
+            return plain(inner)
+        return rotation(inner, sgdm.angular_update(lr, weight_decay, momentum, nesterov), group, t, vectors)

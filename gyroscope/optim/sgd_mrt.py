@@ -6,25 +6,26 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
-from gyroscope.geometry import Granularity, Split
-from gyroscope.optim._engine.base import Base, Group, State
-from gyroscope.optim._engine.shards import local
-from gyroscope.optim._engine.spherical import advance_, per_entry
-from gyroscope.optim._engine.turning import Inner, own_step
-from gyroscope.optim._engine.workspace import Workspace
-from gyroscope.optim.formulas import sgd
+from gyroscope.geometry import Granularity
+from gyroscope.optim import formulas
+from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain, sphere
 from gyroscope.optim.sphere_formulas import SGDNumbers, sgd_mrt
 
 
 @final
-class SGDMRT(Base):
+class SGDMRT(EngineOptimizer):
     """SGD with L2 whose momentum stays tangent to each weight vector.
 
         m ← α·m + g + λω,   ω' = ω - lr·m,   m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩     (SP 18, 76)
 
     L2 is not accumulated: the weight decays (1-α) times as fast as SGD's, and turns by sqrt(2·lr·weight_decay) radians
-    per step in equilibrium, whatever the momentum. For scale-invariant vectors: tensors of two or more dimensions have
-    one per index of dimension 0; groups may set `granularity`, `axis` and `group_size`. All else takes SGD's step.
+    per step in equilibrium, whatever the momentum. For scale-invariant vectors; all else takes SGD's step, and so do
+    all with momentum 0, where there is nothing to transport. Every option may be set per group.
+
+    lr, momentum      as SGD's; the momentum is float32 or better whatever the weights are
+    weight_decay      λ, the L2 in the gradient; 0 as in SGD
+    granularity, compile    as AdamS's
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0]]))
@@ -45,20 +46,29 @@ class SGDMRT(Base):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, options | {"granularity": granularity, "compile": compile})
+        options: Group = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "granularity": granularity,
+            "compile": compile,
+        }
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        lr, weight_decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
-        buffers = [per_entry(state, "momentum_buffer", p)] if momentum > 0 else []
-        split = space.once(("split", id(group)), lambda: Split.of(group))
-        if buffers and split.rotates(p.shape):
-            by = SGDNumbers(lr, weight_decay, momentum)
-            advance_(p, grad, buffers[0], [], sgd_mrt, by, split, space, compile=group["compile"])
-            return
-        plain = Inner(sgd, ("momentum_buffer",), {"momentum": momentum, "nesterov": False}, lr, l2=weight_decay)
-        own = space.once(("own", id(group)), lambda: own_step(plain, space))
-        space.act(own, [local(x) for x in (p.detach(), grad, *buffers)])
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        lr = group["lr"]
+        momentum = group["momentum"]
+        l2 = group["weight_decay"]
+        if momentum > 0 and vectors.rotate:
+            return sphere("momentum_buffer", {}, sgd_mrt, SGDNumbers(lr, l2, momentum), vectors)
+        inner = InnerRule(
+            direction=formulas.sgd,
+            moments=("momentum_buffer",) if momentum > 0 else (),
+            numbers={"momentum": momentum, "nesterov": False},
+            lr=lr,
+            l2=l2,
+        )
+        return plain(inner)

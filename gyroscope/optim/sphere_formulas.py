@@ -2,24 +2,25 @@
 
 In Adam-S, SGD-MRT and AdamG the new momentum y is a combination of the weight ω, the gradient g and the old momentum m,
 and the step and what follows it stay in the plane of ω and y. So a rule needs no more of a vector than the six inner
-products of ω, g and m (`inner_products`), and answers with the coefficients by which `combine_` moves its entries.
+products of ω, g and m (`inner_products`), and gives the coefficients by which `combine_` moves its entries.
 Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.formulas import Number, column
+from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
-Products = tuple[Tensor, ...]
+Products = Sequence[Tensor]
 """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector."""
 
 
 class AdamNumbers(NamedTuple):
-    """Options of the moment, the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …, and a vector's entries."""
+    """Options of the moment, and the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …"""
 
     lr: Number
     l2: Number
@@ -28,7 +29,6 @@ class AdamNumbers(NamedTuple):
     correction1: Number
     correction2: Number
     eps: Number
-    fan_in: int = 1
 
 
 class SGDNumbers(NamedTuple):
@@ -39,66 +39,71 @@ class SGDNumbers(NamedTuple):
     momentum: Number
 
 
-class Adam(NamedTuple):
-    """Adam's own step, for vectors without a direction: each entry of y is divided by √v̂ + ε, v̂ = prior + share·g².
+def inner_products(
+    entries: Sequence[Tensor], rows: Sequence[Tensor] = (), u: Tensor | None = None, product: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of the vectors of [weight, gradient, momentum].
 
-    `prior` is below 0 for vectors with a direction. L2 has no place here: it is nothing for a vector of norm 0.
+    Dimension 0 counts the vectors; `product` is scratch memory for eager execution.
     """
-
-    prior: Tensor
-    share: Tensor
-    eps: Number
-
-    def divisor(self, g: Tensor) -> Tensor:
-        """√v̂ + ε where Adam's step is taken, 1 elsewhere."""
-        prior, share = column(self.prior, g), column(self.share, g)
-        return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + self.eps)
+    dtype = at_least_float32(entries[0].dtype)
+    dims = tuple(range(1, entries[0].dim()))
+    w, g, m = (x.to(dtype) for x in entries)
+    pairs = ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m))
+    return tuple(torch.mul(a, b, out=product).sum(dims) for a, b in pairs)
 
 
-class Change(NamedTuple):
-    """The step in coefficients: y = y0·ω + y1·g + y2·m, then ω ← ω + w0·ω + w1·y and m ← m0·ω + m1·y.
+def combine_(
+    entries: Sequence[Tensor],
+    u: Tensor | None,
+    coefficients: Sequence[Number],
+    noise: Tensor | None = None,
+    *,
+    eps: Number,
+    divide: bool,
+) -> None:
+    """Move the entries by the coefficients y0, y1, y2, w0, w1, m0, m1, in float32 or better, and round once.
 
-    `coefficients` are y0, y1, y2, w0, w1, m0 and m1, each of them one per vector or one number for all; `state` is what
-    the values per vector become.
+        y = y0·ω + y1·g + y2·m,   ω ← ω + w0·ω + w1·y,   m ← m0·ω + m1·y
+
+    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. Two more coefficients, prior and share (or None),
+    are Adam's division (`adam_divisor`) for vectors without a direction. It costs all entries a root: without `divide`
+    it is left to `divide_`.
     """
-
-    coefficients: tuple[Number, ...]
-    adam: Adam | None = None
-    state: tuple[Tensor, ...] = ()
-
-    def at(self, index: Tensor | slice) -> "Change":
-        """Of these vectors."""
-        adam = self.adam and Adam(self.adam.prior[index], self.adam.share[index], self.adam.eps)
-        return Change(tuple(c[index] if _per_vector(c) else c for c in self.coefficients), adam)
-
-
-def inner_products(w: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, ...]:
-    """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector, of tensors whose dimension 0 counts the vectors."""
-    dtype, dims = at_least_float32(w.dtype), tuple(range(1, w.dim()))
-    w, g, m = w.to(dtype), g.to(dtype), m.to(dtype)
-    return tuple((a * b).sum(dims) for a, b in ((w, w), (w, g), (w, m), (g, g), (g, m), (m, m)))
-
-
-def combine_(w: Tensor, g: Tensor, m: Tensor, change: Change, divide: bool) -> None:
-    """Move the entries as `change` says, in float32 or better, and round once.
-
-    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. Adam's division, for vectors without a direction,
-    costs all entries a root: without `divide` it is left to `divide_`.
-    """
+    w, g, m = entries
     dtype = at_least_float32(w.dtype)
-    x, g = w.to(dtype), g.to(dtype)
-    y0, y1, y2, w0, w1, m0, m1 = (column(c, g) if _per_vector(c) else c for c in change.coefficients)
+    x = w.to(dtype)
+    g = g.to(dtype)
+    columns = [column(c, g) if is_per_vector(c) else c for c in coefficients]
+    y0, y1, y2, w0, w1, m0, m1, prior, share = columns
     y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
     m.copy_(_combined((y, m1), (x, m0)))
-    if divide and change.adam is not None:
-        y = y / change.adam.divisor(g)
+    if divide and prior is not None:
+        y = y / adam_divisor(g, prior, share, eps)
     w.copy_(_combined((y, w1), (x, w0)).add_(x))
 
 
-def divide_(w: Tensor, g: Tensor, adam: Adam) -> None:
+def combine_then_divide_(
+    entries: Sequence[Tensor], u: Tensor | None, coefficients: Sequence[Number], noise: Tensor | None, *, eps: Number
+) -> None:
+    """`combine_`, and Adam's division only if a vector needs it: for a CPU, which is asked without waiting."""
+    combine_(entries, u, coefficients, noise, eps=eps, divide=False)
+    *_, prior, share = coefficients
+    divide_(entries[0], entries[1], prior, share, eps)
+
+
+def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor:
+    """√v̂ + ε, v̂ = prior + share·g², where Adam's own step is taken; 1 elsewhere, marked by a prior below 0.
+
+    L2 has no place here: it is nothing for a vector of norm 0.
+    """
+    return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + eps)
+
+
+def divide_(w: Tensor, g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> None:
     """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself."""
-    if not bool((adam.prior < 0).all()):
-        w.div_(adam.divisor(g.to(adam.prior.dtype)))
+    if not bool((prior < 0).all()):
+        w.div_(adam_divisor(g.to(prior.dtype), column(prior, g), column(share, g), eps))
 
 
 def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
@@ -113,16 +118,19 @@ def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
     return total
 
 
-def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, transport: bool = False) -> Change:
+def adam_s(
+    products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, transport: bool = False
+) -> Change:
     """Adam-S: Adam with one second moment v per vector     (SP 61–63).
 
         g ← g + λω,  m ← β1·m + (1-β1)g,  v ← β2·v + (1-β2)‖g‖²/d,  ω' = ω - lr·m̂/(√v̂ + ε)
 
     Vectors of norm 0 take Adam's step, from a v that is the same for all their entries.
     """
-    ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
-    none, prior = ww == 0, by.beta2 / by.correction2 * exp_avg_sq
-    v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / by.fan_in
+    ww, wg, wm, gg, gm, mm = _with_l2(products, by.l2)
+    (exp_avg_sq,) = rows
+    none = ww == 0
+    v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / fan_in
     rate = by.lr / by.correction1 / torch.where(none, 1.0, (v / by.correction2).sqrt() + by.eps)
     m0: Number = 0.0
     m1: Number = 1.0
@@ -131,26 +139,27 @@ def adam_s(found: Products, exp_avg_sq: Tensor, by: AdamNumbers, *, transport: b
         wy = by.beta1 * wm + (1 - by.beta1) * wg
         yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
         m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
-    adam = Adam(torch.where(none, prior, -1.0), torch.zeros_like(ww) + (1 - by.beta2) / by.correction2, by.eps)
-    y = (1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1
-    return Change((*y, 0.0, -rate, m0, m1), adam, (v * shrink,))
+    prior = torch.where(none, by.beta2 / by.correction2 * exp_avg_sq, -1.0)
+    share = torch.zeros_like(ww) + (1 - by.beta2) / by.correction2
+    y = ((1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1)
+    return Change((*y, 0.0, -rate, m0, m1, prior, share), (v * shrink,))
 
 
-def adam_srt(found: Products, exp_avg_sq: Tensor, by: AdamNumbers) -> Change:
+def adam_srt(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers) -> Change:
     """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
-    return adam_s(found, exp_avg_sq, by, transport=True)
+    return adam_s(products, rows, fan_in, by=by, transport=True)
 
 
-def sgd_mrt(found: Products, by: SGDNumbers) -> Change:
-    """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76)."""
-    ww, wg, wm, gg, gm, mm = _with_l2(found, by.l2)
+def sgd_mrt(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: SGDNumbers) -> Change:
+    """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76). It keeps no values per vector."""
+    ww, wg, wm, gg, gm, mm = _with_l2(products, by.l2)
     wy = by.momentum * wm + wg
     yy = by.momentum**2 * mm + 2 * by.momentum * gm + gg
     m0, m1, _ = _rescale_transport(ww, wy, yy, by.lr)
-    return Change((by.l2, 1.0, by.momentum, 0.0, -by.lr, m0, m1))
+    return Change((by.l2, 1.0, by.momentum, 0.0, -by.lr, m0, m1, None, None))
 
 
-def adam_g(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+def adam_g(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, slack: float) -> Change:
     """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); the values per vector are n and v.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
@@ -159,44 +168,46 @@ def adam_g(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers,
     A norm further than `slack` from its radius was set from outside, so the radius is read again. Vectors of norm 0
     take Adam's step without memory, and their memory begins when they have a direction.
     """
-    ww, wg, wm, gg, gm, mm = found
+    ww, wg, wm, gg, gm, mm = products
+    radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
-    length2, memory = torch.where(none, 1.0, ww), (radius > 0).to(ww.dtype)
+    length2 = torch.where(none, 1.0, ww)
+    memory = (radius > 0).to(ww.dtype)
     scale, hh = _tangent(length2, wg, gg, n)
     y0 = -(by.beta1 * memory * wm + (1 - by.beta1) * scale * wg) / length2
-    y = y0, (1 - by.beta1) * torch.where(none, 1.0, scale), by.beta1 * memory
+    y = (y0, (1 - by.beta1) * torch.where(none, 1.0, scale), by.beta1 * memory)
     yy = by.beta1**2 * memory * (mm - wm * wm / length2) + (1 - by.beta1) ** 2 * hh
     yy = yy + 2 * by.beta1 * (1 - by.beta1) * memory * scale * (gm - wg * wm / length2)
     v = by.beta2 * memory * exp_avg_sq + (1 - by.beta2) * hh
     rate = by.lr * by.correction2**0.5 / by.correction1 / (v.sqrt() + by.eps)
-    adam = Adam(
-        torch.where(none, 0.0, -torch.ones_like(n)), torch.zeros_like(n) + (1 - by.beta2) / by.correction2, by.eps
-    )
+    prior = torch.where(none, 0.0, -torch.ones_like(n))
+    share = torch.zeros_like(n) + (1 - by.beta2) / by.correction2
     first = by.lr / by.correction1
-    return Change((*y, *_turned(length2, n, rate, yy, none, first)), adam, (n, v))
+    return Change((*y, *_turned(length2, n, rate, yy, none, first), prior, share), (n, v))
 
 
-def adam_g_star(found: Products, radius: Tensor, exp_avg_sq: Tensor, by: AdamNumbers, *, slack: float) -> Change:
+def adam_g_star(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, slack: float) -> Change:
     """AdamG* on ω = n·u, the form of AdamG that SGD with decay takes on the sphere (SP 3.2, Theorem 4).
 
         h = n·g made tangent,  u' = normalise(u - s·h),  s = lr/(√v + ε),  and then v ← β2·v + ‖h‖²
 
     Vectors of norm 0 take Adam's first step.
     """
-    ww, wg, _, gg, _, _ = found
+    ww, wg, _, gg, _, _ = products
+    radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
     length2 = torch.where(none, 1.0, ww)
     scale, hh = _tangent(length2, wg, gg, n)
     rate = by.lr / (exp_avg_sq.sqrt() + by.eps)
     v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
-    adam = Adam(torch.where(none, 0.0, -torch.ones_like(n)), torch.ones_like(n), by.eps)
-    y = -scale * wg / length2, torch.where(none, 1.0, scale), 0.0
-    return Change((*y, *_turned(length2, n, rate, hh, none, by.lr)), adam, (n, v))
+    prior = torch.where(none, 0.0, -torch.ones_like(n))
+    y = (-scale * wg / length2, torch.where(none, 1.0, scale), 0.0)
+    return Change((*y, *_turned(length2, n, rate, hh, none, by.lr), prior, torch.ones_like(n)), (n, v))
 
 
-def _with_l2(found: Products, l2: Number) -> tuple[Tensor, ...]:
+def _with_l2(products: Products, l2: Number) -> tuple[Tensor, ...]:
     """The inner products with g + λω in the place of g."""
-    ww, wg, wm, gg, gm, mm = found
+    ww, wg, wm, gg, gm, mm = products
     return ww, wg + l2 * ww, wm, gg + 2 * l2 * wg + l2 * l2 * ww, gm + l2 * wm, mm
 
 
@@ -205,7 +216,8 @@ def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tupl
 
     y stays as it is where ω or ω' has no direction.
     """
-    old, along = ww - rate * wy, wy - rate * yy
+    old = ww - rate * wy
+    along = wy - rate * yy
     new2 = old - rate * along  # not with rate², which overflows where eps is tiny and the gradient zero
     moves = (ww > 0) & (new2 > 0)
     new2 = torch.where(moves, new2, 1.0)
@@ -235,13 +247,11 @@ def _turned(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain
     for the step goes along y: the transport only turns it. (SP (72) shrinks what is orthogonal to the geodesic.)
     Vectors without a direction step by `plain`.
     """
-    norm, size = ww.sqrt(), yy.clamp_min(0).sqrt()
+    norm = ww.sqrt()
+    size = yy.clamp_min(0).sqrt()
     tan = rate * size
     cos = (1 + tan * tan).rsqrt()
     moves = ~none & (rate > 0)  # lr = 0 changes nothing, not even a norm's last digit
-    w0, w1 = torch.where(moves, n * cos / norm - 1, 0.0), torch.where(none, -plain, -n * cos * rate)
+    w0 = torch.where(moves, n * cos / norm - 1, 0.0)
+    w1 = torch.where(none, -plain, -n * cos * rate)
     return w0, w1, torch.where(none, 0.0, cos * tan * size / norm), torch.where(none, 1.0, cos)
-
-
-def _per_vector(coefficient: Number) -> bool:
-    return isinstance(coefficient, Tensor) and coefficient.dim() > 0

@@ -7,26 +7,28 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
-from gyroscope.optim._engine.base import Base, Group, State
-from gyroscope.optim._engine.spherical import adam_numbers, advance_, check_adam, per_entry, per_vector, plain_adam_
-from gyroscope.optim._engine.turning import slack
-from gyroscope.optim._engine.workspace import Workspace
+from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam
+from gyroscope.optim._engine.steps import Group, Step, Vectors, norm_slack, sphere
 from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
 
 
 @final
-class SphericalAdam(Base):
+class SphericalAdam(EngineOptimizer):
     """Adam on the sphere: every weight vector keeps the norm n it has at the first step, and its direction u learns.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - lr·√(1-β2^t)/(1-β1^t)·m/(√v + ε)),  m transported along the geodesic     (AdamG)
 
-    lr is in radians: steady gradients turn a vector by arctan(lr) per step. With `v0`, one value or one per vector, and
-    β1 = 0 it is AdamG*: no bias correction, and v ← β2·v + ‖h‖² from v0, after the step (SP 3.2); with the settings of
-    `theory.sphere.adam_g_star` it follows SGD with weight decay (SP Theorem 4).
+    With `v0` and β1 = 0 it is AdamG*: no bias correction, and v ← β2·v + ‖h‖² from v0, after the step (SP 3.2); with
+    the settings of `theory.sphere.adam_g_star` it follows SGD with weight decay (SP Theorem 4). All else takes Adam's
+    step at the same lr: give it a group. Every option may be set per group.
 
-    Tensors of two or more dimensions have one vector per index of dimension 0; groups may set `granularity`, `axis` and
-    `group_size`. All else takes Adam's step at the same lr – give it a group – and only there does weight_decay act.
+    lr                radians: steady gradients turn a vector by arctan(lr) per step
+    betas, eps        as Adam's, with a β2 of shorter memory; v has one value per vector
+    weight_decay      L2 in the gradient of what takes Adam's step: a norm that is kept does not decay
+    v0                of AdamG*: one value, or one per vector; None for AdamG
+    granularity, compile    as AdamS's
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([[5.0, 0.0]]))
@@ -36,8 +38,6 @@ class SphericalAdam(Base):
     >>> [round(entry, 4) for entry in w.flatten().tolist()]
     [4.0, 3.0]
     """
-
-    row_state = ("radius", "exp_avg_sq")
 
     def __init__(
         self,
@@ -51,12 +51,21 @@ class SphericalAdam(Base):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "v0": v0}
-        super().__init__(params, options | {"granularity": granularity, "compile": compile})
+        options: Group = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "v0": v0,
+            "granularity": granularity,
+            "compile": compile,
+        }
+        super().__init__(params, options)
 
     def _check(self, group: Group) -> None:
         check_adam(group)
-        beta1, v0 = group["betas"][0], group["v0"]
+        beta1 = group["betas"][0]
+        v0 = group["v0"]
         if v0 is None:
             return
         if not bool((torch.as_tensor(v0) > 0).all()):
@@ -64,12 +73,11 @@ class SphericalAdam(Base):
         if beta1 != 0:
             raise ValueError(f"beta1={beta1!r} with v0={v0!r}: AdamG* has no momentum, pass betas=(0.0, beta2)")
 
-    def _update(self, p: Tensor, grad: Tensor, state: State, group: Group, space: Workspace) -> None:
-        (split, by), v0 = adam_numbers(group, state, space), group["v0"]
-        if not split.rotates(p.shape):
-            plain_adam_(p, grad, state, by, space)
-            return
-        m, radius = per_entry(state, "exp_avg", p), per_vector(state, "radius", p, split, -1.0)
-        v = per_vector(state, "exp_avg_sq", p, split, 0.0 if v0 is None else v0)
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        by = adam_numbers(group, t)
+        v0 = group["v0"]
+        if not vectors.rotate:
+            return plain_adam(group, t)
         rule = adam_g if v0 is None else adam_g_star
-        advance_(p, grad, m, [radius, v], rule, by, split, space, compile=group["compile"], slack=slack(p.dtype))
+        rows = {"radius": -1.0, "exp_avg_sq": 0.0 if v0 is None else v0}
+        return sphere("exp_avg", rows, rule, by, vectors, slack=norm_slack(vectors.dtype))

@@ -9,7 +9,7 @@ from torch import nn
 
 from gyroscope.geometry import Split
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
-from gyroscope.optim._engine.turning import imbalance_factors
+from gyroscope.optim._engine.steps import imbalance_factors
 from gyroscope.theory import AdamL2, AdamW, cosine
 from gyroscope.theory.rules import adamw, lion, sgdm
 

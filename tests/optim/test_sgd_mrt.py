@@ -92,10 +92,10 @@ def test_a_bad_momentum_is_an_error_that_quotes_it():
         SGDMRT([nn.Parameter(torch.ones(2, 2))], lr=0.1, momentum=1.0)
 
 
-def test_a_float16_buffer_follows_the_weights_dtype():
+def test_a_float16_weight_has_a_float32_buffer():
     w = nn.Parameter(torch.ones(2, 4, dtype=torch.float16))
     optimizer = SGDMRT([w], lr=0.1)
     w.grad = torch.full_like(w, 1e-3)
     optimizer.step()
-    assert optimizer.state[w]["momentum_buffer"].dtype == torch.float16
+    assert optimizer.state[w]["momentum_buffer"].dtype == torch.float32
     assert w.isfinite().all()

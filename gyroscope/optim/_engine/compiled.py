@@ -1,26 +1,36 @@
-"""Compiled steps: programs for kinds of tensors, and numbers that may change without a new program."""
+"""Compiled steps, sealed: all that knows torch's compiler is in this file (docs/decisions/0002-compiled-steps.md).
 
-from collections.abc import Callable, Mapping, Sequence
+A program is tried in three forms, each behind a single warning: Inductor's own interface, which is internal to torch
+and may change; `torch.compile`, which is public; and the function itself, eagerly. All give the same numbers.
+"""
+
+import types
+import warnings
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyroscope.optim.formulas import Turning, column, move_, sums, turn
+from gyroscope.optim._engine.memory import is_dense
 
 Function = Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
 """Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place."""
-
 Program = Callable[[list[Tensor]], Sequence[Tensor]]
+"""Of [*entries, *rows, numbers]; it may empty the list."""
 
-PROGRAMS: dict[tuple[object, ...], Program] = {}
+PROGRAMS: dict[tuple[object, ...], "SafeProgram"] = {}
 """What was compiled so far in this process."""
-MATRIX, ROW, TENSOR = (1031, 2053), (1, 1_000_003, 13, 11, 7, 5, 3), (1031, 67, 13, 11, 7, 5, 3)
-"""Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different."""
 LARGEST = 2**31
 """Entries from which a tensor is beyond the numbers with which a program may count them."""
+# Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different, so
+# that no two are taken for the same; primes, so that no product of some is taken for another.
+MATRIX = (1031, 2053)
+ROW = (1, 1_000_003, 13, 11, 7, 5, 3)
+TENSOR = (1031, 67, 13, 11, 7, 5, 3)
+
+_warned: set[str] = set()
 
 
 def program_for(
@@ -33,76 +43,160 @@ def program_for(
 ) -> Program:
     """`function` compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
 
-    It is captured by make_fx on other tensors of the same kind and goes to Inductor, whose program is called without
-    what Dynamo and AOTAutograd put around it: that costs more time than the step of a small tensor. What Dynamo would
-    guard is in the kind: types, device, the order of strides, and which sizes are 1.
-    A program takes one list, [*entries, *rows, numbers], and empties it. With `scratch` the last of the entries is
-    memory to work in: left to itself, a program would ask the system for new pages at each call.
+    The entries have one shape and one layout (`merged`). With `scratch` the last of them is memory to work in: left to
+    itself, a program would ask the system for new pages at each call.
     """
-    kind = (key, scratch, numbers.numel(), entries[0].device, *map(_kind, entries), *[row.dtype for row in rows])
+    dtypes = [x.dtype for x in (*entries, *rows)]
+    kind = (key, scratch, len(entries), numbers.numel(), entries[0].device, *dtypes, *_layout(entries[0]))
     program = PROGRAMS.get(kind)
     if program is None:
-        program = PROGRAMS[kind] = _compiled(function, entries, rows, numbers, scratch)
+        program = PROGRAMS[kind] = SafeProgram(function, entries, rows, numbers, scratch)
     return program
 
 
 def can_run(w: Tensor) -> bool:
-    """Whether a program may take this weight: it has entries, and not too many."""
-    return 0 < w.numel() < LARGEST
+    """Whether a program may take this weight: it fills its memory, has entries, and not too many."""
+    return 0 < w.numel() < LARGEST and (w.is_contiguous() or is_dense(w))
 
 
-def _kind(x: Tensor) -> tuple[object, ...]:
-    ones = [size == 1 for size in x.shape] if 1 in x.shape else []
-    return x.dtype, x.dim(), *ones, None if x.is_contiguous() else _order(x)
+def merged(views: list[Tensor]) -> list[Tensor]:
+    """Views of one shape and layout with as few dimensions as describe them; dimension 0, the vectors, stays.
+
+    Each number of dimensions and order of strides is a program of its own, so fewer of them are compiled.
+    """
+    first = views[0]
+    if first.dim() == 2:
+        return views
+    sizes = [first.shape[0]]
+    strides = [first.stride(0)]
+    for size, stride in zip(first.shape[1:], first.stride()[1:], strict=True):
+        if size == 1:
+            continue
+        if len(sizes) > 1 and strides[-1] == stride * size:
+            sizes[-1] *= size
+            strides[-1] = stride
+        else:
+            sizes.append(size)
+            strides.append(stride)
+    return [x.as_strided(sizes, strides) for x in views]
 
 
-def _order(x: Tensor) -> tuple[int, ...]:
-    """Dimensions from the largest stride to the smallest; empty where memory between entries is not theirs."""
-    order = sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.shape[dim]), reverse=True)
-    dense = all(
-        x.stride(dim) == prod(x.shape[inner] for inner in order[place + 1 :])
-        for place, dim in enumerate(order)
-        if x.shape[dim] > 1
-    )
-    return tuple(order) if dense else ()
+def packed(values: Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers as one float64 tensor on the device: one input of a program instead of many."""
+    if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in values):
+        return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
+    return torch.tensor([float(value) for value in values], dtype=torch.float64).to(device, non_blocking=True)
 
 
-def _example(x: Tensor) -> Tensor:
-    """Another tensor of x's kind."""
-    large = ROW if x.shape[0] == 1 else MATRIX if x.dim() == 2 else TENSOR
-    sizes = [1 if size == 1 else other for size, other in zip(x.shape, large, strict=False)]
-    if x.is_contiguous():
-        return x.new_empty(sizes)
-    order = _order(x)
-    if not order:
-        return x.new_empty([2 * size for size in sizes])[tuple(slice(0, 2 * size, 2) for size in sizes)]
-    made = x.new_empty([sizes[dim] for dim in order])
-    return made.permute([order.index(dim) for dim in range(x.dim())])
+@final
+class SafeProgram:
+    """A program in the first of three forms that works: by Inductor, by torch.compile, or eager."""
+
+    def __init__(
+        self, function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor, scratch: bool
+    ) -> None:
+        count = len(entries)
+
+        def flat(*tensors: Tensor) -> Sequence[Tensor]:
+            return function(list(tensors[:count]), list(tensors[count:-1]), tensors[-1])
+
+        self.form = "inductor"
+        self._flat = flat
+        self._has_run = False
+        self._program: Callable[..., Sequence[Tensor]]
+        try:
+            examples = _examples(entries, rows, numbers)
+            self._program = _by_inductor(flat, examples, count - 1 if scratch else None)
+        except Exception as error:  # whatever a compiler may raise: a user's training goes on
+            self._fall_back(error)
+
+    def __call__(self, tensors: list[Tensor]) -> Sequence[Tensor]:
+        """Take the step of [*entries, *rows, numbers]."""
+        if self.form == "inductor":
+            try:
+                return self._program(list(tensors))
+            except AssertionError as error:
+                # A program compares sizes and strides with what it was made for before it writes anything.
+                self._fall_back(error)
+        if self.form == "torch.compile":
+            try:
+                outputs = self._program(*tensors)
+            except Exception as error:
+                # The first call compiles before it writes; later ones may fail with half of the step taken.
+                if self._has_run or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                self._fall_back(error)
+            else:
+                self._has_run = True
+                return outputs
+        return self._flat(*tensors)
+
+    def _fall_back(self, error: Exception) -> None:
+        """Go on to the next form, with a warning for the first program of the process that does."""
+        failed = self.form
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        if failed == "inductor":
+            self.form = "torch.compile"
+            self._program = _by_torch_compile(self._flat)
+            remedy = "torch.compile is used instead, which takes longer for small tensors"
+        else:
+            self.form = "eager"
+            remedy = "steps are taken eagerly instead; pass compile=False to do so without this warning"
+        if failed not in _warned:
+            _warned.add(failed)
+            message = f"compile=True: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"
+            warnings.warn(message, stacklevel=2)
 
 
-def _compiled(function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor, scratch: bool) -> Program:
-    from torch._functorch.config import patch
+def _by_torch_compile(flat: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
+    """The function by torch's public compiler, which compiles at the first call."""
+    # Dynamo counts recompilations per code object and gives up after a few: a copy for each kind of tensor.
+    inner = cast(types.FunctionType, flat)
+    copy = types.FunctionType(inner.__code__.replace(), inner.__globals__, inner.__name__, None, inner.__closure__)
+    return torch.compile(copy, dynamic=True, fullgraph=True)
+
+
+def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], scratch: int | None) -> Program:
+    """The function captured by make_fx on examples and compiled by Inductor, without what torch.compile puts around it.
+
+    Dynamo's guards and AOTAutograd's wrappers cost more time than the step of a small tensor. What they would guard is
+    in the kind: types, device, the order of strides, and which sizes are 1.
+    """
+    from torch._functorch.config import patch as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    count, like = len(entries), [_example(x) for x in entries]
-    examples = [*like, *(row.new_empty(like[0].shape[0]) for row in rows), numbers.clone()]
-
-    def flat(*tensors: Tensor) -> Sequence[Tensor]:
-        return function(list(tensors[:count]), list(tensors[count:-1]), tensors[-1])
+    from torch._inductor.config import patch as inductor_config
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(flat, tracing_mode="symbolic")(*examples)
-    fake = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    _check_symbolic(fakes)
     programs: list[Any] = []
 
-    def remembered(module: Any, *args: Any, **options: Any) -> Any:
-        if scratch:
-            _write_early(module.graph, len(entries) - 1)
+    def remember(module: Any, *args: Any, **options: Any) -> Any:
+        if scratch is not None:
+            _write_early(module.graph, scratch)
         programs.append(compile_fx_inner(module, *args, **options))
         return programs[-1]
 
-    with patch(enable_autograd_cache=False):  # from that cache it would not come by `remembered`
-        compile_fx(graph, fake, inner_compile=remembered)
-    return cast(Program, programs[0].current_callable)
+    with functorch_config(enable_autograd_cache=False):  # from that cache a program would not come by `remember`
+        try:
+            compile_fx(graph, fakes, inner_compile=remember)
+        except RuntimeError as error:
+            # torch 2.6 counts hits of its cache on disk, and refuses to count outside of torch.compile.
+            if "MetricsContext" not in str(error):
+                raise
+            with inductor_config(fx_graph_cache=False):
+                compile_fx(graph, fakes, inner_compile=remember)
+    return cast(Program, programs[-1].current_callable)
+
+
+def _check_symbolic(fakes: list[Tensor]) -> None:
+    """Raise where tracing has fixed a size to the example's: the program would refuse all others."""
+    for x in fakes:
+        sizes: list[Any] = list(x.shape)
+        fixed = [size for size in sizes if size != 1 and not isinstance(size, torch.SymInt)]
+        if fixed and x.dim() > 1:
+            raise RuntimeError(f"tracing fixed a size to that of its example: {fixed[0]}")
 
 
 def _write_early(graph: Any, scratch: int) -> None:
@@ -114,56 +208,28 @@ def _write_early(graph: Any, scratch: int) -> None:
     value.replace_all_uses_with(writing, delete_user_cb=lambda user: user is not writing)
 
 
-def packed(values: Sequence[Any], device: torch.device) -> Tensor:
-    """Numbers as one float64 tensor on the device: one input of a program instead of many."""
-    if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in values):
-        return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
-    return torch.tensor([float(value) for value in values], dtype=torch.float64).to(device, non_blocking=True)
+def _layout(x: Tensor) -> tuple[object, ...]:
+    """What a program depends on in the layout of x: which sizes are 1, and the order of strides (None: contiguous)."""
+    ones = tuple(size == 1 for size in x.shape)
+    return ones, None if x.is_contiguous() else _order(x)
 
 
-def rotate_rows(
-    entries: list[Tensor],
-    rows: list[Tensor],
-    numbers: Tensor,
-    *,
-    direction: Callable[..., None],
-    names: tuple[str, ...],
-    flags: Mapping[str, bool],
-    l2: bool,
-    moments: int,
-    scratch: bool,
-    centre: bool,
-    slack: float,
-) -> tuple[Tensor, ...]:
-    """A rotational step on rows, one program: moves weight and moments, and brings the row state up to date.
+def _order(x: Tensor) -> tuple[int, ...]:
+    """Dimensions from the largest stride to the smallest."""
+    return tuple(sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.shape[dim]), reverse=True))
 
-    `entries` are weight, gradient, moments and noise if there is any; `rows` radius, average of ‖Δ⊥‖², factors of the
-    angle if imbalanced, and ones; `numbers` the seven of `Turning`, then the direction's by name. `l2`: the direction
-    wants the weight, and as last number the L2 of what takes the plain step. `scratch`: the last entry is memory for Δ.
+
+def _examples(entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
+    """Other tensors of the same kind, on which a step is captured.
+
+    Not views: to tracing, a view of a base is two tensors, whose sizes it compares, and thereby fixes.
     """
-    (w, grad, *others), (radius, update_sq, *imbalance, ones) = entries, rows
-    u = others.pop() if scratch else torch.empty_like(w, dtype=radius.dtype)
-    values, noise = numbers.unbind(0), others[moments:]
-    by, knobs = Turning(*values[:7]), {**flags, **dict(zip(names, values[7:], strict=False))}
-    if imbalance:
-        by = by._replace(angle=by.angle * imbalance[0])
-    if l2:
-        knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w).to(radius.dtype)}
-    # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
-    direction(grad * column(ones, w), u, *others[:moments], **knobs)
-    turned = turn(sums(w, u), one_by_one(radius), update_sq, by, fan_in=prod(w.shape[1:]), centre=centre, slack=slack)
-    move_(w, u.clone(), *turned[:3], noise[0] if noise else None)  # Inductor copies nothing for the clone
-    radius.copy_(turned.radius)
-    update_sq.copy_(turned.update_sq)
-    return tuple(turned[:3])  # outputs, so that Inductor makes them once per vector and not once per entry
-
-
-def one_by_one(values: Tensor) -> Tensor:
-    """The values, none of them -2 or below, by way of a type that Inductor does not vectorise on a CPU.
-
-    What is computed per vector then runs one vector at a time, like the loops over its entries before and after it, and
-    the three become one loop: a vector's entries are in cache when they are moved.
-    """
-    if values.device.type != "cpu":
-        return values
-    return values * (values > -2).to(torch.uint16).to(values.dtype)
+    first = entries[0]
+    large = ROW if first.shape[0] == 1 else MATRIX if first.dim() == 2 else TENSOR
+    sizes = [1 if size == 1 else other for size, other in zip(first.shape, large, strict=False)]
+    order = range(first.dim()) if first.is_contiguous() else _order(first)
+    strides = [0] * first.dim()
+    for place, dim in enumerate(order):
+        strides[dim] = prod(sizes[inner] for inner in list(order)[place + 1 :])
+    made = [torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device) for x in entries]
+    return [*made, *(row.new_empty(sizes[0]) for row in rows), numbers.clone()]

@@ -1,6 +1,6 @@
 """Weight vectors that are spread over processes: DTensors of FSDP2 or tensor parallelism, cut along any dimension."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from gyroscope.geometry import Split
 
 @dataclass(frozen=True)
 class Across:
-    """How values per vector travel: `split` cuts this process's part into pieces of vectors.
+    """How values per vector are exchanged: `split` cuts this process's part into pieces of vectors.
 
     `summed` makes of values per piece, (…, pieces), the sums of whole vectors, in one reduction; `values[..., mine]`
     makes of values per vector those of the pieces.
@@ -21,6 +21,10 @@ class Across:
     split: Split
     summed: Callable[[Tensor], Tensor]
     mine: Tensor | slice
+
+    def of(self, coefficients: Sequence[Any]) -> list[Any]:
+        """Coefficients of vectors, as those of the pieces; numbers for all vectors stay as they are."""
+        return [c[self.mine] if isinstance(c, Tensor) and c.dim() else c for c in coefficients]
 
 
 def local(x: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD
-from gyroscope.optim._engine import turning, workspace
+from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, formulas
+from gyroscope.optim._engine import batching, memory
 from tests.optim.catalogue import CATALOGUE, compiles
 
 SHAPES = [(40, 6), (7,), (9, 30), (3, 50), (5, 4, 3), (1, 33), (2, 2), (60,), ()]
@@ -35,9 +35,9 @@ def train(optimizer, params, steps=4):
 def assert_the_same_in_pieces(make, monkeypatch):
     params = weights()
     whole = train(make(params), params)
-    monkeypatch.setattr(workspace, "CACHED", 20)
-    monkeypatch.setattr(workspace, "BATCH", 70)
-    monkeypatch.setattr(workspace, "SMALL", 10)
+    monkeypatch.setattr(memory, "PIECE", 20)
+    monkeypatch.setattr(memory, "BATCH", 70)
+    monkeypatch.setattr(batching, "SMALL", 10)
     params = weights()
     for found, expected in zip(train(make(params), params), whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
@@ -55,10 +55,10 @@ def test_pieces_change_nothing_in_a_compiled_step(name, monkeypatch):
 
 
 def test_pieces_of_a_tensor_cover_it_once_and_none_is_a_single_row(monkeypatch):
-    monkeypatch.setattr(workspace, "CACHED", 10)
+    monkeypatch.setattr(memory, "PIECE", 10)
     for shape in ((1, 100), (2, 3), (3, 40), (7, 5), (11, 7), (64, 1), (65, 2)):
         x = torch.arange(shape[0])[:, None].expand(shape)
-        pieces = [x[part] for part in workspace.in_cache(x)]
+        pieces = [x[part] for part in memory.pieces(x)]
         assert torch.equal(torch.cat(pieces), x)
         assert min(len(piece) for piece in pieces) >= min(2, shape[0])
 
@@ -119,7 +119,7 @@ def test_an_interrupted_step_leaves_nothing_behind_for_the_next(monkeypatch):
     for p in params:
         p.grad = torch.ones_like(p)
     with monkeypatch.context() as patched:
-        patched.setattr(turning, "move_", interrupted)
+        patched.setattr(formulas, "move_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
     params[0].grad = None
@@ -130,14 +130,14 @@ def test_an_interrupted_step_leaves_nothing_behind_for_the_next(monkeypatch):
 
 
 def test_memory_between_steps_is_that_of_a_few_pieces(monkeypatch):
-    monkeypatch.setattr(workspace, "CACHED", 1000)
-    monkeypatch.setattr(workspace, "BATCH", 4000)
+    monkeypatch.setattr(memory, "PIECE", 1000)
+    monkeypatch.setattr(memory, "BATCH", 4000)
     params = [nn.Parameter(torch.randn(400, 100)), nn.Parameter(torch.randn(2, 50_000)), nn.Parameter(torch.randn(99))]
     for optimizer in (RotationalAdamW(params), Lion(params)):
         for p in params:
             p.grad = torch.randn_like(p)
         optimizer.step()
-        assert sum(buffer.numel() for buffer in optimizer._kept.buffers.values()) <= 4 * 4000
+        assert sum(buffer.numel() for buffer in optimizer._kept.scratch.buffers.values()) <= 4 * 4000
 
 
 @compiles

@@ -1,0 +1,92 @@
+"""Loading a saved state: it must fit, and what torch casts to the parameters' dtype is put back as it was saved."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim._engine.loop import vectors_for
+from gyroscope.optim._engine.steps import Group, Step, VectorStep
+
+Saved = Mapping[str, Any]
+BY_NAME = (
+    "to load by parameter name, save with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, "
+    "optimizer) and load with set_optimizer_state_dict(model, optimizer, state)"
+)
+
+
+def check_fits(saved: Saved, groups: list[Group], name: str) -> None:
+    """Raise a ValueError that says which group differs, unless saved groups and present groups have equal sizes."""
+    saved_sizes = [len(group["params"]) for group in saved["param_groups"]]
+    sizes = [len(group["params"]) for group in groups]
+    if saved_sizes == sizes:
+        return
+    if len(saved_sizes) != len(sizes):
+        raise ValueError(
+            f"the saved state has {len(saved_sizes)} parameter groups (of {_listed(saved_sizes)} parameters) and this "
+            f"{name} has {len(sizes)} (of {_listed(sizes)}): build it with the same groups; {BY_NAME}"
+        )
+    number = next(i for i, (a, b) in enumerate(zip(saved_sizes, sizes, strict=True)) if a != b)
+    raise ValueError(
+        f"group {number} of the saved state has {saved_sizes[number]} parameters and group {number} of this {name} has "
+        f"{sizes[number]}: build it with the same parameters in the same order; {BY_NAME}"
+    )
+
+
+def pairs(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Group]]:
+    """(saved id, parameter, its group) of every parameter, in order."""
+    saved_ids = chain.from_iterable(group["params"] for group in saved["param_groups"])
+    present = ((p, group) for group in groups for p in group["params"])
+    for saved_id, (p, group) in zip(saved_ids, present, strict=True):
+        yield saved_id, p, group
+
+
+def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step], name: str) -> None:
+    """Raise a ValueError for a parameter whose saved state another rule made, or another shape of it."""
+    for number, (saved_id, p, group) in enumerate(pairs(saved, groups)):
+        state = saved["state"].get(saved_id, {})
+        kept = {key: value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
+        if not kept:
+            continue
+        vectors = vectors_for(p, group)
+        step = step_for(group, 1, vectors)
+        shapes = expected_shapes(step, p, vectors.split)
+        # A rotational variant takes over its rule's own moments and begins its values per vector then.
+        required = set(shapes) if getattr(step, "angle", None) is None else set(step.moments)
+        missing = sorted(required - kept.keys())
+        if missing:
+            raise ValueError(
+                f"the saved state of parameter {number}, of shape {tuple(p.shape)}, has no {missing[0]!r}, only "
+                f"{sorted(kept)}: another optimizer made it; begin with a fresh {name}, or load into the one that did"
+            )
+        for key in shapes.keys() & kept.keys():
+            if kept[key].shape != shapes[key]:
+                raise ValueError(
+                    f"{key!r} of parameter {number} has shape {tuple(kept[key].shape)} in the saved state and "
+                    f"{tuple(shapes[key])} in this {name}: the parameters are of another model, in another order, or "
+                    f"split into vectors in another way; {BY_NAME}"
+                )
+
+
+def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size]:
+    """The shape of each tensor that a step keeps in a parameter's state."""
+    stacked = () if isinstance(step, VectorStep) or not step.stacked else (step.stacked,)
+    shapes = {key: torch.Size((*stacked, *p.shape)) for key in step.moments}
+    if isinstance(step, VectorStep):
+        shapes |= {key: torch.Size([split.num_vectors(p.shape)]) for key in step.rows}
+    return shapes
+
+
+def restored(value: Tensor, like: Tensor) -> Tensor:
+    """A saved tensor on the parameter's device: float32 or better, and in the parameter's layout if of its shape."""
+    dtype = at_least_float32(like.dtype)
+    if hasattr(value, "placements") or hasattr(like, "placements") or value.shape != like.shape:
+        return value.to(device=like.device, dtype=dtype, copy=True)
+    return torch.empty_like(like, dtype=dtype).copy_(value)
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes)) or "no"

@@ -1,0 +1,184 @@
+"""What every optimizer shares: checked options, state that survives loading, and the call of the loop."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.graph import increment_version
+from torch.optim.optimizer import ParamsT
+
+from gyroscope._checks import check_decay
+from gyroscope.geometry import Split
+from gyroscope.optim._engine.loading import check_fits, check_state, expected_shapes, pairs, restored
+from gyroscope.optim._engine.loop import Kept, Task, take_step, vectors_for
+from gyroscope.optim._engine.steps import Group, Step, Vectors
+
+SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
+TORCH_ONLY = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
+"""Options of torch's optimizers that say how to compute, not what: left behind when a state is loaded."""
+REFUSED = {"amsgrad", "maximize", "dampening"}
+"""Options of torch's optimizers that would change the step, and that no optimizer here has."""
+OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay", "beta1": "betas", "beta2": "betas"}
+
+
+class EngineOptimizer(torch.optim.Optimizer, ABC):
+    """A torch optimizer whose options are checked at each group's entry, and whose state stays float32 or better.
+
+    A final class checks its own options in `_check`, and describes its update in `_step_for`.
+    """
+
+    turns_by_group: ClassVar[bool] = True
+    """Whether each tensor is split and turned as its group's `granularity`, `axis` and `group_size` say."""
+
+    def __init__(self, params: ParamsT, options: Group) -> None:
+        super().__init__(params, {**SPLIT_OPTIONS, **options})
+
+    @abstractmethod
+    def _check(self, group: Group) -> None:
+        """Raise a ValueError for an option of this group that the rule cannot use."""
+
+    @abstractmethod
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        """The t-th step, t = 1, 2, …, of tensors of the group with these vectors."""
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters with options of their own; a misspelt option is an error, other keys are left alone."""
+        check_spelling(param_group, self.defaults, type(self).__name__)
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+        except ValueError:
+            del self.param_groups[-1]
+            raise
+
+    def _check_group(self, group: Group) -> None:
+        refuse_complex(group, type(self).__name__)
+        check_lr(group)
+        check_decay(float(group["lr"]), group["weight_decay"])
+        split = Split.of(group)
+        for p in group["params"]:
+            split.rotates(p.shape)  # raises where the split does not fit the tensor
+        self._check(group)
+
+    @_disable_dynamo  # in a trace its numbers would be constants
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; a closure recomputes the loss, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        ready = []
+        for group in self.param_groups:
+            check_lr(group)
+            ready += [(p, group) for p in group["params"] if p.grad is not None]
+        self._refuse_sparse([p.grad for p, _ in ready])
+        tasks = [Task(p, p.grad, self.state[p], group) for p, group in ready]
+        for task in tasks:
+            # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
+            if "step" not in task.state:
+                task.state["step"] = torch.tensor(0.0)
+        if tasks:
+            torch._foreach_add_([task.state["step"] for task in tasks], 1.0)
+        weights = [task.p for task in tasks]
+        take_step(tasks, self._step_for, kept_by(self))
+        increment_version(weights)  # a compiled program tells autograd nothing of what it changes
+        return loss
+
+    def _refuse_sparse(self, grads: list[Tensor]) -> None:
+        if any(grad.layout != torch.strided for grad in grads):
+            raise RuntimeError(
+                f"{type(self).__name__} takes no sparse gradients: set sparse=False in the Embedding that makes them"
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of this optimizer, or of the torch optimizer whose rule it has.
+
+        Options that the saved groups lack keep their present values. torch casts all state to the parameters' dtype;
+        moments and values per vector are put back in float32 or better.
+        """
+        name = type(self).__name__
+        check_fits(state_dict, self.param_groups, name)
+        pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
+        groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
+        present = [{**group, "params": now["params"]} for group, now in zip(groups, self.param_groups, strict=True)]
+        check_state(state_dict, present, self._step_for, name)
+        super().load_state_dict({**state_dict, "param_groups": groups})
+        for group in self.param_groups:
+            self._check_group(group)
+        for saved_id, p, group in pairs(state_dict, self.param_groups):
+            self._restore(p, group, state_dict["state"].get(saved_id, {}))
+
+    def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
+        if not saved:
+            return
+        state = self.state[p]
+        if "step" in saved:
+            state["step"] = torch.tensor(float(saved["step"]))
+        vectors = vectors_for(p, group)
+        for key in expected_shapes(self._step_for(group, 1, vectors), p, vectors.split):
+            if isinstance(saved.get(key), Tensor):
+                state[key] = restored(saved[key], p)
+            else:
+                state.pop(key, None)  # torch's SGD saves None for a buffer that it has not begun
+
+
+def kept_by(optimizer: torch.optim.Optimizer) -> Kept:
+    """What the optimizer keeps from step to step; not pickled, so made when it is first needed."""
+    kept: Kept | None = optimizer.__dict__.get("_kept")
+    if kept is None:
+        kept = optimizer.__dict__["_kept"] = Kept()
+    return kept
+
+
+def merged(saved: Group, present: Group, name: str) -> Group:
+    """The options of a saved group, and the present ones that it lacks."""
+    refused = sorted(option for option in REFUSED if saved.get(option))
+    if refused:
+        option = refused[0]
+        raise ValueError(f"the saved state was made with {option}={saved[option]!r}, which {name} does not have")
+    loaded = {option: value for option, value in saved.items() if option not in TORCH_ONLY | REFUSED}
+    return {**{option: value for option, value in present.items() if option != "params"}, **loaded}
+
+
+def check_spelling(group: Group, options: Group, name: str) -> None:
+    """Raise for a key that looks like a misspelt option, or that would change the step and is not there.
+
+    Others use groups for notes of their own (timm's lr_scale, what a scheduler leaves, a user's labels): those pass,
+    also where an option's name is one word of theirs.
+    """
+    for key in group.keys() - options.keys():
+        close = get_close_matches(key, options, n=1, cutoff=0.75)
+        is_compound = any(option in key.split("_") or f"_{option}" in key or f"{option}_" in key for option in options)
+        meant = OTHER_NAMES.get(key) if OTHER_NAMES.get(key) in options else None
+        if meant is None and close and not is_compound:
+            meant = close[0]
+        if meant is not None:
+            known = ", ".join(sorted(options))
+            raise ValueError(f"{name} has no option {key!r}, perhaps you mean {meant!r}: a group may set {known}")
+        if key in REFUSED and group[key]:
+            raise ValueError(f"{name} has no option {key!r}, and the group sets {key}={group[key]!r}: remove it")
+
+
+def check_lr(group: Group) -> None:
+    """Raise unless lr and weight decay are 0 or above, as far as that is known without asking a device."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"lr is a tensor of shape {tuple(lr.shape)}: it must have one element")
+        if lr.device.type != "cpu":
+            return
+    if not lr >= 0:
+        raise ValueError(f"lr={float(lr)!r} must be a finite number, 0 or above: check the scheduler that set it")
+    if not group.get("weight_decay", 0.0) >= 0:
+        raise ValueError(f"weight_decay={group['weight_decay']!r} must be a finite number, 0 or above")
+
+
+def refuse_complex(group: Group, name: str) -> None:
+    """Raise for complex weights, which have no sign and no angle of the kind that is meant here."""
+    if any(p.is_complex() for p in group["params"]):
+        raise ValueError(f"{name} has no complex weights: pass torch.view_as_real(weight) instead")

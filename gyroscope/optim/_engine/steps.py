@@ -1,0 +1,253 @@
+"""How a class describes its update to the loop: a step entry by entry, or a step of whole vectors in three parts."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyroscope._checks import check_fraction
+from gyroscope.geometry import Split
+from gyroscope.optim import formulas, sphere_formulas
+from gyroscope.optim._engine import programs
+from gyroscope.optim._engine.memory import Scratch
+from gyroscope.optim.formulas import Change, Number, TurnNumbers
+
+Group = dict[str, Any]
+Imbalance = tuple[float, float, int]
+FirstValue = Number | Callable[[int, int], Tensor]
+"""Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor)."""
+MIN_CENTRED = 4
+"""Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
+
+With d = 2 none is left, so that a vector stays at ±(1, -1) for good, and with d = 3 a circle: half of what there was.
+"""
+ROTATION_ROWS = ("radius", "update_sq", "imbalance")
+
+
+class Vectors(NamedTuple):
+    """What a step depends on beside a group's options: how a tensor splits into vectors, and what it is."""
+
+    split: Split
+    rotate: bool
+    fan_in: int
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class PlainStep:
+    """A step that goes entry by entry: `step` changes weight and moments of [weight, gradient, *moments].
+
+    Steps with equal keys are the same function. `fused` takes it for many tensors, given their weights, their gradients
+    and so on: a kernel for tensors as they are, where torch has one. `stacked` counts how many moments of each name
+    lie in one tensor, along a new first dimension; 0 is one moment without that dimension.
+    """
+
+    moments: tuple[str, ...]
+    step: Callable[[list[Tensor], Scratch], None]
+    key: Hashable
+    fused: Callable[..., None] | None = None
+    stacked: int = 0
+
+
+@dataclass(frozen=True)
+class Compilable:
+    """A vector step as one function for `compiled.program_for`: of entries, values per vector and packed numbers.
+
+    `key` names what the function depends on beside its tensors. `scratch` appends memory for Δ to the entries, `ones` a
+    row of ones to the values; `finish(entries, outputs)` is run after the program. `in_pieces`: large tensors go
+    through the program piece by piece, for the sake of scratch memory that stays in cache.
+    """
+
+    function: Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
+    key: tuple[object, ...]
+    numbers: tuple[Number, ...]
+    scratch: bool = False
+    ones: bool = False
+    in_pieces: bool = False
+    finish: Callable[[list[Tensor], Sequence[Tensor]], None] | None = None
+
+
+@dataclass(frozen=True)
+class VectorStep:
+    """A step of whole weight vectors, in rows: read a few sums, decide for each vector, move its entries.
+
+    `measure(entries, rows, update, product)` gives values per vector of [weight, gradient, *moments]; with
+    `makes_update` it also writes Δ into `update`, which is the gradient's place otherwise. `decide(values, rows,
+    fan_in)` makes coefficients and new rows of them, `move(entries, update, coefficients, noise)` takes the step.
+    Steps with equal keys decide alike, so that vectors of many tensors are decided together.
+    """
+
+    moments: tuple[str, ...]
+    rows: Mapping[str, FirstValue]
+    key: Hashable
+    measure: Callable[..., tuple[Tensor, ...]]
+    decide: Callable[..., Change]
+    move: Callable[..., None]
+    compilable: Compilable
+    makes_update: bool = False
+    angle: Number | None = None
+
+
+Step = PlainStep | VectorStep
+
+
+@dataclass(frozen=True)
+class InnerRule:
+    """The rule whose direction is turned: a function of `formulas`, its moments, its numbers, and its own step.
+
+    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
+    `fused` is the rule's own step of many tensors at once, where torch has a kernel for it; `cheap` says that a
+    program makes Δ twice in less time than it takes to keep it.
+    """
+
+    direction: Callable[..., None]
+    moments: tuple[str, ...]
+    numbers: Mapping[str, Any]
+    lr: Number
+    decay: Number = 0.0
+    eps: Number = 0.0
+    l2: Number | None = None
+    fused: Callable[..., None] | None = None
+    cheap: bool = False
+
+    def without_eps(self) -> "InnerRule":
+        """The rule for a turn that is divided by the update's exact size."""
+        return replace(self, eps=0.0)
+
+
+def plain(inner: InnerRule) -> PlainStep:
+    """The inner rule's own step."""
+    numbers = {**inner.numbers, "lr": inner.lr, "decay": inner.decay}
+    if inner.l2 is not None:
+        numbers["l2"] = inner.l2
+    # The kernel takes floats; a tensor may be on a device that one would have to wait for.
+    is_known = not any(isinstance(number, Tensor) for number in numbers.values())
+    fused = partial(inner.fused, **numbers) if inner.fused is not None and is_known else None
+    key = (inner.direction, *numbers.values())
+    return PlainStep(inner.moments, partial(_take_plain_step, inner), key, fused)
+
+
+def _take_plain_step(inner: InnerRule, tensors: list[Tensor], scratch: Scratch) -> None:
+    w, grad, *moments = tensors
+    u = scratch.like(w, torch.promote_types(w.dtype, torch.float32))
+    l2 = {} if inner.l2 is None else {"w": w, "l2": inner.l2}
+    inner.direction(grad, u, *moments, **inner.numbers, **l2)
+    formulas.plain_(w, u, inner.lr, inner.decay)
+
+
+def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors) -> VectorStep:
+    """The inner rule's direction, turned by the angle, at a tensor's t-th step (RE Algorithm 1)."""
+    beta = group["beta"]
+    known_angle = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
+    by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
+    centre = group["centre"] and vectors.fan_in >= MIN_CENTRED
+    slack = norm_slack(vectors.dtype)
+    makes_update = inner.direction is not formulas.given
+    rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
+    if group.get("imbalance") is not None:
+        rows["imbalance"] = partial(_imbalance_rows, group["imbalance"])
+    measure: Callable[..., tuple[Tensor, ...]] = formulas.sums_of_given
+    if makes_update:
+        measure = partial(formulas.update_and_sums, direction=inner.direction, numbers=inner.numbers, l2=inner.l2)
+    return VectorStep(
+        moments=inner.moments,
+        rows=rows,
+        key=(by, centre, slack),
+        measure=measure,
+        decide=partial(formulas.turn, by=by, centre=centre, slack=slack),
+        move=formulas.move_,
+        compilable=_compilable_rotation(inner, by, centre, slack),
+        makes_update=makes_update,
+        angle=known_angle,
+    )
+
+
+def _compilable_rotation(inner: InnerRule, by: TurnNumbers, centre: bool, slack: float) -> Compilable:
+    # Flags are part of the program, numbers are its input.
+    flags = {name: value for name, value in inner.numbers.items() if isinstance(value, bool)}
+    numbers = {name: value for name, value in inner.numbers.items() if name not in flags}
+    l2 = () if inner.l2 is None else (inner.l2,)
+    function = partial(
+        programs.rotate_rows,
+        direction=inner.direction,
+        names=tuple(numbers),
+        flags=flags,
+        l2=inner.l2 is not None,
+        moments=len(inner.moments),
+        scratch=not inner.cheap,
+        centre=centre,
+        slack=slack,
+    )
+    key = (inner.direction, tuple(numbers), *flags.values(), centre, slack)
+    return Compilable(function, key, (*by, *numbers.values(), *l2), scratch=not inner.cheap, ones=True, in_pieces=True)
+
+
+def sphere(
+    moment: str, rows: Mapping[str, FirstValue], rule: Callable[..., Change], by: Any, vectors: Vectors, **options: Any
+) -> VectorStep:
+    """A step on the sphere: `rule(products, rows, fan_in, by=…, **options)` says what becomes of each vector.
+
+    On a CPU Adam's division for vectors of norm 0 is left for after the step, and there taken only where there are any:
+    a root of every entry would cost more than the step. Elsewhere the question alone would wait for the device.
+    """
+    on_cpu = vectors.device.type == "cpu"
+    eps = getattr(by, "eps", None)
+    divides_after = on_cpu and eps is not None
+    if divides_after:
+        move = partial(sphere_formulas.combine_then_divide_, eps=eps)
+    else:
+        move = partial(sphere_formulas.combine_, eps=eps, divide=not on_cpu)
+    function = partial(programs.sphere_rows, rule=rule, kind=type(by), options=options, divide=not on_cpu)
+    finish = partial(programs.divide_by_outputs, eps) if divides_after else None
+    key = (rule, type(by), on_cpu, *options.items())
+    return VectorStep(
+        moments=(moment,),
+        rows=rows,
+        key=(rule, by, on_cpu, *options.items()),
+        measure=sphere_formulas.inner_products,
+        decide=partial(rule, by=by, **options),
+        move=move,
+        compilable=Compilable(function, key, tuple(by), finish=finish),
+    )
+
+
+def norm_slack(dtype: torch.dtype) -> float:
+    """How far rounding may take a norm from its radius, relative; what is further was set from outside."""
+    return max(1e-3, 2 * torch.finfo(dtype).eps)
+
+
+def check_rotational(group: Group) -> None:
+    """Raise unless the options that all rotational optimizers share make sense together."""
+    split = Split.of(group)
+    imbalance = group["imbalance"]
+    check_fraction("beta", group["beta"])
+    if group["weight_decay"] == 0 and any(split.rotates(p.shape) for p in group["params"]):
+        raise ValueError(
+            "weight_decay=0 in a group that rotates: its angular update would be 0; give it a weight decay, "
+            "for example 0.1, or granularity='none'"
+        )
+    if imbalance is not None:
+        share, factor, seed = imbalance
+        if not (0 <= share <= 1 and factor > 0 and isinstance(seed, int)):
+            raise ValueError(f"imbalance={imbalance!r} must be (share in [0, 1], factor above 0, integer seed)")
+
+
+def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> Tensor:
+    """`factor` for a share of the vectors, chosen by seed, and 1 for the others: the imbalance experiment (RE Fig. 12).
+
+    >>> imbalance_factors(4, share=0.5, factor=10.0, seed=0).sort().values
+    tensor([ 1.,  1., 10., 10.])
+    """
+    order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
+    return torch.where(order < round(share * vectors), factor, 1.0)
+
+
+def _imbalance_rows(imbalance: Imbalance, num_vectors: int, place: int) -> Tensor:
+    """Tensors draw by their place among those of the step: equal shapes draw different vectors."""
+    share, factor, seed = imbalance
+    return imbalance_factors(num_vectors, share, factor, seed + place)
