@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope.measure.optimizers import GroupRule
-from gyroscope.measure.quantities import NAN, LayerPrediction
+from gyroscope.measure.quantities import NAN, StepPrediction
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Motion
@@ -72,11 +72,11 @@ class Forecaster:
         self._last: dict[str, LayerState] = {}
         self._held: dict[str, float] = {}
         self._forecasts: list[JointForecast] = []
-        self._settled: tuple[Any, dict[str, LayerPrediction]] = (None, {})
+        self._settled: tuple[Any, dict[str, StepPrediction]] = (None, {})
 
     def predict(
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
-    ) -> dict[str, LayerPrediction]:
+    ) -> dict[str, StepPrediction]:
         """The predictions of every layer at the last of the steps to which `rates` belong."""
         rates = [rate._replace(lr=group_rule.lr_factor * rate.lr) for rate in rates]
         for layer in layers:
@@ -94,7 +94,7 @@ class Forecaster:
                 predictions[name] = replace(predictions[name], forecast_angular_update=angle, forecast_norm=norm)
         return predictions
 
-    def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, LayerPrediction]:
+    def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, StepPrediction]:
         rule = group_rule.rule
         # The learning rate beside the rule: that of a schedule's earlier step may be asked for.
         key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
@@ -107,12 +107,12 @@ class Forecaster:
             for layer, angle, norm, timescale in zip(several, *columns, strict=True):
                 # A step of this length along the tangent, brought back to the norm, turns by the arctangent.
                 turned = atan(angle) if self.norms_kept else angle
-                predictions[layer.name] = LayerPrediction(turned, norm / _parts(group_rule, layer), timescale)
+                predictions[layer.name] = StepPrediction(turned, norm / _parts(group_rule, layer), timescale)
         if rule.needs == ("fan_in",):  # no gradient matters: the same until lr or a setting changes
             self._settled = (key, dict(predictions))
         return predictions
 
-    def _at_rest(self, layer: LayerState, at: LayerPrediction) -> LayerPrediction:
+    def _at_rest(self, layer: LayerState, at: StepPrediction) -> StepPrediction:
         norm = self._held.setdefault(layer.name, layer.norm)
         return replace(at, norm=norm, forecast_norm=norm, forecast_angular_update=at.angular_update)
 
@@ -164,9 +164,9 @@ class GroupForecasts:
         history: Sequence[tuple[Sequence[tuple[float, float]], int]],
         layers: Mapping[int, Sequence[LayerState]],
         note: Callable[[str], None],
-    ) -> dict[str, LayerPrediction]:
+    ) -> dict[str, StepPrediction]:
         """The predictions of all layers, which are given by group; where theory has none, a note says why."""
-        predictions: dict[str, LayerPrediction] = {}
+        predictions: dict[str, StepPrediction] = {}
         for number, states in layers.items():
             rule = rules[number]
             if rule is None:

@@ -26,7 +26,7 @@ NAN = float("nan")
 
 @final
 @dataclass(frozen=True)
-class LayerPrediction:
+class StepPrediction:
     """What theory says of a layer at a step: where it would settle, and where it should be by now; NaN: nothing."""
 
     angular_update: float = NAN
@@ -42,7 +42,7 @@ class LayerNumbers:
     """What the quantities that are one number per layer are made of."""
 
     at: StepContext
-    predicted: LayerPrediction
+    predicted: StepPrediction
     dead: float
     frozen: float
     entries: float
@@ -107,7 +107,7 @@ class VectorSums:
         values[~np.isfinite(values)] = np.nan
         return values
 
-    def per_layer(self, part: slice, predicted: LayerPrediction) -> Float32:
+    def per_layer(self, part: slice, predicted: StepPrediction) -> Float32:
         """Values of the quantities per layer, of the layer that has these vectors; NaN where they are not finite."""
         self.predicted_angle[part] = predicted.angular_update
         dead = float(np.sum(self.gg[part] == 0))

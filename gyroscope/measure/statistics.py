@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gyroscope._types import Float32
 from gyroscope.measure.layers import Ids
-from gyroscope.measure.quantities import PER_VECTOR, LayerPrediction, VectorSums
+from gyroscope.measure.quantities import PER_VECTOR, StepPrediction, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
 Counts = npt.NDArray[np.uint32]
@@ -43,14 +43,14 @@ class LayerPart:
 
 
 def summarise(
-    vectors: VectorSums, layers: Sequence[LayerPart], predictions: Mapping[str, LayerPrediction]
+    vectors: VectorSums, layers: Sequence[LayerPart], predictions: Mapping[str, StepPrediction]
 ) -> dict[str, LayerSample]:
     """What is stored of each layer.
 
     Layers with equally many vectors are summarised together, for most of a small layer's time is NumPy's calls; a large
     layer is summarised quantity by quantity, for its memory.
     """
-    unknown = LayerPrediction()
+    unknown = StepPrediction()
     scalars = []
     for layer in layers:
         scalars.append(vectors.per_layer(layer.part, predictions.get(layer.name, unknown)))  # noqa: PERF401

@@ -295,7 +295,7 @@ def test_many_runs_and_viewers_are_read_once(folder, monkeypatch):
         at, _ = feed.whole()
         feed._read_at = -1e9
         put(writer, samples[10:12])
-        found = []
+        found: list = []
         threads = [threading.Thread(target=lambda: found.append(feed.since(at))) for _ in range(10)]
         for thread in threads:
             thread.start()

@@ -1,6 +1,7 @@
 """When samples are taken: with a clock that the test turns."""
 
 import inspect
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,11 +120,12 @@ def test_the_default_interval_doubles_until_measuring_keeps_its_budget_and_the_r
 
 
 def test_a_number_of_steps_that_is_given_is_kept_whatever_it_costs():
-    given = sampling(10, 0.01)
-    default = sampling(DefaultInterval(10), 0.01)
+    given: Any = sampling(10, 0.01)
+    default: Any = sampling(DefaultInterval(10), 0.01)
+    agreed: Any = sampling(DefaultInterval(10), 0.01, alone=False)
     assert given.clock is None
     assert default.clock is not None
-    assert sampling(DefaultInterval(10), 0.01, alone=False).clock is None, "processes must agree on what to measure"
+    assert agreed.clock is None, "processes must agree on what to measure"
     assert inspect.signature(gyro.Tracker).parameters["every"].default == 10
 
 

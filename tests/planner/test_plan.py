@@ -162,7 +162,9 @@ def test_one_cycles_momentum_is_noted():
     model = small()
     optimizer = adamw(model)
     planned = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
-    assert planned.layers["0.weight"].rule.betas[0] == pytest.approx(0.85)
+    rule = planned.layers["0.weight"].rule
+    assert isinstance(rule, AdamW)
+    assert rule.betas[0] == pytest.approx(0.85)
     assert any("moves betas between 0.85 and 0.95" in note for note in planned.notes)
 
 
