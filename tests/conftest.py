@@ -19,7 +19,7 @@ MARKED = {
     ],
     "compile": [
         "tests/optim/test_compiled.py::*",
-        "tests/optim/test_workspace.py::*",
+        "tests/optim/test_batches.py::*",
         "tests/optim/test_*.py::test_*compile*",
         "tests/measure/test_tracker.py::test_a_compiled_*",
     ],
