@@ -12,8 +12,8 @@ import numpy as np
 
 from gyroscope._types import Array, Integers, Mask
 
+# The longest run that is computed step by step: four arrays of 0.8 GB.
 MOST_STEPS = 100_000_000
-"""The longest run that is computed step by step: four arrays of 0.8 GB."""
 
 
 def check_non_negative(name: str, value: object) -> None:

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 LONGEST_REPR = 2000
+# Levels of nesting. A report has nine above a user's configuration; a mapping that contains itself has no end.
 DEEPEST = 20
-"""Levels of nesting. A report has nine above a user's configuration; a mapping that contains itself has no end."""
+# A float64, which is all that most readers of JSON have, overflows here.
 LARGEST_INT_BITS = 1024
-"""A float64, which is all that most readers of JSON have, overflows here."""
 
 
 def dumps(value: Any, *, array_digits: int | None = None, keep_non_finite: bool = False, compact: bool = False) -> str:

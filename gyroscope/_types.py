@@ -8,11 +8,11 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float64]
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int64: TypeAlias = npt.NDArray[np.int64]
+# Whole numbers of any width.
 Integers: TypeAlias = npt.NDArray[np.integer]
-"""Whole numbers of any width."""
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+# A number, or an array of numbers over layers, neurons or steps.
 Values: TypeAlias = float | Array
-"""A number, or an array of numbers over layers, neurons or steps."""
+# A float, a NumPy array or a tensor: closed forms consist of operators, so that each of the three works.
 Number: TypeAlias = Any
-"""A float, a NumPy array or a tensor: closed forms consist of operators, so that each of the three works."""

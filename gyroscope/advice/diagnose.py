@@ -14,8 +14,8 @@ from gyroscope.advice.phrases import clause, listed, sig, span
 from gyroscope.advice.rotation import layer_imbalance, neuron_imbalance, over_rotation
 from gyroscope.advice.settling import NormState, fell_out, transient, weak_decay
 
+# Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on.
 CAUSES = ("unstable_betas", "over_rotation", "fast_rotation")
-"""Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on."""
 
 
 def diagnose(record: Record) -> Diagnosis:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal, final, overload
 
 Severity = Literal["bad", "warn", "note", "good"]
+# Mark of each severity in a terminal, from worst to best.
 MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": "✓"}
-"""Mark of each severity in a terminal, from worst to best."""
 
+# Kinds of judgements, in the order in which those of one severity are listed.
 KINDS = (
     "diverged",
     "unstable_betas",
@@ -27,9 +28,8 @@ KINDS = (
     "assumption",
     "well",
 )
-"""Kinds of judgements, in the order in which those of one severity are listed."""
+# Kinds of statements in a plan that judge nothing; all are notes.
 FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stability", "equivalent")
-"""Kinds of statements in a plan that judge nothing; all are notes."""
 
 
 @final

@@ -10,14 +10,14 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import SETTLES
 
+# Layers that a sentence names before it counts the rest.
 NAMED = 3
-"""Layers that a sentence names before it counts the rest."""
 
+# Remedy where the norm cannot follow a falling learning rate.
 FOLLOW_THE_RATE = (
     "End the schedule at a tenth of the peak rather than at 0, or wrap the scheduler in gyro.optim.EquilibriumRescale, "
     "which keeps the norms in equilibrium."
 )
-"""Remedy where the norm cannot follow a falling learning rate."""
 
 
 def sig(value: float, digits: int = 3) -> str:

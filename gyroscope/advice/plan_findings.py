@@ -18,8 +18,8 @@ from gyroscope.theory.law import over
 from gyroscope.theory.layer_prediction import LayerPrediction, at_equilibrium, needed_warmups
 
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
+# Layers for which the warmup after another start is worked out: those with the fastest start, or a remedy is slow.
 MOST_WARMUPS = 12
-"""Layers for which the warmup after another start is worked out: those with the fastest start, or a remedy is slow."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

@@ -16,8 +16,8 @@ from gyroscope.advice.settling import NormState, initial_layer
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups
 
+# Share of the vectors below the low percentile, and above the high one, that are compared.
 OUTER = 0.05
-"""Share of the vectors below the low percentile, and above the high one, that are compared."""
 
 
 def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:

@@ -18,10 +18,10 @@ from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer
 
+# Steps that a forecast of the rest of a transient takes at most: a page is not to wait for it.
 LONGEST = 50_000
-"""Steps that a forecast of the rest of a transient takes at most: a page is not to wait for it."""
+# `UpdateRule.falls_out_ratio` where the rule is unknown: that of most rules.
 FALLS_OUT = 1.3
-"""`UpdateRule.falls_out_ratio` where the rule is unknown: that of most rules."""
 
 State = Literal["unknown", "settled", "transient", "weak", "steady", "fell out"]
 

@@ -5,79 +5,79 @@ has settled), `convergence.NEVER` and `convergence.SETTLES` (X = Σ a_t of a run
 does).
 """
 
+# Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count.
 SAMPLES = 8
-"""Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count."""
+# Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling.
 MEMORIES = 3
-"""Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling."""
 
+# Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
 JUDGED = 0.4
-"""Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles."""
+# Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
+# no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it.
 FULL_RATE = 0.2
-"""Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
-no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it."""
+# Measured over expected speed of a norm towards its equilibrium from which on it is in transient: where another force
+# holds the norm, a signal or a radial gradient, it stands still far from its prediction.
 FOLLOWS = 0.3
-"""Measured over expected speed of a norm towards its equilibrium from which on it is in transient: where another force
-holds the norm, a signal or a radial gradient, it stands still far from its prediction."""
+# Measured over predicted rotation below which a norm that is too large has slowed the layer down: had it not, it is
+# the prediction that is off.
 SLOW = 0.85
-"""Measured over predicted rotation below which a norm that is too large has slowed the layer down: had it not, it is
-the prediction that is off."""
+# Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium.
 NEXT_TO_NOTHING = 0.01
-"""Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium."""
+# Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
+# square root, and 1.3 squared is 1.7.
 FALLEN_RATE = 0.7
-"""Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
-square root, and 1.3 squared is 1.7."""
 
+# Lengths of the run so far within which a layer must settle for waiting to be advice.
 IN_REACH = 10.0
-"""Lengths of the run so far within which a layer must settle for waiting to be advice."""
+# Part of a planned run after which settling counts as late: the initial norm decides more than half of the run.
 LATE = 0.5
-"""Part of a planned run after which settling counts as late: the initial norm decides more than half of the run."""
+# lr × weight decay beyond which no advice goes: a direction would be forgotten within 50 steps.
 LARGEST_DECAY = 0.02
-"""lr × weight decay beyond which no advice goes: a direction would be forgotten within 50 steps."""
 
+# Rotation at the start over the equilibrium's at full rate that is too fast: in equilibrium it would take a learning
+# rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first samples. The
+# warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
 OVER_ROTATION = 1.5
-"""Rotation at the start over the equilibrium's at full rate that is too fast: in equilibrium it would take a learning
-rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first samples. The
-warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium."""
+# The same that is far too fast: a learning rate 25 times as high would be called a mistake.
 OVER_ROTATION_BAD = 5.0
-"""The same that is far too fast: a learning rate 25 times as high would be called a mistake."""
+# Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone.
 FAST_ROTATION = 0.1
-"""Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone."""
 
+# Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four
+# times; layers in noise equilibrium stay within 1.2.
 LAYER_IMBALANCE = 2.0
-"""Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four times;
-layers in noise equilibrium stay within 1.2."""
+# The same where the slowest layer hardly takes part: as if lr × weight decay differed 25 times.
 LAYER_IMBALANCE_BAD = 5.0
-"""The same where the slowest layer hardly takes part: as if lr × weight decay differed 25 times."""
+# The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent.
 ALIKE = 1.05
-"""The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent."""
 
+# Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
+# neurons at one end then turn twice as fast as at the other, beyond what chance gives.
 NEURON_IMBALANCE = 2.0
-"""Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
-neurons at one end then turn twice as fast as at the other, beyond what chance gives."""
+# The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
+# fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3.
 NEURON_IMBALANCE_AT_ONCE = 3.0
-"""The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
-fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3."""
+# Vectors below which a layer has no percentiles to speak of.
 VECTORS = 8
-"""Vectors below which a layer has no percentiles to speak of."""
 
+# λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off.
 DECAY_ERROR = 1.25
-"""λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off."""
+# Measured over predicted rotation or norm, or its inverse, of a scale-sensitive layer that is worth a warning. Of the
+# last layer it never is: the scale of its outputs is for the loss to choose.
 SENSITIVE = 1.5
-"""Measured over predicted rotation or norm, or its inverse, of a scale-sensitive layer that is worth a warning. Of the
-last layer it never is: the scale of its outputs is for the loss to choose."""
+# Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false alarm
+# in a hundred runs.
 STANDARD_ERRORS = 4.0
-"""Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false
-alarm in a hundred runs."""
 
+# Share of vectors without gradient in every judged sample above which they are reported: one is one too many.
 DEAD = 0.0
-"""Share of vectors without gradient in every judged sample above which they are reported: one is one too many."""
+# The same share that costs a layer a noticeable part of its width.
 DEAD_BAD = 0.1
-"""The same share that costs a layer a noticeable part of its width."""
 
+# Share of entries with a gradient that a step leaves as they are. Under float32 it is below 0.01.
 FROZEN = 0.05
-"""Share of entries with a gradient that a step leaves as they are. Under float32 it is below 0.01."""
+# The same share that stops most of a layer.
 FROZEN_BAD = 0.5
-"""The same share that stops most of a layer."""
 
+# Largest update late in the run over an early one that counts as growth: extremes of noise stay within 2.
 GROWTH = 3.0
-"""Largest update late in the run over an early one that counts as growth: extremes of noise stay within 2."""

@@ -11,8 +11,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# Names of this machine in a request. Any other is a foreign site whose name was made to point here (DNS rebinding).
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
-"""Names of this machine in a request. Any other is a foreign site whose name was made to point here (DNS rebinding)."""
+# Of every answer: a page loads nothing from elsewhere and sends nothing anywhere.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -20,7 +21,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer: a page loads nothing from elsewhere and sends nothing anywhere."""
 
 
 def access_middleware(token: str | None) -> list[Middleware]:

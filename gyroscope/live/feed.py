@@ -16,12 +16,12 @@ from gyroscope.render.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 
+# Samples that a live page shows at most.
 MOST = 1000
-"""Samples that a live page shows at most."""
+# Seconds between readings of a file, however many viewers ask.
 PAUSE = 0.5
-"""Seconds between readings of a file, however many viewers ask."""
+# Seconds between diagnoses, at least; and at most a tenth of the time goes into them.
 JUDGING_PAUSE = 3.0
-"""Seconds between diagnoses, at least; and at most a tenth of the time goes into them."""
 GROUP_SERIES = ("lr", "weight_decay")
 
 

@@ -13,12 +13,12 @@ from gyroscope._json import clean_text
 from gyroscope.store import RunError, open_run
 from gyroscope.store.database import FILE
 
+# Directories below the given one that are searched.
 DEEPEST = 6
-"""Directories below the given one that are searched."""
+# Directories that are large and hold no runs.
 SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
-"""Directories that are large and hold no runs."""
+# Seconds for which a list of runs is used again, however many viewers ask for it.
 FRESH = 2.0
-"""Seconds for which a list of runs is used again, however many viewers ask for it."""
 
 
 @final

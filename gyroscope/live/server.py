@@ -28,14 +28,14 @@ from gyroscope.render.run_gather import ordered
 from gyroscope.render.run_page import body
 from gyroscope.store import RunError
 
+# Seconds between updates of a page.
 TICK = 1.0
-"""Seconds between updates of a page."""
+# Runs that one page compares at most.
 MOST_RUNS = 8
-"""Runs that one page compares at most."""
+# Seconds without a viewer after which a run is closed.
 IDLE = 60.0
-"""Seconds without a viewer after which a run is closed."""
+# A position that no data extend: leads to a reset.
 NOWHERE = Position(-1, 0, 0)
-"""A position that no data extend: leads to a reset."""
 
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
 <p id="message" role="status"></p>

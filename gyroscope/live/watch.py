@@ -11,8 +11,8 @@ from typing import Any
 
 from gyroscope.live.run_index import RunIndex
 
+# Seconds that open connections have to end at Ctrl-C.
 SHUTDOWN_TIMEOUT = 2
-"""Seconds that open connections have to end at Ctrl-C."""
 
 
 def watch(

@@ -18,12 +18,12 @@ from gyroscope.model.selection import Decision, Invariance, decide
 from gyroscope.optim._engine.shards import local
 from gyroscope.optim.torch_rules import keeps_norms
 
+# Numbers of vectors within a parameter.
 Ids = Int64
-"""Numbers of vectors within a parameter."""
 
+# Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
+# would spread over threads.
 LONGEST = 2**13
-"""Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
-would spread over threads."""
 
 
 @final

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, final
+from typing import Any, final
 
 from torch.optim import Optimizer
 
@@ -21,8 +21,7 @@ from gyroscope.measure.quantities import QUANTITIES
 from gyroscope.measure.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.store import LayerInfo, Writer
-
-Status = Literal["finished", "failed", "stopped"]
+from gyroscope.store.writer import Status
 
 # Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
@@ -72,31 +71,6 @@ class FailureLog:
 
 
 @final
-class ExitCode:
-    """The code with which the program ends: that of the last `sys.exit` in the main thread, 0 without one.
-
-    Python lets exit handlers know of an exception (`sys.last_value`) but not of an exit code, so `sys.exit` is wrapped
-    while a run is open. `raise SystemExit` is not seen.
-    """
-
-    def __init__(self) -> None:
-        self.code: Any = None
-        self._original: Callable[..., Any] = sys.exit
-        sys.exit = self._exit  # type: ignore[assignment]
-
-    def _exit(self, code: Any = None, /) -> None:
-        # In another thread SystemExit ends that thread only.
-        if threading.current_thread() is threading.main_thread():
-            self.code = code
-        self._original(code)
-
-    def remove(self) -> None:
-        """Put `sys.exit` back, unless another wrapper stands around this one."""
-        if sys.exit == self._exit:
-            sys.exit = self._original
-
-
-@final
 class Recorder:
     """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks."""
 
@@ -125,7 +99,6 @@ class Recorder:
             max_bytes=MAX_BYTES,
             failed=self.failures.stop,
         )
-        self._exit = ExitCode()
         # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
         atexit.register(self._at_exit)
 
@@ -149,7 +122,6 @@ class Recorder:
 
     def put(self, sample: RawSample) -> bool:
         """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
-        self._exit.code = None  # training goes on, so an exit before this was not the end
         return self._worker.put(sample, size=sum(sent.num_bytes for sent in sample.sums), timeout=PATIENCE)
 
     def flush(self) -> None:
@@ -163,7 +135,6 @@ class Recorder:
             return
         self.closed = True
         atexit.unregister(self._at_exit)
-        self._exit.remove()
         # In the order in which a sample travels: no stage may close before the one that feeds it.
         self._worker.close()
         for sink in self._sinks:
@@ -187,4 +158,5 @@ class Recorder:
     def _at_exit(self) -> None:
         # A program that ended by an exception leaves it in sys.last_value; an interactive session the last of many.
         failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-        self.close("failed" if failed else self._status_of(self._exit.code))
+        # Python tells exit handlers nothing of an exit code: "finished" would be a guess.
+        self.close("failed" if failed else "ended")

@@ -18,12 +18,13 @@ from gyroscope._checks import check_count
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.measurement import StepMeasurement, frozen, rank
 from gyroscope.measure.optimizers import new_path, real_optimizer, rule_or_none, run_config, steps_taken
-from gyroscope.measure.recorder import FailureLog, Recorder, Status
+from gyroscope.measure.recorder import FailureLog, Recorder
 from gyroscope.measure.sample_worker import RawSample
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.selection import Invariance
 from gyroscope.store import Run, open_run
+from gyroscope.store.writer import Status
 from gyroscope.theory.law import Weights
 
 if TYPE_CHECKING:

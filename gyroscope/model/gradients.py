@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from gyroscope.geometry import gathered
 from gyroscope.model.selection import Decision
 
+# loss(model): a scalar, on a fresh batch at each call.
 Loss = Callable[[nn.Module], Tensor]
-"""loss(model): a scalar, on a fresh batch at each call."""
 
+# On one batch, the gradient of each parameter that has one.
 Gradients = dict[nn.Parameter, Tensor]
-"""On one batch, the gradient of each parameter that has one."""
 
 
 def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) -> Gradients:

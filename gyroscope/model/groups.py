@@ -18,8 +18,8 @@ from gyroscope.model.selection import Decision, Invariance, decide
 
 Override = str | Mapping[str, Any] | None
 SPLIT = ("granularity", "axis", "group_size")
+# Columns of the printed description.
 WIDTH = 160
-"""Columns of the printed description."""
 
 
 @final

@@ -16,19 +16,19 @@ from gyroscope.model.parameters import ModelParameter, model_parameters
 from gyroscope.model.selection import Invariance
 
 Batches = list[Gradients]
+# Columns of the printed table.
 WIDTH = 140
-"""Columns of the printed table."""
 
+# |cos∠(w, g)| in some split below which a weight may be scale-invariant: a normalisation's eps can show so much.
 SUSPECT = 0.1
-"""|cos∠(w, g)| in some split below which a weight may be scale-invariant: a normalisation's eps can show so much."""
+# Factor by which suspects, with their biases, are enlarged for the proof. An invariant weight's function stays as it
+# is, with a normalisation's eps 256 times less visible; anything else shows what it is.
 ENLARGED = 16.0
-"""Factor by which suspects, with their biases, are enlarged for the proof. An invariant weight's function stays as it
-is, with a normalisation's eps 256 times less visible; anything else shows what it is."""
+# |cos∠(w, g)| of an enlarged weight below which it is scale-invariant: rounding gives 1e-5, a random vector of a
+# thousand entries 3e-2.
 COSINE = 1e-3
-"""|cos∠(w, g)| of an enlarged weight below which it is scale-invariant: rounding gives 1e-5, a random vector of a
-thousand entries 3e-2."""
+# Relative change of the loss that an invariant weight, enlarged, may show when its vectors are scaled by ½ to 2.
 LOSS_CHANGE = 1e-3
-"""Relative change of the loss that an invariant weight, enlarged, may show when its vectors are scaled by ½ to 2."""
 
 
 @final

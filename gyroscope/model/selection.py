@@ -12,8 +12,8 @@ from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
 
 WHOLE_MATRIX = Split("tensor")
+# Where Lightning, Fabric and Accelerate keep the optimizer that they wrap.
 WRAPPED = ("optimizer", "_optimizer")
-"""Where Lightning, Fabric and Accelerate keep the optimizer that they wrap."""
 
 
 @final

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+# A float or a 0-d tensor.
 Number = Any
-"""A float or a 0-d tensor."""
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 

@@ -22,10 +22,10 @@ from gyroscope.theory.rules.base import UpdateRule
 
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
+# Optimizers whose step is lr times something that knows of the weights only through weight decay.
 LINEAR = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Lion", "Muon", "NAdam", "RAdam", "RMSprop", "SGD"}
-"""Optimizers whose step is lr times something that knows of the weights only through weight decay."""
+# Those whose weight decay does not shape the direction: it is off while they make one.
 DECAY_ALONG_WEIGHTS = {"AdamW", "Lion", "Muon", "SGD"}
-"""Those whose weight decay does not shape the direction: it is off while they make one."""
 ANGLES = ("angular_update", "angle_schedule")
 
 

@@ -15,8 +15,8 @@ from gyroscope.model.selection import select
 from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
 from gyroscope.theory.sphere import lr_without_decay
 
+# The power of the weight's scale with which each entry of the optimizer's state must be rescaled.
 MOMENTS = {"exp_avg": -1, "momentum_buffer": -1, "exp_avg_sq": -2}
-"""The power of the weight's scale with which each entry of the optimizer's state must be rescaled."""
 
 
 class AfterScheduler(ABC):

@@ -15,8 +15,8 @@ from torch import Tensor
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
+# ⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector.
 Products = Sequence[Tensor]
-"""⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector."""
 
 
 class AdamNumbers(NamedTuple):

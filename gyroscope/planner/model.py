@@ -17,8 +17,8 @@ from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer
 from gyroscope.theory.rules.base import MEANING
 
+# Batches over which gradients are measured: an RMS over the vectors of a layer, so that few are enough.
 BATCHES = 8
-"""Batches over which gradients are measured: an RMS over the vectors of a layer, so that few are enough."""
 
 
 @final

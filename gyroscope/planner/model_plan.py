@@ -15,8 +15,8 @@ from gyroscope.planner.plan import Plan
 from gyroscope.planner.rates import Scheduler, predict_rates
 from gyroscope.theory.layer_prediction import InitialLayer, LayerPrediction, predict_layers
 
+# Granularities from the finest on.
 FINENESS = ("neuron", "group", "tensor", "none")
-"""Granularities from the finest on."""
 
 
 def plan(

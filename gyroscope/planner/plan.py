@@ -22,8 +22,8 @@ from gyroscope.render.plan_text import PlanText, chart_lines
 from gyroscope.theory import Forecast, Match
 from gyroscope.theory.layer_prediction import LayerPrediction
 
+# Columns of the printed plan.
 WIDTH = 140
-"""Columns of the printed plan."""
 
 
 @final

@@ -17,8 +17,8 @@ from gyroscope.model.gradients import random_state, restore_random_state
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory.schedules import Schedule, multipliers
 
+# Any torch LR scheduler, or a function from the step to a multiplier of the group's lr.
 Scheduler = Any
-"""Any torch LR scheduler, or a function from the step to a multiplier of the group's lr."""
 
 BY_HAND = "pass a function of the step instead, step -> multiplier of lr"
 

@@ -51,6 +51,7 @@ RULES: dict[str, type[UpdateRule]] = {
     "muon": Muon,
     "hyperball": Hyperball,
 }
+# Settings of a plan that names only the optimizer.
 TYPICAL: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "weight_decay": 0.1},
     "sgdm": {"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9},
@@ -64,7 +65,6 @@ TYPICAL: dict[str, dict[str, Any]] = {
     "muon": {"lr": 0.02, "weight_decay": 0.01},
     "hyperball": {"lr": 0.01},
 }
-"""Settings of a plan that names only the optimizer."""
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,

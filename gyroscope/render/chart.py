@@ -6,12 +6,12 @@ from gyroscope._types import Array, Mask
 
 WIDTH = 68
 HEIGHT = 11
+# Largest over smallest value that is shown: a schedule's last steps would otherwise flatten all the others.
 RANGE = 1000.0
-"""Largest over smallest value that is shown: a schedule's last steps would otherwise flatten all the others."""
+# Bits of a braille character: four rows of two dots.
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""Bits of a braille character: four rows of two dots."""
+# The braille character without dots.
 BRAILLE = 0x2800
-"""The braille character without dots."""
 
 
 def chart(curve: Array, dashed: Array) -> list[str]:

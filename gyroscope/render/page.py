@@ -9,15 +9,15 @@ from importlib.resources import files
 from gyroscope._json import dumps
 from gyroscope.render import theme
 
+# Content security policy of a page in a file: it runs what it carries and loads nothing.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
 )
-"""Content security policy of a page in a file: it runs what it carries and loads nothing."""
 
+# Significant digits of numbers in arrays.
 DIGITS = 5
-"""Significant digits of numbers in arrays."""
+# Higher levels take much longer and save a few percent of Plotly's script.
 GZIP_LEVEL = 5
-"""Higher levels take much longer and save a few percent of Plotly's script."""
 
 
 def standalone(title: str, body: str, *, script: str, style: str = "", packed: Mapping[str, str] | None = None) -> str:

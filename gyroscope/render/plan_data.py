@@ -13,8 +13,8 @@ from gyroscope.advice.phrases import rule_text
 from gyroscope.theory import Match
 from gyroscope.theory.layer_prediction import LayerPrediction
 
+# Points of a curve that are kept; a longer run is thinned evenly, first and last step included.
 MOST_POINTS = 500
-"""Points of a curve that are kept; a longer run is thinned evenly, first and last step included."""
 CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilibrium_norm")
 
 

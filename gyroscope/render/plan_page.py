@@ -15,10 +15,10 @@ from gyroscope.render.plan_data import PlanData, thinned
 from gyroscope.render.plan_text import HEADER, layer_row
 from gyroscope.theory.layer_prediction import LayerPrediction
 
+# Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest.
 DRAWN = 7
-"""Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest."""
+# Curves from top to bottom, and the titles of their axes.
 PANELS = {"angular_update": "rotation<br>rad per step", "norm": "norm", "lr": "learning rate"}
-"""Curves from top to bottom, and the titles of their axes."""
 
 BODY = Template("""<button class="theme" type="button">Dark</button>
 <h1>$title</h1><p class="settings"><code>$settings</code></p>

@@ -14,9 +14,10 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float64]
 Series: TypeAlias = dict[str, Array]
 
+# Of this layout; a change that would break a reader adds one.
 VERSION = 1
-"""Of this layout; a change that would break a reader adds one."""
 
+# What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers.
 LAYER_SERIES = (
     "angular_update.mean",
     "angular_update.q05",
@@ -30,19 +31,19 @@ LAYER_SERIES = (
     "lambda_e.q50",
     "kappa.q50",
 )
-"""What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers."""
 
+# Series of the layers that the page shows together, and which quantiles over layers it takes.
 OVER_LAYERS = {
     "angular_update.mean": ("q05", "q50", "q95"),
     "predicted_angular_update": ("q50",),
     "forecast_angular_update": ("q50",),
     "max_update.max": ("max",),
 }
-"""Series of the layers that the page shows together, and which quantiles over layers it takes."""
 
+# Quantities whose distribution over the neurons of a layer can be looked at.
 DISTRIBUTIONS = ("angular_update", "norm")
-"""Quantities whose distribution over the neurons of a layer can be looked at."""
 
+# Kind of finding to the panel with its evidence; the others are seen in the panel `equilibrium`.
 PANELS = {
     "diverged": "table",
     "layer_imbalance": "layers",
@@ -53,7 +54,6 @@ PANELS = {
     "frozen_entries": "table",
     "not_measured": "table",
 }
-"""Kind of finding to the panel with its evidence; the others are seen in the panel `equilibrium`."""
 
 
 @final

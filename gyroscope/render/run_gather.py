@@ -29,8 +29,8 @@ from gyroscope.render.run_layers import distributions, spread, summary
 from gyroscope.render.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run
 
+# Samples of a run that a page shows at most.
 MOST = 2000
-"""Samples of a run that a page shows at most."""
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
 

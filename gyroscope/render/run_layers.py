@@ -10,8 +10,8 @@ from gyroscope.render.run_data import DISTRIBUTIONS, Array, Distribution, LayerS
 from gyroscope.store import Run
 from gyroscope.theory.law import over
 
+# Steps of a run at which a page in a file holds the distributions: the first, the last and some between.
 SHOWN_STEPS = 7
-"""Steps of a run at which a page in a file holds the distributions: the first, the last and some between."""
 
 
 def summary(history: LayerHistory) -> LayerSummary:

@@ -14,8 +14,8 @@ from gyroscope.render.plan_text import table
 from gyroscope.render.run_data import LayerData, Report, RunData
 
 STYLES = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
+# Characters of a name that stay together.
 LONGEST = 40
-"""Characters of a name that stay together."""
 HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
 
 

@@ -13,12 +13,12 @@ from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
 from gyroscope.theory.law import Weights
 
+# Points along each axis of the plane.
 GRID = 33
-"""Points along each axis of the plane."""
+# Factor by which the plane goes beyond what lies on it.
 MARGIN = 5.0
-"""Factor by which the plane goes beyond what lies on it."""
+# Optimizers whose equivalent settings are shown.
 OTHERS: tuple[tuple[type[UpdateRule], dict[str, Any]], ...] = ((AdamW, {}), (SGDM, {"momentum": 0.9}), (Lion, {}))
-"""Optimizers whose equivalent settings are shown."""
 
 
 class UpdateBound(NamedTuple):

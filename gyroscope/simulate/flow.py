@@ -20,11 +20,11 @@ from torch.utils import _pytree as pytree
 
 from gyroscope._checks import check_betas, check_count, check_decay
 
+# A pytree of tensors: a tensor, or lists, tuples and dicts of pytrees.
 Parameters: TypeAlias = Any
-"""A pytree of tensors: a tensor, or lists, tuples and dicts of pytrees."""
 
+# As in CT, on √v before bias correction.
 EPS = 1e-30
-"""As in CT, on √v before bias correction."""
 
 
 @final

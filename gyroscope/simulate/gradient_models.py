@@ -10,8 +10,8 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+# Random numbers drawn at once.
 NOISE_BLOCK = 1 << 19
-"""Random numbers drawn at once."""
 
 
 class Gradient(Protocol):

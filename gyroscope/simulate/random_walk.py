@@ -18,11 +18,11 @@ from gyroscope.simulate.updates import UPDATES, Factory, TorchUpdate, Update, ki
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.schedules import Multiplier, multipliers
 
+# Weights below which a second thread costs more than it brings.
 SMALL = 1 << 20
-"""Weights below which a second thread costs more than it brings."""
 
+# A rule of the theory, or a function that makes a torch optimizer of parameters.
 Optimizer: TypeAlias = UpdateRule | Factory
-"""A rule of the theory, or a function that makes a torch optimizer of parameters."""
 
 
 def random_walk(

@@ -11,10 +11,10 @@ from gyroscope._checks import check_count
 from gyroscope._types import Array, Int64
 from gyroscope.geometry import Split
 
+# Numbers that a record will hold: 800 MB in float32.
 LARGEST = 200_000_000
-"""Numbers that a record will hold: 800 MB in float32."""
+# Squares of norm, gradient norm and unit gradient norm; angle; cosine with the reference.
 QUANTITIES = 5
-"""Squares of norm, gradient norm and unit gradient norm; angle; cosine with the reference."""
 
 
 @final

@@ -16,11 +16,11 @@ from gyroscope.optim import formulas as step
 from gyroscope.optim.formulas import Number
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Lion, NAdam, NAdamL2, UpdateRule
 
+# From parameters to an optimizer, for example `lambda params: torch.optim.RAdam(params, lr=1e-3)`.
 Factory: TypeAlias = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
-"""From parameters to an optimizer, for example `lambda params: torch.optim.RAdam(params, lr=1e-3)`."""
 
+# A rule has no ε; this keeps 0/0 of a vector without gradients at 0.
 EPS = 1e-30
-"""A rule has no ε; this keeps 0/0 of a vector without gradients at 0."""
 
 
 class Update(ABC):

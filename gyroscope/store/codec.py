@@ -12,8 +12,8 @@ from gyroscope.store.schema import BINS, LAYER_BITS, STATISTICS, LayerSample, Qu
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
+# What SQLite stores in a column.
 Value = int | float | str | bytes | None
-"""What SQLite stores in a column."""
 
 
 @final

@@ -13,10 +13,10 @@ from gyroscope._json import clean_text
 from gyroscope.store.schema import APPLICATION_ID, SCHEMA_VERSION, RunError
 
 FILE = "run.sqlite"
+# Seconds to wait for a lock that another program holds.
 LOCK_TIMEOUT = 5.0
-"""Seconds to wait for a lock that another program holds."""
+# Characters of a path in a sentence.
 LONGEST_PATH = 400
-"""Characters of a path in a sentence."""
 
 NETWORK_FILESYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "smb3", "smbfs"}
 NETWORK_FILESYSTEMS |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
@@ -36,8 +36,8 @@ REMEDIES = {
     "SQLITE_PROTOCOL": "cannot be locked on this filesystem. Put the run on a local disk",
 }
 
+# What a damaged or hostile file makes decoders raise; JSON that is nested thousands deep is a `RecursionError`.
 DECODING_ERRORS = (ValueError, TypeError, RecursionError, zlib.error)
-"""What a damaged or hostile file makes decoders raise; JSON that is nested thousands deep is a `RecursionError`."""
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:

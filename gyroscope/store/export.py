@@ -16,8 +16,8 @@ from gyroscope.store.schema import STATISTICS
 if TYPE_CHECKING:
     from gyroscope.store.reader import Run
 
+# Layer, quantity, steps, and (steps, statistics); a quantity per layer has its number in the first column.
 Block = tuple[str, str, npt.NDArray[np.int64], npt.NDArray[np.float64]]
-"""Layer, quantity, steps, and (steps, statistics); a quantity per layer has its number in the first column."""
 
 
 def export(run: "Run", path: str | os.PathLike[str]) -> None:

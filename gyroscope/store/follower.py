@@ -28,8 +28,8 @@ from gyroscope.store.metadata import read_quantities, read_state
 from gyroscope.store.schema import LAYER_BITS, column_list
 
 SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
+# Kilobytes of the file that SQLite keeps in memory: it is written sample by sample, and read layer by layer.
 CACHE = 64 * 1024
-"""Kilobytes of the file that SQLite keeps in memory: it is written sample by sample, and read layer by layer."""
 
 
 @final

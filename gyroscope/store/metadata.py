@@ -14,10 +14,10 @@ from typing import Any, TypeVar, final
 from gyroscope.store.codec import Value, row_checksum, verified
 from gyroscope.store.schema import TABLES, LayerInfo, Quantity, column_list
 
+# Of whole numbers: those beyond are not exact in JSON.
 LARGEST = 2**53
-"""Of whole numbers: those beyond are not exact in JSON."""
+# Parameter groups of an optimizer. A page makes a list of them.
 MOST_GROUPS = 10_000
-"""Parameter groups of an optimizer. A page makes a list of them."""
 
 Kind = TypeVar("Kind")
 

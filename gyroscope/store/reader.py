@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
 
 Float64 = npt.NDArray[np.float64]
+# Samples that a diagnosis reads at most; more take longer and change nothing.
 ENOUGH = 4000
-"""Samples that a diagnosis reads at most; more take longer and change nothing."""
 
 
 def open_run(path: str | os.PathLike[str], *, most: int | None = None) -> "Run":
@@ -155,7 +155,10 @@ class Run:
 
     @property
     def status(self) -> str:
-        """running, finished, failed, or stopped: without an end and without a heartbeat for thirty seconds."""
+        """running, finished, failed, ended (the process did, and nobody closed the run) or stopped.
+
+        A run is stopped if it has no end and no heartbeat for thirty seconds.
+        """
         status = self._source.state.status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 SCHEMA_VERSION = 2
+# The letters "Gyro" in the header of the file: tells a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
-"""The letters "Gyro" in the header of the file: tells a run from any other SQLite database."""
 
+# Over the vectors of a layer, NaN left out; qNN is a quantile in percent.
 STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
-"""Over the vectors of a layer, NaN left out; qNN is a quantile in percent."""
 
 # Half octaves from 2^-48 to 2^16 cover what a float32 network has, from frozen weights to a diverged one.
 BINS = 128
+# A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing.
 LAYER_BITS = 20
-"""A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing."""
 
 
 class RunError(ValueError):
@@ -118,7 +118,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "id": ("INTEGER PRIMARY KEY", "1 for the start of the run, one more for each time it was resumed"),
         "started": ("REAL NOT NULL", "Unix seconds"),
         "heartbeat": ("REAL NOT NULL", "Unix seconds when the writer last gave a sign of life"),
-        "status": ("TEXT NOT NULL", "running, finished, failed or stopped, as the writer last knew it"),
+        "status": ("TEXT NOT NULL", "running, finished, failed, ended or stopped, as the writer last knew it"),
         "host": ("TEXT NOT NULL", "name of the machine that writes"),
         "pid": ("INTEGER NOT NULL", "process that writes"),
         "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
@@ -203,13 +203,13 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
+# Columns that a run of schema 1 does not have.
 ADDED_BY_SCHEMA_2 = {
     **dict.fromkeys(("quantity", "layer", "measurement", "distribution", "note"), ("checksum",)),
     "session": ("samples", "checksum"),
     "sample": ("layers", "raw_layers", "checksum"),
     "vectors": ("checksums",),
 }
-"""Columns that a run of schema 1 does not have."""
 
 
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:

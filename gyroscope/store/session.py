@@ -27,8 +27,8 @@ from gyroscope.store.schema import (
     create_statements,
 )
 
+# Seconds without a heartbeat after which a run counts as stopped.
 STALE = 30.0
-"""Seconds without a heartbeat after which a run counts as stopped."""
 
 
 @final

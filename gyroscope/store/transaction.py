@@ -40,7 +40,7 @@ class Note:
 @final
 @dataclass(frozen=True)
 class End:
-    """How the run ended: finished, failed or stopped."""
+    """How the run ended: finished, failed, ended or stopped."""
 
     status: str
 

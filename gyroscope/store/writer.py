@@ -25,21 +25,22 @@ from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample
 from gyroscope.store.session import open_for_writing
 from gyroscope.store.transaction import End, NewLayer, Note, Storable, WriterConnection
 
-Status = Literal["finished", "failed", "stopped"]
+# `ended`: the process ended before anybody said how the run did.
+Status = Literal["finished", "failed", "stopped", "ended"]
 Queued = Sample | NewLayer | Note | End
 
+# Bytes of samples in the queue. A layer has about ten kilobytes in each, and more where all its vectors are kept.
 CAPACITY = 80 * 2**20
-"""Bytes of samples in the queue. A layer has about ten kilobytes in each, and more where all its vectors are kept."""
+# Seconds that samples gather before they are stored in one transaction.
 BATCH = 0.5
-"""Seconds that samples gather before they are stored in one transaction."""
+# Seconds between heartbeats when no sample comes.
 HEARTBEAT = 4.0
-"""Seconds between heartbeats when no sample comes."""
+# Seconds that training waits for room in a full queue before a sample is dropped.
 WAIT = 0.02
-"""Seconds that training waits for room in a full queue before a sample is dropped."""
+# Seconds between attempts after a failure.
 RETRY = 1.0
-"""Seconds between attempts after a failure."""
+# Seconds that `flush` and `close` wait at most.
 LONGEST = 30.0
-"""Seconds that `flush` and `close` wait at most."""
 
 
 class Writer:

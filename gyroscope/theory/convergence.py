@@ -18,10 +18,10 @@ import numpy as np
 from gyroscope._checks import check_fraction, non_negative_array, positive_array
 from gyroscope._types import Number, Values
 
+# Total decay X = Σ a_t below which a run never settles: three quarters of the initial weight are still there.
 NEVER = 0.3
-"""Total decay X = Σ a_t below which a run never settles: three quarters of the initial weight are still there."""
+# Total decay above which a run settles: a twentieth of the initial weight is left.
 SETTLES = 3.0
-"""Total decay above which a run settles: a twentieth of the initial weight is left."""
 
 
 def settling(total_decay: float) -> Literal["never", "partly", "settles"]:

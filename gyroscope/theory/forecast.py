@@ -14,10 +14,10 @@ from gyroscope.theory.recursion import BLOCK, Motion
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers
 
+# A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
-"""A norm within this fraction of its equilibrium has settled."""
+# Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB.
 LARGEST = 200_000_000
-"""Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB."""
 
 
 @final

@@ -12,15 +12,15 @@ from gyroscope.theory.law import Equilibrium, Weights, over
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule, constant
 
+# Memories of the momentum after a warmup within which a start turns fastest: the momentum is then 99 % filled.
 MEMORIES = 5
-"""Memories of the momentum after a warmup within which a start turns fastest: the momentum is then 99 % filled."""
+# Steps at most that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds: they hold
+# five memories of any momentum up to 0.9995. A later maximum is still seen in the forecast of the whole run.
 MOST_FILLING = 10_000
-"""Steps at most that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds: they hold
-five memories of any momentum up to 0.9995. A later maximum is still seen in the forecast of the whole run."""
+# Part of those steps that is looked at first: most starts that are too fast are so early, which saves the rest.
 EARLY = 16
-"""Part of those steps that is looked at first: most starts that are too fast are so early, which saves the rest."""
+# Run over warmup below which a warmup is no remedy: the norm itself then starts too small.
 SHORTEST_RUN = 10
-"""Run over warmup below which a warmup is no remedy: the norm itself then starts too small."""
 
 
 @final

@@ -12,8 +12,8 @@ from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.rules.base import MEANING, UpdateRule
 from gyroscope.theory.rules.rule import Rule
 
+# What two rules can have in common, in the order in which it is kept.
 QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
-"""What two rules can have in common, in the order in which it is kept."""
 
 
 @final

@@ -14,8 +14,8 @@ import numpy as np
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Weights
 
+# Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache.
 BLOCK = 128
-"""Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache."""
 
 
 class Step(NamedTuple):

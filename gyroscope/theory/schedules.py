@@ -9,8 +9,8 @@ import numpy as np
 from gyroscope._checks import check_count, check_multiplier, check_run_length
 from gyroscope._types import Array, Number
 
+# Any function of the step; the named schedules are such functions that also know how long they run.
 Multiplier: TypeAlias = Callable[[Any], Any]
-"""Any function of the step; the named schedules are such functions that also know how long they run."""
 
 
 @final

@@ -655,7 +655,7 @@ for _ in range(30):
     subprocess.run([sys.executable, "-c", code], check=True)
     run = open_run(tmp_path)
     assert run.steps.tolist() == list(range(30))
-    assert run.status == "finished"
+    assert run.status == "ended"
 
 
 def test_a_run_can_be_resumed_where_the_optimizer_stands(tmp_path):

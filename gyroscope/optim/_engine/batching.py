@@ -9,11 +9,11 @@ from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, pieces
 from gyroscope.optim._engine.steps import PlainStep
 from gyroscope.optim.formulas import is_fusable
 
+# Tensors of fewer entries take their step laid end to end: one by one they would wait for Python.
 SMALL = 2**13
-"""Tensors of fewer entries take their step laid end to end: one by one they would wait for Python."""
 
+# Of a step, scratch memory, and of each tensor its [weight, gradient, *moments].
 Runner = Callable[[PlainStep, Scratch, list[list[Tensor]]], None]
-"""Of a step, scratch memory, and of each tensor its [weight, gradient, *moments]."""
 
 
 def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, Runner]:

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from gyroscope.optim._engine.memory import is_dense
 
+# Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place.
 Function = Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
-"""Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place."""
+# Of [*entries, *rows, numbers]; it may empty the list.
 Program = Callable[[list[Tensor]], Sequence[Tensor]]
-"""Of [*entries, *rows, numbers]; it may empty the list."""
 
+# What was compiled so far in this process.
 PROGRAMS: dict[tuple[object, ...], "SafeProgram"] = {}
-"""What was compiled so far in this process."""
+# Entries from which a tensor is beyond the numbers with which a program may count them.
 LARGEST = 2**31
-"""Entries from which a tensor is beyond the numbers with which a program may count them."""
 # Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different, so
 # that no two are taken for the same; primes, so that no product of some is taken for another.
 MATRIX = (1031, 2053)

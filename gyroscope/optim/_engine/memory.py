@@ -5,10 +5,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+# Entries of a piece of a step on a CPU: more of them leave its cache, fewer wait for Python.
 PIECE = 2**20
-"""Entries of a piece of a step on a CPU: more of them leave its cache, fewer wait for Python."""
+# Entries that may wait for their values per vector to be computed together; also the largest scratch buffer.
 BATCH = 2**22
-"""Entries that may wait for their values per vector to be computed together; also the largest scratch buffer."""
 WHOLE = slice(None)
 
 

@@ -18,10 +18,10 @@ from gyroscope.optim._engine.loop import Kept, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
+# Options of torch's optimizers that say how to compute, not what: left behind when a state is loaded.
 TORCH_ONLY = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
-"""Options of torch's optimizers that say how to compute, not what: left behind when a state is loaded."""
+# Options of torch's optimizers that would change the step, and that no optimizer here has.
 REFUSED = {"amsgrad", "maximize", "dampening"}
-"""Options of torch's optimizers that would change the step, and that no optimizer here has."""
 OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay", "beta1": "betas", "beta2": "betas"}
 
 

@@ -17,13 +17,12 @@ from gyroscope.optim.formulas import Change, Number, TurnNumbers
 
 Group = dict[str, Any]
 Imbalance = tuple[float, float, int]
+# Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor).
 FirstValue = Number | Callable[[int, int], Tensor]
-"""Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor)."""
+# Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
+# With d = 2 none is left, so that a vector stays at ±(1, -1) for good, and with d = 3 a circle: half of what there
+# was.
 MIN_CENTRED = 4
-"""Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
-
-With d = 2 none is left, so that a vector stays at ±(1, -1) for good, and with d = 3 a circle: half of what there was.
-"""
 ROTATION_ROWS = ("radius", "update_sq", "imbalance")
 
 
