@@ -4,8 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from gyroscope.optim import AdamSRT, KAdam, Rotational, RotationalAdamW
-from gyroscope.optim._engine.compiled import PROGRAMS
+from gyroscope.optim import (
+    SGDMRT,
+    AdamS,
+    AdamSRT,
+    KAdam,
+    Rotational,
+    RotationalAdamW,
+    RotationalLion,
+    RotationalSGD,
+    SphericalAdam,
+)
+from gyroscope.optim._engine import compiled
 from tests.optim.catalogue import compiles
 
 LAYOUTS = {
@@ -59,12 +69,159 @@ def test_every_split_steps_as_it_does_eagerly(options):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
 
 
+def conv(change):
+    return lambda: change(torch.randn(6, 5, 3, 3))
+
+
+PAIRED = {
+    "contiguous": conv(lambda x: x),
+    "channels last": conv(lambda x: x.to(memory_format=torch.channels_last)),
+    "transposed": conv(lambda x: x.transpose(0, 1).contiguous().transpose(0, 1)),
+    "kernel first": conv(lambda x: x.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)),
+    "every other entry": conv(lambda x: torch.stack([x, x], -1)[..., 0]),
+    "every other row": conv(lambda x: torch.cat([x, x], 1).view(12, 5, 3, 3)[::2]),
+    "one vector again and again": conv(lambda x: x[:1].expand(6, 5, 3, 3)),
+}
+COMPILING = {
+    **MAKERS,
+    "RotationalSGD": lambda p, compile: RotationalSGD(p, lr=0.05, weight_decay=0.1, compile=compile),
+    "RotationalLion": lambda p, compile: RotationalLion(p, lr=1e-3, compile=compile),
+    "AdamS": lambda p, compile: AdamS(p, lr=0.05, weight_decay=0.1, compile=compile),
+    "SGDMRT": lambda p, compile: SGDMRT(p, lr=0.05, weight_decay=0.1, compile=compile),
+    "SphericalAdam": lambda p, compile: SphericalAdam(p, lr=0.05, compile=compile),
+}
+
+
+@compiles
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", COMPILING)
+def test_every_pair_of_weight_and_gradient_layouts_steps_as_it_does_eagerly(name, axis):
+    """Two steps of every pair: moments take the weight's layout at the first. axis=1 is a transposed convolution."""
+
+    def stepped(weight_layout, grad_layout, compile):
+        torch.manual_seed(0)
+        weight = nn.Parameter(weight_layout().double().detach())
+        optimizer = COMPILING[name]([{"params": [weight], "axis": axis}], compile)
+        for _ in range(2):
+            weight.grad = grad_layout().double()
+            optimizer.step()
+        return weight.detach()
+
+    for weight_name, weight_layout in PAIRED.items():
+        if weight_name == "one vector again and again":  # memory that is written twice in one step
+            continue
+        for grad_layout in PAIRED.values():
+            found, expected = (stepped(weight_layout, grad_layout, compile) for compile in (True, False))
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.fixture
+def fresh_programs(monkeypatch):
+    monkeypatch.setattr(compiled, "PROGRAMS", {})
+    monkeypatch.setattr(compiled, "_warned", set())
+
+
+def broken(*args, **options):
+    raise RuntimeError("this interface has changed\nwith details")
+
+
+def forms():
+    return {program.form for program in compiled.PROGRAMS.values()}
+
+
+def trained_with_two_kinds(name):
+    return [
+        trained(COMPILING[name], lambda: torch.randn(12, 8), True),
+        trained(COMPILING[name], lambda: torch.randn(1, 8), True),
+    ]
+
+
+def expected_of_two_kinds(name):
+    return [
+        trained(COMPILING[name], lambda: torch.randn(12, 8), False),
+        trained(COMPILING[name], lambda: torch.randn(1, 8), False),
+    ]
+
+
+@compiles
+@pytest.mark.parametrize("name", ["RotationalAdamW", "AdamSRT", "KAdam"])
+def test_torch_compile_takes_over_where_inductors_own_interface_fails(name, fresh_programs, monkeypatch):
+    monkeypatch.setattr(compiled, "_by_inductor", broken)
+    with pytest.warns(
+        UserWarning, match=r"inductor of torch .*this interface has changed\): torch.compile is"
+    ) as caught:
+        results = trained_with_two_kinds(name)
+    assert len([w for w in caught if "compile=True" in str(w.message)]) == 1
+    assert forms() == {"torch.compile"}
+    for found, expected in zip(results, expected_of_two_kinds(name), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["RotationalAdamW", "AdamSRT", "KAdam", "Rotational"])
+def test_eager_steps_take_over_where_torch_compile_fails_too(name, fresh_programs, monkeypatch):
+    monkeypatch.setattr(compiled, "_by_inductor", broken)
+    monkeypatch.setattr(compiled, "_by_torch_compile", lambda flat: broken)
+    with pytest.warns(UserWarning) as caught:
+        results = trained_with_two_kinds(name)
+    messages = [str(w.message) for w in caught if "compile=True" in str(w.message)]
+    assert len(messages) == 2
+    assert "torch.compile is used instead" in messages[0]
+    assert "taken eagerly instead; pass compile=False" in messages[1]
+    assert forms() == {"eager"}
+    for found, expected in zip(results, expected_of_two_kinds(name), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@compiles
+def test_a_missing_internal_is_survived(fresh_programs, monkeypatch):
+    import torch._inductor.compile_fx as internals
+
+    monkeypatch.delattr(internals, "compile_fx_inner")
+    with pytest.warns(UserWarning, match="ImportError"):
+        found = trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], True)
+    torch.testing.assert_close(found, trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], False))
+
+
+@compiles
+def test_a_cache_that_counts_only_inside_torch_compile_is_done_without(fresh_programs, monkeypatch):
+    """torch 2.6 with a warm cache."""
+    import torch._inductor.compile_fx as internals
+    import torch._inductor.config as config
+
+    compile_fx = internals.compile_fx
+
+    def counting(*args, **options):
+        if config.fx_graph_cache:
+            raise RuntimeError("Cannot increment inductor_fx_remote_cache_hit outside of a MetricsContext")
+        return compile_fx(*args, **options)
+
+    monkeypatch.setattr(internals, "compile_fx", counting)
+    trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], True)
+    assert forms() == {"inductor"}
+
+
+@compiles
+def test_a_program_that_refuses_its_inputs_is_replaced_before_anything_is_written(fresh_programs):
+    expected = trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], False)
+    trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], True)
+    (program,) = compiled.PROGRAMS.values()
+
+    def refusing(tensors):
+        tensors.clear()
+        raise AssertionError("expected size 8==8, stride 9==33 at dim=0")
+
+    program._program = refusing
+    with pytest.warns(UserWarning, match="expected size 8==8"):
+        found = trained(MAKERS["RotationalAdamW"], LAYOUTS["square"], True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+
+
 @compiles
 def test_sizes_share_a_program():
     counts = set()
     for shape in ((16, 16), (16, 32), (32, 16), (3, 4, 5), (2053, 7), (7, 1031)):
         trained(MAKERS["RotationalAdamW"], lambda shape=shape: torch.randn(shape), True)
-        counts.add(len(PROGRAMS))
+        counts.add(len(compiled.PROGRAMS))
     assert len(counts) == 1
 
 

@@ -140,6 +140,38 @@ def test_a_misspelt_option_is_an_error_that_names_the_one_that_is_meant(row, key
         row.make([w], learning_rate=1.0)
 
 
+@every_optimizer
+def test_keys_that_others_keep_in_groups_pass_and_stay(row):
+    notes = {"lr_scale": 0.5, "label": "head", "max_momentum": 0.95, "base_lr": 1e-4, "layer": 3, "fused": None}
+    net = model()
+    optimizer = row.make([{"params": list(net.parameters()), **notes}])
+    train(net, optimizer, 1)
+    other = row.make([{"params": list(net.parameters()), "label": "other"}])
+    other.load_state_dict(optimizer.state_dict())
+    for key in notes.keys() - {"fused"}:
+        assert other.param_groups[0][key] == notes[key]
+
+
+@every_own
+@pytest.mark.parametrize(("option", "value"), [("amsgrad", True), ("maximize", True), ("dampening", 0.1)])
+def test_an_option_of_torchs_that_would_change_the_step_is_an_error(row, option, value):
+    with pytest.raises(ValueError, match=rf"has no option '{option}', and the group sets {option}={value}: remove it"):
+        row.make([{"params": [nn.Parameter(torch.ones(2, 2))], option: value}])
+
+
+@every_optimizer
+@pytest.mark.parametrize("lr", [-0.1, float("nan"), torch.tensor(-0.1)])
+def test_a_bad_learning_rate_in_the_middle_of_a_run_is_a_clear_error_that_changes_nothing(row, lr):
+    net = model()
+    optimizer = row.make(net.parameters())
+    train(net, optimizer, 1)
+    before = weights(net)
+    optimizer.param_groups[0]["lr"] = lr
+    with pytest.raises(ValueError, match=r"lr=(-0\.1|nan).* must be a finite number, 0 or above: check the scheduler"):
+        optimizer.step()
+    assert same(before, weights(net))
+
+
 @every_own
 @pytest.mark.parametrize(
     ("option", "value"),
@@ -241,6 +273,19 @@ def test_the_learning_rate_may_be_a_tensor(row):
         results.append(weights(net))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@every_optimizer
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_the_learning_rate_may_be_a_tensor_with_one_element_and_dimensions(row, shape):
+    results = []
+    for lr in (torch.tensor(1e-3, dtype=torch.float64), torch.full(shape, 1e-3, dtype=torch.float64)):
+        net = model(torch.float64)
+        optimizer = row.make(net.parameters(), lr=1e-3)
+        optimizer.param_groups[0]["lr"] = lr
+        train(net, optimizer, 3)
+        results.append(weights(net))
+    assert same(*results)
 
 
 @every_optimizer
@@ -424,3 +469,39 @@ def test_low_precision_weights_that_would_lose_their_updates_give_one_warning(ro
         warnings.simplefilter("always")
         train(net, optimizer, 3)
     assert sum("stochastic_rounding=True" in str(w.message) for w in caught) == 1
+
+
+@every_optimizer
+def test_channels_last_and_contiguous_training_differ_only_by_the_order_of_sums(row):
+    """In float32 the two drift apart; in float64 what is left after 30 steps is rounding."""
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 5)
+        )
+        net = net.double().to(memory_format=layout)
+        optimizer = row.make(net.parameters())
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(30):
+            x = torch.randn(8, 3, 6, 6, generator=generator, dtype=torch.float64).to(memory_format=layout)
+            optimizer.zero_grad()
+            (net(x) - x.mean(dim=(2, 3)).sum(1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+        results.append([p.detach().clone().contiguous() for p in net.parameters()])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+@every_optimizer
+def test_a_gradient_that_is_not_a_number_shows_in_the_weights(row):
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(4, 8))
+    optimizer = row.make([p])
+    for step in range(4):
+        p.grad = torch.randn(4, 8)
+        if step == 1:
+            p.grad[2] = float("nan")
+        optimizer.step()
+    assert p[2].isnan().any()
+    assert p[[0, 1, 3]].isfinite().all()

@@ -92,3 +92,26 @@ def test_moments_lie_in_memory_as_the_weights_do():
 def test_a_bad_value_is_an_error_that_quotes_it(options, message):
     with pytest.raises(ValueError, match=message):
         KAdam([nn.Parameter(torch.ones(2, 2))], **options)
+
+
+def test_a_scheduler_that_cycles_beta1_is_told_that_a_list_of_pairs_has_none():
+    w = nn.Parameter(torch.ones(2, 2))
+    for pairs in (PAIRS[:2], PAIRS):
+        optimizer = KAdam([w], k=len(pairs), betas=pairs)
+        with pytest.raises(ValueError, match="must support momentum or beta1"):
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=5)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=5, cycle_momentum=False)
+        w.grad = torch.ones(2, 2)
+        optimizer.step()
+        scheduler.step()
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+        assert optimizer.param_groups[1]["betas"] == pairs
+
+
+def test_betas_that_a_scheduler_has_mixed_are_an_error_that_says_what_to_do():
+    w = nn.Parameter(torch.ones(2, 2))
+    optimizer = KAdam([w])
+    optimizer.param_groups[0]["betas"] = (0.95, (0.9, 0.99))
+    w.grad = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"mixes a number and a pair.*cycle_momentum=False"):
+        optimizer.step()

@@ -1,0 +1,106 @@
+"""Saved states: what fits loads, and what does not is refused with a sentence before anything is changed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+from gyroscope.optim import AdamS, KAdam, Lion, RotationalAdamW, RotationalSGD
+from tests.optim.catalogue import every_optimizer, every_own
+
+
+def trained(make, shapes=((4, 6), (6,)), seed=0):
+    torch.manual_seed(seed)
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    optimizer = make(params)
+    for _ in range(2):
+        for p in params:
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    return params, optimizer
+
+
+@every_optimizer
+def test_another_number_of_groups_says_which_and_how_to_load_by_name(row):
+    params, optimizer = trained(row.make)
+    other = row.make([{"params": [p]} for p in params])
+    message = r"saved state has 1 parameter groups \(of 2 parameters\) .* has 2 \(of 1, 1\).*set_optimizer_state_dict"
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(optimizer.state_dict())
+
+
+@every_optimizer
+def test_another_number_of_parameters_says_in_which_group(row):
+    params, optimizer = trained(lambda params: row.make([{"params": params[:1]}, {"params": params[1:]}]))
+    extra = nn.Parameter(torch.ones(3))
+    other = row.make([{"params": params[:1]}, {"params": [*params[1:], extra]}])
+    with pytest.raises(ValueError, match=r"group 1 of the saved state has 1 parameters and group 1 of this .* has 2"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+@every_own
+def test_a_transposed_state_is_refused_and_nothing_is_changed(row):
+    _, optimizer = trained(row.make, ((6, 4),))
+    params, other = trained(row.make, ((4, 6),), seed=1)
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(ValueError, match=r"of parameter 0 has shape \(.*\) in the saved state and \(.*\) in this"):
+        other.load_state_dict(optimizer.state_dict())
+    after = other.state_dict()
+    for key, value in before["state"][0].items():
+        assert torch.equal(after["state"][0][key], value)
+    params[0].grad = torch.ones(4, 6)
+    other.step()
+
+
+@pytest.mark.parametrize(
+    ("made_by", "loaded_into", "missing"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), RotationalAdamW, "exp_avg"),
+        (lambda p: Lion(p), RotationalAdamW, "exp_avg_sq"),
+        (lambda p: RotationalAdamW(p), lambda p: RotationalSGD(p, lr=0.1), "momentum_buffer"),
+    ],
+)
+def test_the_state_of_another_rule_is_refused(made_by, loaded_into, missing):
+    params, optimizer = trained(made_by)
+    message = rf"parameter 0, of shape \(4, 6\), has no '{missing}', only .*another optimizer made it"
+    with pytest.raises(ValueError, match=message):
+        loaded_into(params).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("loaded_into", [AdamS, KAdam])
+def test_adams_second_moment_per_entry_is_not_taken_for_another(loaded_into):
+    params, optimizer = trained(lambda p: torch.optim.Adam(p))
+    with pytest.raises(ValueError, match=r"'exp_avg.*' of parameter 0 has shape"):
+        loaded_into(params).load_state_dict(optimizer.state_dict())
+
+
+@every_own
+def test_a_state_loads_by_name_into_other_groups(row):
+    def made(reverse):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+        layers = [net[1], net[0]] if reverse else [net[0], net[1]]
+        optimizer = row.make([{"params": list(layer.parameters())} for layer in layers])
+        return net, optimizer
+
+    net, optimizer = made(reverse=False)
+    net(torch.ones(2, 5)).square().mean().backward()
+    optimizer.step()
+    other_net, other = made(reverse=True)
+    set_optimizer_state_dict(other_net, other, get_optimizer_state_dict(net, optimizer))
+    for p, q in zip(net.parameters(), other_net.parameters(), strict=True):
+        for key, value in optimizer.state[p].items():
+            assert torch.equal(other.state[q][key], value)
+
+
+@every_own
+def test_loaded_moments_lie_in_memory_as_the_weights_do(row):
+    params, optimizer = trained(row.make, ((4, 3, 5, 5),))
+    weight = nn.Parameter(params[0].detach().to(memory_format=torch.channels_last))
+    other = row.make([weight])
+    other.load_state_dict(optimizer.state_dict())
+    for value in other.state[weight].values():
+        if value.shape == weight.shape:
+            assert value.stride() == weight.stride()
