@@ -161,7 +161,7 @@ def test_torch_compile_takes_over_where_inductors_own_interface_fails(name, fres
 def test_eager_steps_take_over_where_torch_compile_fails_too(name, fresh_programs, monkeypatch):
     monkeypatch.setattr(compiled, "_by_inductor", broken)
     monkeypatch.setattr(compiled, "_by_torch_compile", lambda flat: broken)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="compile=True") as caught:
         results = trained_with_two_kinds(name)
     messages = [str(w.message) for w in caught if "compile=True" in str(w.message)]
     assert len(messages) == 2
