@@ -1,15 +1,24 @@
-"""Text that is on every machine: the source of Python's own standard library, character by character."""
+"""Text tasks: characters as numbers, a fixed split, random pieces to train on."""
 
 import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gyroscope.lab.tasks.files import DataError, read
 
+# The last tenth of a text, as nanoGPT splits it.
+VALIDATION_SHARE = 0.1
+# Characters that a text must have to be split and learnt from.
+FEWEST = 1000
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """A text as numbers of characters, and how many different characters there are."""
@@ -22,6 +31,27 @@ class Corpus:
         first = torch.randint(len(self.ids) - context, (size, 1), generator=generator)
         places = first + torch.arange(context)
         return self.ids[places], self.ids[places + 1]
+
+    def split(self) -> tuple["Corpus", "Corpus"]:
+        """The part to learn from, and the last tenth to validate on."""
+        first = round((1 - VALIDATION_SHARE) * len(self.ids))
+        return Corpus(self.ids[:first], self.alphabet), Corpus(self.ids[first:], self.alphabet)
+
+
+def load_text(name: str) -> Corpus:
+    """`stdlib`, or `text:<file>` for a file in UTF-8, compressed or not."""
+    if name == "stdlib":
+        return standard_library()
+    path = Path(name.removeprefix("text:"))
+    if not path.is_file():
+        raise DataError(f"no file {str(path)!r}: name a text in UTF-8 by text:<file>")
+    try:
+        text = read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{str(path)!r} is not UTF-8 ({error}): convert it first") from None
+    if len(text) < FEWEST:
+        raise DataError(f"{str(path)!r} has {len(text)} characters: a text of at least {FEWEST:,} is needed")
+    return _numbered(text)
 
 
 @cache
@@ -38,8 +68,12 @@ def standard_library() -> Corpus:
     files = sorted(Path(folder).glob("*.py"))
     source = "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
     if not source:
-        raise ValueError(f"no source of the standard library in {folder!r}: install it as .py files")
-    codes = np.frombuffer(source.encode("utf-32-le"), dtype=np.uint32)
+        raise DataError(f"no source of the standard library in {folder!r}: install it as .py files, or use text:<file>")
+    return _numbered(source)
+
+
+def _numbered(text: str) -> Corpus:
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     present = np.bincount(codes) > 0
     numbers = np.cumsum(present) - 1  # of each code among those that occur
     return Corpus(torch.from_numpy(numbers[codes]), int(present.sum()))

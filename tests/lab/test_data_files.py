@@ -1,0 +1,156 @@
+"""Data sets in their official formats: read as published, and refused with the file's name where they are damaged."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from gyroscope.lab.tasks.files import DataError, read_cifar, read_idx
+from gyroscope.lab.tasks.images import Images, augmented, load_images
+from gyroscope.lab.tasks.text import load_text
+
+
+def idx(array):
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return header + array.tobytes()
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A small MNIST in a folder, one half of it compressed."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for part, count in (("train", 20), ("t10k", 10)):
+        images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = rng.integers(0, 10, count, dtype=np.uint8)
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return tmp_path
+
+
+def cifar_bytes(count, labels, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    records = rng.integers(0, 256, (count, labels + 3072), dtype=np.uint8)
+    records[:, :labels] = rng.integers(0, classes, (count, labels))
+    return records
+
+
+def test_idx_files_are_read_compressed_or_not(mnist):
+    task = load_images("mnist", mnist)
+    assert task.train.pixels.shape == (20, 1, 28, 28)
+    assert task.test.labels.shape == (10,)
+    assert task.train.pixels.mean().abs() < 1e-5
+    assert task.train.pixels.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_truncated_idx_file_is_named(mnist):
+    path = mnist / "mnist" / "train-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte' has 27 bytes where its header asks for 28"):
+        load_images("mnist", mnist)
+
+
+def test_a_truncated_archive_is_named(mnist):
+    path = mnist / "mnist" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz' is damaged"):
+        load_images("mnist", mnist)
+
+
+def test_a_file_that_is_not_the_published_one_is_refused(mnist):
+    (mnist / "mnist").rename(mnist / "fashion-mnist")
+    with pytest.raises(DataError, match="not the published file"):
+        load_images("fashion-mnist", mnist)
+
+
+def test_cifar_records_are_label_and_channels(tmp_path):
+    records = cifar_bytes(7, 1, 10)
+    path = tmp_path / "data_batch_1.bin"
+    path.write_bytes(records.tobytes())
+    images, labels = read_cifar(path, 1, 10)
+    assert np.array_equal(labels, records[:, 0])
+    assert images[3, 1, 2, 5] == records[3, 1 + 1024 + 2 * 32 + 5]
+
+
+def test_cifar100_takes_the_fine_label(tmp_path):
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    for name in ("train.bin", "test.bin"):
+        (folder / name).write_bytes(cifar_bytes(4, 2, 20).tobytes())
+    task = load_images("cifar100", tmp_path)
+    assert task.classes == 100
+    assert task.train.labels.tolist() == cifar_bytes(4, 2, 20)[:, 1].tolist()
+
+
+def test_a_cut_record_and_a_wrong_label_are_errors(tmp_path):
+    path = tmp_path / "test_batch.bin"
+    path.write_bytes(cifar_bytes(2, 1, 10).tobytes()[:-1])
+    with pytest.raises(DataError, match=r"test_batch.bin' has 6,145 bytes, not a multiple of a record's 3,073"):
+        read_cifar(path, 1, 10)
+    path.write_bytes(np.full(3073, 17, dtype=np.uint8).tobytes())
+    with pytest.raises(DataError, match="a label 17 where classes go to 9"):
+        read_cifar(path, 1, 10)
+
+
+def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("GYROSCOPE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=rf"{tmp_path}.*dataset-fashion-mnist.*--data-root or GYROSCOPE_DATA"):
+        load_images("fashion-mnist")
+
+
+def test_shrinking_averages_squares_of_pixels(mnist):
+    whole = load_images("mnist", mnist)
+    half = load_images("mnist", mnist, shrink=2)
+    assert half.train.pixels.shape == (20, 1, 14, 14)
+    pooled = torch.nn.functional.avg_pool2d(whole.train.pixels, 2)
+    correlation = torch.corrcoef(torch.stack([pooled.flatten(), half.train.pixels.flatten()]))[0, 1]
+    assert correlation > 0.9999
+    with pytest.raises(ValueError, match="shrink=3 does not divide images of 28×28"):
+        load_images("mnist", mnist, shrink=3)
+
+
+def test_augmentation_crops_and_flips_each_image_by_itself():
+    pixels = torch.arange(2.0 * 1 * 6 * 6).view(2, 1, 6, 6) + 1
+    images = Images(pixels, torch.tensor([0, 1]))
+    crops = {
+        augmented(images, True, torch.Generator().manual_seed(seed)).pixels[0].numpy().tobytes() for seed in range(200)
+    }
+    padded = torch.nn.functional.pad(pixels[0], (4,) * 4)
+    expected = set()
+    for top in range(9):
+        for left in range(9):
+            crop = padded[:, top : top + 6, left : left + 6].contiguous()
+            expected |= {crop.numpy().tobytes(), crop.flip(2).contiguous().numpy().tobytes()}
+    assert crops <= expected
+    assert len(crops) > 80
+    again = augmented(images, True, torch.Generator().manual_seed(7)).pixels
+    assert torch.equal(again, augmented(images, True, torch.Generator().manual_seed(7)).pixels)
+
+
+def test_a_text_is_split_once_and_its_windows_are_shifted_by_one(tmp_path):
+    path = tmp_path / "poem.txt"
+    path.write_text("abcdé" * 400, encoding="utf-8")
+    corpus = load_text(f"text:{path}")
+    train, validation = corpus.split()
+    assert corpus.alphabet == 5
+    assert (len(train.ids), len(validation.ids)) == (1800, 200)
+    tokens, following = train.batch(3, 16, torch.Generator().manual_seed(0))
+    assert torch.equal(tokens[:, 1:], following[:, :-1])
+
+
+def test_texts_that_cannot_be_read_are_errors(tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        load_text(f"text:{tmp_path / 'none.txt'}")
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"\xe9" * 2000)
+    with pytest.raises(DataError, match="is not UTF-8"):
+        load_text(f"text:{path}")
+
+
+def test_header_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"\x00\x00\x0d\x01\x00\x00\x00\x01\x00")
+    with pytest.raises(DataError, match="not an IDX file"):
+        read_idx(path, 1)
