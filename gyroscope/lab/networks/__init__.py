@@ -1,0 +1,1 @@
+"""Networks to train: small files, standard shapes, a normalisation of choice."""

@@ -1,0 +1,82 @@
+"""Transformer-S: a small encoder–decoder (Vaswani et al. 2017), norms before each layer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from gyroscope.lab.networks.attention import Attention, Block, FeedForward
+
+
+@dataclass(frozen=True)
+class TransformerShape:
+    """The size of an encoder–decoder. `paper()` is fairseq's setting for IWSLT'14, RE's Transformer-S."""
+
+    vocabulary: int
+    context: int = 64
+    layers: int = 2
+    heads: int = 4
+    width: int = 128
+
+    @classmethod
+    def paper(cls, vocabulary: int = 10_000) -> "TransformerShape":
+        """Six layers of width 512 on each side, four heads."""
+        return cls(vocabulary, context=1024, layers=6, heads=4, width=512)
+
+
+class DecoderBlock(nn.Module):
+    """Causal attention, attention to the encoder's output, and a feed-forward network, each around a skip."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal=True)
+        self.norm2 = nn.LayerNorm(width)
+        self.crossing = Attention(width, heads, crossing=True)
+        self.norm3 = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, 4 * width)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """(batch, length, width) and the encoder's (batch, source length, width) -> (batch, length, width)."""
+        x = x + self.attention(self.norm1(x))
+        x = x + self.crossing(self.norm2(x), memory)
+        y: Tensor = x + self.feed_forward(self.norm3(x))
+        return y
+
+
+class EncoderDecoder(nn.Module):
+    """A source sequence and the beginning of a target in, logits of each next target token out."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        super().__init__()
+        self.token = nn.Embedding(shape.vocabulary, shape.width)
+        self.position = nn.Embedding(shape.context, shape.width)
+        self.encoder = nn.Sequential(*(Block(shape.width, shape.heads) for _ in range(shape.layers)))
+        self.encoder_norm = nn.LayerNorm(shape.width)
+        self.decoder = nn.ModuleList(DecoderBlock(shape.width, shape.heads) for _ in range(shape.layers))
+        self.decoder_norm = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.head.weight = self.token.weight
+        # Tied to the output layer, embeddings of unit variance would give logits of size sqrt(width).
+        nn.init.normal_(self.token.weight, std=shape.width**-0.5)
+        nn.init.normal_(self.position.weight, std=shape.width**-0.5)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        embedded: Tensor = self.token(tokens) + self.position(positions)
+        return embedded
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """(batch, source length), (batch, length) -> logits (batch, length, vocabulary)."""
+        memory = self.encoder_norm(self.encoder(self._embedded(source)))
+        x = self._embedded(target)
+        for block in self.decoder:
+            x = block(x, memory)
+        logits: Tensor = self.head(self.decoder_norm(x))
+        return logits
+
+    def loss(self, source: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy of each target token given the source and the tokens before it, in nats."""
+        logits = self(source, target[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())

@@ -1,0 +1,95 @@
+"""Networks have the published numbers of parameters, and every normalisation runs."""
+
+import pytest
+import torch
+
+from gyroscope.lab.networks.gpt import GPT, GPTShape
+from gyroscope.lab.networks.registry import IMAGE_NETWORKS, image_network, text_network
+from gyroscope.lab.networks.resnet import resnet18, resnet20
+from gyroscope.lab.networks.transformer import EncoderDecoder, TransformerShape
+from gyroscope.lab.networks.vgg import VGG
+from gyroscope.lab.networks.vit import ViT, ViTShape
+
+GPT2 = GPTShape(50_257, context=1024, layers=12, heads=12, width=768, bias=True)
+GPT_30M = GPTShape(50_304, context=1024, layers=6, heads=6, width=384)
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        (lambda: resnet20(3, 10), 269_722),  # He et al. 2016, Table 6: 0.27M
+        (lambda: resnet18(3, 10), 11_173_962),  # 11.2M
+        (lambda: VGG(3, 10, 16), 14_728_266),  # 14.7M with one linear layer
+        (lambda: VGG(3, 10, 13), 9_416_010),
+        (lambda: ViT(ViTShape.deit_tiny()), 5_717_416),  # Touvron et al. 2021: 5.7M
+        (lambda: GPT(GPT2), 124_439_808),  # GPT-2 small: 124M
+        (lambda: GPT(GPT_30M), 30_331_776),  # CT Appendix H: 30M
+    ],
+    ids=["resnet20", "resnet18", "vgg16", "vgg13", "deit-tiny", "gpt2", "gpt-30m"],
+)
+def test_the_number_of_parameters_is_the_published_one(make, parameters):
+    with torch.device("meta"):
+        assert count(make()) == parameters
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])
+@pytest.mark.parametrize("name", ["cnn:width=8", "resnet20"])
+def test_every_normalisation_trains(name, norm):
+    torch.manual_seed(0)
+    model = image_network(name, (3, 16, 16), 10, norm)
+    loss = model(torch.randn(4, 3, 16, 16)).logsumexp(1).mean()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", list(IMAGE_NETWORKS))
+def test_every_image_network_takes_halved_cifar(name):
+    torch.manual_seed(0)
+    model = image_network(name, (3, 16, 16), 7)
+    assert model(torch.randn(2, 3, 16, 16)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_gpt_sees_no_future(qk_norm):
+    torch.manual_seed(0)
+    model = GPT(GPTShape(11, context=8, layers=2, heads=2, width=16, qk_norm=qk_norm)).eval()
+    tokens = torch.randint(11, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5] = (changed[0, 5] + 1) % 11
+    before = model(tokens)
+    after = model(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(before[:, 5:], after[:, 5:])
+
+
+def test_gpt_starts_at_the_loss_of_a_uniform_guess():
+    torch.manual_seed(0)
+    model = GPT(GPTShape(65))
+    tokens = torch.randint(65, (4, 64))
+    assert model.loss(tokens, tokens.roll(-1, 1)).item() == pytest.approx(torch.log(torch.tensor(65.0)).item(), abs=0.1)
+
+
+def test_the_encoder_decoder_uses_its_source_and_sees_no_future_of_its_target():
+    torch.manual_seed(0)
+    model = EncoderDecoder(TransformerShape(11, context=8, layers=1, heads=2, width=16)).eval()
+    source = torch.randint(11, (1, 6))
+    target = torch.randint(11, (1, 8))
+    logits = model(source, target)
+    later = target.clone()
+    later[0, 6] = (later[0, 6] + 1) % 11
+    assert torch.equal(logits[:, :6], model(source, later)[:, :6])
+    assert not torch.equal(logits, model((source + 1) % 11, target))
+
+
+def test_an_unknown_network_or_option_is_named_with_what_there_is():
+    with pytest.raises(ValueError, match="did you mean 'resnet20'"):
+        image_network("resnet21", (3, 32, 32), 10)
+    with pytest.raises(ValueError, match=r"unknown option 'depth'.*layers"):
+        text_network("gpt:depth=3", 65)
+    with pytest.raises(ValueError, match="'layers' is not of that form"):
+        text_network("gpt:layers", 65)
