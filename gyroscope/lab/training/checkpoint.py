@@ -1,0 +1,50 @@
+"""Checkpoints: everything that a run needs to go on bit for bit, written whole or not at all."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Checkpoints that a run keeps: the newest, and one before it in case the newest is of a diverged run.
+KEPT = 2
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint of `step` beside the others, and remove all but the newest `KEPT`.
+
+    The file appears under its name only when all of it is on disk: a crash or a full disk leaves the older ones.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{step:09d}.pt"
+    partial = folder / f".{secrets.token_hex(8)}.part"
+    try:
+        with open(partial, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except (OSError, RuntimeError) as error:
+        # torch reports a full disk as a RuntimeError of its own zip writer.
+        with suppress(OSError):
+            partial.unlink()
+        raise ValueError(f"cannot write the checkpoint {str(target)!r}: {error}") from None
+    for old in paths(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return target
+
+
+def paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(folder.glob("step-*.pt"))
+
+
+def load_newest(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; None where there is none. Only tensors and plain values are unpickled."""
+    for path in reversed(paths(folder)):
+        with suppress(Exception):  # damaged: the one before it is as good
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+            return state
+    return None

@@ -1,0 +1,103 @@
+"""What a training run is: one frozen dataclass, from Python or from the command line."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from gyroscope._checks import check_count, check_non_negative
+from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
+
+Precision = Literal["float32", "bf16"]
+SCHEDULES = ("constant", "linear", "cosine", "step", "inverse_sqrt")
+# Shares of the run after which the step schedule divides lr by 10 (He et al. 2016, section 4.2).
+STEP_MILESTONES = (0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Arguments:
+        task: digits, stdlib, fashion-mnist, mnist, cifar10, cifar100 or text:<file>.
+        model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
+        optimizer: a name of `gyroscope train --help`.
+        lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
+        epochs, steps: the length; exactly one of them.
+        schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
+        warmup: of the same unit as the length, and part of it.
+        batch_size: samples of one forward pass; `accumulate` passes make one step.
+        clip: largest norm of the whole gradient; None: no clipping.
+        norm: normalisation of a convolutional network.
+        shrink: averages squares of so many pixels; 2 costs a quarter on a CPU.
+        augment: pad-4 crop and flip of images.
+        evaluations: times that the validation set is used, evenly over the run.
+        track: measure rotation while training.
+    """
+
+    task: str = "digits"
+    model: str = "cnn"
+    optimizer: str = "adamw"
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    schedule: str = "cosine"
+    warmup: float = 0
+    final: float = 0.0
+    batch_size: int = 128
+    accumulate: int = 1
+    clip: float | None = None
+    norm: str = "batch"
+    shrink: int = 1
+    augment: bool = False
+    precision: Precision = "float32"
+    compile: bool = False
+    seed: int = 0
+    evaluations: int = 10
+    track: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                f"epochs={self.epochs!r} and steps={self.steps!r}: give the length of the run in one of them"
+            )
+        for name in ("batch_size", "accumulate", "shrink", "evaluations"):
+            check_count(name, getattr(self, name), at_least=1)
+        check_non_negative("warmup", self.warmup)
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r} is unknown: choose one of {', '.join(SCHEDULES)}")
+        if self.precision not in ("float32", "bf16"):
+            raise ValueError(f"precision={self.precision!r} is unknown: choose float32 or bf16")
+        if self.clip is not None:
+            check_non_negative("clip", self.clip)
+
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps of the run."""
+        return self.steps if self.steps is not None else max(round((self.epochs or 0) * steps_per_epoch), 1)
+
+    def multiplier(self, steps_per_epoch: int) -> Schedule:
+        """The schedule, a function of the step."""
+        steps = self.num_steps(steps_per_epoch)
+        warmup = min(round(self.warmup * (1 if self.steps is not None else steps_per_epoch)), steps)
+        if self.schedule == "constant":
+            return constant(steps, warmup)
+        if self.schedule == "inverse_sqrt":
+            return inverse_sqrt(steps, warmup)
+        if self.schedule == "step":
+            return step(steps, [round(share * steps) for share in STEP_MILESTONES], 0.1, warmup)
+        return (linear if self.schedule == "linear" else cosine)(steps, warmup, self.final)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
+        """The config of a file; a ValueError names a setting that there is not."""
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise ValueError(f"unknown setting {name!r}; those of a training run are {', '.join(sorted(known))}")
+        betas = values.get("betas")
+        return cls(**{**values, "betas": None if betas is None else tuple(betas)})

@@ -1,0 +1,142 @@
+"""A task and a network as the loop sees them: losses of numbered batches, and scores on data held out.
+
+Randomness depends on (seed, step) alone: a resumed run draws the batches that an uninterrupted one would have drawn.
+"""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from gyroscope.lab.networks.registry import image_network, text_network
+from gyroscope.lab.tasks.images import Images, augmented, load_images
+from gyroscope.lab.tasks.text import load_text
+from gyroscope.lab.training.config import TrainConfig
+
+# Windows of a text on which a model is validated, without overlap: of tiny Shakespeare the whole last tenth.
+VALIDATION_WINDOWS = 2000
+# Images or windows that are evaluated at once.
+EVALUATION_SIZE = 500
+
+
+class Problem(ABC):
+    """What is trained: a model, its loss on the batch of a number, and its scores on data held out."""
+
+    model: nn.Module
+    batches_per_epoch: int
+
+    @abstractmethod
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss on training batch `number`, counted from the start of the run, and scores of that batch."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Scores on data held out, in evaluation mode."""
+
+
+def make_problem(config: TrainConfig, data_root: Path | None, device: torch.device) -> Problem:
+    """The problem of a config. The network's initial weights depend on the seed alone."""
+    torch.manual_seed(config.seed)
+    if config.task == "stdlib" or config.task.startswith("text:"):
+        return TextProblem(config, device)
+    return ImageProblem(config, data_root, device)
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    """A generator for this combination of numbers: Python's hash of integers is the same in every process."""
+    return torch.Generator().manual_seed(hash(numbers) % 2**63)
+
+
+@final
+class ImageProblem(Problem):
+    """Images to classes."""
+
+    def __init__(self, config: TrainConfig, data_root: Path | None, device: torch.device) -> None:
+        self.task = load_images(config.task, data_root, config.shrink)
+        self.model = image_network(config.model, self.task.shape, self.task.classes, config.norm).to(device)
+        self.config = config
+        self.device = device
+        self.batches_per_epoch = len(self.task.train) // config.batch_size
+        if not self.batches_per_epoch:
+            raise ValueError(
+                f"batch_size={config.batch_size} is more than the {len(self.task.train):,} images of {config.task}"
+            )
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def batch(self, number: int) -> Images:
+        """Training batch `number`: each epoch has every image once, but for those that fill no batch."""
+        epoch, place = divmod(number, self.batches_per_epoch)
+        if epoch != self._epoch:
+            self._order = torch.randperm(len(self.task.train), generator=_generator(self.config.seed, epoch))
+            self._epoch = epoch
+        size = self.config.batch_size
+        chosen = self._order[place * size : (place + 1) * size]
+        images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
+        if self.config.augment:
+            images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1))
+        return images.to(self.device)
+
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy, and the share of images classified rightly."""
+        batch = self.batch(number)
+        logits = model(batch.pixels)
+        accuracy = (logits.detach().argmax(1) == batch.labels).float().mean()
+        return F.cross_entropy(logits, batch.labels), {"accuracy": accuracy}
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Cross-entropy and accuracy on the test set."""
+        model.eval()
+        loss = 0.0
+        right = 0.0
+        test = self.task.test
+        for start in range(0, len(test), EVALUATION_SIZE):
+            part = slice(start, start + EVALUATION_SIZE)
+            labels = test.labels[part].to(self.device)
+            logits = model(test.pixels[part].to(self.device)).float()
+            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+            right += float((logits.argmax(1) == labels).sum())
+        model.train()
+        return {"validation_loss": loss / len(test), "validation_accuracy": right / len(test)}
+
+
+@final
+class TextProblem(Problem):
+    """Characters to the next character."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        corpus = load_text(config.task)
+        self.train, self.validation = corpus.split()
+        self.model = text_network(config.model, corpus.alphabet).to(device)
+        self.config = config
+        self.device = device
+        self.context = self.model.shape.context
+        self.batches_per_epoch = max(len(self.train.ids) // (config.batch_size * self.context), 1)
+
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of the next character."""
+        generator = _generator(self.config.seed, number)
+        tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
+        return self._loss(model, tokens, following), {}
+
+    def _loss(self, model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
+        logits = model(tokens.to(self.device))
+        return F.cross_entropy(logits.flatten(0, 1), following.to(self.device).flatten())
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Cross-entropy on windows spread evenly over the validation text."""
+        model.eval()
+        ids = self.validation.ids
+        last = len(ids) - self.context - 1
+        count = min(VALIDATION_WINDOWS, last // self.context + 1)
+        starts = torch.linspace(0, last, count).long()[:, None]
+        total = 0.0
+        for part in torch.split(starts + torch.arange(self.context), EVALUATION_SIZE):
+            total += float(self._loss(model, ids[part], ids[part + 1])) * len(part)
+        model.train()
+        return {"validation_loss": total / count}
