@@ -134,6 +134,65 @@ def demo(
     raise typer.Exit(demo(out, Console()))
 
 
+@app.command()
+def train(
+    task: Annotated[
+        str, typer.Option(help="digits, stdlib, fashion-mnist, mnist, cifar10, cifar100 or text:<file>")
+    ] = "digits",
+    model: Annotated[
+        str,
+        typer.Option(help="mlp, cnn, resnet20, resnet18, vgg13, vgg16, vit or gpt; options as gpt:layers=6,width=384"),
+    ] = "cnn",
+    optimizer: Annotated[str, typer.Option(help="adamw, sgd, rotational-adamw, lion, k-adam, …")] = "adamw",
+    lr: Annotated[float | None, numeric("peak learning rate")] = None,
+    weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
+    momentum: Annotated[float | None, numeric()] = None,
+    betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
+    epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
+    steps: Annotated[int | None, whole("the same in steps")] = None,
+    schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
+    warmup: Annotated[float, numeric("in the unit of the length, and part of it")] = 0.0,
+    final: Annotated[float, numeric("where linear and cosine end, as a share of lr")] = 0.0,
+    batch_size: Annotated[int, whole()] = 128,
+    accumulate: Annotated[int, whole("batches that make one step")] = 1,
+    clip: Annotated[float | None, numeric("largest norm of the whole gradient")] = None,
+    norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, of convolutional networks")] = "batch",
+    shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
+    augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
+    precision: Annotated[Literal["float32", "bf16"], typer.Option()] = "float32",
+    compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
+    seed: Annotated[int, whole()] = 0,
+    track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",
+    out: Annotated[Path, typer.Option("--out", help="folder of the run")] = Path("runs/train"),
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    device: Annotated[str, typer.Option(help="as torch names it")] = "cpu",
+) -> None:
+    """Train a network on a task with any optimizer, measured as it goes; killed or stopped, it can be resumed."""
+    given = dict(locals())
+
+    from gyroscope.lab.training.console import settings_of, train_in_terminal
+
+    config = settings_of(given)
+    raise typer.Exit(train_in_terminal(config, out, resume=resume, data_root=data_root, device=device))
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="a TOML file with [base], [grid] or [[list]], and seeds")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder of the trials; runs/<name of the file> otherwise")
+    ] = None,
+    jobs: Annotated[int, whole("trials at once")] = 1,
+    ray: Annotated[str | None, typer.Option(help="run on Ray: 'local', or the address of a cluster")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+) -> None:
+    """Train every combination of settings of a file; interrupted, it goes on where it was and repeats nothing."""
+    from gyroscope.lab.sweeps.console import sweep_in_terminal
+
+    raise typer.Exit(sweep_in_terminal(file, out or Path("runs") / file.stem, jobs=jobs, ray=ray, data_root=data_root))
+
+
 lab = typer.Typer(rich_markup_mode=None)
 app.add_typer(lab, name="lab")
 RESULTS = Annotated[Path, typer.Option("--out", help="folder of the results")]

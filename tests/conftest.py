@@ -30,6 +30,8 @@ MARKED = {
         "tests/lab/test_demo.py::*",
         "tests/lab/test_experiments.py::*",
         "tests/lab/test_random_walks.py::*",
+        "tests/lab/test_sweeps.py::test_a_*",
+        "tests/lab/test_training.py::test_a_run_*",
         "tests/measure/test_own_loop.py::*",
         "tests/measure/test_robustness.py::test_a_run_that_nobody_closed_*",
         "tests/measure/test_tracker.py::test_a_run_that_nobody_closes_*",

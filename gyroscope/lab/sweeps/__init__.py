@@ -1,0 +1,1 @@
+"""Sweeps: many training runs from one file, in processes of this machine or on Ray; and what they say together."""
