@@ -40,6 +40,7 @@ class KAdam(EngineOptimizer):
     weight_decay    λ, decoupled, or with `coupled` the L2 in the gradient
     compile         one program per kind of tensor
 
+    >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
     >>> optimizer = KAdam([w], lr=0.1)
     >>> w.grad = torch.tensor([2.0, -0.3])

@@ -295,8 +295,8 @@ def test_every_threshold_has_a_reason():
     names = [name for name in vars(thresholds) if name.isupper()]
     assert names
     for name in names:
-        after = text.split(f"\n{name} = ", 1)[1].split("\n", 1)[1]
-        assert after.startswith('"""'), name
+        before = text.split(f"\n{name} = ", 1)[0]
+        assert before.splitlines()[-1].startswith("# "), name
 
 
 holes = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e30, 1e-30, 5.0])

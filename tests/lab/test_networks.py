@@ -6,7 +6,7 @@ import torch
 from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.networks.registry import IMAGE_NETWORKS, image_network, text_network
 from gyroscope.lab.networks.resnet import resnet18, resnet20
-from gyroscope.lab.networks.transformer import EncoderDecoder, TransformerShape
+from gyroscope.lab.networks.transformer import EncoderDecoder, EncoderDecoderShape
 from gyroscope.lab.networks.vgg import VGG
 from gyroscope.lab.networks.vit import ViT, ViTShape
 
@@ -76,7 +76,7 @@ def test_gpt_starts_at_the_loss_of_a_uniform_guess():
 
 def test_the_encoder_decoder_uses_its_source_and_sees_no_future_of_its_target():
     torch.manual_seed(0)
-    model = EncoderDecoder(TransformerShape(11, context=8, layers=1, heads=2, width=16)).eval()
+    model = EncoderDecoder(EncoderDecoderShape(11, context=8, layers=1, heads=2, width=16)).eval()
     source = torch.randint(11, (1, 6))
     target = torch.randint(11, (1, 8))
     logits = model(source, target)

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Attention of x to itself, or to `memory`; with qk-norm each head's queries and keys have fixed length.
 
     Queries, keys and values of self-attention come from one matrix, as GPT-2 stores them.
@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
         return y
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a feed-forward network, each after a layer norm and around a skip."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, bias=bias)
-        self.attention = Attention(width, heads, causal=causal, bias=bias, qk_norm=qk_norm, dropout=dropout)
+        self.attention = MultiHeadAttention(width, heads, causal=causal, bias=bias, qk_norm=qk_norm, dropout=dropout)
         self.norm2 = nn.LayerNorm(width, bias=bias)
         self.feed_forward = FeedForward(width, 4 * width, bias, dropout)
         self.dropout = nn.Dropout(dropout)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gyroscope.lab.networks.attention import Block
+from gyroscope.lab.networks.attention import TransformerBlock
 
 # GPT-2's standard deviation of initial weights and embeddings.
 INIT_STD = 0.02
@@ -26,8 +26,10 @@ class GPTShape:
     qk_norm: bool = False
 
 
-def _block(shape: GPTShape) -> Block:
-    return Block(shape.width, shape.heads, causal=True, bias=shape.bias, qk_norm=shape.qk_norm, dropout=shape.dropout)
+def _block(shape: GPTShape) -> TransformerBlock:
+    return TransformerBlock(
+        shape.width, shape.heads, causal=True, bias=shape.bias, qk_norm=shape.qk_norm, dropout=shape.dropout
+    )
 
 
 class GPT(nn.Module):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gyroscope.lab.networks.attention import Attention, Block, FeedForward
+from gyroscope.lab.networks.attention import FeedForward, MultiHeadAttention, TransformerBlock
 
 
 @dataclass(frozen=True)
-class TransformerShape:
+class EncoderDecoderShape:
     """The size of an encoder–decoder. `paper()` is fairseq's setting for IWSLT'14, RE's Transformer-S."""
 
     vocabulary: int
@@ -20,7 +20,7 @@ class TransformerShape:
     width: int = 128
 
     @classmethod
-    def paper(cls, vocabulary: int = 10_000) -> "TransformerShape":
+    def paper(cls, vocabulary: int = 10_000) -> "EncoderDecoderShape":
         """Six layers of width 512 on each side, four heads."""
         return cls(vocabulary, context=1024, layers=6, heads=4, width=512)
 
@@ -31,9 +31,9 @@ class DecoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, causal=True)
+        self.attention = MultiHeadAttention(width, heads, causal=True)
         self.norm2 = nn.LayerNorm(width)
-        self.crossing = Attention(width, heads, crossing=True)
+        self.crossing = MultiHeadAttention(width, heads, crossing=True)
         self.norm3 = nn.LayerNorm(width)
         self.feed_forward = FeedForward(width, 4 * width)
 
@@ -48,11 +48,11 @@ class DecoderBlock(nn.Module):
 class EncoderDecoder(nn.Module):
     """A source sequence and the beginning of a target in, logits of each next target token out."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: EncoderDecoderShape) -> None:
         super().__init__()
         self.token = nn.Embedding(shape.vocabulary, shape.width)
         self.position = nn.Embedding(shape.context, shape.width)
-        self.encoder = nn.Sequential(*(Block(shape.width, shape.heads) for _ in range(shape.layers)))
+        self.encoder = nn.Sequential(*(TransformerBlock(shape.width, shape.heads) for _ in range(shape.layers)))
         self.encoder_norm = nn.LayerNorm(shape.width)
         self.decoder = nn.ModuleList(DecoderBlock(shape.width, shape.heads) for _ in range(shape.layers))
         self.decoder_norm = nn.LayerNorm(shape.width)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gyroscope.lab.networks.attention import Block
+from gyroscope.lab.networks.attention import TransformerBlock
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, shape.width))
         self.position = nn.Parameter(torch.zeros(1, count + 1, shape.width))
         self.blocks = nn.Sequential(
-            *(Block(shape.width, shape.heads, qk_norm=shape.qk_norm) for _ in range(shape.layers))
+            *(TransformerBlock(shape.width, shape.heads, qk_norm=shape.qk_norm) for _ in range(shape.layers))
         )
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)

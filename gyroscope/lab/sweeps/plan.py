@@ -15,7 +15,7 @@ MOST_TRIALS = 10_000
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """One run of a sweep: its settings, and those of them that differ between trials."""
 
     config: TrainConfig
@@ -33,7 +33,7 @@ class Trial:
 class Sweep:
     """Trials, and how they are compared: by `metric`, better if `higher_is_better`."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[SweepTrial, ...]
     metric: str
     higher_is_better: bool
 
@@ -81,7 +81,7 @@ def read_sweep(path: Path) -> Sweep:
     ]
     if not 0 < len(varied) <= MOST_TRIALS:
         raise ValueError(f"{str(path)!r} makes {len(varied):,} trials; a sweep has 1 to {MOST_TRIALS:,}")
-    trials = tuple(Trial(TrainConfig.from_dict({**data.get("base", {}), **each}), each) for each in varied)
+    trials = tuple(SweepTrial(TrainConfig.from_dict({**data.get("base", {}), **each}), each) for each in varied)
     metric = data.get("metric", "validation_loss")
     return Sweep(trials, metric, higher_is_better="accuracy" in metric)
 

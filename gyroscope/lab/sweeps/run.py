@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gyroscope._files import write_text
-from gyroscope.lab.sweeps.plan import Sweep, Trial
+from gyroscope.lab.sweeps.plan import Sweep, SweepTrial
 
 # Times that a trial is begun or resumed when its process dies: a machine that kills it every time will not change.
 ATTEMPTS = 3
@@ -21,13 +21,13 @@ POLL_SECONDS = 0.2
 class Outcome:
     """How a trial ended: its scores, or why it has none."""
 
-    trial: Trial
+    trial: SweepTrial
     path: Path
     scores: dict[str, float]
     problem: str = ""
 
 
-def outcome(trial: Trial, out: Path) -> Outcome | None:
+def outcome(trial: SweepTrial, out: Path) -> Outcome | None:
     """What a trial's folder says; None where it is not finished."""
     path = out / trial.name
     try:
@@ -46,7 +46,7 @@ def run_local(sweep: Sweep, out: Path, jobs: int, data_root: Path | None = None)
     """
     threads = max((os.cpu_count() or 1) // jobs, 1)
     waiting = [trial for trial in sweep.trials if outcome(trial, out) is None]
-    running: dict[subprocess.Popen[bytes], tuple[Trial, int]] = {}
+    running: dict[subprocess.Popen[bytes], tuple[SweepTrial, int]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -67,7 +67,7 @@ def run_local(sweep: Sweep, out: Path, jobs: int, data_root: Path | None = None)
             process.wait()
 
 
-def _start(trial: Trial, out: Path, threads: int, data_root: Path | None) -> "subprocess.Popen[bytes]":
+def _start(trial: SweepTrial, out: Path, threads: int, data_root: Path | None) -> "subprocess.Popen[bytes]":
     folder = out / trial.name
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "trial.json", json.dumps(trial.config.as_dict()))
@@ -83,7 +83,7 @@ def _start(trial: Trial, out: Path, threads: int, data_root: Path | None) -> "su
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-def _failed(trial: Trial, out: Path, code: int) -> Outcome:
+def _failed(trial: SweepTrial, out: Path, code: int) -> Outcome:
     """A row for a trial without a result, with the last line of its log."""
     folder = out / trial.name
     lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
