@@ -23,7 +23,7 @@ class TensorBoard:
             raise ValueError(f"where={where!r} must be a directory, or a SummaryWriter with add_scalar")
 
     def __call__(self, step: int, scalars: dict[str, float]) -> None:
-        """Write the numbers of one sample."""
+        """Write the numbers of one sample, or those that training logged at one step."""
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
 

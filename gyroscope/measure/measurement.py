@@ -217,6 +217,10 @@ class StepMeasurement:
         skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
         return HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
 
+    def skipped_steps(self) -> HostCopy | None:
+        """How many of the steps counted so far a GradScaler skipped; None where the host knows that it was none."""
+        return None if self._skipped is None else HostCopy(self._skipped)
+
     def remember_rates(self) -> None:
         """Add the rates of this step to the history that the next sample takes along."""
         groups = self.optimizer.param_groups

@@ -19,7 +19,9 @@ from gyroscope.measure.layers import Tracked
 from gyroscope.measure.optimizers import rule_or_none
 from gyroscope.measure.quantities import QUANTITIES
 from gyroscope.measure.sample_worker import RawSample, SampleProcessor
+from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import Sink, SinkWorker
+from gyroscope.measure.transfer import HostCopy
 from gyroscope.store import LayerInfo, Writer
 from gyroscope.store.writer import Status
 
@@ -91,8 +93,11 @@ class Recorder:
         self.final_note: Callable[[], str | None] = lambda: None
         """A sentence that is noted when the run ends, however it ends."""
         self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
-        self._processor = SampleProcessor(self.writer, self.indices, self._sinks, raw=raw, sink_layers=sink_layers)
-        self._worker: Worker[RawSample] = Worker(
+        self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
+        self._processor = SampleProcessor(
+            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers
+        )
+        self._worker: Worker[RawSample | None] = Worker(
             self._processor.process,
             name="gyroscope-samples",
             max_items=MAX_SAMPLES,
@@ -124,8 +129,16 @@ class Recorder:
         """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
         return self._worker.put(sample, size=sum(sent.num_bytes for sent in sample.sums), timeout=PATIENCE)
 
+    def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+        """Keep what training logged; it goes to the run with the next sample, or after a second."""
+        self.scalars.add(step, scalars, skipped)
+        # Without room it stays where it is, and no sample loses its place to it.
+        if self.scalars.is_due():
+            self._worker.put(None)
+
     def flush(self) -> None:
         """Wait until everything handed over can be read in the run."""
+        self._send_logged()
         self._worker.flush()
         self.writer.flush()
 
@@ -135,6 +148,7 @@ class Recorder:
             return
         self.closed = True
         atexit.unregister(self._at_exit)
+        self._send_logged()
         # In the order in which a sample travels: no stage may close before the one that feeds it.
         self._worker.close()
         for sink in self._sinks:
@@ -142,6 +156,10 @@ class Recorder:
         if (text := self.final_note()) is not None:
             self.writer.note(text)
         self.writer.close(status)
+
+    def _send_logged(self) -> None:
+        if self.scalars.waiting:
+            self._worker.put(None, always=True)
 
     def status_after(self, error: BaseException | None) -> Status:
         """How a run ended that an exception ended; an exit with code 0 is a regular end."""

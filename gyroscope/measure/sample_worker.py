@@ -19,6 +19,7 @@ from gyroscope.measure.measurement import LayerReading, RateHistory
 from gyroscope.measure.optimizers import GroupRule, StepContext
 from gyroscope.measure.prediction import GroupForecasts, LayerState
 from gyroscope.measure.quantities import VectorSums
+from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.measure.statistics import LayerPart, summarise
 from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
@@ -75,12 +76,14 @@ class SampleProcessor:
         store: Store,
         indices: Mapping[str, int],
         sinks: Sequence[SinkWorker],
+        scalars: ScalarLog,
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
     ) -> None:
         self.store = store
         self.indices = indices
         self.sinks = sinks
+        self.scalars = scalars
         self.raw = raw
         self.sink_layers = sink_layers
         self._forecasts = GroupForecasts()
@@ -90,9 +93,13 @@ class SampleProcessor:
         self._skipped = 0
         self._gap = False
 
-    def process(self, samples: list[RawSample]) -> None:
-        """Take one sample from its sums to the store and the sinks."""
+    def process(self, samples: list[RawSample | None]) -> None:
+        """Take what was logged, then one sample from its sums to the store and the sinks; None: only what was logged."""
         (sample,) = samples
+        if self.scalars.waiting:
+            self.scalars.store()
+        if sample is None:
+            return
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
         history = _without_skipped([*self._passed, *sample.history], int(skipped) - self._skipped, bool(found_inf))
         gap = self._gap or sample.gap

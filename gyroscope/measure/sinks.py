@@ -1,7 +1,7 @@
 """Where numbers go beside the run: TensorBoard, Weights & Biases or any function, each in a thread of its own."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -11,7 +11,7 @@ from gyroscope.measure.quantities import NAN, PLACE
 from gyroscope.store import STATISTICS, LayerSample
 
 Scalars = dict[str, float]
-# Called with the step and named numbers; may have `close()`.
+# Called with the step and named numbers, of a sample or logged by training; may have `close()`.
 Sink = Callable[[int, Scalars], object]
 
 # Samples that wait for a slow sink before some are left out.
@@ -94,7 +94,7 @@ class SinkWorker:
         self.name = getattr(sink, "__name__", type(sink).__name__)
         self.missed = 0
         self._failed = False
-        self._worker: Worker[tuple[int, Scalars]] = Worker(
+        self._worker: Worker[Sequence[tuple[int, Scalars]]] = Worker(
             self._handle,
             name=f"gyroscope-{self.name}",
             max_items=QUEUE + 1,  # one is with the sink while others wait
@@ -103,8 +103,12 @@ class SinkWorker:
         )
 
     def put(self, step: int, scalars: Scalars) -> None:
-        """Hand over numbers; never waits."""
-        self.missed += not self._worker.put((step, scalars))
+        """Hand over the numbers of a sample; never waits."""
+        self.missed += not self._worker.put([(step, scalars)])
+
+    def put_logged(self, rows: Sequence[tuple[int, Scalars]]) -> None:
+        """Hand over what training logged; never waits, and has room for all: a curve of the loss must not have gaps."""
+        self._worker.put([(step, dict(numbers)) for step, numbers in rows], always=True)
 
     def close(self) -> None:
         """Let the sink finish what it has, for a few seconds; then go on without it."""
@@ -113,9 +117,10 @@ class SinkWorker:
         if self.missed:
             self.report(f"the sink {self.name} was too slow and missed {self.missed} samples")
 
-    def _handle(self, items: list[tuple[int, Scalars]]) -> None:
-        if not self._failed:
-            self.sink(*items[0])
+    def _handle(self, items: list[Sequence[tuple[int, Scalars]]]) -> None:
+        for step, scalars in items[0]:
+            if not self._failed:
+                self.sink(step, scalars)
 
     # In the sink's own thread, since TensorBoard and the like are not made for two threads.
     def _close_sink(self) -> None:

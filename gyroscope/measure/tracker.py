@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
@@ -162,6 +162,38 @@ class Tracker:
         """What the run says so far, in sentences with numbers and remedies, worst first."""
         with self.run as run:
             return run.diagnose()
+
+    # `/`: "self" is a name like others.
+    def log(self, /, **scalars: float | Tensor) -> None:
+        """Store named numbers of the step that was taken last, of the first step where none was: `log(loss=loss)`.
+
+        Every value is stored, whether or not its step is measured, and handed to the sinks; logged again in a step, the
+        later value stays. A tensor of one element may be on a device: it is read later, without waiting for it here.
+        Processes that do not write ignore the call.
+
+        >>> import tempfile, torch
+        >>> model = torch.nn.Linear(8, 4)
+        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder, Tracker(model, sgd, folder) as tracker:
+        ...     for loss in (2.0, 1.0):
+        ...         sgd.step()
+        ...         tracker.log(loss=loss, accuracy=torch.tensor(0.5))
+        ...     steps, losses = tracker.run.scalar("loss")
+        >>> steps.tolist(), losses.tolist()
+        ([0, 1], [2.0, 1.0])
+        """
+        if self._recorder is None or os.getpid() != self._pid:
+            return
+        try:
+            if self._recorder.closed:
+                self._failures.report("tracker.log was called after tracker.close: these values are not stored")
+            else:
+                # `_step` is the step to come.
+                self._recorder.log(max(0, self._step - 1), scalars, self._measurement.skipped_steps())
+        except Exception as error:
+            self._failures.report(f"values were not logged, training goes on: {type(error).__name__}: {error}")
+        if self._failures.pending:
+            self._failures.warn()
 
     def close(self, status: Status = "finished") -> None:
         """End the run and take the hooks off the optimizer; a second call does nothing."""

@@ -2,9 +2,11 @@
 
 with Writer("runs/first", quantities=[…], config={…}) as writer:
     writer.put(Sample(step, time(), {writer.add_layer(layer): LayerSample(…)}))
+    writer.put_scalars([(step, {"loss": loss})])
 
 run = open_run("runs/first")
 run.series("fc.weight", "angular_update")
+steps, losses = run.scalar("loss")
 """
 
 from gyroscope.store.reader import Run, open_run

@@ -1,4 +1,4 @@
-"""A run as one long table for other programs: a row per step, layer and quantity."""
+"""A run as one long table for other programs: a row per step, layer and quantity; logged scalars have no layer."""
 
 import csv
 import os
@@ -16,7 +16,8 @@ from gyroscope.store.schema import STATISTICS
 if TYPE_CHECKING:
     from gyroscope.store.reader import Run
 
-# Layer, quantity, steps, and (steps, statistics); a quantity per layer has its number in the first column.
+# Layer, quantity, steps, and (steps, statistics). A quantity per layer and a scalar have one number, in the first
+# column; a scalar has an empty layer.
 Block = tuple[str, str, npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
@@ -40,6 +41,11 @@ def _blocks(run: "Run") -> Iterator[Block]:
             there = ~np.isnan(block).all(axis=1)
             if there.any():
                 yield layer, name, steps[there], block[there]
+    for name in run.scalars:
+        logged, values = run.scalar(name)
+        block = np.full((len(logged), len(STATISTICS)), np.nan)
+        block[:, 0] = values
+        yield "", name, logged, block
 
 
 def _csv(run: "Run", path: Path) -> None:
@@ -48,8 +54,9 @@ def _csv(run: "Run", path: Path) -> None:
         writer.writerow(["step", "layer", "quantity", *STATISTICS])
         for layer, quantity, steps, block in _blocks(run):
             for step, numbers in zip(steps.tolist(), block.tolist(), strict=True):
-                # Nine digits give a float32 back exactly; only NaN differs from itself.
-                writer.writerow([step, layer, quantity, *("" if x != x else f"{x:.9g}" for x in numbers)])
+                # Nine digits give a float32 back exactly, 17 a float64; only NaN differs from itself.
+                digits = 9 if layer else 17
+                writer.writerow([step, layer, quantity, *("" if x != x else f"{x:.{digits}g}" for x in numbers)])
 
 
 def _parquet(run: "Run", path: Path) -> None:

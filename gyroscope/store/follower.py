@@ -4,9 +4,10 @@ import json
 import os
 import sqlite3
 import threading
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +25,19 @@ from gyroscope.store.codec import (
     verified,
 )
 from gyroscope.store.database import open_reader, run_errors
-from gyroscope.store.metadata import read_quantities, read_state
+from gyroscope.store.metadata import read_quantities, read_scalars, read_state
 from gyroscope.store.schema import LAYER_BITS, column_list
 
 SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
 # Kilobytes of the file that SQLite keeps in memory: it is written sample by sample, and read layer by layer.
 CACHE = 64 * 1024
+
+
+class ScalarColumns(NamedTuple):
+    """Values that were logged under one name, in the order of their steps."""
+
+    steps: "array[int]"
+    values: "array[float]"
 
 
 @final
@@ -47,7 +55,11 @@ class Follower:
         self.stride: int
         self._cursor: int
         self._cache: dict[int, Float32]
+        self._scalars: dict[str, ScalarColumns]
+        self._scalar_cursor: int
+        self._scalars_read: bool
         self._forget()
+        self._forget_scalars()
         try:
             with self.reading() as connection:
                 connection.execute(f"PRAGMA cache_size = -{CACHE}")
@@ -79,6 +91,7 @@ class Follower:
         """Read on; the number of samples that came since the last time."""
         with self.reading() as connection:
             self.state = read_state(connection, self._version)
+            self._scalars_read = False
             new = self._samples(connection, "WHERE id > ? ORDER BY id", self._cursor)
             if len(new):
                 # Steps that only grow extend what is known; anything else means that the run was resumed.
@@ -157,6 +170,49 @@ class Follower:
                     self._verify(row_key(number, layer), (values,), int.from_bytes(stored or b"", "little"))
             self._check_absent(connection, layer, absent, "raw_layers")
             return decode_numbers([values for values, _ in rows], size // 4)
+
+    def scalars(self) -> dict[str, ScalarColumns]:
+        """Logged values by name; read when they are first wanted after a refresh, then kept."""
+        with self._lock:
+            if not self._scalars_read:
+                with self.reading() as connection:
+                    self._read_scalars(connection)
+            return self._scalars
+
+    def _read_scalars(self, connection: sqlite3.Connection) -> None:
+        new = read_scalars(connection, self._version, self._scalar_cursor)
+        if not self._extend(new):
+            # The run was resumed, or a value was logged again.
+            self._forget_scalars()
+            new = read_scalars(connection, self._version, 0)
+            self._extend(sorted(new, key=lambda row: row[1]))
+        self._scalar_cursor = max([self._scalar_cursor, *(id for id, *_ in new)])
+        # Counted in the same transaction: the writer may have gone on since the refresh.
+        written = read_state(connection, self._version).scalars
+        left = sum(len(columns.steps) for columns in self._scalars.values())
+        if written != left:
+            raise ValueError(f"{written} scalars were written and {left} are left")
+        self._scalars_read = True
+
+    def _extend(self, rows: list[tuple[int, int, str, float]]) -> bool:
+        """Append rows; False where the step of one is before the last of its name."""
+        for _, step, name, value in rows:
+            columns = self._scalars.setdefault(name, ScalarColumns(array("q"), array("d")))
+            last = columns.steps[-1] if columns.steps else -1
+            if step < last:
+                return False
+            # Logged again within its step, as each part of an accumulated batch is: the later value took the place.
+            if step == last:
+                columns.values[-1] = value
+                continue
+            columns.steps.append(step)
+            columns.values.append(value)
+        return True
+
+    def _forget_scalars(self) -> None:
+        self._scalars = {}
+        self._scalar_cursor = 0
+        self._scalars_read = False
 
     def _forget(self) -> None:
         self.samples = np.empty(0, SAMPLE)

@@ -34,6 +34,8 @@ class RunState:
     config: dict[str, Any]
     samples: int | None
     """Samples in the run; None: written by schema 1."""
+    scalars: int
+    """Rows of logged scalars in the run."""
     notes: tuple[str, ...]
     layers: dict[str, tuple[int, LayerInfo]]
 
@@ -48,7 +50,7 @@ def read_state(connection: sqlite3.Connection, version: int) -> RunState:
     sessions = _rows(connection, "session", version)
     if not sessions:
         raise ValueError("it has no session")
-    _, _, heartbeat, status, _, _, _, config, samples = sessions[-1]
+    _, _, heartbeat, status, _, _, _, config, samples, *scalars = sessions[-1]
     notes = [_of_type(text, str, "a note") for _, _, text in _rows(connection, "note", version)]
     return RunState(
         started=min(_time(row[1], "the start") for row in sessions),
@@ -57,6 +59,8 @@ def read_state(connection: sqlite3.Connection, version: int) -> RunState:
         dropped=sum(_whole(row[6], "a count of dropped samples") for row in sessions),
         config=_of_type(json.loads(_of_type(config, str, "the configuration")), dict, "the configuration"),
         samples=None if samples is None else _whole(samples, "the count of samples"),
+        # Schema 3 counts them; a run of an older one has none.
+        scalars=_whole(scalars[0], "the count of scalars") if scalars else 0,
         notes=tuple(notes),
         layers={layer.name: (index, layer) for index, layer in read_layers(connection, version)},
     )
@@ -115,6 +119,29 @@ def write_note(connection: sqlite3.Connection, now: float, text: str) -> None:
     """Keep a warning that belongs to the run; the same text is kept once."""
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM note").fetchone()
     _insert(connection, "note", (last + 1, now, text), otherwise="OR IGNORE")
+
+
+def write_scalar(connection: sqlite3.Connection, step: int, name: str, value: float) -> int:
+    """Store a logged value instead of an earlier one of the same step and name; by how many rows the table grew."""
+    replaced = connection.execute("DELETE FROM scalar WHERE step = ? AND name = ?", (step, name)).rowcount
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'scalar'").fetchone()
+    # As SQLite gives it back: it has no NaN, and does not keep -0.0.
+    stored = None if math.isnan(value) else value + 0.0
+    _insert(connection, "scalar", (last + 1, step, name, stored))
+    return 1 - replaced
+
+
+def read_scalars(connection: sqlite3.Connection, version: int, after: int) -> list[tuple[int, int, str, float]]:
+    """Rows (id, step, name, value) that were written after the one with the id `after`, in the order of writing."""
+    if version < 3:
+        return []
+    rows = connection.execute(f"SELECT {column_list('scalar', version)} FROM scalar WHERE id > ? ORDER BY id", (after,))
+    scalars = []
+    for id, step, name, value in verified(rows, "scalar", version):
+        number = math.nan if value is None else _of_type(value, float, "a scalar")
+        place = _whole(step, "the step of a scalar")
+        scalars.append((_whole(id, "the id of a scalar"), place, _of_type(name, str, "the name of a scalar"), number))
+    return scalars
 
 
 def _insert(connection: sqlite3.Connection, table: str, columns: tuple[Value, ...], otherwise: str = "") -> None:

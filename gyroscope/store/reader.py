@@ -130,6 +130,27 @@ class Run:
         return _wide(values)
 
     @property
+    def scalars(self) -> tuple[str, ...]:
+        """Names of the scalars that training logged, in the order in which they appeared; see `Tracker.log`."""
+        return tuple(self._source.scalars())
+
+    @property
+    def scalar_count(self) -> int:
+        """Logged values in the file, of all names together."""
+        return self._source.state.scalars
+
+    def scalar(self, name: str) -> tuple[Int64, Float64]:
+        """Steps and values of a logged scalar: all of them, whether or not their steps were sampled."""
+        known = self._source.scalars()
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            there = f"There are {', '.join(known)}." if known else "Log some with tracker.log(loss=loss)."
+            match = f" Did you mean {close[0]}?" if close else ""
+            raise ValueError(f"There is no scalar {name!r} in {self.path}.{match} {there}")
+        columns = known[name]
+        return np.array(columns.steps, np.int64), np.array(columns.values, np.float64)
+
+    @property
     def config(self) -> dict[str, Any]:
         """What the run was started with, or last resumed with, and what it ran on: versions and commit."""
         return self._source.state.config

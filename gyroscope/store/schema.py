@@ -4,17 +4,18 @@ A run is a directory with one SQLite database, `run.sqlite`. Every column is des
 database is made; the same sentences stand in its table `documentation`, so a file explains itself.
 
 Schema 2 added checksums, because SQLite has none of its own and a flipped bit would silently change a number: every row
-that is read has one, a sample names the layers it has rows of, and a session counts the samples. Runs of schema 1 are
-read without checks, and cannot be resumed.
+that is read has one, a sample names the layers it has rows of, and a session counts the samples. Schema 3 added the
+table `scalar`, and a session counts its rows too. Runs of schema 1 are read without checks and have no scalars, runs of
+schema 2 have none either; runs of both cannot be resumed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The letters "Gyro" in the header of the file: tells a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
 
@@ -85,6 +86,13 @@ class Sample:
     layers: Mapping[int, LayerSample]
 
 
+@dataclass(frozen=True)
+class ScalarRows:
+    """Named numbers that training logged, as (step, numbers by name); a later number of the same step and name wins."""
+
+    rows: Sequence[tuple[int, Mapping[str, float]]]
+
+
 def bin_edges() -> npt.NDArray[np.float64]:
     """The BINS + 1 edges of every histogram, half an octave apart: bin k counts 2^((k-96)/2) <= |x| < 2^((k-95)/2).
 
@@ -124,6 +132,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
         "config": ("TEXT NOT NULL", "JSON; NaN and Infinity as Python's json and JSON5 write them"),
         "samples": ("INTEGER NOT NULL", "samples in the run when this session last wrote"),
+        "scalars": ("INTEGER NOT NULL", "rows of the table scalar when this session last wrote"),
         "checksum": CHECKSUM,
     },
     "quantity": {
@@ -189,6 +198,13 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "checksums": ("BLOB NOT NULL", "uint32, little-endian: as checksum in measurement, of each quantity's values"),
     },
+    "scalar": {
+        "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
+        "step": ("INTEGER NOT NULL", "optimizer step, from 0; logged again, the later value replaces"),
+        "name": ("TEXT NOT NULL", "name under which training logged the value, for example loss"),
+        "value": ("REAL", "the value; NULL: NaN, which SQLite does not have"),
+        "checksum": CHECKSUM,
+    },
     "note": {
         "id": ("INTEGER PRIMARY KEY", "order of writing"),
         "time": ("REAL NOT NULL", "Unix seconds"),
@@ -203,6 +219,9 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
+# To find the value that a later one of the same step replaces.
+SCALAR_INDEX = "CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name)"
+
 # Columns that a run of schema 1 does not have.
 ADDED_BY_SCHEMA_2 = {
     **dict.fromkeys(("quantity", "layer", "measurement", "distribution", "note"), ("checksum",)),
@@ -210,6 +229,8 @@ ADDED_BY_SCHEMA_2 = {
     "sample": ("layers", "raw_layers", "checksum"),
     "vectors": ("checksums",),
 }
+# Columns that runs of schema 1 and 2 do not have; the table `scalar` is missing in them altogether.
+ADDED_BY_SCHEMA_3 = {"session": ("scalars",)}
 
 
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -217,6 +238,7 @@ def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
     for table, columns in TABLES.items():
         body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
         yield f"CREATE TABLE {table} ({body})", ()
+    yield SCALAR_INDEX, ()
     for table, columns in TABLES.items():
         for column, (_, meaning) in columns.items():
             yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)
@@ -225,6 +247,10 @@ def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def column_list(table: str, version: int, without: str = "") -> str:
-    """The columns of a table for SELECT; those that an old run does not have are NULL."""
+    """The columns of a table for SELECT. Those that schema 1 does not have are NULL, later ones are left out.
+
+    Checksums of schema 2 are over the columns of schema 2: a NULL among them would not match.
+    """
     missing = ADDED_BY_SCHEMA_2[table] if version < 2 else ()
-    return ", ".join("NULL" if column in missing else column for column in TABLES[table] if column != without)
+    left_out = (without, *(ADDED_BY_SCHEMA_3.get(table, ()) if version < 3 else ()))
+    return ", ".join("NULL" if column in missing else column for column in TABLES[table] if column not in left_out)

@@ -45,14 +45,15 @@ class Session:
     dropped: int
     config: str
     samples: int
+    scalars: int
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Store the row; the fields are in the order of the columns."""
         write_session(connection, astuple(self))
 
-    def at(self, now: float, status: str, dropped: int, samples: int) -> "Session":
+    def at(self, now: float, status: str, dropped: int, samples: int, scalars: int) -> "Session":
         """The row at a later moment."""
-        return replace(self, heartbeat=now, status=status, dropped=dropped, samples=samples)
+        return replace(self, heartbeat=now, status=status, dropped=dropped, samples=samples, scalars=scalars)
 
 
 @final
@@ -96,8 +97,9 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
 def _new_session(connection: sqlite3.Connection, config: str) -> Session:
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM session").fetchone()
     (samples,) = connection.execute("SELECT count(*) FROM sample").fetchone()
+    (scalars,) = connection.execute("SELECT count(*) FROM scalar").fetchone()
     now = time.time()
-    return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, samples)
+    return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, samples, scalars)
 
 
 def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Sequence[Quantity], resume: bool) -> None:

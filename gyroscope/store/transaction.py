@@ -13,8 +13,8 @@ import numpy as np
 
 from gyroscope.store.codec import EncodedSample, blob_checksum, row_checksum, row_key
 from gyroscope.store.database import connect
-from gyroscope.store.metadata import write_layer, write_note
-from gyroscope.store.schema import LayerInfo
+from gyroscope.store.metadata import write_layer, write_note, write_scalar
+from gyroscope.store.schema import LayerInfo, ScalarRows
 from gyroscope.store.session import Session
 
 FileIdentity = tuple[int, int]
@@ -45,7 +45,7 @@ class End:
     status: str
 
 
-Storable = EncodedSample | NewLayer | Note | End
+Storable = EncodedSample | ScalarRows | NewLayer | Note | End
 
 
 def file_identity(file: Path) -> FileIdentity:
@@ -68,6 +68,7 @@ class WriterConnection:
         self._connection: sqlite3.Connection | None = None
         # In the database, once connected.
         self._samples = 0
+        self._scalars = 0
         self._status = "running"
 
     def store(self, items: Iterable[Storable], dropped: int) -> None:
@@ -81,13 +82,14 @@ class WriterConnection:
             # needs one to survive a power failure.
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
             (self._samples,) = self._connection.execute("SELECT count(*) FROM sample").fetchone()
+            (self._scalars,) = self._connection.execute("SELECT count(*) FROM scalar").fetchone()
         now = time.time()
         with self._connection as connection:
             # IMMEDIATE takes the lock for writing at once: a locked database fails here and not half way.
             connection.execute("BEGIN IMMEDIATE")
             for item in items:
                 self._write(connection, item, now)
-            self._session.at(now, self._status, dropped, self._samples).write(connection)
+            self._session.at(now, self._status, dropped, self._samples, self._scalars).write(connection)
 
     def disconnect(self) -> None:
         """Close a connection that failed; its transaction is undone."""
@@ -109,6 +111,10 @@ class WriterConnection:
     def _write(self, connection: sqlite3.Connection, item: Storable, now: float) -> None:
         if isinstance(item, EncodedSample):
             self._write_sample(connection, item)
+        elif isinstance(item, ScalarRows):
+            for step, numbers in item.rows:
+                for name, value in numbers.items():
+                    self._scalars += write_scalar(connection, step, name, value)
         elif isinstance(item, NewLayer):
             write_layer(connection, item.index, item.layer)
         elif isinstance(item, Note):

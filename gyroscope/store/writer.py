@@ -21,13 +21,13 @@ from gyroscope._json import clean_text
 from gyroscope._worker import Worker
 from gyroscope.store.codec import BlobLayout, encode
 from gyroscope.store.database import explain, file_of, name_of
-from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample
+from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample, ScalarRows
 from gyroscope.store.session import open_for_writing
 from gyroscope.store.transaction import End, NewLayer, Note, Storable, WriterConnection
 
 # `ended`: the process ended before anybody said how the run did.
 Status = Literal["finished", "failed", "stopped", "ended"]
-Queued = Sample | NewLayer | Note | End
+Queued = Sample | ScalarRows | NewLayer | Note | End
 
 # Bytes of samples in the queue. A layer has about ten kilobytes in each, and more where all its vectors are kept.
 CAPACITY = 80 * 2**20
@@ -128,6 +128,15 @@ class Writer:
                 self._failure = f"{self._file} is written too slowly, and samples are dropped."
                 # Not as a note: the count of dropped samples is shown as one.
                 self._failure_stored = True
+        self._warn()
+
+    def put_scalars(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Hand over logged numbers by name, each with its step; one of the same step and name replaces the earlier."""
+        cleaned = [
+            (step, {clean_text(name): float(value) for name, value in numbers.items()}) for step, numbers in rows
+        ]
+        # Whatever waits: a number takes a few bytes, a sample of many layers a megabyte.
+        self._worker.put(ScalarRows(cleaned), always=True)
         self._warn()
 
     def flush(self) -> bool:

@@ -12,7 +12,7 @@ from gyroscope.store import STATISTICS, RunError, open_run
 from gyroscope.store.codec import row_checksum
 from tests.store import make
 
-SCHEMA_1 = Path(__file__).parent / "schema_1.sqlite.gz"
+HERE = Path(__file__).parent
 
 
 def everything(path):
@@ -29,6 +29,8 @@ def everything(path):
                     for step in run.steps.tolist():
                         read.append(run.histogram(layer, name, step).tobytes())
                         read.append(run.extremes(layer, name, step))
+        for name in run.scalars:
+            read += [name, *(column.tobytes() for column in run.scalar(name))]
         for step in run.steps.tolist():
             read.append(run.values_at(step, [("norm", "mean"), ("lr", "mean")]).tobytes())
         return read
@@ -39,6 +41,7 @@ def test_a_single_flipped_bit_never_changes_what_is_read(tmp_path):
         writer.note("a note")
         for step in range(10):
             writer.put(make.sample(step, layers=3, raw=True))
+            writer.put_scalars([(step, {"loss": 1 / (1 + step), "accuracy": 0.5})])
     file = tmp_path / "run.sqlite"
     whole = file.read_bytes()
     before = everything(tmp_path)
@@ -147,14 +150,18 @@ def test_a_column_that_makes_no_sense_is_a_sentence_also_where_its_checksum_is_r
     assert "\n" not in str(caught.value)
 
 
-def old_run(path):
+def old_run(path, schema):
+    """A run of two layers and three samples, as a Gyroscope of that schema wrote it."""
     path.mkdir()
-    (path / "run.sqlite").write_bytes(gzip.decompress(SCHEMA_1.read_bytes()))
+    (path / "run.sqlite").write_bytes(gzip.decompress((HERE / f"schema_{schema}.sqlite.gz").read_bytes()))
     return path
 
 
-def test_a_run_of_the_first_schema_is_read_as_it_was_written(tmp_path):
-    with open_run(old_run(tmp_path / "old")) as run:
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_run_of_an_older_schema_is_read_as_it_was_written(tmp_path, schema):
+    with open_run(old_run(tmp_path / "old", schema)) as run:
+        assert run.scalars == ()
+        assert run.scalar_count == 0
         assert run.steps.tolist() == [0, 1, 2]
         assert run.status == "finished"
         for index, name in enumerate(run.layers):
@@ -166,9 +173,10 @@ def test_a_run_of_the_first_schema_is_read_as_it_was_written(tmp_path):
                 assert np.array_equal(run.raw(name, "norm")[step], make.values(step, index)[1])
 
 
-def test_a_run_of_the_first_schema_cannot_be_resumed_and_is_left_alone(tmp_path):
-    path = old_run(tmp_path / "old")
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_run_of_an_older_schema_cannot_be_resumed_and_is_left_alone(tmp_path, schema):
+    path = old_run(tmp_path / "old", schema)
     before = (path / "run.sqlite").read_bytes()
-    with pytest.raises(RunError, match=r"schema 1\), which can be read but not resumed. Start a new run"):
+    with pytest.raises(RunError, match=rf"schema {schema}\), which can be read but not resumed. Start a new run"):
         make.writer(path, layers=2, resume=True)
     assert (path / "run.sqlite").read_bytes() == before
