@@ -110,8 +110,8 @@ class Feed:
         # As JSON.
         self._findings = ""
         self._findings_number = 0
-        # Status, samples and reading of the last diagnosis.
-        self._judged: tuple[str, int, int] | None = None
+        # Status, samples, logged values and reading of the last diagnosis.
+        self._judged: tuple[str, int, int, int] | None = None
         self._judge_at = 0.0
         self._last_update: tuple[Position, Position, str] | None = None
 
@@ -186,13 +186,13 @@ class Feed:
 
     def _judge(self, run: Run) -> None:
         """Diagnose where there is something new, but not too often; a run that ended is diagnosed at once."""
-        now = (run.status, run.total, self._reading)
+        now = (run.status, run.total, run.scalar_count, self._reading)
         begun = time.monotonic()
         same_status = self._judged is not None and now[0] == self._judged[0]
         if now == self._judged or (same_status and begun < self._judge_at):
             return
         layers = [{"summary": summary(layer), "spread": spread(layer)} for layer in layer_histories(run)]
-        self._findings = page_json({**findings_data(run), "layers": layers})
+        self._findings = page_json({**findings_data(run, live=True), "layers": layers})
         self._findings_number += 1
         self._judged = now
         self._judge_at = begun + max(JUDGING_PAUSE, 10 * (time.monotonic() - begun))

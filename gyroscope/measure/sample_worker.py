@@ -94,7 +94,7 @@ class SampleProcessor:
         self._gap = False
 
     def process(self, samples: list[RawSample | None]) -> None:
-        """Take what was logged, then one sample from its sums to the store and the sinks; None: only what was logged."""
+        """Take what was logged and one sample from its sums to the store and the sinks; None: only what was logged."""
         (sample,) = samples
         if self.scalars.waiting:
             self.scalars.store()

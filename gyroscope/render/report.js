@@ -78,9 +78,30 @@ const Gyroscope = (() => {
   }
   const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
+  // What training logged, one small chart for each name above the curves of rotation, on the same axis of steps.
+  const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // charts; pixels of each; its share that stays free below it
+  const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
+  const loggedNames = () => [...new Set(state.report.runs.flatMap(run => Object.keys(run.scalars)))].slice(0, MOST_LOGGED);
+  function loggedChart(name, place, count, base, traces) {
+    const axis = place + 3, all = []; // after the axes of rotation and of the learning rate
+    state.report.runs.forEach((run, number) => {
+      const logged = Object.hasOwn(run.scalars, name) ? run.scalars[name] : null;
+      if (!logged) return;
+      all.push(finite(logged.values));
+      traces.push(line(logged.steps, logged.values, several() ? `${name}, ${run.name}` : name, colour(number), { yaxis: "y" + axis, showlegend: false,
+        legendgroup: several() ? "run" + number : name, mode: logged.steps.length > 1 ? "lines" : "markers", line: { width: 1.5 } }));
+    });
+    const values = all.flat(), low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+    const part = (1 - base) / count, top = 1 - place * part, log = LOSS.test(name) && low > 0 && high > 10 * low;
+    const title = name.length > 16 ? name.slice(0, 15) + "…" : name;
+    return ["yaxis" + axis, { title: { text: plain(title) }, domain: [top - part * (1 - GAP), top],
+      ...(log ? { type: "log", range: [Math.log10(low / 1.2), Math.log10(high * 1.2)] } : {}) }];
+  }
+
   const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
   function drawEquilibrium() {
     const traces = [], shapes = [], annotations = [], shown = [], rows = Math.min(4, state.report.runs.length);
+    const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
     state.report.runs.forEach((run, number) => {
       const many = several(), own = colour(number), group = { legendgroup: "run" + number };
       const pick = name => run.series[name];
@@ -102,17 +123,19 @@ const Gyroscope = (() => {
       run.marks.forEach(mark => {
         shapes.push({ type: "line", x0: mark.step, x1: mark.step, yref: "paper", y0: 0, y1: 1,
           line: { color: many ? own : Look.of("soft"), width: 1, dash: "dot" } });
-        annotations.push({ x: mark.step, yref: "paper", y: 0.995 - ROW * (number % rows), text: plain(mark.what), showarrow: false,
+        annotations.push({ x: mark.step, yref: "paper", y: base * (0.995 - ROW * (number % rows)), text: plain(mark.what), showarrow: false,
           xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: many ? own : Look.of("soft") } });
       });
     });
     const range = logRange(...shown);
     if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
-    draw("equilibrium-figure", traces, { height: 520, shapes, annotations, showlegend: true,
+    const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces)));
+    draw("equilibrium-figure", traces, { height, shapes, annotations, showlegend: true, ...logged,
       xaxis: { title: { text: "step" }, anchor: "y2" },
-      yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3, 1] },
-      yaxis2: { title: { text: "lr" }, domain: [0, 0.22], rangemode: "tozero" } });
+      yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3 * base, base] },
+      yaxis2: { title: { text: "lr" }, domain: [0, 0.22 * base], rangemode: "tozero" } });
     $("equilibrium-note").textContent = several() ? "Solid: measured. Dashed: predicted equilibrium. Dotted: forecast." : "";
+    $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as training logged ${names.length > 1 ? "them" : "it"}.` : "";
   }
 
   const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
@@ -442,7 +465,8 @@ const Gyroscope = (() => {
     }
     run.status = update.status; run.total = update.total;
     if (update.findings) {
-      Object.assign(run, { verdicts: update.findings.verdicts, marks: update.findings.marks, notes: update.findings.notes });
+      Object.assign(run, { verdicts: update.findings.verdicts, marks: update.findings.marks, notes: update.findings.notes,
+        scalars: update.findings.scalars });
       update.findings.layers.forEach((more, i) => Object.assign(run.layers[i], more));
     }
     redraw();

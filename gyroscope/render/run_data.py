@@ -40,6 +40,9 @@ OVER_LAYERS = {
     "max_update.max": ("max",),
 }
 
+# Logged scalars that a page draws: the first ones, since each takes the room of a hand's breadth.
+MOST_DRAWN = 4
+
 # Quantities whose distribution over the neurons of a layer can be looked at.
 DISTRIBUTIONS = ("angular_update", "norm")
 
@@ -165,6 +168,16 @@ class GroupData:
 
 @final
 @dataclass(frozen=True)
+class LoggedSeries:
+    """Values that training logged under one name, evenly thinned where they are many, and the last of them."""
+
+    steps: npt.NDArray[np.int64] = field(repr=False)
+    values: Array = field(repr=False)
+    last: float
+
+
+@final
+@dataclass(frozen=True)
 class Neighbour:
     """Settings with which another optimizer trains as this one does, and what it keeps."""
 
@@ -223,6 +236,8 @@ class RunData:
     stride: int
     steps: npt.NDArray[np.int64]
     series: Series = field(repr=False)
+    scalars: Mapping[str, LoggedSeries]
+    """By name in the order of appearance; on a live page those that it draws."""
     groups: Sequence[GroupData]
     layers: Sequence[LayerData]
     verdicts: Sequence[FindingData]

@@ -14,12 +14,14 @@ from gyroscope.advice import Diagnosis, Finding
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.render.run_data import (
     LAYER_SERIES,
+    MOST_DRAWN,
     OVER_LAYERS,
     PANELS,
     Array,
     FindingData,
     GroupData,
     LayerData,
+    LoggedSeries,
     Mark,
     Report,
     RunData,
@@ -99,15 +101,27 @@ def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunD
         stability=stability(layers),
         config=run.config,
         id=id,
-        **findings_data(run),
+        **findings_data(run, live=live),
     )
 
 
-def findings_data(run: Run) -> dict[str, Any]:
-    """What changes as a run goes on: findings, marks and notes."""
+def findings_data(run: Run, *, live: bool = False) -> dict[str, Any]:
+    """What changes as a run goes on: findings, marks, notes and what training logged."""
     diagnosis = run.diagnose()
     findings = [_finding(finding) for finding in diagnosis]
-    return {"verdicts": findings, "marks": _marks(layer_histories(run), diagnosis), "notes": run.notes}
+    return {
+        "verdicts": findings,
+        "marks": _marks(layer_histories(run), diagnosis),
+        "notes": run.notes,
+        # A live page gets them again with each diagnosis, so it gets no more than it draws.
+        "scalars": {name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
+    }
+
+
+def _logged(run: Run, name: str) -> LoggedSeries:
+    steps, values = run.scalar(name)
+    stride = -(-len(steps) // MOST)
+    return LoggedSeries(steps[::stride], values[::stride], float(values[-1]))
 
 
 def series_of(run: Run, layer: str, name: str) -> Array:

@@ -38,6 +38,15 @@ def test_a_run_of_ones_own_gets_the_numbers_on_an_axis_of_their_own_and_stays_op
     assert not theirs.finished
 
 
+def test_what_training_logged_has_its_own_name_on_the_same_axis():
+    theirs = Run()
+    sink = WandB(theirs)
+    for step in (0, 1):
+        sink(step, {"loss": 0.5})
+    assert theirs.metrics["loss"] == "gyroscope/step"
+    assert theirs.logged == [{"loss": 0.5, "gyroscope/step": step} for step in (0, 1)]
+
+
 def test_the_real_package_works_offline(tmp_path):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'gyroscope[wandb]'")
     code = f"""

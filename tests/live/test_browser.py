@@ -78,6 +78,33 @@ def test_the_curves_are_the_numbers_of_the_store(fallen, runs):
     assert fallen.js(f"{EQUILIBRIUM}.layout.annotations.map(one => one.text)") == ["settled", "fell out"]
 
 
+def test_what_training_logged_is_drawn_above_rotation_on_the_same_axis_of_steps(browser, fallen, tmp_path):
+    make.log_at(tmp_path / "first")
+    make.log_at(tmp_path / "second", seed=1)
+    tab = opened(browser, tmp_path, ["first", "second"])
+    drawn = tab.js(
+        f"{EQUILIBRIUM}.data.filter(one => /^y[3-9]$/.test(one.yaxis)).map(one => [one.name, one.yaxis, one.x, one.y])"
+    )
+    assert [(name.partition(", ")[0], axis) for name, axis, *_ in drawn] == [
+        (name, axis) for name, axis in (("loss", "y3"), ("accuracy", "y4"), ("tokens", "y5")) for _ in range(2)
+    ]
+    assert {name for name, *_ in drawn[:2]} == {"loss, first", "loss, second"}
+    first = next(one for one in drawn if one[0] == "loss, first")
+    assert first[2] == list(range(0, 300, 2))
+    assert first[3][10] == pytest.approx(make.loss_at(20), rel=1e-4)
+    axes = tab.js(
+        f"[3, 4, 5].map(i => {EQUILIBRIUM}._fullLayout['yaxis' + i]).map(axis => [axis.type, axis.anchor, axis.domain])"
+    )
+    assert [kind for kind, *_ in axes] == ["log", "linear", "linear"]
+    rotation = tab.js(f"{EQUILIBRIUM}._fullLayout.yaxis.domain")
+    assert axes[0][2][0] > axes[1][2][1] > axes[2][2][1] > rotation[1]
+    assert "loss, accuracy, tokens" in tab.page.inner_text("#equilibrium")
+    assert tab.wrong == []
+    tab.close()
+    assert fallen.js(f"{EQUILIBRIUM}.data.filter(one => /^y[3-9]$/.test(one.yaxis)).length") == 0
+    assert fallen.js(f"{EQUILIBRIUM}.layout.yaxis.domain") == [0.3, 1]
+
+
 def test_dark_by_the_system_light_by_the_button_and_on_paper(fallen):
     ink, figure = "getComputedStyle(document.body).color", f"{EQUILIBRIUM}.layout.font.color"
     dark, drawn = fallen.js(ink), fallen.js(figure)

@@ -261,6 +261,32 @@ def test_an_update_holds_what_came_since_and_the_same_as_everything_anew(client,
     assert (ended["status"], ended["steps"]) == ("finished", [])
 
 
+def test_an_update_has_what_was_logged_also_without_a_new_sample(client, folder):
+    story = make.healthy(**make.SMALL)
+    with make.writer(folder / "now", story) as writer:
+        put(writer, list(make.samples(story))[:20])
+        id = listed(client)["now"]["id"]
+        first = client.get("/data", params={"run": id}).json()
+        assert first["report"]["runs"][0]["scalars"] == {}
+        at = first["at"][id]
+        others = {f"other{i}": 1.0 for i in range(6)}
+        for count in (1, 2):
+            writer.put_scalars([(count - 1, {"loss": 1 / count, **others})])
+            assert writer.flush()
+            end = time.monotonic() + 10
+            scalars = {}
+            # A diagnosis takes at most a tenth of the time, so the next one comes a moment later.
+            while len(scalars.get("loss", {"steps": []})["steps"]) < count:
+                assert time.monotonic() < end
+                for update in client.get("/update", params={"run": id, "at": ".".join(map(str, at))}).json():
+                    at = update["at"]
+                    scalars = update["findings"]["scalars"]
+                    assert update["steps"] == []
+            assert scalars["loss"] == {"steps": [0, 1][:count], "values": [1.0, 0.5][:count], "last": 1 / count}
+            # No more than the page draws.
+            assert list(scalars) == ["loss", "other0", "other1", "other2"]
+
+
 def put(writer, samples):
     for step, layers in samples:
         writer.put(Sample(step, time.time(), dict(enumerate(layers))))

@@ -84,11 +84,16 @@ def test_what_is_not_finite_is_stored_as_it_is(loop):
 @pytest.mark.parametrize("value", [torch.ones(2), "0.5", None, [1.0], 10**400, 1j])
 def test_what_is_no_number_is_one_warning_and_a_note_and_the_others_are_stored(loop, value):
     model, optimizer, tracker = loop
-    with tracker() as watch, pytest.warns(RuntimeWarning, match="gyroscope: loss of step 0 was not logged") as seen:
-        for step in range(3):
-            train(model, optimizer, 1)
-            watch.log(loss=value, accuracy=step)
-    assert len(seen) == 1
+    with tracker() as watch:
+        train(model, optimizer, 1)
+        with pytest.warns(RuntimeWarning, match="gyroscope: loss of step 0 was not logged") as seen:
+            watch.log(loss=value, accuracy=0)
+        assert len(seen) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for step in (1, 2):
+                train(model, optimizer, 1)
+                watch.log(loss=value, accuracy=step)
     run = open_run(watch.path)
     assert run.scalars == ("accuracy",)
     assert len(run.scalar("accuracy")[0]) == 3

@@ -133,3 +133,19 @@ def run_at(path, story=None, seed=0, status="finished"):
                 new.flush()
         new.close(status)
     return path
+
+
+def log_at(path, story=None, seed=0):
+    """Write a run whose training logged a loss at every second step, an accuracy at few, and the number of tokens."""
+    story = story or healthy(**SMALL)
+    with writer(path, story) as new:
+        for step, layers in samples(story, seed):
+            new.put(Sample(step, 1.7e9 + step, dict(enumerate(layers))))
+        new.put_scalars([(step, {"loss": loss_at(step, seed)}) for step in range(0, story.steps, 2)])
+        new.put_scalars([(step, {"accuracy": 1 - 0.9**step}) for step in range(0, story.steps, 50)])
+        new.put_scalars([(step, {"tokens": 4096.0 * step}) for step in range(story.steps)])
+    return path
+
+
+def loss_at(step, seed=0):
+    return 5.0 * (1 + seed) / (1 + step)

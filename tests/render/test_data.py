@@ -156,6 +156,19 @@ def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13
 
 
+def test_what_training_logged_is_there_by_name_and_thinned_where_it_is_long(tmp_path, monkeypatch):
+    path = make.log_at(tmp_path / "run")
+    (run,) = data_of(path)["runs"]
+    assert list(run["scalars"]) == ["loss", "accuracy", "tokens"]
+    assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 2))
+    assert same(run["scalars"]["loss"]["values"], [make.loss_at(step) for step in range(0, 300, 2)])
+    monkeypatch.setattr("gyroscope.render.run_gather.MOST", 40)
+    (run,) = data_of(path)["runs"]
+    assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 8))
+    assert run["scalars"]["loss"]["last"] == pytest.approx(make.loss_at(298))
+    assert len(run["scalars"]["accuracy"]["steps"]) == 6
+
+
 def test_several_runs_stand_healthiest_first_then_the_least_healthy(runs):
     report = gather([runs / name for name in ("imbalanced", "healthy", "fell_out")])
     assert [run.name for run in report.runs] == ["healthy", "imbalanced", "fell_out"]

@@ -13,7 +13,7 @@ import pytest
 from gyroscope.cli import main
 from gyroscope.render import gather
 from gyroscope.render.run_page import page
-from gyroscope.store import Quantity, Writer
+from gyroscope.store import Quantity, Sample, Writer
 from tests.render import make
 from tests.render.test_data import diverging
 
@@ -61,6 +61,19 @@ def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
     line = next(line for line in printed.splitlines() if line.startswith(make.NAMES[0]))
     assert line.count("not finite") == 2
     assert not any(line.startswith(make.NAMES[1]) and "not finite" in line for line in printed.splitlines())
+
+
+def test_text_has_the_last_value_of_all_that_was_logged(path, tmp_path, capsys):
+    with make.writer(tmp_path / "run", story := make.healthy(**make.SMALL)) as writer:
+        for step, layers in make.samples(story):
+            writer.put(Sample(step, 1.7e9, dict(enumerate(layers))))
+        writer.put_scalars(
+            [(0, {"loss": 2.0, "grad_norm": 1.0}), (5, {"loss": 0.25}), (7, {"grad_norm": float("inf")})]
+        )
+    _, printed, _ = run(capsys, "report", tmp_path / "run", "--text")
+    assert "last logged: loss 0.25, grad_norm inf" in printed
+    _, printed, _ = run(capsys, "report", path, "--text")
+    assert "last logged" not in printed
 
 
 def test_json_is_what_the_page_holds(path, capsys):
