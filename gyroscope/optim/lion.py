@@ -55,8 +55,8 @@ class RotationalLion(EngineOptimizer):
 
         η_r = sqrt(2·lr·weight_decay/τ) radians per step, τ of the signs by the arcsine law     (RE Algorithm 1)
 
-    τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may be
-    set per group.
+    τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may
+    be set per group.
 
     lr, betas                 as Lion's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)

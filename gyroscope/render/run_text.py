@@ -39,8 +39,8 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
     for rule in dict.fromkeys(group.rule for group in run.groups if group.layers):
         yield Text(rule, style="dim")
     if run.scalars:
-        last = (f"{name} {_number(series.last, str(series.last))}" for name, series in run.scalars.items())
-        yield Text(_filled(f"last logged: {', '.join(last)}", width, "", hang=2))
+        values = (f"{name} {_number(series.last, str(series.last))}" for name, series in run.scalars.items())
+        yield Text(_filled(f"last logged: {', '.join(values)}", width, "", hang=2))
     yield Text("")
     for finding in run.verdicts:
         # MARKS has a narrower type of keys than the plain text of a report.

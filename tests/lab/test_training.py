@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import gyroscope as gyro
 from gyroscope.lab.training import checkpoint
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import train
@@ -42,6 +43,11 @@ def test_a_run_learns_and_says_how_it_ended(tmp_path):
     assert result.scores["validation_accuracy"] > 0.8
     assert len(result.history) == QUICK.evaluations
     assert json.loads((tmp_path / "result.json").read_text())["scores"] == result.scores
+    with gyro.store.open_run(tmp_path / "rotation") as run:
+        assert set(run.scalars) == {"loss", "accuracy", "validation_loss", "validation_accuracy"}
+        steps, losses = run.scalar("loss")
+        assert steps.tolist() == list(range(result.steps))
+        assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt"])

@@ -69,9 +69,9 @@ def train(
     _prepare(out, config, resume)
     if resume:
         run.restore()
-    with run.tracked(resume), interrupts_between_steps() as interrupted:
+    with run.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
         try:
-            run.steps(on_step, interrupted)
+            run.steps(tracker, on_step, interrupted)
         except DivergedError:
             return run.result(diverged=True)
     return run.result()
@@ -133,7 +133,12 @@ class Training:
         self.step = 0
         self.history: list[dict[str, float]] = []
 
-    def steps(self, on_step: Callable[[StepReport], None], interrupted: Callable[[], bool]) -> None:
+    def steps(
+        self,
+        tracker: gyro.Tracker | None,
+        on_step: Callable[[StepReport], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
         """Take the steps that are left, with evaluations and checkpoints on the way."""
         total = self.schedule.steps
         self.model.train()
@@ -145,6 +150,8 @@ class Training:
             if self._due(self.config.evaluations):
                 self.history.append({"step": float(self.step), **self.problem.evaluate(self.model)})
                 scores = {**scores, **self.history[-1]}
+            if tracker is not None:
+                tracker.log(loss=loss, **{name: value for name, value in scores.items() if name != "step"})
             on_step(StepReport(self.step, total, loss, scores))
             if self._due(CHECKPOINTS) or interrupted():
                 self.save()
@@ -175,7 +182,7 @@ class Training:
         return total, scores
 
     @contextmanager
-    def tracked(self, resume: bool) -> Iterator[Any]:
+    def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
         """The tracker of the run, if there is one."""
         if not self.config.track:
             yield None
