@@ -1,6 +1,10 @@
 """`tracker.log`: named numbers of every step go to the run and the sinks, and never stop training."""
 
 import math
+import os
+import signal
+import subprocess
+import sys
 import threading
 import warnings
 from types import SimpleNamespace
@@ -186,6 +190,26 @@ def test_after_the_end_a_call_is_one_warning(loop):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         watch.log(loss=2.0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_program_keeps_what_was_flushed_and_one_that_ends_keeps_all(tmp_path):
+    code = """
+import os, signal, sys, torch, gyroscope as gyro
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+tracker = gyro.Tracker(model, optimizer, sys.argv[1])
+for step in range(5):
+    optimizer.step()
+    tracker.log(loss=step)
+if sys.argv[2] == "kill":
+    tracker.run
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for end in ("kill", "exit"):
+        done = subprocess.run([sys.executable, "-c", code, tmp_path / end, end], check=False)
+        assert done.returncode == (-signal.SIGKILL if end == "kill" else 0)
+        assert columns(open_run(tmp_path / end), "loss") == ([0, 1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0, 4.0])
 
 
 def test_a_process_that_does_not_write_does_nothing(loop, tmp_path, monkeypatch):
