@@ -8,8 +8,8 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam
-from gyroscope.optim._engine.steps import Group, Step, Vectors, sphere
+from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam, sphere
+from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim.formulas import Change
 from gyroscope.optim.sphere_formulas import adam_s, adam_srt
 

@@ -137,10 +137,11 @@ def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) 
 
     A gradient that is not a number makes Δ so too, as in every other rule, where a sign alone would be 0.
     """
-    torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).sign_()
+    # torch's sign of NaN is 0: entries with such a momentum would stand still for good, and silently. Cut off at the
+    # smallest normal number and divided by it, a power of 2, all but NaN and what is smaller becomes its sign.
+    tiny = torch.finfo(out.dtype).tiny
+    torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).clamp_(-tiny, tiny).mul_(1 / tiny)
     _average(exp_avg, grad, w2)
-    # torch's sign of NaN is 0: entries with such a momentum would stand still for good, and nobody would notice.
-    out.add_(exp_avg, alpha=0)
 
 
 def given(update: Tensor, out: Tensor) -> None:

@@ -1,6 +1,5 @@
 """Rotational: the rotational variant of any torch optimizer, made around an instance of it."""
 
-import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar, Literal, final
@@ -13,6 +12,7 @@ from torch.autograd.graph import increment_version
 from gyroscope._checks import check_fraction, check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.optim import formulas
+from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import check_fits, pairs, restored
 from gyroscope.optim._engine.loop import Task, take_step
 from gyroscope.optim._engine.optimizer import SPLIT_OPTIONS, check_lr, check_spelling, kept_by, refuse_complex
@@ -66,7 +66,7 @@ class Rotational(torch.optim.Optimizer):
         compile: bool = False,
         stochastic_rounding: bool = False,
     ) -> None:
-        _refuse_needed_closure(inner)
+        refuse_needed_closure(inner)
         self.inner = inner
         self._options: Group = {
             **SPLIT_OPTIONS,
@@ -83,8 +83,7 @@ class Rotational(torch.optim.Optimizer):
         super().__init__(inner.param_groups, {**inner.defaults, **self._options})
         self.param_groups = inner.param_groups
         self.state = inner.state
-        self._spare: dict[Tensor, Tensor] = {}  # memory in which the inner optimizer steps
-        self._weights: dict[Tensor, Tensor] = {}  # the weights, while it does
+        self._loan = Loan()
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters with options of their own to the inner optimizer."""
@@ -145,51 +144,26 @@ class Rotational(torch.optim.Optimizer):
         turning = []
         stand_ins = []
         for group in self.param_groups:
-            alone = self._unscaled(group)
+            unscaled = self._unscaled(group)
             now = [p for p in _turning(group) if p.grad is not None]
             # A tensor is compared by identity: == of tensors is elementwise.
             ids = {id(p) for p in _turning(group)}
             rest = [p for p in group["params"] if id(p) not in ids]
-            turning += [(p, group, alone) for p in now]
-            stand_ins += [{**alone, "params": now}, {**group, "params": rest}]
+            turning += [(p, group, unscaled) for p in now]
+            stand_ins += [{**unscaled, "params": now}, {**group, "params": rest}]
         try:
-            for p, group, alone in turning:
+            for p, group, unscaled in turning:
                 # Where the inner step may start from zero the update stands alone, with all its digits.
-                self._lend(p, from_zero=alone["lr"] is not group["lr"] and not alone.get("weight_decay"))
-            self._inner_step([group for group in stand_ins if group["params"]])
+                self._loan.lend(p, from_zero=unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay"))
+            step_with_groups(self.inner, [group for group in stand_ins if group["params"]])
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
-            updates = {p: self._take_back(p) for p in list(self._weights)}
-        for p, group, alone in turning:
-            if alone["lr"] is group["lr"]:
+            updates = self._loan.take_back()
+        for p, group, unscaled in turning:
+            if unscaled["lr"] is group["lr"]:
                 updates[p].sub_(p).div_(group["lr"])
-            elif alone.get("weight_decay"):
+            elif unscaled.get("weight_decay"):
                 updates[p].sub_(p)
         return [Task(p, updates[p], self.state[p], group) for p, group, _ in turning]
-
-    def _lend(self, p: Tensor, from_zero: bool) -> None:
-        """Let the inner optimizer step in other memory, while the weights stay in theirs; a DTensor's are copied."""
-        spare = self._spare.get(p)
-        if spare is None:
-            spare = self._spare[p] = torch.empty_like(p)
-        if hasattr(p, "placements"):
-            self._weights[p] = spare.copy_(p)
-            if from_zero:
-                p.zero_()
-            return
-        spare = spare.zero_() if from_zero else spare.copy_(p)
-        self._weights[p] = p.data
-        p.data = spare
-
-    def _take_back(self, p: Tensor) -> Tensor:
-        """Put the weights back; returns what the inner optimizer left in their place."""
-        weights = self._weights.pop(p)
-        if hasattr(p, "placements"):
-            left = p.detach().clone()
-            p.copy_(weights)
-            return left
-        left = p.data
-        p.data = weights
-        return left
 
     def _unscaled(self, group: Group) -> Group:
         """The group with which the inner optimizer makes directions."""
@@ -200,26 +174,6 @@ class Rotational(torch.optim.Optimizer):
         if "weight_decay" in group and (name in DECAY_ALONG_WEIGHTS or group.get("decoupled_weight_decay")):
             changes["weight_decay"] = 0.0
         return {**group, **changes}
-
-    def _inner_step(self, stand_ins: list[Group]) -> None:
-        inner = self.inner
-        groups = inner.param_groups
-        inner.param_groups = stand_ins
-        try:
-            # torch wraps a class's step to call its own hooks and those for all optimizers. The latter are called for
-            # this optimizer already, so what is inside that wrap is called, between the inner optimizer's own hooks.
-            step = type(inner).step
-            if not getattr(step, "hooked", False):
-                inner.step()
-                return
-            for before in list(inner._optimizer_step_pre_hooks.values()):
-                before(inner, (inner,), {})
-            step.__wrapped__(inner)  # type: ignore[attr-defined]  # functools.wraps has set it
-            inner._opt_called = True  # type: ignore[attr-defined]  # what a scheduler made for the inner one looks for
-            for after in list(inner._optimizer_step_post_hooks.values()):
-                after(inner, (inner,), {})
-        finally:
-            inner.param_groups = groups
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
@@ -294,8 +248,7 @@ class Rotational(torch.optim.Optimizer):
             **super().__getstate__(),
             "inner": self.inner,
             "_options": self._options,
-            "_spare": {},
-            "_weights": {},
+            "_loan": Loan(),
         }
 
 
@@ -307,12 +260,3 @@ def _turning(group: Group) -> list[Tensor]:
 
 def _is_code(value: Any) -> bool:
     return callable(value) or isinstance(value, UpdateRule)
-
-
-def _refuse_needed_closure(inner: torch.optim.Optimizer) -> None:
-    closure = inspect.signature(type(inner).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{type(inner).__name__} calls a closure several times in each step, and a rotational step turns weights "
-            "once: wrap an optimizer with one update per step, for example torch.optim.AdamW"
-        )

@@ -9,7 +9,8 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain, sphere
+from gyroscope.optim._engine.sphere import sphere
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.optim.sphere_formulas import SGDNumbers, sgd_mrt
 
 

@@ -86,7 +86,7 @@ def combine_(
 def combine_then_divide_(
     entries: Sequence[Tensor], u: Tensor | None, coefficients: Sequence[Number], noise: Tensor | None, *, eps: Number
 ) -> None:
-    """`combine_`, and Adam's division only if a vector needs it: for a CPU, which is asked without waiting."""
+    """`combine_`, and Adam's division only if a vector needs it: for a CPU, where the test waits for no device."""
     combine_(entries, u, coefficients, noise, eps=eps, divide=False)
     *_, prior, share = coefficients
     divide_(entries[0], entries[1], prior, share, eps)

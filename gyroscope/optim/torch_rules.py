@@ -68,13 +68,13 @@ def _known(optimizer: object) -> tuple[str, Any]:
 
 
 def _rotational(group: Group, optimizer: Any) -> UpdateRule:
-    """Of the wrapper: the angle the user asked for by a rule, hyperball's, or the inner optimizer's own."""
+    """Of the wrapper: the rule that the user has given for the angle, hyperball's, or the inner optimizer's own."""
     if group.get("mode", getattr(optimizer, "mode", None)) == "hyperball":
         return Hyperball(_number(group, "lr"))
-    asked = group.get("angular_update")
-    if asked is not None and not isinstance(asked, UpdateRule):
-        raise ValueError(f"angular_update={asked!r} sets the angle by hand: there is no rule to predict it from")
-    return asked if asked is not None else rule_of(group, optimizer.inner)
+    angle = group.get("angular_update")
+    if angle is not None and not isinstance(angle, UpdateRule):
+        raise ValueError(f"angular_update={angle!r} sets the angle by hand: there is no rule to predict it from")
+    return angle if angle is not None else rule_of(group, optimizer.inner)
 
 
 def _number(group: Group, option: str, default: float | None = None) -> float:

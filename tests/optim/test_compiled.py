@@ -115,6 +115,16 @@ def test_every_pair_of_weight_and_gradient_layouts_steps_as_it_does_eagerly(name
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
+@compiles
+def test_a_gradient_that_is_not_a_number_shows_in_a_compiled_step_too():
+    weight = nn.Parameter(torch.randn(12, 8))
+    optimizer = COMPILING["RotationalLion"]([weight], True)
+    weight.grad = torch.randn(12, 8)
+    weight.grad[3] = float("nan")
+    optimizer.step()
+    assert weight.isnan().any(1).nonzero().flatten().tolist() == [3]
+
+
 @pytest.fixture
 def fresh_programs(monkeypatch):
     monkeypatch.setattr(compiled, "PROGRAMS", {})

@@ -21,8 +21,9 @@ from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
 from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, laid_out_like, pieces
 from gyroscope.optim._engine.rounding import Rounding
-from gyroscope.optim._engine.shards import Across, across_processes, local, placed_like
-from gyroscope.optim._engine.steps import FirstValue, Group, PlainStep, Step, Vectors, VectorStep
+from gyroscope.optim._engine.shards import Across, across_processes, local
+from gyroscope.optim._engine.state import new_moment, new_row
+from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 
 State = dict[str, Any]
 
@@ -126,9 +127,12 @@ class Preparation:
         tensors = [p.detach(), task.update]
         for name in step.moments:
             if name not in task.state:
-                task.state[name] = _zeros(p, step)
+                task.state[name] = new_moment(p, step)
             moment = task.state[name]
-            tensors += local(moment) if isinstance(step, PlainStep) and step.stacked else [moment]
+            if isinstance(step, PlainStep) and step.stacked:
+                tensors.extend(local(moment))  # not +=, for which Python first tries to add a tensor, and fails slowly
+            else:
+                tensors.append(moment)
         if hasattr(p, "placements"):
             tensors = [local(x) for x in tensors]
         if isinstance(step, VectorStep):
@@ -146,7 +150,7 @@ class Preparation:
         rows = []
         for name, first in step.rows.items():
             if name not in state:
-                state[name] = _per_vector(p, vectors.split, first, place)
+                state[name] = new_row(p, vectors.split, first, place)
             rows.append(state[name])
         split = vectors.split
         across = None
@@ -268,26 +272,3 @@ def _run_program(
         outputs = program([*entries, *memory_for_update, *others])
         if form.finish is not None:
             form.finish(entries, outputs)
-
-
-def _zeros(p: Tensor, step: Step) -> Tensor:
-    """A moment before the first step: laid out in memory as the parameter is, and float32 or better.
-
-    In float16 the square of a gradient above 255 is infinite, and of one below 2e-4 it is 0.
-    """
-    zeros = torch.zeros_like(p, dtype=at_least_float32(p.dtype))
-    if not isinstance(step, PlainStep) or not step.stacked:
-        return zeros
-    if hasattr(p, "placements"):
-        return torch.stack([zeros] * step.stacked)
-    return torch.zeros_like(zeros.expand(step.stacked, *p.shape))
-
-
-def _per_vector(p: Tensor, split: Split, first: FirstValue, place: int) -> Tensor:
-    """A value per vector before the first step: float32 or better, and spread over processes as the vectors are."""
-    num_vectors = split.num_vectors(p.shape)
-    dtype = at_least_float32(p.dtype)
-    like = split.sum(p) if hasattr(p, "placements") else p.new_empty(num_vectors)
-    if callable(first):
-        return placed_like(first(num_vectors, place).to(dtype), like)
-    return torch.zeros_like(like, dtype=dtype).add_(first)

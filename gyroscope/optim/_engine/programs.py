@@ -43,8 +43,7 @@ def rotate_rows(
     knobs: dict[str, Any] = {**flags, **dict(zip(names, values[7:], strict=False))}
     if l2:
         knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w)}
-    # A factor per vector keeps Inductor's loops nested, vectors over entries: moments, Δ and sums make one loop.
-    direction(grad * column(ones, w), u, *others[:moments], **knobs)
+    direction(_nested(grad, ones), u, *others[:moments], **knobs)
     change = turn(
         sums(w, u),
         [_one_by_one(radius), update_sq, *imbalance],
@@ -94,6 +93,14 @@ def k_adam_rows(tensors: list[Tensor], rows: list[Tensor], numbers: Tensor) -> t
 def divide_by_outputs(eps: Number, entries: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
     """Adam's division after a program of `sphere_rows`, whose first two outputs it takes."""
     divide_(entries[0], entries[1], outputs[0], outputs[1], eps)
+
+
+def _nested(grad: Tensor, ones: Tensor) -> Tensor:
+    """The gradient times a factor of 1 per vector, which keeps Inductor's loops nested, vectors over entries.
+
+    Without it the moments are one flat loop over all entries, and the sums another; with it they make one loop.
+    """
+    return grad * column(ones, grad)
 
 
 def _one_by_one(values: Tensor) -> Tensor:

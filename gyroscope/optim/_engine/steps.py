@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Split
-from gyroscope.optim import formulas, sphere_formulas
+from gyroscope.optim import formulas
 from gyroscope.optim._engine import programs
 from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim.formulas import Change, Number, TurnNumbers
@@ -184,35 +184,6 @@ def _compilable_rotation(inner: InnerRule, by: TurnNumbers, centre: bool, slack:
     )
     key = (inner.direction, tuple(numbers), *flags.values(), centre, slack)
     return Compilable(function, key, (*by, *numbers.values(), *l2), scratch=not inner.cheap, ones=True, in_pieces=True)
-
-
-def sphere(
-    moment: str, rows: Mapping[str, FirstValue], rule: Callable[..., Change], by: Any, vectors: Vectors, **options: Any
-) -> VectorStep:
-    """A step on the sphere: `rule(products, rows, fan_in, by=…, **options)` says what becomes of each vector.
-
-    On a CPU Adam's division for vectors of norm 0 is left for after the step, and there taken only where there are any:
-    a root of every entry would cost more than the step. Elsewhere the question alone would wait for the device.
-    """
-    on_cpu = vectors.device.type == "cpu"
-    eps = getattr(by, "eps", None)
-    divides_after = on_cpu and eps is not None
-    if divides_after:
-        move = partial(sphere_formulas.combine_then_divide_, eps=eps)
-    else:
-        move = partial(sphere_formulas.combine_, eps=eps, divide=not on_cpu)
-    function = partial(programs.sphere_rows, rule=rule, kind=type(by), options=options, divide=not on_cpu)
-    finish = partial(programs.divide_by_outputs, eps) if divides_after else None
-    key = (rule, type(by), on_cpu, *options.items())
-    return VectorStep(
-        moments=(moment,),
-        rows=rows,
-        key=(rule, by, on_cpu, *options.items()),
-        measure=sphere_formulas.inner_products,
-        decide=partial(rule, by=by, **options),
-        move=move,
-        compilable=Compilable(function, key, tuple(by), finish=finish),
-    )
 
 
 def norm_slack(dtype: torch.dtype) -> float:
