@@ -293,10 +293,20 @@ def test_a_short_run_that_diverged_is_not_too_short_to_say_so(tmp_path):
     assert training.diagnose().kinds == ("diverged",)
 
 
+class PatientSGD(torch.optim.SGD):
+    """SGD that leaves out gradients that are not finite, as some loops do: the weights stay finite."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.nan_to_num_(0.0, 0.0, 0.0)
+        return super().step(closure)
+
+
 def test_one_gradient_that_is_not_finite_is_named_though_later_samples_are(tmp_path):
     model = network()
-    lion = gyro.optim.Lion(model.parameters(), lr=1e-3, weight_decay=0.1)  # its sign of NaN is 0: weights stay finite
-    diagnosis = Training(tmp_path / "run", model, lion, scale=lambda t: NAN if t == 100 else 1.0).go(200).diagnose()
+    sgd = PatientSGD(model.parameters(), lr=1e-3, weight_decay=0.1)
+    diagnosis = Training(tmp_path / "run", model, sgd, scale=lambda t: NAN if t == 100 else 1.0).go(200).diagnose()
     assert diagnosis[0].kind == "diverged", str(diagnosis)
     assert diagnosis[0].evidence["step"] == 100
     assert "later ones are finite again" in diagnosis[0].sentence
