@@ -50,6 +50,7 @@ def adam_l2(
 
 def adam_numbers(beta1: Number, beta2: Number, t: int, eps: Number) -> dict[str, Number]:
     """The numbers of `adamw` at step t = 1, 2, …"""
+    # √v̂ + ε = (√v + ε·root)/root: one division by (1-β1^t)/root is left for the whole fraction.
     root = (1 - beta2**t) ** 0.5
     return {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
 
@@ -290,6 +291,7 @@ def turn(
     wu_c = wu - sum_w * mean_u
     uu_c = uu - sum_u * mean_u
     norm = ww.sqrt()
+    # A radius of 0 stays: such a vector takes plain steps for good, as it has from the start.
     n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
     # What rounding leaves of a vector of equal entries is no direction: its square is a few eps of the whole.
     alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
@@ -306,6 +308,7 @@ def turn(
     A = size * (ww_c.rsqrt() - rate * along)
     B = size * rate
     D = -A * mean_w - B * mean_u
+    # A tensor's value is not known without waiting for its device, so that both cases are computed.
     if isinstance(angle, Tensor) or angle == 0:
         moves = none + angle > 0
         A = torch.where(moves, A, none + 1)
@@ -326,6 +329,7 @@ def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], 
     A = column(A, u)
     B = column(B, u)
     D = column(D, u)
+    # Low precision is computed in Δ's dtype and rounded once; else in place, without memory for a copy.
     if w.dtype == u.dtype:
         w.mul_(A).addcmul_(u, B).add_(D)
         return

@@ -169,6 +169,7 @@ class Rotational(torch.optim.Optimizer):
         """The group with which the inner optimizer makes directions."""
         name = type(self.inner).__name__
         changes: Group = {}
+        # At lr = 1 the update is not multiplied by a small number and divided by it again.
         if name in LINEAR:
             changes["lr"] = 1.0
         if "weight_decay" in group and (name in DECAY_ALONG_WEIGHTS or group.get("decoupled_weight_decay")):

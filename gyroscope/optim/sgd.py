@@ -19,9 +19,9 @@ class RotationalSGD(EngineOptimizer):
 
         η_r = sqrt(2·lr·weight_decay/(1+momentum)) radians per step     (RE Table 1, Algorithm 1)
 
-    With `nesterov` the angle is that of the one law (ours: docs/theory.md, "The one law"). Vectors that turn feel no
-    L2, which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's
-    SGD loads. Every option may be set per group.
+    With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). Vectors that turn feel no L2,
+    which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's SGD
+    loads. Every option may be set per group.
 
     lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)

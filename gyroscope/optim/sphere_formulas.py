@@ -139,6 +139,7 @@ def adam_s(
         wy = by.beta1 * wm + (1 - by.beta1) * wg
         yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
         m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
+    # Adam's v̂ of an entry is prior + share·g²: the vector's v stands for the past of all its entries.
     prior = torch.where(none, by.beta2 / by.correction2 * exp_avg_sq, -1.0)
     share = torch.zeros_like(ww) + (1 - by.beta2) / by.correction2
     y = ((1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1)
@@ -234,6 +235,7 @@ def _radii(ww: Tensor, radius: Tensor, slack: float) -> tuple[Tensor, Tensor]:
 
 def _tangent(ww: Tensor, wg: Tensor, gg: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """The factor n of h = n·(g - ⟨g,u⟩u), and ‖h‖²; both 0 where h is but what rounding leaves of a radial gradient."""
+    # 256 eps of ‖g‖²: what is left when the two terms cancel, with room for the rounding of long sums.
     across = gg - wg * wg / ww
     seen = across > 256 * torch.finfo(ww.dtype).eps * gg
     return torch.where(seen, n, 0.0), torch.where(seen, n * n * across, 0.0)

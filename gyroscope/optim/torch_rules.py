@@ -59,6 +59,7 @@ def keeps_norms(optimizer: object) -> bool:
 def _known(optimizer: object) -> tuple[str, Any]:
     """The name in the table, and the optimizer inside its wrappers that bears it."""
     inner: Any = optimizer
+    # By the whole line of ancestors: Lightning and others subclass the optimizers of torch.
     while inner is not None:
         for cls in type(inner).__mro__:
             if cls.__name__ in RULES or cls.__name__ == "Rotational":

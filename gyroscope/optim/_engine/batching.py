@@ -18,6 +18,7 @@ Runner = Callable[[PlainStep, Scratch, list[list[Tensor]]], None]
 
 def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, Runner]:
     """How tensors like these take their step, and a name for those that may take it together; None: alone."""
+    # One call of a kernel for all tensors of a batch, whatever their sizes.
     if step.fused is not None and is_fusable(tensors):
         return "fused", _run_fused
     if tensors[0].numel() < SMALL and all(x.is_contiguous() for x in tensors):

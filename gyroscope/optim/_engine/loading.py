@@ -52,6 +52,7 @@ def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step]
         if not kept:
             continue
         vectors = vectors_for(p, group)
+        # Any step count would do: names and shapes of a state do not depend on it.
         step = step_for(group, 1, vectors)
         shapes = expected_shapes(step, p, vectors.split)
         # A rotational variant takes over its rule's own moments and begins its values per vector then.

@@ -77,12 +77,14 @@ def take_step(
         p = task.p
         group = task.group
         t = int(task.state[count])
+        # Groups are told apart by identity: their options are dicts, and may be changed between steps.
         key = (id(group), t, p.shape, p.dtype, p.device)
         if key not in steps:
             options = _with_scalar_lr(group)
             vectors = vectors_for(p, group)
             steps[key] = (vectors, step_for(options, t, vectors))
         preparation.add(task, place, t, *steps[key])
+    # From here on the step streams through memory; nothing is prepared any more.
     for batch in preparation.batches:
         batch.run(batch.items)
     if preparation.rounding is not None:
@@ -95,6 +97,7 @@ def vectors_for(p: Tensor, group: Group) -> Vectors:
     return _vectors(*split, p.shape, p.dtype, p.device)
 
 
+# The same for every step of a tensor, and asked for at each: a dozen calls into geometry are saved.
 @cache
 def _vectors(
     granularity: Any, axis: int, group_size: int, shape: torch.Size, dtype: torch.dtype, device: torch.device
@@ -154,6 +157,7 @@ class Preparation:
             rows.append(state[name])
         split = vectors.split
         across = None
+        # DTensors are known by an attribute, not by their class, whose import takes a second.
         if hasattr(p, "placements"):
             rows = [local(row) for row in rows]
             across = across_processes(p, split)
@@ -161,6 +165,7 @@ class Preparation:
         w = tensors[0]
         if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and no process waits for it
             return
+        # 4 bytes and more: float32 weights resolve every angle that training has.
         noise = self._noise(w, t, step, group) if w.dtype.itemsize < 4 and step.angle is not None else None
         if noise is not None:
             tensors.append(noise)
@@ -175,8 +180,10 @@ class Preparation:
                 return
         views = split.rows(*tensors)
         noise = None if noise is None else views.pop()
+        # What vectors must share to be decided together: numbers, number of rows (imbalanced or not), dtype and device.
         key = (step.key, len(rows), w.dtype, w.device, noise is None)
         run = partial(run_vectors, step, self._scratch)
+        # Vectors across processes stay whole: each piece would be a reduction of its own.
         is_whole = across is not None or w.numel() <= memory.PIECE
         for part in [WHOLE] if is_whole else pieces(views[0]):
             entries = views if part is WHOLE else cut(views, part)
@@ -199,6 +206,7 @@ class Preparation:
             if form.ones:
                 like = values[0]
                 values = [*values, self._input((like.shape, like.dtype, w.device), partial(torch.ones_like, like))]
+            # Here only for its dtype and layout; the program gets scratch memory when it runs.
             scratch = [self._scratch.like(entries[0], at_least_float32(w.dtype))] if form.scratch else []
             program = program_for(form.key, form.function, [*entries, *scratch], values, numbers, form.scratch)
             run = partial(_run_program, step, program, self._scratch)
@@ -231,6 +239,7 @@ class Preparation:
 
 def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
     """Measure each piece, decide for the vectors of all, move each piece."""
+    # Nothing of an earlier batch is needed any more, nor of a step that was interrupted.
     scratch.reserved.clear()
     updates = []
     measured = []
@@ -244,6 +253,7 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
         product = scratch.like(w, dtype)
         values = step.measure(entries, rows if across is None else across.of(rows), update, product)
         if across is not None:
+            # One reduction for all the sums of a tensor, not one for each.
             values = across.summed(torch.stack(values)).unbind(0)
         updates.append(update)
         measured.append(values)
@@ -251,6 +261,7 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
         sizes.append(len(values[0]))
         for column, row in zip(columns, rows, strict=True):
             column.append(row)
+    # map and zip, not comprehensions: the vectors of 200 tiny layers would wait for them.
     change = step.decide(
         list(map(torch.cat, zip(*measured, strict=True))), list(map(torch.cat, columns)), torch.cat(fan_ins)
     )

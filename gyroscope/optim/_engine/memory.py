@@ -39,6 +39,7 @@ class Scratch:
             buffer = self.buffers[dtype] = torch.empty(start + size, dtype=dtype)
             start = 0
         self.reserved[dtype] = start + size if reserve else start
+        # The same strides let operations of x and the scratch memory run as one flat loop.
         if x.is_contiguous() or is_dense(x):
             return buffer.as_strided(x.shape, x.stride(), start)
         return buffer[start : start + size].view(x.shape)

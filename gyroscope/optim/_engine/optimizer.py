@@ -102,6 +102,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         moments and values per vector are put back in float32 or better.
         """
         name = type(self).__name__
+        # All that can be refused is refused before anything is changed.
         check_fits(state_dict, self.param_groups, name)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
@@ -152,6 +153,7 @@ def check_spelling(group: Group, options: Group, name: str) -> None:
     also where an option's name is one word of theirs.
     """
     for key in group.keys() - options.keys():
+        # 0.75 is one letter wrong in four: "axes" for axis, "center" for centre.
         close = get_close_matches(key, options, n=1, cutoff=0.75)
         is_compound = any(option in key.split("_") or f"_{option}" in key or f"{option}_" in key for option in options)
         meant = OTHER_NAMES.get(key) if OTHER_NAMES.get(key) in options else None

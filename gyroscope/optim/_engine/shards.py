@@ -49,6 +49,7 @@ def across_processes(p: Tensor, split: Split) -> Across | None:
     axis = None if split.granularity == "tensor" else split.axis % p.dim()
     dims = [placement.dim if placement.is_shard() else None for placement in getattr(p, "placements", ())]
     grouped = split.granularity == "group" and axis in dims
+    # Cut along the axis that counts vectors, or not at all: every process has whole vectors.
     if not grouped and all(dim in (None, axis) for dim in dims):
         return None
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard

@@ -127,6 +127,7 @@ def plain(inner: InnerRule) -> PlainStep:
     # The kernel takes floats; a tensor may be on a device that one would have to wait for.
     is_known = not any(isinstance(number, Tensor) for number in numbers.values())
     fused = partial(inner.fused, **numbers) if inner.fused is not None and is_known else None
+    # By value: tensors of several shapes or groups with the same numbers go into one batch.
     key = (inner.direction, *numbers.values())
     return PlainStep(inner.moments, partial(_take_plain_step, inner), key, fused)
 
@@ -146,6 +147,7 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
     centre = group["centre"] and vectors.fan_in >= MIN_CENTRED
     slack = norm_slack(vectors.dtype)
+    # A Δ that another optimizer has made is turned where it is, without a copy to scratch memory.
     makes_update = inner.direction is not formulas.given
     rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
     if group.get("imbalance") is not None:
