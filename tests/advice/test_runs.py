@@ -296,11 +296,11 @@ def test_a_short_run_that_diverged_is_not_too_short_to_say_so(tmp_path):
 class PatientSGD(torch.optim.SGD):
     """SGD that leaves out gradients that are not finite, as some loops do: the weights stay finite."""
 
-    def step(self, closure=None):
+    @torch.no_grad()
+    def step(self, closure=None):  # not by torch's step, whose hooks would run a second time
         for group in self.param_groups:
             for p in group["params"]:
-                p.grad.nan_to_num_(0.0, 0.0, 0.0)
-        return super().step(closure)
+                p.sub_(group["lr"] * (p.grad.nan_to_num(0.0, 0.0, 0.0) + group["weight_decay"] * p))
 
 
 def test_one_gradient_that_is_not_finite_is_named_though_later_samples_are(tmp_path):
