@@ -130,7 +130,7 @@ def test_a_disk_without_room_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     assert [path.name for path in Path(tmp_path).iterdir()] == ["step-000000001.pt"]
 
 
-def test_accumulated_batches_take_the_step_of_one_large_batch(tmp_path):
+def test_accumulated_batches_count_as_one_step(tmp_path):
     layer_norm = replace(QUICK, norm="layer", optimizer="sgd", lr=0.1, steps=4, track=False)
     one = train(replace(layer_norm, batch_size=64), tmp_path / "one")
     assert one.steps == 4

@@ -80,9 +80,8 @@ def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root
     if result.diverged_at is None:
         return 0
     checkpoints = out / "checkpoints"
-    console.print(
-        f"The loss is not finite from step {result.diverged_at:,} on; the checkpoint before is in {checkpoints}."
-    )
+    kept = f"; the last checkpoint before is in {checkpoints}" if checkpoints.exists() else ""
+    console.print(f"The loss is not finite from step {result.diverged_at:,} on{kept}.")
     return 1
 
 

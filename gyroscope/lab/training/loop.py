@@ -170,7 +170,8 @@ class Training:
         scores: dict[str, float] = {}
         for part in range(self.config.accumulate):
             low = self.config.precision == "bf16"
-            with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
+            device = next(self.model.parameters()).device.type
+            with torch.autocast(device, torch.bfloat16) if low else nullcontext():
                 loss, found = self.problem.loss(self.forward, self.step * self.config.accumulate + part)
             torch.autograd.backward(loss / self.config.accumulate)
             total += float(loss.detach()) / self.config.accumulate
