@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gyroscope._checks import positive_array
 from gyroscope._types import Array, Mask, Number
-from gyroscope.theory.law import Weights, over
+from gyroscope.theory.law import Weights, over, plain
 from gyroscope.theory.recursion import BLOCK, Motion
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers
@@ -68,19 +68,19 @@ class Forecast:
     @property
     def over_rotation(self) -> Any:
         """At the first step, the angle over its equilibrium: above 1, the reason for a warmup."""
-        return _plain(over(self.angular_update[0], self.equilibrium_angular_update[0]))
+        return plain(over(self.angular_update[0], self.equilibrium_angular_update[0]))
 
     @property
     def filled_over_rotation(self) -> Any:
         """The same once the momentum has filled, three of its memories into the run."""
         # After three memories a momentum has 95 % of its size.
         filled = min(round(3 * self.rule.momentum_memory), len(self.lr) - 1)
-        return _plain(over(self.angular_update[filled], self.equilibrium_angular_update[filled]))
+        return plain(over(self.angular_update[filled], self.equilibrium_angular_update[filled]))
 
     @property
     def end_norm_ratio(self) -> Any:
         """Norm at the end over the equilibrium norm at the peak of the schedule."""
-        return _plain(over(self.norm[-1], self.equilibrium_norm[np.argmax(self.lr)]))
+        return plain(over(self.norm[-1], self.equilibrium_norm[np.argmax(self.lr)]))
 
 
 def forecast(
@@ -138,7 +138,7 @@ def forecast(
         angular_update=per_layer(angle),
         equilibrium_norm=per_layer(equilibrium_norm),
         equilibrium_angular_update=per_layer(equilibrium_angle),
-        total_decay=_plain(per_layer(total_decay)[0]),
+        total_decay=plain(per_layer(total_decay)[0]),
     )
 
 
@@ -195,6 +195,3 @@ def _first(mask: Mask) -> Any:
         return int(mask.argmax()) if mask.any() else None
     return tuple(_first(layer) for layer in mask.T)
 
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else value

@@ -139,6 +139,11 @@ def turning_angle(shrink: Number) -> Number:
     return 2 * np.arcsin((shrink / 2) ** 0.5)
 
 
+def plain(value: Number) -> Number:
+    """A float for an array without dimensions; anything else, None too, as it is."""
+    return float(value) if value is not None and np.ndim(value) == 0 else value
+
+
 def over(numerator: Number, denominator: Number) -> Number:
     """A quotient that is infinite, or NaN, where there is nothing to divide by: no decay, or a learning rate of 0.
 

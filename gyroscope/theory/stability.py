@@ -12,16 +12,13 @@ import numpy as np
 
 from gyroscope._checks import fraction_array, step_array
 from gyroscope._types import Array, Integers, Values
+from gyroscope.theory.law import plain
 
 Steps: TypeAlias = int | Integers
 
 
 def _checked(beta1: Values, beta2: Values) -> tuple[Array, Array]:
     return fraction_array("beta1", beta1), fraction_array("beta2", beta2, zero=False)
-
-
-def _plain(x: Array) -> Values:
-    return float(x) if np.ndim(x) == 0 else x
 
 
 def margin(beta1: Values, beta2: Values) -> Values:
@@ -36,7 +33,7 @@ def margin(beta1: Values, beta2: Values) -> Values:
     """
     gamma, beta = _checked(beta1, beta2)
     with np.errstate(divide="ignore"):
-        return _plain((2 * beta * (1 - gamma) - gamma * (1 - beta)) / (beta * gamma))
+        return plain((2 * beta * (1 - gamma) - gamma * (1 - beta)) / (beta * gamma))
 
 
 def exact_margin(beta1: Values, beta2: Values) -> Values:
@@ -50,7 +47,7 @@ def exact_margin(beta1: Values, beta2: Values) -> Values:
     """
     gamma, beta = _checked(beta1, beta2)
     with np.errstate(divide="ignore"):
-        return _plain(np.log(beta) - 2 * np.log(gamma))
+        return plain(np.log(beta) - 2 * np.log(gamma))
 
 
 def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
@@ -61,7 +58,7 @@ def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
     >>> f"{growth_rate(0.99, 0.9):.4f} {growth_rate(0.99, 0.9, exact=True):.4f} {growth_rate(0.9, 0.999):.1f}"
     '0.0455 0.0426 0.0'
     """
-    return _plain(np.maximum(0.0, -0.5 * np.asarray((exact_margin if exact else margin)(beta1, beta2))))
+    return plain(np.maximum(0.0, -0.5 * np.asarray((exact_margin if exact else margin)(beta1, beta2))))
 
 
 def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) -> Values:
@@ -90,7 +87,7 @@ def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) ->
         else:
             scale = np.sqrt(beta / (1 - beta)) / gamma
             series = _continuous_series(steps, gamma, beta)
-        return _plain(unbias * (1 - gamma) * scale * np.sqrt(series) * np.exp(steps * growth_rate(gamma, beta, exact)))
+        return plain(unbias * (1 - gamma) * scale * np.sqrt(series) * np.exp(steps * growth_rate(gamma, beta, exact)))
 
 
 def _discrete_series(n: Integers, gamma: Array, beta: Array) -> Array:
@@ -122,7 +119,7 @@ def level_curve(c: float, beta2: Values) -> Values:
         raise ValueError(
             f"c={c!r} is no margin that beta2={beta2!r} can have: choose c above 1 - 1/beta2 = {np.max(lowest):.6g}"
         )
-    return _plain(2 / (c + 1 + 1 / beta))
+    return plain(2 / (c + 1 + 1 / beta))
 
 
 def normal_curve(beta1: Values, beta2: Values, at_beta2: Values) -> Values:
@@ -144,7 +141,7 @@ def normal_curve(beta1: Values, beta2: Values, at_beta2: Values) -> Values:
             f"at_beta2={at_beta2!r} is off the normal curve through beta1={beta1!r}, beta2={beta2!r}: "
             f"choose it above {low} and at most {np.minimum(1, high)}"
         )
-    return _plain(np.cbrt(cube))
+    return plain(np.cbrt(cube))
 
 
 STRATEGIES: dict[str, Callable[[float, int], float]] = {
@@ -193,4 +190,4 @@ def annealed_lr(n: Steps, lr: float, beta1: Values, beta2: Values) -> Values:
     >>> f"{annealed_lr(100, lr=0.1, beta1=0.99, beta2=0.9):.5f}"
     '0.00106'
     """
-    return _plain(lr * np.exp(-step_array("n", n) * growth_rate(beta1, beta2)))
+    return plain(lr * np.exp(-step_array("n", n) * growth_rate(beta1, beta2)))

@@ -5,9 +5,9 @@ from typing import ClassVar, final
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle
-from gyroscope.theory.recursion import Combination, LinearMotion
+from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
-from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
+from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equilibrium
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
@@ -43,7 +43,6 @@ class AdamW(BetaRule):
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
-    norm_power: ClassVar[float] = 0.5
     second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
     rotational_twin: ClassVar[str | None] = "RotationalAdamW"
@@ -55,7 +54,7 @@ class AdamW(BetaRule):
         rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
 
-    def motion(self, norm2: Array) -> LinearMotion:
-        """m' = β1·m + (1-β1)·g, u = lr·m'/√v; the gradient's scale cancels."""
-        average = Combination(0.0, self.betas[0], 1 - self.betas[0])
-        return decoupled_adam_motion(self, norm2, update=average, momentum=average)
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
+        """m' = β1·m + (1-β1)·g, u = lr·m'/√v."""
+        beta1 = self.betas[0]
+        return decoupled_adam_steps(self, lr, done, weights, update=Combination(0.0, beta1, 1 - beta1))

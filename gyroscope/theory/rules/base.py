@@ -4,13 +4,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import numpy.typing as npt
 
-from gyroscope._checks import check_betas, check_decay, check_non_negative
+from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights
-from gyroscope.theory.recursion import Motion
+from gyroscope.theory.law import Equilibrium, Weights, plain
+from gyroscope.theory.recursion import LinearMotion, Motion
+
+MEANING = {
+    "fan_in": "the number of entries of one weight vector",
+    "unit_grad_norm": "the RMS norm of the gradient times the weight norm",
+    "shape": "the shape of the whole weight matrix",
+}
 
 
 class MomentumStep(NamedTuple):
@@ -49,16 +54,18 @@ class UpdateRule(ABC):
     )
     needs: ClassVar[tuple[str, ...]]
     """The inputs without which this rule's norm is not determined."""
-    norm_power: ClassVar[float]
+    norm_power: ClassVar[float] = 0.5
     """x in: equilibrium norm ∝ lr^x, without corrected decay."""
+    motion_class: ClassVar[type[Motion]] = LinearMotion
+    """What follows the moments of the weights; it asks the rule for the coefficients of its steps."""
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
 
-    @abstractmethod
     def motion(self, norm2: Array) -> Motion:
         """The averaged motion that starts at these squared norms, to be advanced step by step."""
+        return self.motion_class(self, norm2)
 
     def equilibrium(
         self,
@@ -75,7 +82,7 @@ class UpdateRule(ABC):
         norm, `shape` the whole tensor's (for Muon).
         """
         eq = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
-        return Equilibrium(_plain(eq.angular_update), _plain(eq.norm), _plain(eq.update_rms), _plain(eq.timescale))
+        return Equilibrium(plain(eq.angular_update), plain(eq.norm), plain(eq.update_rms), plain(eq.timescale))
 
     @property
     def name(self) -> str:
@@ -172,10 +179,6 @@ class UpdateRule(ABC):
         return float((lr / self.lr) ** self.norm_exponent)
 
 
-def _plain(value: Number | None) -> Number | None:
-    return float(value) if value is not None and np.ndim(value) == 0 else value
-
-
 def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
     """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
     for name in inputs:
@@ -183,11 +186,22 @@ def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None
             raise ValueError(f"{rule.name} needs {name} for this: pass {name}=… ({MEANING[name]})")
 
 
-MEANING = {
-    "fan_in": "the number of entries of one weight vector",
-    "unit_grad_norm": "the RMS norm of the gradient times the weight norm",
-    "shape": "the shape of the whole weight matrix",
-}
+@dataclass(frozen=True)
+class MomentumRule(UpdateRule):
+    """What the rules with SGD's settings have in common."""
+
+    lr: float
+    weight_decay: float
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_decay(self.lr, self.weight_decay)
+        check_fraction("momentum", self.momentum)
+
+    @property
+    def momentum_factor(self) -> float:
+        """α."""
+        return self.momentum
 
 
 @dataclass(frozen=True)

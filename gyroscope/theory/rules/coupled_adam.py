@@ -3,14 +3,64 @@
 Derived in docs/theory.md, "Adam with L2".
 """
 
-from typing import NamedTuple
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, never_settles, turning_angle
-from gyroscope.theory.recursion import Inputs, LinearMotion, Scale, adam_scale
+from gyroscope.theory.law import UNDETERMINED, Equilibrium, Weights, forgetting_time, never_settles, turning_angle
+from gyroscope.theory.recursion import LinearSteps, Scale, adam_scale
+from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall
+
+
+@dataclass(frozen=True)
+class CoupledAdam(BetaRule):
+    """An Adam with L2 in the gradient: a heavy ball, plain or Nesterov's, at the step size that v allows."""
+
+    needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
+    norm_power: ClassVar[float] = 1 / 3
+    looks_ahead: ClassVar[bool] = False
+    """Whether the ball is Nesterov's."""
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """The balance, where the inputs determine it and there is a decay to balance the growth."""
+        C = weights.fan_in
+        g_unit = weights.unit_grad_norm
+        if C is None or g_unit is None:
+            return UNDETERMINED
+        if self.weight_decay == 0:
+            return never_settles(lr * (C * self.power) ** 0.5)
+        return self.balanced(lr, C, g_unit, leading)
+
+    @abstractmethod
+    def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
+        """Where growth and decay balance, exactly or to leading order."""
+
+    @property
+    def power(self) -> float:
+        """E‖u‖²/(lr²·C) without decay: (1-β1)/(1+β1) of an average of entries of unit size."""
+        return (1 - self.betas[0]) / (1 + self.betas[0])
+
+    @property
+    def ball(self) -> HeavyBall:
+        """The ball, whose momentum is 1/(1-β1) times Adam's."""
+        return HeavyBall.of(self.betas[0], self.looks_ahead)
+
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
+        """The ball's steps at the size that v allows."""
+        wd = self.weight_decay
+        scale = (1 - self.betas[0]) * adam_scale(lr, self.betas, done)
+        return LinearSteps(
+            np.zeros_like(lr),
+            scale,
+            *self.ball.combinations(wd),
+            Scale(self.betas[1], weight=wd * wd),
+            unit_grad2=weights.unit_grad_norm**2,
+            size=weights.fan_in,
+        )
 
 
 class Balance(NamedTuple):
@@ -82,25 +132,13 @@ def fourth(x: Number) -> Number:
     return squared * squared
 
 
-def coupled_adam_equilibrium(lr: Number, wd: float, C: Number, g_unit: Number, beta1: float) -> Equilibrium:
-    """The exact balance of Adam whose v is the mean of (g + λω)², per entry or per vector alike.
+def heavy_ball_balance(rule: CoupledAdam, lr: Number, C: Number, g_unit: Number) -> Equilibrium:
+    """The exact balance of an Adam whose v is the mean of (g + λω)², per entry or per vector alike.
 
     With s = lr·sqrt(C/E‖g + λω‖²) the momentum is a heavy ball at step size s·(1-β1), and SMD's fixed point reads
     s·(g̃²/y + κλ²y) = 2λy, κ = (1-β1)/(1+β1), y = ‖ω‖². Ours.
     """
-    kappa = (1 - beta1) / (1 + beta1)
-    if wd == 0:
-        return never_settles(lr * (C * kappa) ** 0.5)
-    norm, decay, damping = balance(lr, wd, C, g_unit, slope=kappa)
+    kappa = rule.power
+    norm, decay, damping = balance(lr, rule.weight_decay, C, g_unit, slope=kappa)
     rms = lr * (C * kappa) ** 0.5 * damping
     return Equilibrium(turning_angle(kappa * decay), norm, rms, forgetting_time(decay))
-
-
-def coupled_adam_motion(ball: HeavyBall, wd: float, betas: tuple[float, float], norm2: Array) -> LinearMotion:
-    """The heavy ball's motion at the step size that v allows; the ball's momentum is 1/(1-β1) times Adam's."""
-
-    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
-        scale = (1 - betas[0]) * adam_scale(lr, betas, done)
-        return Inputs(np.zeros_like(lr), scale, weights.unit_grad_norm**2, weights.fan_in)
-
-    return LinearMotion(ball.rule(wd, Scale(betas[1], weight=wd * wd)), norm2, inputs)

@@ -2,7 +2,7 @@
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
-from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale, adam_scale
+from gyroscope.theory.recursion import Combination, LinearSteps, Scale, adam_scale
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 
@@ -26,10 +26,9 @@ def decoupled_equilibrium(
     return law(decay, momentum.time(decay), update_rms)
 
 
-def decoupled_adam_motion(rule: BetaRule, norm2: Array, *, update: Combination, momentum: Combination) -> LinearMotion:
-    """An Adam's motion with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
-
-    def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
-        return Inputs(decay_at(rule, lr), adam_scale(lr, rule.betas, done), size=weights.fan_in)
-
-    return LinearMotion(LinearRule(update, momentum, Scale(rule.betas[1])), norm2, inputs)
+def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights, update: Combination) -> LinearSteps:
+    """An Adam's steps with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
+    beta1, beta2 = rule.betas
+    average = Combination(0.0, beta1, 1 - beta1)
+    scale = adam_scale(lr, rule.betas, done)
+    return LinearSteps(decay_at(rule, lr), scale, update, average, Scale(beta2), size=weights.fan_in)

@@ -13,6 +13,17 @@ from gyroscope.theory.rules.base import UpdateRule
 
 
 @final
+class FixedNormMotion(Motion):
+    """Tangent steps at a norm that never changes; to leading order the rule's angle is their tangent."""
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        tangent: Number = self.rule.at(lr[:, None], weights, leading=True).angular_update
+        zero = np.zeros((len(lr), 1))
+        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
+        return Step(zero, zero, tangent**2 * self.norm2, still)
+
+
+@final
 @dataclass(frozen=True)
 class Hyperball(UpdateRule):
     """Tangent Hyperball: tan η_r = lr at every step, at the norm the weight started with (ours).
@@ -32,6 +43,7 @@ class Hyperball(UpdateRule):
     angle_formula: ClassVar[str] = "tan η_r = lr"
     needs: ClassVar[tuple[str, ...]] = ()
     norm_power: ClassVar[float] = 0.0
+    motion_class: ClassVar[type[Motion]] = FixedNormMotion
 
     def __post_init__(self) -> None:
         check_non_negative("lr", self.lr)
@@ -39,10 +51,6 @@ class Hyperball(UpdateRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The angle alone: any norm stays as it is."""
         return Equilibrium(lr if leading else np.arctan(lr), None, None, None)
-
-    def motion(self, norm2: Array) -> Motion:
-        """Tangent steps of lr·‖w‖."""
-        return FixedNormMotion(norm2, self)
 
 
 @final
@@ -66,6 +74,7 @@ class FixedNorm(UpdateRule):
     keeps_norm: ClassVar[bool] = True
     angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
     norm_power: ClassVar[float] = 0.0
+    motion_class: ClassVar[type[Motion]] = FixedNormMotion
 
     @property
     def lr(self) -> float:  # type: ignore[override]
@@ -85,23 +94,5 @@ class FixedNorm(UpdateRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The angle alone: any norm stays as it is."""
         tangent: Number = self.rule.at(lr, weights, leading=True).angular_update
-        return Equilibrium(tangent if leading else np.arctan(tangent), None, None, None)
-
-    def motion(self, norm2: Array) -> Motion:
-        """Tangent steps, and the norm unchanged."""
-        return FixedNormMotion(norm2, self)
-
-
-@final
-class FixedNormMotion(Motion):
-    """Tangent steps at a norm that never changes; to leading order the rule's angle is their tangent."""
-
-    def __init__(self, norm2: Array, rule: Hyperball | FixedNorm) -> None:
-        super().__init__(norm2)
-        self.rule = rule
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        tangent: Number = self.rule.at(lr[:, None], weights, leading=True).angular_update
-        zero = np.zeros((len(lr), 1))
-        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
-        return Step(zero, zero, tangent**2 * self.norm2, still)
+        known = tangent is not None and not leading
+        return Equilibrium(np.arctan(tangent) if known else tangent, None, None, None)

@@ -7,16 +7,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import (
-    Correlation,
-    Equilibrium,
-    OddCorrelation,
-    Weights,
-    equilibrium_angle,
-    law,
-    leading_order,
-)
-from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale
+from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, equilibrium_angle, law, leading_order
+from gyroscope.theory.recursion import Combination, LinearSteps, Scale
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -92,7 +84,6 @@ class Lion(BetaRule):
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
-    norm_power: ClassVar[float] = 0.5
     is_decoupled: ClassVar[bool] = True
     rotational_twin: ClassVar[str | None] = "RotationalLion"
 
@@ -113,17 +104,14 @@ class Lion(BetaRule):
         rms = None if weights.fan_in is None else lr * weights.fan_in**0.5
         return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
 
-    def motion(self, norm2: Array) -> LinearMotion:
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
         beta1, beta2 = self.betas
         argument = Combination(0.0, beta1, 1 - beta1)
         average = Combination(0.0, beta2, 1 - beta2)
-        share = (beta1 / (1 - beta1)) ** 2  # E‖c‖² = (1-β1)²·(share·E‖m‖² + E‖g‖²)
-
-        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
-            return Inputs(decay_at(self, lr), lr, size=2 * weights.fan_in / (pi * (1 - beta1) ** 2))
-
-        return LinearMotion(LinearRule(argument, average, Scale(momentum=share), excess=pi / 2), norm2, inputs)
+        length2 = Scale(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
+        size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
+        return LinearSteps(decay_at(self, lr), lr, argument, average, length2, excess=pi / 2, size=size)
 
     def _time(self, decay: Number) -> Number:
         signs = correlation(*self.betas)

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from gyroscope._checks import check_decay, check_fraction
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, forgetting_time
-from gyroscope.theory.recursion import StationaryMotion
-from gyroscope.theory.rules.base import MomentumStep, UpdateRule
+from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
+from gyroscope.theory.rules.base import MomentumRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium
 from gyroscope.theory.rules.nadam import nesterov_filter
 
@@ -60,7 +59,7 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
 
 @final
 @dataclass(frozen=True)
-class Muon(UpdateRule):
+class Muon(MomentumRule):
     """`torch.optim.Muon` on one matrix: a = lr·λ; the step is adjusted to the matrix's shape, the decay is not.
 
     E‖u‖² = q·min(m,n)·(adjusted lr)². Momentum's correlation passes the orthogonalisation with the share of it that is
@@ -72,27 +71,19 @@ class Muon(UpdateRule):
     '0.00293 rad/step at norm 4.93'
     """
 
-    lr: float
-    weight_decay: float
     momentum: float = 0.95
     nesterov: bool = True
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = "original"
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
-    norm_power: ClassVar[float] = 0.5
     is_decoupled: ClassVar[bool] = True
+    motion_class: ClassVar[type[Motion]] = StationaryMotion
 
     def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_fraction("momentum", self.momentum)
+        super().__post_init__()
         if self.adjust_lr_fn not in ("original", "match_rms_adamw"):
             raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be 'original' or 'match_rms_adamw'")
-
-    @property
-    def momentum_factor(self) -> float:
-        """The momentum."""
-        return self.momentum
 
     @property
     def momentum_step(self) -> MomentumStep | None:
@@ -106,17 +97,13 @@ class Muon(UpdateRule):
         unit, momentum = self._unit_update(weights.shape)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 
-    def motion(self, norm2: Array) -> StationaryMotion:
+    def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
-
-        def inputs(lr: Array, weights: Weights) -> tuple[Array, Array, Correlation]:
-            unit, momentum = self._unit_update(weights.shape)
-            a = float(decay_at(self, self.lr))
-            # The geometric correlation with the same τ(a), for the motion knows no other.
-            first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
-            return decay_at(self, lr), lr * unit, Correlation(first, self.momentum)
-
-        return StationaryMotion(norm2, inputs)
+        unit, momentum = self._unit_update(weights.shape)
+        a = float(decay_at(self, self.lr))
+        # The geometric correlation with the same τ(a), for the motion knows no other.
+        first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
+        return StationarySteps(decay_at(self, lr), lr * unit, Correlation(first, self.momentum))
 
     def _unit_update(self, shape: tuple[int, ...]) -> tuple[float, OddCorrelation]:
         if len(shape) != 2:

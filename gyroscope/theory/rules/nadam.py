@@ -9,21 +9,12 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import (
-    UNDETERMINED,
-    Correlation,
-    Equilibrium,
-    Weights,
-    equilibrium_angle,
-    forgetting_time,
-    never_settles,
-    turning_angle,
-)
-from gyroscope.theory.recursion import Combination, LinearMotion
+from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle, forgetting_time, turning_angle
+from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
-from gyroscope.theory.rules.coupled_adam import coupled_adam_motion, fourth, relative_norm, strength
-from gyroscope.theory.rules.decoupled import decoupled_adam_motion, decoupled_equilibrium
-from gyroscope.theory.rules.sgdm import HeavyBall, update_power
+from gyroscope.theory.rules.coupled_adam import CoupledAdam, fourth, relative_norm, strength
+from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equilibrium
+from gyroscope.theory.rules.sgdm import update_power
 
 
 def nesterov_filter(beta: Number) -> tuple[Number, Number]:
@@ -51,7 +42,6 @@ class NAdam(BetaRule):
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
-    norm_power: ClassVar[float] = 0.5
     second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
 
@@ -63,17 +53,15 @@ class NAdam(BetaRule):
         rms = None if C is None else lr * (C * (c0**2 + c1**2 / (1 - beta1**2))) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_filter(c0, c1, beta1), rms, leading)
 
-    def motion(self, norm2: Array) -> LinearMotion:
-        """AdamW's motion with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
+        """AdamW's steps with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
         beta1 = self.betas[0]
-        update = Combination(0.0, beta1**2, 1 - beta1**2)
-        average = Combination(0.0, beta1, 1 - beta1)
-        return decoupled_adam_motion(self, norm2, update=update, momentum=average)
+        return decoupled_adam_steps(self, lr, done, weights, update=Combination(0.0, beta1**2, 1 - beta1**2))
 
 
 @final
 @dataclass(frozen=True)
-class NAdamL2(BetaRule):
+class NAdamL2(CoupledAdam):
     """NAdam with L2, as torch's NAdam has it by default: Nesterov's heavy ball at step size s = lr·(1-β1)/√v.
 
     v is the mean of (g + λω)². The norm is Adam with L2's to leading order, the rotation larger by the square root of
@@ -84,32 +72,27 @@ class NAdamL2(BetaRule):
     '0.01566 rad/step at norm 0.384'
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
-    norm_power: ClassVar[float] = 1 / 3
     second_moment_per_entry: ClassVar[bool] = True
+    looks_ahead: ClassVar[bool] = True
 
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The heavy ball's fixed point, where its step size is the one that v allows at that norm."""
-        C = weights.fan_in
-        g_unit = weights.unit_grad_norm
+    @property
+    def power(self) -> float:
+        """Σc² of the filter, 1/τ."""
+        return (1 - self.betas[0]) ** 2 * update_power(self.betas[0], nesterov=True)
+
+    def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
+        """The ball's fixed point, where its step size is the one that v allows at that norm."""
         wd = self.weight_decay
-        beta1 = self.betas[0]
-        if C is None or g_unit is None:
-            return UNDETERMINED
-        power = update_power(beta1, nesterov=True)
-        if wd == 0:
-            return never_settles(lr * (1 - beta1) * (C * power) ** 0.5)
         x, e = self._balance(lr, strength(wd, C, g_unit), leading)
-        decay = e / (1 - beta1)
+        decay = e / (1 - self.betas[0])
         norm = x * (g_unit / wd) ** 0.5
-        leading_angle = equilibrium_angle(decay, 1 / ((1 - beta1) ** 2 * power))
-        angle = leading_angle if leading else turning_angle(self._ball.shrink(e))
-        return Equilibrium(angle, norm, e * (g_unit / wd * power**0.5) / norm, forgetting_time(decay))
+        angle = equilibrium_angle(decay, 1 / self.power) if leading else turning_angle(self.ball.shrink(e))
+        return Equilibrium(angle, norm, decay * (g_unit / wd * self.power**0.5) / norm, forgetting_time(decay))
 
     def _balance(self, lr: Number, per_lr: Number, leading: bool) -> tuple[Number, Number]:
         """The relative norm x = ‖ω‖·sqrt(λ/g̃) at rest, and the ball's e = lr·λ there."""
         beta1 = self.betas[0]
-        ball = self._ball
+        ball = self.ball
         x = relative_norm(lr, per_lr, 1.0, 0.0)  # the leading order; the exact root is near
         x = x / (1 + max(-ball.bend, 0.0) / 3 * fourth(x))  # and nearer still in the next order, where that lowers it
         # 1e-100 stands for lr = 0, where the root would be 0/0.
@@ -123,11 +106,3 @@ class NAdamL2(BetaRule):
             if np.abs(lack).max() < 1e-10:
                 break
         return x, e
-
-    def motion(self, norm2: Array) -> LinearMotion:
-        """Adam with L2's motion with Nesterov's update."""
-        return coupled_adam_motion(self._ball, self.weight_decay, self.betas, norm2)
-
-    @property
-    def _ball(self) -> HeavyBall:
-        return HeavyBall.of(self.betas[0], nesterov=True)

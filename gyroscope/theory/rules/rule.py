@@ -6,7 +6,7 @@ from typing import ClassVar, final
 from gyroscope._checks import check_fraction, check_non_negative, check_positive
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, law, leading_order
-from gyroscope.theory.recursion import StationaryMotion
+from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
 from gyroscope.theory.rules.base import UpdateRule
 
 
@@ -32,7 +32,7 @@ class Rule(UpdateRule):
     has_weight_decay: ClassVar[bool] = False
     lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
     needs: ClassVar[tuple[str, ...]] = ()
-    norm_power: ClassVar[float] = 0.5
+    motion_class: ClassVar[type[Motion]] = StationaryMotion
 
     def __post_init__(self) -> None:
         check_fraction("decay", self.decay)
@@ -47,13 +47,11 @@ class Rule(UpdateRule):
             return leading_order(lr * self.decay, self.correlation_time, update_rms)
         return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
 
-    def motion(self, norm2: Array) -> StationaryMotion:
-        """E⟨w,u⟩ of a stationary u; rough while a momentum that starts at zero is still filling."""
-        update_rms = self.update_rms
-        if update_rms is None:
+    def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
+        """Rough while a momentum that starts at zero is still filling."""
+        if self.update_rms is None:
             raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
-        correlation = self._correlation
-        return StationaryMotion(norm2, lambda lr, _: (lr * self.decay, lr * update_rms, correlation))
+        return StationarySteps(lr * self.decay, lr * self.update_rms, self._correlation)
 
     @property
     def _correlation(self) -> Correlation:

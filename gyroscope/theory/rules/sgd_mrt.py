@@ -5,11 +5,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope._checks import check_decay, check_fraction
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
 from gyroscope.theory.recursion import Motion, Step
-from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.base import MomentumRule
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
@@ -34,8 +33,32 @@ def transported_power(momentum: float, done: int, steps: int) -> Array:
 
 
 @final
+class TransportedMotion(Motion):
+    """SGD-MRT on its way: transport shrinks m as gradients shrink, so that E‖m‖²·‖w‖² does not know the weight.
+
+    y' = (1-a)² y + lr²·E‖m‖²
+    """
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        decay = lr * self.rule.weight_decay
+        keep2 = (1 - decay) ** 2
+        # E‖m‖²·‖w‖² is known for all steps beforehand.
+        scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
+        y = self.norm2
+        g2_unit = np.broadcast_to(weights.unit_grad_norm**2, y.shape).copy()
+        square, norm2 = np.empty((2, len(lr), y.size))
+        for u2, after, keep, s2 in zip(square, norm2, keep2.tolist(), scale.tolist(), strict=True):
+            np.divide(g2_unit, y, out=u2)
+            np.multiply(u2, s2, out=u2)
+            np.multiply(y, keep, out=after)
+            np.add(after, u2, out=after)
+            y = after
+        return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)
+
+
+@final
 @dataclass(frozen=True)
-class SGDMRT(UpdateRule):
+class SGDMRT(MomentumRule):
     """SGD with momentum rescaled and transported (RT): a = lr·λ, updates of size g/sqrt(1-α²) that never turn inwards.
 
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α²)(2 - lr·λ)),   cos η_r = 1 - lr·λ
@@ -47,23 +70,13 @@ class SGDMRT(UpdateRule):
     '3.387'
     """
 
-    lr: float
-    weight_decay: float
     momentum: float = 0.9
 
     needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
     norm_power: ClassVar[float] = 0.25
     transports_momentum: ClassVar[bool] = True
     gradient_scales_update: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_fraction("momentum", self.momentum)
-
-    @property
-    def momentum_factor(self) -> float:
-        """α."""
-        return self.momentum
+    motion_class: ClassVar[type[Motion]] = TransportedMotion
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Tangent updates against a decay of lr·λ."""
@@ -78,35 +91,3 @@ class SGDMRT(UpdateRule):
             update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
             timescale=forgetting_time(lr * wd),
         )
-
-    def motion(self, norm2: Array) -> Motion:
-        """Tangent steps of a momentum that does not know the weight's norm."""
-        return TransportedMotion(self, norm2)
-
-
-@final
-class TransportedMotion(Motion):
-    """SGD-MRT on its way: transport shrinks m as gradients shrink, so that E‖m‖²·‖w‖² does not know the weight.
-
-    y' = (1-a)² y + lr²·E‖m‖²
-    """
-
-    def __init__(self, rule: SGDMRT, norm2: Array) -> None:
-        super().__init__(norm2)
-        self.rule = rule
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        decay = lr * self.rule.weight_decay
-        keep2 = (1 - decay) ** 2
-        # Transport keeps E‖m‖²·‖w‖² free of the weight, so that it is known for all steps beforehand.
-        scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
-        y = self.norm2
-        g2_unit = np.broadcast_to(weights.unit_grad_norm**2, y.shape).copy()
-        square, norm2 = np.empty((2, len(lr), y.size))
-        for u2, after, keep, s2 in zip(square, norm2, keep2.tolist(), scale.tolist(), strict=True):
-            np.divide(g2_unit, y, out=u2)
-            np.multiply(u2, s2, out=u2)
-            np.multiply(y, keep, out=after)
-            np.add(after, u2, out=after)
-            y = after
-        return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)

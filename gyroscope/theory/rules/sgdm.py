@@ -6,11 +6,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from gyroscope._checks import check_decay, check_fraction
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
-from gyroscope.theory.recursion import Combination, Inputs, LinearMotion, LinearRule, Scale
-from gyroscope.theory.rules.base import MomentumStep, UpdateRule
+from gyroscope.theory.recursion import Combination, LinearSteps
+from gyroscope.theory.rules.base import MomentumRule, MomentumStep
 
 
 def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
@@ -54,9 +53,9 @@ class HeavyBall:
         """The ball with torch's momentum, Nesterov's form or the plain one."""
         return cls(momentum, momentum**2, 1 + momentum) if nesterov else cls(momentum, momentum, 1.0)
 
-    def rule(self, wd: float, D: Scale | None = None) -> LinearRule:
-        """The ball with L2: the decay is part of the update."""
-        return LinearRule(Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0), D)
+    def combinations(self, wd: Number) -> tuple[Combination, Combination]:
+        """Update and momentum with L2: the decay is part of both."""
+        return Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0)
 
     @cached_property
     def _balance(self) -> tuple[float, float, float, float, float]:
@@ -102,7 +101,7 @@ class HeavyBall:
 
 @final
 @dataclass(frozen=True)
-class SGDM(UpdateRule):
+class SGDM(MomentumRule):
     """SGD with momentum α and L2 in the gradient (RE Appendix G, SMD): a = lr·λ/(1-α).
 
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α)(2 - lr·λ/(1+α))),   cos η_r = 1 - lr·λ/(1+α)     (SMD Theorem 2, its map)
@@ -117,9 +116,6 @@ class SGDM(UpdateRule):
     '0.00725 rad/step at norm 3.976, forgets in 2000 steps'
     """
 
-    lr: float
-    weight_decay: float
-    momentum: float = 0.0
     nesterov: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
@@ -128,15 +124,9 @@ class SGDM(UpdateRule):
     rotational_twin: ClassVar[str | None] = "RotationalSGD"
 
     def __post_init__(self) -> None:
-        check_decay(self.lr, self.weight_decay)
-        check_fraction("momentum", self.momentum)
+        super().__post_init__()
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs a momentum above 0, for example momentum=0.9")
-
-    @property
-    def momentum_factor(self) -> float:
-        """α."""
-        return self.momentum
 
     @property
     def momentum_step(self) -> MomentumStep | None:
@@ -168,13 +158,10 @@ class SGDM(UpdateRule):
             timescale=forgetting_time(lr * wd / (1 - alpha)),
         )
 
-    def motion(self, norm2: Array) -> LinearMotion:
-        """The heavy ball's motion at step size lr."""
-
-        def inputs(lr: Array, done: int, weights: Weights) -> Inputs:
-            return Inputs(np.zeros_like(lr), lr, unit_grad2=weights.unit_grad_norm**2)
-
-        return LinearMotion(self._ball.rule(self.weight_decay), norm2, inputs)
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
+        """The heavy ball's steps of size lr."""
+        update, momentum = self._ball.combinations(self.weight_decay)
+        return LinearSteps(np.zeros_like(lr), lr, update, momentum, unit_grad2=weights.unit_grad_norm**2)
 
     @property
     def _ball(self) -> HeavyBall:
