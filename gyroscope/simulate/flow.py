@@ -76,7 +76,12 @@ def flow(
     >>> bool(end.parameters["w"].norm() < 5)
     True
     """
-    _check(lr, weight_decay, betas, steps, substeps)
+    check_decay(lr, weight_decay)
+    check_betas(betas)
+    if min(betas) == 0:
+        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0; use a small one, for example 0.01")
+    check_count("steps", steps, at_least=1)
+    check_count("substeps", substeps, at_least=2)  # Euler's method is stable from 2/K ≤ 1 on
     leaves, form = pytree.tree_flatten(parameters)
     shapes = [leaf.shape for leaf in leaves]
 
@@ -130,12 +135,3 @@ class _Motion:
     def _average(self, average: Tensor, value: Tensor, beta: float) -> Tensor:
         share = (1 - beta) / (beta * self.K)
         return exp(-share) * (average + share * value)
-
-
-def _check(lr: float, weight_decay: float, betas: tuple[float, float], steps: int, substeps: int) -> None:
-    check_decay(lr, weight_decay)
-    check_betas(betas)
-    if min(betas) == 0:
-        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0; use a small one, for example 0.01")
-    check_count("steps", steps, at_least=1)
-    check_count("substeps", substeps, at_least=2)  # Euler's method is stable from 2/K ≤ 1 on

@@ -4,20 +4,17 @@ Weights are (settings, vectors, entries). Noise is one draw for all settings –
 for it once – or a draw for each.
 """
 
-from collections.abc import Iterator
-from typing import Protocol, final
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
-# Random numbers drawn at once.
+# Random numbers drawn at once: few calls of the generator, and a block that stays in cache.
 NOISE_BLOCK = 1 << 19
 
-
-class Gradient(Protocol):
-    """Writes the next gradient at these weights."""
-
-    def __call__(self, weights: Tensor, out: Tensor) -> None: ...  # noqa: D102
+# Writes the next gradient at the weights of its first argument into the second.
+Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
 
 
 def noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -103,24 +100,6 @@ class SimpleSystem:
             torch.mm(d.flatten(0, 1), x.T, out=out.view(-1, self._entries))
         else:
             torch.bmm(d, x.mT, out=out)
-
-
-@final
-class AutogradSystem:
-    """The same system with the backward pass left to torch."""
-
-    def __init__(self, system: SimpleSystem) -> None:
-        self._system = system
-
-    def __call__(self, weights: Tensor, out: Tensor) -> None:
-        """Forward, and torch's backward."""
-        x, d = self._system.draw()
-        with torch.enable_grad():
-            w = weights.detach().requires_grad_()
-            z = w @ x
-            normalised = (z - z.mean(2, keepdim=True)) / z.std(2, correction=0, keepdim=True)
-            (gradient,) = torch.autograd.grad(normalised, w, d.expand_as(normalised))
-        out.copy_(gradient)
 
 
 def unit_grad_norm(shape: tuple[int, int], batch: int = 32, loss_scale: float = 1.0) -> float:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gyroscope._checks import check_count, positive_array
 from gyroscope._types import Array
-from gyroscope.simulate.gradient_models import AutogradSystem, Gradient, SimpleSystem, TangentNoise
+from gyroscope.simulate.gradient_models import Gradient, SimpleSystem, TangentNoise
 from gyroscope.simulate.trajectory import Trajectory, TrajectoryBuilder
-from gyroscope.simulate.updates import UPDATES, Factory, TorchUpdate, Update, kind
+from gyroscope.simulate.updates import Factory, RuleUpdate, TorchUpdate, Update, kind
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.schedules import Multiplier, multipliers
 
@@ -84,7 +84,6 @@ def network(
     batch: int = 32,
     gammas: tuple[Tensor, Tensor] | None = None,
     loss_scale: npt.ArrayLike = 1.0,
-    backward: Literal["written", "autograd"] = "written",
     independent: bool = False,
     every: int = 1,
     average: int = 1,
@@ -102,7 +101,6 @@ def network(
     - `batch`: columns of X.
     - `gammas`: γ_in and γ_out, ones by default; `random_gammas` draws the paper's.
     - `loss_scale`: standard deviation of ∂L/∂f, times vectors × batch; a number, or one for each setting.
-    - `backward`: by hand ("written"), or left to torch ("autograd"), which is slower and gives the same.
 
     >>> from gyroscope.theory import SGDM
     >>> walk = network(SGDM(0.1, 1e-2, 0.9), steps=100, shape=(16, 32), every=50)
@@ -122,8 +120,7 @@ def network(
                 f"{shape}: γ_in has one value for each column, γ_out one for each row"
             )
         scale = scale * gamma_out[:, None]
-    system = SimpleSystem(run.weights, gamma_in, scale, batch, run.generator, independent)
-    gradient: Gradient = system if backward == "written" else AutogradSystem(system)
+    gradient = SimpleSystem(run.weights, gamma_in, scale, batch, run.generator, independent)
     return run.follow(gradient, multipliers(schedule, steps), every, average, reference, progress)
 
 
@@ -231,7 +228,7 @@ class _Simulation:
             block = slice(places[0], places[-1] + 1)
             if isinstance(optimizers[0], UpdateRule):
                 w, grad = (self.vectors(x)[block].flatten(0, 1) for x in (self.weights, self.grad))
-                updates.append(UPDATES[type(optimizers[0])](optimizers, w, grad))
+                updates.append(RuleUpdate(optimizers, w, grad))
             else:
                 chosen = zip(optimizers, self.weights[block], self.grad[block], strict=True)
                 updates.extend(TorchUpdate(factory, w, grad) for factory, w, grad in chosen)

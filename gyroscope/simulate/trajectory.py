@@ -1,6 +1,6 @@
 """What a simulated run leaves behind: norm, angle and gradient of every weight vector, read from the weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
@@ -74,14 +74,8 @@ class Trajectory:
         chosen = self.steps >= step
         if not chosen.any():
             raise ValueError(f"step={step} lies beyond the last record, of step {self.steps[-1]}")
-        return Trajectory(
-            self.steps[chosen],
-            self.norm[chosen],
-            self.angular_update[chosen],
-            self.grad_norm[chosen],
-            self.unit_grad_norm[chosen],
-            None if self.cosine is None else self.cosine[chosen],
-        )
+        records = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Trajectory(**{name: values if values is None else values[chosen] for name, values in records.items()})
 
     def averages(self, after: int = 0) -> Averages:
         """Each vector averaged over the records of step `after` and later."""

@@ -39,10 +39,21 @@ class Forecast:
     equilibrium_angular_update: Array
     total_decay: Number
 
+    def layer(self, number: int) -> "Forecast":
+        """One layer of a forecast of several."""
+        courses = (self.norm, self.angular_update, self.equilibrium_norm, self.equilibrium_angular_update)
+        return Forecast(
+            self.rule,
+            self.lr,
+            float(self.initial_norm[number]),
+            *(course[:, number] for course in courses),
+            total_decay=float(self.total_decay[number]),
+        )
+
     @property
     def settled_at(self) -> Any:
         """First step after which the norm is within 10 % of its equilibrium; None if there is none."""
-        return _first(self._settled(0))
+        return self.settled_after(0)[0]
 
     @property
     def falls_out_at(self) -> Any:
@@ -54,16 +65,12 @@ class Forecast:
 
     def settled_after(self, start: int) -> tuple[Any, Any]:
         """`settled_at` and `falls_out_at`, counted from step `start`: while lr climbs, equilibrium only passes by."""
-        settled = self._settled(start)
+        # At a learning rate of 0 the equilibrium norm is 0 and the quotient inf or NaN: not near, and no warning.
+        settled: Mask = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
+        settled[:start] = False
         # Only what has settled can fall out: a start above equilibrium is on its way in.
         out = self.norm > self.rule.falls_out_ratio * self.equilibrium_norm
         return _first(settled), _first(np.maximum.accumulate(settled, axis=0) & out)
-
-    def _settled(self, start: int) -> Mask:
-        # At a learning rate of 0 the equilibrium norm is 0 and the quotient inf or NaN: not near, and no warning.
-        near: Mask = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
-        near[:start] = False
-        return near
 
     @property
     def over_rotation(self) -> Any:
@@ -124,22 +131,10 @@ def forecast(
     # A copy, for the motion writes into it; one column at least, also where no layers were given.
     with np.errstate(over="ignore"):  # an infinite square is refused below, in a sentence
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
-    norms, angle = _follow(rule.motion(start2), lr, weights, progress)
-    equilibrium_norm, equilibrium_angle, total_decay = _equilibria(rule, lr, start, weights, start2.size)
-
-    def per_layer(values: Array) -> Array:
-        return values.reshape(-1, *layers)
-
-    return Forecast(
-        rule=rule,
-        lr=lr,
-        initial_norm=start,
-        norm=per_layer(norms),
-        angular_update=per_layer(angle),
-        equilibrium_norm=per_layer(equilibrium_norm),
-        equilibrium_angular_update=per_layer(equilibrium_angle),
-        total_decay=plain(per_layer(total_decay)[0]),
-    )
+    norm_and_angle = _follow(rule.motion(start2), lr, weights, progress)
+    *equilibrium, total_decay = _equilibria(rule, lr, start, weights, start2.size)
+    by_layer = (values.reshape(-1, *layers) for values in (*norm_and_angle, *equilibrium))
+    return Forecast(rule, lr, start, *by_layer, total_decay=plain(total_decay.reshape(layers)))
 
 
 def _equilibria(
@@ -194,4 +189,3 @@ def _first(mask: Mask) -> Any:
     if mask.ndim == 1:
         return int(mask.argmax()) if mask.any() else None
     return tuple(_first(layer) for layer in mask.T)
-

@@ -90,30 +90,23 @@ def predict_layers(
     # Numbers far out of proportion overflow to infinity, which the sentences about them can state.
     with np.errstate(all="ignore"):
         complete = [layer for layer in layers if not layer.missing(rule)]
-        forecasts = dict(zip(complete, _forecasts(rule, schedule, complete, progress), strict=True))
-        warmups = dict(zip(complete, needed_warmups(rule, schedule.steps, complete), strict=True))
+        forecasts = _forecasts(rule, schedule, complete, progress)
+        warmups = needed_warmups(rule, schedule.steps, complete)
+        futures = dict(zip(complete, zip(forecasts, warmups, strict=True), strict=True))
         predictions = []
         for layer in layers:
             prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known))
-            if layer in forecasts:
+            if layer in futures:
+                future, warmup = futures[layer]
                 # While lr climbs, a norm only passes its equilibrium: count from the end of the warmup.
-                settled_at, falls_out_at = forecasts[layer].settled_after(max(schedule.warmup - 1, 0))
-                prediction = replace(
-                    prediction,
-                    forecast=forecasts[layer],
-                    warmup=warmups[layer],
-                    settled_at=settled_at,
-                    falls_out_at=falls_out_at,
-                )
+                settled, out = future.settled_after(max(schedule.warmup - 1, 0))
+                prediction = replace(prediction, forecast=future, warmup=warmup, settled_at=settled, falls_out_at=out)
             predictions.append(prediction)
     return tuple(predictions)
 
 
 def _forecasts(
-    rule: UpdateRule,
-    schedule: Schedule,
-    layers: Sequence[InitialLayer],
-    progress: Callable[[int], None] | None = None,
+    rule: UpdateRule, schedule: Schedule, layers: Sequence[InitialLayer], progress: Callable[[int], None] | None
 ) -> list[Forecast]:
     """The forecast of each layer; all are followed together, but for those that need their whole shape."""
     if not layers:
@@ -124,26 +117,12 @@ def _forecasts(
     norms = np.array([layer.norm for layer in layers])
     of_all = None if progress is None else lambda done: progress(done * len(layers))
     together = forecast(rule, schedule, norm=norms, **inputs, progress=of_all)
-    return [_column(together, number) for number in range(len(layers))]
+    return [together.layer(number) for number in range(len(layers))]
 
 
 def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any]:
     """The inputs that the rule needs, as arrays over layers."""
     return {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
-
-
-def _column(together: Forecast, number: int) -> Forecast:
-    """One layer of a forecast of several."""
-    return Forecast(
-        rule=together.rule,
-        lr=together.lr,
-        initial_norm=float(together.initial_norm[number]),
-        norm=together.norm[:, number],
-        angular_update=together.angular_update[:, number],
-        equilibrium_norm=together.equilibrium_norm[:, number],
-        equilibrium_angular_update=together.equilibrium_angular_update[:, number],
-        total_decay=float(together.total_decay[number]),
-    )
 
 
 def at_equilibrium(rule: UpdateRule, layer: InitialLayer) -> InitialLayer:

@@ -73,16 +73,16 @@ def match(
     kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
     if not set(kept) <= set(known) or len(kept) < len(free):
         _explain_what_is_missing(rule, other, target, trial, free, inputs)
-    found = _solve(other, free, guess, fixed, inputs, {name: float(_value(target, name)) for name in kept})
-    reached = found.equilibrium(**inputs)
-    ratios = {name: _ratio(_value(reached, name), _value(target, name)) for name in QUANTITIES}
+    solution = _solve(other, guess, fixed, inputs, {name: float(_value(target, name)) for name in kept})
+    reached = solution.equilibrium(**inputs)
+    ratios: dict[str, float | None] = dict.fromkeys(QUANTITIES)
+    ratios |= {name: float(_value(reached, name) / _value(target, name)) for name in known}
     same = tuple(name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) < 1e-6)
-    return Match(found, same, ratios)
+    return Match(solution, same, ratios)
 
 
 def _solve(
     other: type[UpdateRule],
-    free: list[str],
     guess: dict[str, float],
     fixed: dict[str, Any],
     inputs: dict[str, Any],
@@ -90,13 +90,15 @@ def _solve(
 ) -> UpdateRule:
     """Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
 
+    def rule_at(log_free: Array) -> UpdateRule:
+        return other(**dict(zip(guess, np.exp(log_free).tolist(), strict=True)), **fixed)
+
     def gap(log_free: Array) -> Array:
-        values = dict(zip(free, np.exp(log_free).tolist(), strict=True))
-        eq = other(**values, **fixed).equilibrium(**inputs)
+        eq = rule_at(log_free).equilibrium(**inputs)
         return np.log([float(_value(eq, name)) / want for name, want in target.items()])
 
     # In logarithms, lr and weight decay stay positive and every equilibrium is nearly a plane.
-    x = np.log([guess[name] for name in free])
+    x = np.log(list(guess.values()))
     try:
         if not all(0 < want < np.inf for want in target.values()):
             raise ValueError("nothing to keep: without lr or decay there is no equilibrium")
@@ -105,16 +107,15 @@ def _solve(
             # Differences of 1e-6 give the slope to about 1e-9, enough for quadratic convergence down to rounding.
             if np.abs(here).max(initial=0.0) < 1e-12:
                 break
-            jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(free))], axis=1)
+            jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(guess))], axis=1)
             # At most a factor e³ in one step, so that a guess far off does not leave the range of numbers.
             x = x - np.clip(np.linalg.solve(jacobian, here), -3, 3)
         if not np.abs(gap(x)).max(initial=0.0) < 1e-8:
             raise ValueError("no convergence")
-        return other(**dict(zip(free, np.exp(x).tolist(), strict=True)), **fixed)
+        return rule_at(x)
     except (ValueError, np.linalg.LinAlgError) as error:
-        raise ValueError(
-            f"no {' and '.join(free)} of {other.__name__} gives the same {' and '.join(target)}"
-        ) from error
+        wanted = " and ".join(target)
+        raise ValueError(f"no {' and '.join(guess)} of {other.__name__} gives the same {wanted}") from error
 
 
 def _explain_what_is_missing(
@@ -134,10 +135,6 @@ def _explain_what_is_missing(
 
 def _value(eq: Equilibrium, name: str) -> Any:
     return getattr(eq, QUANTITIES[name])
-
-
-def _ratio(reached: Any, target: Any) -> float | None:
-    return None if reached is None or target is None else float(reached / target)
 
 
 def _options(rule: type[UpdateRule]) -> list[str]:

@@ -63,12 +63,11 @@ def cosine(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
     '0.50'
     """
     check_multiplier("final", final)
-    return Schedule(
-        "cosine",
-        steps,
-        warmup,
-        lambda t: final + (1 - final) * (1 + np.cos(np.pi * _progress(t, steps, warmup))) / 2,
-    )
+
+    def body(t: Number) -> Number:
+        return final + (1 - final) * (1 + np.cos(np.pi * _progress(t, steps, warmup))) / 2
+
+    return Schedule("cosine", steps, warmup, body)
 
 
 def step(steps: int, milestones: Sequence[int], factor: float = 0.1, warmup: int = 0) -> Schedule:

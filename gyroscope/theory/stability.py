@@ -5,7 +5,7 @@ beta1 and whose β is beta2; beside them stand their exact twins for the discret
 Values give floats, and arrays are broadcast.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -68,7 +68,10 @@ def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) ->
         B_n = 1/sqrt(C), sqrt(n) or exp(n|C|/2)/sqrt|C|   for C above, at or below 0
         exact:   sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/sqrt(1-β2) · sqrt(Σ_{j≤n} (β1²/β2)^j)     (ours)
 
-    Without eps and weight decay. The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies
+    Without eps and weight decay. It asks nothing of the gradients, so each stage of k-Adam has it with its own betas,
+    whatever the stages before emit (CT Theorem 3); only the first need attain it.
+
+    The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies
     above it wherever C > 0 but can lie below it in early steps where C ≤ 0; it is void, returned as inf, at beta1 = 0
     and at n = 0 with C = 0. Growth beyond a float's range is inf.
 
@@ -167,19 +170,6 @@ def kadam_betas(strategy: str, k: int, betas: tuple[float, float]) -> list[tuple
         raise ValueError(f"k={k!r} must be a number of stages: an integer, 1 (plain Adam) or more")
     stage = STRATEGIES[strategy]
     return [(stage(betas[0], k), stage(betas[1], k))] * k
-
-
-def kadam_update_bounds(n: Steps, stages: Sequence[tuple[float, float]], exact: bool = False) -> list[Values]:
-    """Largest entry that the output of each of k-Adam's stages can have at step n; the last is the update over lr.
-
-    A stage is an Adam step on the output of the stage before, and Adam's bound asks nothing of its input: each stage
-    has `update_bound` with its own betas (CT Theorem 3), not multiplied by those before. The first stage attains its
-    exact bound; later ones need not, for a first stage that is bounded cannot emit every sequence.
-
-    >>> [f"{bound:.3f}" for bound in kadam_update_bounds(100, kadam_betas("inverse_exp", 2, (0.9, 0.999)), exact=True)]
-    ['2.424', '2.424']
-    """
-    return [update_bound(n, beta1, beta2, exact) for beta1, beta2 in stages]
 
 
 def annealed_lr(n: Steps, lr: float, beta1: Values, beta2: Values) -> Values:

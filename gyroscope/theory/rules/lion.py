@@ -7,7 +7,15 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, equilibrium_angle, law, leading_order
+from gyroscope.theory.law import (
+    Correlation,
+    Equilibrium,
+    OddCorrelation,
+    Weights,
+    equilibrium_angle,
+    law,
+    leading_order,
+)
 from gyroscope.theory.recursion import Combination, LinearSteps, Scale
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
