@@ -15,7 +15,16 @@ from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
-from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, with_warmup
+from gyroscope.theory.schedules import (
+    Schedule,
+    constant,
+    cosine,
+    inverse_sqrt,
+    linear,
+    rectification,
+    step,
+    with_warmup,
+)
 
 __all__ = [
     "SGDM",
@@ -43,6 +52,7 @@ __all__ = [
     "inverse_sqrt",
     "linear",
     "match",
+    "rectification",
     "sensitivity",
     "sphere",
     "stability",

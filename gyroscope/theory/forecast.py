@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope._checks import positive_array
+from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, over, plain
-from gyroscope.theory.recursion import BLOCK, Motion
+from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers
 
@@ -99,6 +99,8 @@ def forecast(
     fan_in: npt.ArrayLike | None = None,
     unit_grad_norm: npt.ArrayLike | None = None,
     shape: tuple[int, ...] | None = None,
+    weight_decay_schedule: Multiplier | Sequence[float] | None = None,
+    betas_schedule: Callable[[int], tuple[float, float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Forecast:
     """Follow the mean norm and rotation of a scale-invariant vector through a run.
@@ -112,6 +114,8 @@ def forecast(
     - `fan_in`: entries of one vector.
     - `unit_grad_norm`: RMS gradient norm times the weight norm.
     - `shape`: of the whole matrix, for Muon.
+    - `weight_decay_schedule`: multiplier of the rule's weight decay at each step, given as `schedule` is.
+    - `betas_schedule`: from the step to its (β1, β2), for AdamW and NAdam; bias corrections have them too, as torch's.
     - `progress`: called now and then with the number of steps done.
 
     >>> from gyroscope.theory import AdamW, cosine
@@ -131,23 +135,62 @@ def forecast(
     # A copy, for the motion writes into it; one column at least, also where no layers were given.
     with np.errstate(over="ignore"):  # an infinite square is refused below, in a sentence
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
-    norm_and_angle = _follow(rule.motion(start2), lr, weights, progress)
-    *equilibrium, total_decay = _equilibria(rule, lr, start, weights, start2.size)
+    rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
+    norm_and_angle = _follow(rules, start2, lr, weights, progress)
+    *equilibrium, total_decay = _equilibria(rules, start, lr, weights, start2.size)
     by_layer = (values.reshape(-1, *layers) for values in (*norm_and_angle, *equilibrium))
     return Forecast(rule, lr, start, *by_layer, total_decay=plain(total_decay.reshape(layers)))
 
 
+class RuleDuring(NamedTuple):
+    """A rule, and the settings of it that change: one value for each step, along the last axis."""
+
+    rule: UpdateRule
+    settings: dict[str, Array]
+
+    def at(self, index: Any) -> UpdateRule:
+        """The rule of the steps that `index` takes from the last axis."""
+        if not self.settings:
+            return self.rule
+        return self.rule.during(**{name: values[(..., *index)] for name, values in self.settings.items()})
+
+
+def _changing_settings(
+    rule: UpdateRule,
+    lr: Array,
+    weight_decay_schedule: Multiplier | Sequence[float] | None,
+    betas_schedule: Callable[[int], tuple[float, float]] | None,
+) -> dict[str, Array]:
+    settings = {}
+    if weight_decay_schedule is not None:
+        if not rule.has_weight_decay:
+            raise ValueError(f"{rule.name} has no weight decay that could change: leave out weight_decay_schedule")
+        decays = rule.weight_decay * multipliers(weight_decay_schedule, len(lr))
+        largest = np.argmax(lr * decays)
+        check_decay(lr[largest], decays[largest])
+        settings["weight_decay"] = decays
+    if betas_schedule is not None:
+        # Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
+        if not rule.is_decoupled or rule.adam_betas is None:
+            raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {rule.name}: leave it out")
+        pairs = [betas_schedule(t) for t in range(len(lr))]
+        for pair in pairs:
+            check_betas(pair)
+        settings["betas"] = np.array(pairs, dtype=np.float64).T
+    return settings
+
+
 def _equilibria(
-    rule: UpdateRule, lr: Array, start: Number, weights: Weights, layers: int
+    rules: RuleDuring, start: Number, lr: Array, weights: Weights, layers: int
 ) -> tuple[Array, Array, Array]:
     """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
     norm = np.empty((len(lr), layers))
     total_decay = np.zeros(layers)
-    first_angle = np.asarray(rule.at(lr[:1, None], weights).angular_update)
+    first_angle = np.asarray(rules.at(np.s_[:1, None]).at(lr[:1, None], weights).angular_update)
     angle = np.empty((len(lr), first_angle.size))  # one column where no layer's inputs enter it
     for first in range(0, len(lr), BLOCK):
         block = slice(first, first + BLOCK)
-        eq = rule.at(lr[block, None], weights)
+        eq = rules.at((block, None)).at(lr[block, None], weights)
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update
         if eq.timescale is not None:
@@ -155,14 +198,18 @@ def _equilibria(
     return norm, np.broadcast_to(angle, norm.shape), total_decay
 
 
-def _follow(motion: Motion, lr: Array, weights: Weights, progress: Callable[[int], None] | None) -> tuple[Array, Array]:
+def _follow(
+    rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
+) -> tuple[Array, Array]:
     """Norms after each step and the angle of each step."""
-    norm, angle = np.empty((2, len(lr), motion.norm2.size))
+    motion = rules.rule.motion(start2)
+    norm, angle = np.empty((2, len(lr), start2.size))
     # Absurd settings overflow; the check below turns that into a sentence.
     with np.errstate(all="ignore"):
         for first in range(0, len(lr), BLOCK):
             block = slice(first, first + BLOCK)
             before2 = motion.norm2
+            motion.rule = rules.at((block,))
             step = motion.advance(lr[block], weights)
             angle[block] = step.angles(before2)
             np.sqrt(step.norm2, out=norm[block])

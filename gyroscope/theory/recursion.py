@@ -92,15 +92,22 @@ WEIGHT = Combination(1.0, 0.0, 0.0)
 
 
 class Scale(NamedTuple):
-    """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + cross·E⟨w,m⟩ + momentum·E‖m‖² + E‖g‖².
+    """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
 
-    Adam's v (keep = β2, weight = λ²) and Lion's E‖c‖² (keep = 0) are both such a D.
+    Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
+    full: `unit`·D is what is really kept, so that D is rescaled where the unit changes.
     """
 
     keep: Number = 0.0
     weight: Number = 0.0
-    cross: Number = 0.0
     momentum: Number = 0.0
+    unit: Number = 1.0
+
+    def aging(self, steps: int, unit_before: float | None) -> tuple[Array, Array, Array]:
+        """What D keeps, and takes of E‖w‖² and E‖m‖², on entering each of `steps` steps."""
+        keep, weight, momentum, unit = (np.broadcast_to(value, steps) for value in self)
+        before = np.concatenate([unit[:1] if unit_before is None else [unit_before], unit[:-1]])
+        return keep * (before / unit), weight, momentum
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,8 @@ class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
     s = scale, or scale·sqrt(size/D) where D is given. E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update
-    adds its own noise. Decay and scale have a value for each step; `unit_grad2` = E‖g‖²·E‖w‖² and `size` for each layer.
+    adds its own noise. Decay and scale have a value for each step, coefficients may; `unit_grad2` = E‖g‖²·E‖w‖² and
+    `size` have one for each layer.
     """
 
     decay: Array
@@ -120,8 +128,8 @@ class LinearSteps:
     unit_grad2: Number = 1.0
     size: Number = 1.0
 
-    def forms(self) -> Array:
-        """Coefficients (step, quantity, moment) of a step's outcome; where D is given, on D and each power of s.
+    def forms(self, aging: tuple[Array, Array, Array] | None) -> Array:
+        """Coefficients (step, quantity, moment) of a step's outcome; with a D, given by its `aging`, on each power of s.
 
         Quantities are E⟨w,u⟩, E‖u‖², what D' has of the moments, E‖w'‖², E⟨w',m'⟩ and E‖m'‖²; columns are D, then
         E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².
@@ -139,11 +147,14 @@ class LinearSteps:
         once[:, 4] = -scale * self.update.dot(self.momentum)
         plain[:, 5] = self.momentum.dot(self.momentum)
         # Without D the step size is known beforehand: the powers of s merge into one set of columns.
-        if self.D is None:
+        if aging is None:
             return np.concatenate([forms[:, :, :1], plain + once + twice], axis=2)
-        # D' needs the moments after the step, which are rows 3 to 5.
-        forms[:, 2] = self.D.weight * forms[:, 3] + self.D.cross * forms[:, 4] + self.D.momentum * forms[:, 5]
-        forms[:, 2, 0] = self.D.keep
+        # D enters a step with that step's settings and the moments before it, rows 3 to 5 of the step before. After the
+        # last step it stays as it is, for only the next block knows what it enters.
+        keep_D, weight, momentum = (values[1:, None] for values in aging)
+        forms[:-1, 2] = weight * forms[:-1, 3] + momentum * forms[:-1, 5]
+        forms[:-1, 2, :1] = keep_D
+        forms[-1, 2, 0] = 1.0
         return forms
 
 
@@ -162,6 +173,7 @@ class LinearMotion(Motion):
         tables = np.zeros((2, 15, norm2.size))
         tables[0, 3] = norm2  # the other moments start at zero
         self._tables = (tables[0], tables[1])
+        self._unit: float | None = None  # D's, of the last step
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
@@ -170,13 +182,18 @@ class LinearMotion(Motion):
         s = np.empty((4, size.size))
         outcome = np.empty((len(lr), 4, size.size))
         basis = slice(2, 15 if steps.D else 7)
-        if steps.D and self.done == 0:
-            self._tables[0][2] = steps.D.weight * self.norm2  # Adam's D begins with the decay's share, λ²·E‖w‖²
+        aging = None
+        if steps.D:
+            aging = steps.D.aging(len(lr), self._unit)
+            keep_D, weight, momentum = (values[0] for values in aging)
+            _, _, D, y, _, q, *_ = self._tables[0]
+            D[...] = keep_D * D + weight * y + momentum * q
+            self._unit = np.broadcast_to(steps.D.unit, len(lr))[-1]
         now, after = (
             (table[3], table[2], table[6], table[3:7], table[7:11], table[11:15], table[basis], other[:6], other[:4])
             for table, other in (self._tables, self._tables[::-1])
         )
-        for form, result in zip(steps.forms(), outcome, strict=True):
+        for form, result in zip(steps.forms(aging), outcome, strict=True):
             y, D, g2, moments, once, twice, columns, product, first_four = now
             np.divide(unit_grad2, y, g2)
             if steps.D:
@@ -206,7 +223,7 @@ def adam_scale(lr: Array, betas: tuple[Number, Number], done: int = 0) -> Array:
 
 
 class StationarySteps(NamedTuple):
-    """Decay and size of each update of a block, and how the updates are correlated."""
+    """Decay and size of each update of a block, and how the updates are correlated: first·ratio^(k-1)."""
 
     decay: Array
     update_rms: Array
@@ -229,10 +246,12 @@ class StationaryMotion(Motion):
         cross = np.empty((len(lr), 1))
         norm2 = np.empty((len(lr), self.norm2.size))
         y = self.norm2
-        for t, (a, rms) in enumerate(zip(decay.tolist(), update_rms.tolist(), strict=True)):
+        correlations = np.broadcast_to(correlation.first, len(lr))
+        by_step = zip(decay.tolist(), update_rms.tolist(), correlations.tolist(), strict=True)
+        for t, (a, rms, first) in enumerate(by_step):
             cross[t] = rms * self.overlap
             np.multiply(y, (1 - a) ** 2, out=norm2[t])
             y = norm2[t]
             y += rms * rms - 2 * (1 - a) * rms * self.overlap
-            self.overlap = (1 - a) * correlation.ratio * self.overlap - correlation.first * rms
+            self.overlap = (1 - a) * correlation.ratio * self.overlap - first * rms
         return Step(decay[:, None], cross, update_rms[:, None] ** 2, norm2)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from gyroscope._checks import check_count, check_multiplier, check_run_length
+from gyroscope._checks import check_count, check_fraction, check_multiplier, check_run_length
 from gyroscope._types import Array, Number
 
 # Any function of the step; the named schedules are such functions that also know how long they run.
@@ -96,6 +96,33 @@ def inverse_sqrt(steps: int, warmup: int = 0) -> Schedule:
     return Schedule("inverse_sqrt", steps, warmup, lambda t: (start / np.maximum(t + 1, start)) ** 0.5)
 
 
+def rectification(beta2: float) -> Multiplier:
+    """RAdam's own warmup, the factor r_t on Adam's step: rho_t counts the gradients that v has averaged.
+
+        r_t = sqrt((rho_t-4)(rho_t-2)·rho/((rho-4)(rho-2)·rho_t)),   rho = 2/(1-β2) - 1     (Liu et al. 2020)
+        rho_t = rho - 2t·β2^t/(1-β2^t),   t from 1;   0 while rho_t ≤ 5, where RAdam's step is SGD's
+
+    A multiplier of lr, with which AdamW and Adam with L2 are RAdam once its steps are adaptive. Decoupled decay is not
+    rectified: there `weight_decay_schedule` is 1/r_t. Derived in docs/theory.md, "RAdam".
+
+    >>> r = rectification(0.999)
+    >>> f"{r(4):.0f} {r(5):.3f} {r(100):.3f} {r(10_000):.3f}"
+    '0 0.026 0.216 1.000'
+    """
+    check_fraction("beta2", beta2)
+    limit = 2 / (1 - beta2) - 1
+    if limit <= 5:
+        raise ValueError(f"beta2={beta2!r}: RAdam never adapts its step to v unless beta2 is above 2/3")
+
+    def factor(t: Number) -> Number:
+        power = beta2 ** (t + 1)
+        rho = np.maximum(limit - 2 * (t + 1) * power / (1 - power), 5.0)
+        squared = (rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)
+        return np.where(rho > 5, squared**0.5, 0.0)
+
+    return factor
+
+
 def with_warmup(schedule: Multiplier, warmup: int, steps: int) -> Schedule:
     """Any schedule, a function of the step, behind a linear ramp over its first `warmup` steps.
 
@@ -129,7 +156,7 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
         raise ValueError(
-            f"the schedule gives {values[bad[0]]} at step {bad[0]}; a multiplier of lr must be finite and not negative"
+            f"the schedule gives {values[bad[0]]} at step {bad[0]}; a multiplier must be finite and not negative"
         )
     return np.asarray(values, dtype=np.float64)
 

@@ -71,9 +71,9 @@ def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) ->
     Without eps and weight decay. It asks nothing of the gradients, so each stage of k-Adam has it with its own betas,
     whatever the stages before emit (CT Theorem 3); only the first need attain it.
 
-    The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies
-    above it wherever C > 0 but can lie below it in early steps where C ≤ 0; it is void, returned as inf, at beta1 = 0
-    and at n = 0 with C = 0. Growth beyond a float's range is inf.
+    The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies above it wherever C > 0 but can
+    lie below it in early steps where C ≤ 0; it is void, returned as inf, at beta1 = 0 and at n = 0 with C = 0. Growth
+    beyond a float's range is inf.
 
     >>> f"{update_bound(1000, 0.9, 0.999):.3f} {update_bound(1000, 0.9, 0.999, exact=True):.3f}"
     '5.939 5.783'

@@ -22,6 +22,7 @@ from gyroscope.theory import (
     cosine,
     forecast,
     linear,
+    rectification,
     step,
 )
 from gyroscope.theory.convergence import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
@@ -82,6 +83,143 @@ def test_a_walk_of_another_rule_is_told_apart(name):
     kind: Any = type(rule)
     wrong = kind(rule.lr, 2 * rule.weight_decay, **_options(rule))
     assert max(errors(wrong, literal, SCHEDULES["constant"], 0.5)) > 0.05
+
+
+WITH_DECAY = {
+    "AdamW": walk.adamw,
+    "SGDM": lambda wd: walk.sgdm(wd, 0.9),
+    "Nesterov": lambda wd: walk.sgdm(wd, 0.9, nesterov=True),
+    "Lion": walk.lion,
+    "NAdam": walk.nadam,
+    "Adam+L2": walk.adam_l2,
+    "NAdam+L2": lambda wd: walk.nadam(wd, coupled=True),
+    "Adam-S": walk.adam_s,
+    "Adam-SRT": lambda wd: walk.adam_s(wd, transport=True),
+    "SGD-MRT": lambda wd: walk.sgd_mrt(wd, 0.9),
+    "AdamC": lambda wd: walk.adamw(wd, peak_lr=0.02),
+}
+DECAYS = {
+    "a rise to ten times": lambda t: 0.3 + 2.7 * (1 - np.cos(np.pi * t / STEPS)) / 2,
+    "jumps, at last to none": lambda t: 1.0 if t < 300 else 4.0 if t < 600 else 0.0,
+}
+
+
+def errors_of_changing_settings(rule, literal_at, **changing):
+    """The largest error where `literal_at(t)` is step t; and that of a forecast that ignores the change."""
+    norm = 0.5 * rule.equilibrium(**KNOWN).norm
+    schedule = SCHEDULES["warmup and cosine"]
+    f = forecast(rule, schedule, norm=norm, **KNOWN, **changing)
+    seen = walk.walk(lambda w, g, state, lr, t: literal_at(t - 1)(w, g, state, lr, t), f.lr, norm, dim=C)
+    return largest_error(seen, f), largest_error(seen, forecast(rule, schedule, norm=norm, **KNOWN))
+
+
+def largest_error(seen, f):
+    """Of the norm, or of the rotation averaged over 50 steps, after the first 50 steps."""
+    measured, predicted = (a[50:].reshape(-1, 50).mean(1) for a in (seen.angle, f.angular_update))
+    return max(np.abs(seen.norm[50:] / f.norm[50:] - 1).max(), np.abs(measured / predicted - 1).max())
+
+
+@pytest.mark.parametrize("course", DECAYS)
+@pytest.mark.parametrize("name", RULES)
+def test_a_weight_decay_that_changes_during_the_run_is_followed_within_two_percent(name, course):
+    rule = RULES[name][0]
+
+    def literal_at(t):
+        return WITH_DECAY[name](rule.weight_decay * DECAYS[course](t))
+
+    error, of_ignorance = errors_of_changing_settings(rule, literal_at, weight_decay_schedule=DECAYS[course])
+    assert error < 0.02
+    assert of_ignorance > 0.1
+
+
+BETAS = {
+    "drift": lambda t: (0.95 - 0.15 * t / STEPS, 0.99 + 0.009 * t / STEPS),
+    "jumps": lambda t: (0.9, 0.99) if t < 300 else (0.5, 0.995) if t < 600 else (0.95, 0.999),
+}
+
+
+@pytest.mark.parametrize("course", BETAS)
+@pytest.mark.parametrize(("name", "literal"), [("AdamW", walk.adamw), ("NAdam", walk.nadam)])
+def test_betas_that_change_during_the_run_are_followed_within_two_percent(name, literal, course):
+    def literal_at(t):
+        return literal(0.25, BETAS[course](t))
+
+    error, of_ignorance = errors_of_changing_settings(RULES[name][0], literal_at, betas_schedule=BETAS[course])
+    assert error < 0.02
+    assert of_ignorance > 0.1
+
+
+@pytest.mark.parametrize("beta2", [0.99, 0.999])
+@pytest.mark.parametrize("coupled", [False, True])
+def test_radam_is_adam_with_a_warmup_of_its_own_within_two_percent(coupled, beta2):
+    rule = (AdamL2(0.02, 0.05, (0.9, beta2))) if coupled else AdamW(0.02, 0.25, (0.9, beta2))
+    norm = 0.5 * rule.equilibrium(**KNOWN).norm
+    schedule = SCHEDULES["warmup and cosine"](np.arange(STEPS))
+    r = rectification(beta2)(np.arange(STEPS))
+    unrectified = {} if coupled else {"weight_decay_schedule": np.divide(1.0, r, out=np.ones(STEPS), where=r > 0)}
+    f = forecast(rule, schedule * r, norm=norm, **KNOWN, **unrectified)
+    seen = walk.walk(walk.radam(rule.weight_decay, rule.betas, coupled), rule.lr * schedule, norm, dim=C)
+    assert largest_error(seen, f) < 0.02
+    assert largest_error(seen, forecast(rule, schedule, norm=norm, **KNOWN)) > 0.1
+
+
+def test_a_beta2_with_which_radam_never_adapts_is_refused():
+    with pytest.raises(ValueError, match=r"beta2=0\.6: RAdam never adapts"):
+        rectification(0.6)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_the_radam_of_the_walk_is_torchs(coupled):
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(3, 5, dtype=torch.float64, generator=generator)
+    parameter = torch.nn.Parameter(w.clone())
+    options = {"weight_decay": 0.25, "betas": (0.9, 0.99), "eps": 0.0, "decoupled_weight_decay": not coupled}
+    optimizer = torch.optim.RAdam([parameter], lr=0.02, **options)
+    literal, state = w.numpy(), {}
+    for t in range(1, 40):
+        parameter.grad = torch.randn(3, 5, dtype=torch.float64, generator=generator)
+        optimizer.step()
+        step_of_walk = walk.radam(0.25, (0.9, 0.99), coupled)
+        literal = step_of_walk(literal, parameter.grad.numpy(), state, 0.02, t)
+    np.testing.assert_allclose(parameter.detach().numpy(), literal, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_settings_that_only_seem_to_change_change_nothing(name):
+    rule = RULES[name][0]
+    known = {"norm": [0.3, 2.0], "fan_in": C, "unit_grad_norm": [0.1, 1.0]}
+    changing = {"weight_decay_schedule": lambda t: 1.0}
+    if name in ("AdamW", "NAdam"):
+        changing["betas_schedule"] = lambda t: rule.betas
+    plain = forecast(rule, cosine(300, 20), **known)
+    same = forecast(rule, cosine(300, 20), **known, **changing)
+    for course in ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update", "total_decay"):
+        np.testing.assert_allclose(getattr(same, course), getattr(plain, course), rtol=1e-12, err_msg=course)
+
+
+def test_muon_follows_a_weight_decay_that_changes():
+    rule = Muon(0.02, 0.5)
+    f = forecast(rule, steps=3000, norm=1.0, shape=(64, 64), weight_decay_schedule=lambda t: 1.0 if t < 1000 else 0.5)
+    halved = rule.replace(weight_decay=0.25).equilibrium(shape=(64, 64))
+    assert f.norm[999] == pytest.approx(rule.equilibrium(shape=(64, 64)).norm, rel=1e-3)
+    assert f.norm[-1] == pytest.approx(halved.norm, rel=1e-3)
+    assert f.equilibrium_angular_update[-1] == pytest.approx(halved.angular_update, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changing", "words"),
+    [
+        (Hyperball(0.1), {"weight_decay_schedule": lambda t: 1.0}, "Hyperball has no weight decay"),
+        (AdamW(0.1, 1.0), {"weight_decay_schedule": lambda t: 20.0}, "one step would remove the whole weight"),
+        (AdamW(0.1, 1.0), {"weight_decay_schedule": [1.0, 1.0]}, "one multiplier for each step"),
+        (Lion(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 0.99)}, "not for Lion"),
+        (AdamW(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 1.0)}, "beta2=1.0"),
+    ],
+)
+def test_a_change_that_cannot_be_followed_is_refused_in_a_sentence(rule, changing, words):
+    with pytest.raises(ValueError, match=words):
+        forecast(rule, steps=5, norm=1.0, **KNOWN, **changing)
 
 
 def test_layers_at_once_equal_layers_one_by_one():

@@ -56,12 +56,12 @@ class TransportedAdamMotion(Motion):
         beside = np.empty_like(y)
         # As arrays: NumPy is slower with a plain number. In place, for a hundred thousand steps are bound by NumPy's
         # calls and not by arithmetic.
-        constants = (weights.unit_grad_norm**2, beta2, wd * wd, 1.0)
-        g2_unit, keep, wd2, unit = (np.full_like(y, value) for value in constants)
+        g2_unit, keep, unit = (np.full_like(y, value) for value in (weights.unit_grad_norm**2, beta2, 1.0))
+        decay2 = np.broadcast_to(np.reshape(wd * wd, (-1, 1)), (len(lr), y.size)).copy()
         per_decay = (scale * (1 - beta1) * wd)[:, None] * np.sqrt(weights.fan_in)
         per_square = (scale * scale * filled)[:, None] * (weights.fan_in * g2_unit)
         decay, square, norm2 = np.empty((3, len(lr), y.size))
-        for a, u2, after, per_a, per_u in zip(decay, square, norm2, per_decay, per_square, strict=True):
+        for a, u2, after, per_a, per_u, wd2 in zip(decay, square, norm2, per_decay, per_square, decay2, strict=True):
             np.multiply(y, y, beside)
             beside *= wd2
             beside += g2_unit

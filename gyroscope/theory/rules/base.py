@@ -1,6 +1,7 @@
 """What every update rule is: hyper-parameters in, equilibrium and motion out."""
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -103,6 +104,13 @@ class UpdateRule(ABC):
         """The same rule with some settings changed, and checked again."""
         # Every rule is a dataclass, which an abstract base class cannot say.
         return replace(self, **changes)  # type: ignore[type-var]
+
+    def during(self, **settings: Array) -> Self:
+        """The same rule with settings that have a value for each step, unvalidated: for `at` and a motion alone."""
+        rule = copy(self)
+        for name, values in settings.items():
+            object.__setattr__(rule, name, values)  # past a frozen dataclass, whose checks are for numbers
+        return rule
 
     @property
     def whole_matrix(self) -> bool:

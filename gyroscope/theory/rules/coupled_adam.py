@@ -4,7 +4,7 @@ Derived in docs/theory.md, "Adam with L2".
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,9 +31,16 @@ class CoupledAdam(BetaRule):
         g_unit = weights.unit_grad_norm
         if C is None or g_unit is None:
             return UNDETERMINED
-        if self.weight_decay == 0:
-            return never_settles(lr * (C * self.power) ** 0.5)
-        return self.balanced(lr, C, g_unit, leading)
+        wd = self.weight_decay
+        if np.all(wd):
+            return self.balanced(lr, C, g_unit, leading)
+        never = never_settles(lr * (C * self.power) ** 0.5)
+        if not np.any(wd):
+            return never
+        # A decay that changes during the run, and is 0 at some steps: there the root is 0/0.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            settled = self.balanced(lr, C, g_unit, leading)
+        return Equilibrium(*(np.where(wd == 0, *both) for both in zip(astuple(never), astuple(settled), strict=True)))
 
     @abstractmethod
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:

@@ -31,4 +31,4 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
     scale = adam_scale(lr, rule.betas, done)
-    return LinearSteps(decay_at(rule, lr), scale, update, average, Scale(beta2), size=weights.fan_in)
+    return LinearSteps(decay_at(rule, lr), scale, update, average, Scale(beta2, unit=1 - beta2), size=weights.fan_in)

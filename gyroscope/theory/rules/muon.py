@@ -100,7 +100,7 @@ class Muon(MomentumRule):
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
         unit, momentum = self._unit_update(weights.shape)
-        a = float(decay_at(self, self.lr))
+        a = decay_at(self, self.lr)
         # The geometric correlation with the same τ(a), for the motion knows no other.
         first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
         return StationarySteps(decay_at(self, lr), lr * unit, Correlation(first, self.momentum))
