@@ -133,5 +133,6 @@ class _Motion:
         self.v = self._average(self.v, g * g, self.betas[1])
 
     def _average(self, average: Tensor, value: Tensor, beta: float) -> Tensor:
+        # The continuous rate κ = (1-β)/β, over a K-th of a step.
         share = (1 - beta) / (beta * self.K)
         return exp(-share) * (average + share * value)

@@ -96,6 +96,7 @@ class SimpleSystem:
         z *= inverse  # ẑ/√B
         d = d - d.mean(2, keepdim=True)
         d = (d - z * (z * d).sum(2, keepdim=True)) * (inverse * self._batch**0.5)
+        # Shared noise is one matrix for all settings, so that one large product serves them.
         if x.dim() == 2:
             torch.mm(d.flatten(0, 1), x.T, out=out.view(-1, self._entries))
         else:

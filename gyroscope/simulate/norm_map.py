@@ -95,6 +95,7 @@ def sgdm_map(
     # At rest the weight before was the same, so all three numbers are.
     start = np.stack([np.asarray(norm2)] * 3) if state is None else np.asarray(state, dtype=np.float64)
     h, rate, wd, a = _inputs(unit_grad2, lr, weight_decay, start[0])
+    # a, b, c are the three entries of X.
     b, c = (np.broadcast_to(part, a.shape) for part in start[1:])
     first = rate[:1] if lr_before is None else np.broadcast_to(positive_array("lr_before", lr_before), rate[:1].shape)
     alpha = momentum * rate / np.concatenate([first, rate[:-1]])
@@ -128,6 +129,7 @@ def _inputs(
     wd = np.asarray(non_negative_array("weight_decay", weight_decay))
     rate = np.asarray(positive_array("lr", lr))
     start = np.asarray(positive_array("norm2", norm2))[None]
+    # Time is the first axis of all: shorter shapes get axes at their end, not at their front as NumPy would.
     given = {"unit_grad2": L, "lr": rate, "weight_decay": wd, "norm2": start}
     dims = max(array.ndim for array in given.values())
     aligned = [array.reshape(array.shape + (1,) * (dims - array.ndim)) for array in given.values()]

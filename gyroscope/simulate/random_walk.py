@@ -175,7 +175,7 @@ class _Simulation:
         if values.shape not in ((1,), (len(self.order),)):
             raise ValueError(f"{name} of shape {values.shape}: pass one number, or one for each of {len(self.order)}")
         if len(values) > 1:
-            values = values[self.order]
+            values = values[self.order]  # the weights are not in the order in which the settings came
         return torch.tensor(values, dtype=self.weights.dtype, device=self.weights.device)[:, None, None]
 
     def place(self, norm: Tensor | None, independent: bool) -> None:

@@ -1,7 +1,7 @@
 """What a simulated run leaves behind: norm, angle and gradient of every weight vector, read from the weights."""
 
 from dataclasses import dataclass, fields
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -74,8 +74,9 @@ class Trajectory:
         chosen = self.steps >= step
         if not chosen.any():
             raise ValueError(f"step={step} lies beyond the last record, of step {self.steps[-1]}")
-        records = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Trajectory(**{name: values if values is None else values[chosen] for name, values in records.items()})
+        records: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        later: dict[str, Any] = {name: None if x is None else x[chosen] for name, x in records.items()}
+        return Trajectory(**later)
 
     def averages(self, after: int = 0) -> Averages:
         """Each vector averaged over the records of step `after` and later."""

@@ -15,16 +15,7 @@ from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
-from gyroscope.theory.schedules import (
-    Schedule,
-    constant,
-    cosine,
-    inverse_sqrt,
-    linear,
-    rectification,
-    step,
-    with_warmup,
-)
+from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, rectification, step
 
 __all__ = [
     "SGDM",
@@ -57,5 +48,4 @@ __all__ = [
     "sphere",
     "stability",
     "step",
-    "with_warmup",
 ]

@@ -48,7 +48,7 @@ def adamw_norm2(t: Number, start2: Number, equilibrium2: Number, decay: Number) 
     >>> adamw_norm2(0, 1.0, 4.0, 0.01), f"{adamw_norm2(500, 1.0, 4.0, 0.01):.3f}"
     (1.0, '4.000')
     """
-    remaining = (1 - decay) ** (2 * t)
+    remaining = (1 - decay) ** (2 * t)  # A^t
     return start2 * remaining + equilibrium2 * (1 - remaining)
 
 
@@ -211,6 +211,7 @@ def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum:
         raise ValueError(f"k={k} must be finite and above 1: the old learning rate over the new, such as 10")
     positive_array("lr", lr)
     positive_array("weight_decay", weight_decay)
+    # ‖w‖⁴ closes in by 1 - 4a per step: ln k over that rate.
     return math.ceil(math.log(k) / (4 * float(_decay(lr, weight_decay, momentum))))
 
 

@@ -1,7 +1,7 @@
 """Norm and rotation at every step of a run, under any schedule, for many layers at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,12 +41,13 @@ class Forecast:
 
     def layer(self, number: int) -> "Forecast":
         """One layer of a forecast of several."""
-        courses = (self.norm, self.angular_update, self.equilibrium_norm, self.equilibrium_angular_update)
-        return Forecast(
-            self.rule,
-            self.lr,
-            float(self.initial_norm[number]),
-            *(course[:, number] for course in courses),
+        return replace(
+            self,
+            initial_norm=float(self.initial_norm[number]),
+            norm=self.norm[:, number],
+            angular_update=self.angular_update[:, number],
+            equilibrium_norm=self.equilibrium_norm[:, number],
+            equilibrium_angular_update=self.equilibrium_angular_update[:, number],
             total_decay=float(self.total_decay[number]),
         )
 
@@ -136,10 +137,19 @@ def forecast(
     with np.errstate(over="ignore"):  # an infinite square is refused below, in a sentence
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
-    norm_and_angle = _follow(rules, start2, lr, weights, progress)
-    *equilibrium, total_decay = _equilibria(rules, start, lr, weights, start2.size)
-    by_layer = (values.reshape(-1, *layers) for values in (*norm_and_angle, *equilibrium))
-    return Forecast(rule, lr, start, *by_layer, total_decay=plain(total_decay.reshape(layers)))
+    norms, angles = _follow(rules, start2, lr, weights, progress)
+    equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
+    by_layer = (-1, *layers)
+    return Forecast(
+        rule=rule,
+        lr=lr,
+        initial_norm=start,
+        norm=norms.reshape(by_layer),
+        angular_update=angles.reshape(by_layer),
+        equilibrium_norm=equilibrium_norms.reshape(by_layer),
+        equilibrium_angular_update=equilibrium_angles.reshape(by_layer),
+        total_decay=plain(total_decay.reshape(layers)),
+    )
 
 
 class RuleDuring(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import positive_array
-from gyroscope._types import Array, Number
+from gyroscope._types import Array, Number, Values
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def law(decay: Number, tau: Number, update_rms: Number | None) -> Equilibrium:
     >>> f"{law(0.01, Correlation.of_average(0.9).time(0.01), 1.0).norm:.3f}"
     '29.526'
     """
+    # With 1 - cos and not cos, for a leaves no digits beside 1.
     return Equilibrium(
         angular_update=turning_angle(decay * (2 - decay - decay * tau) / (2 * (1 - decay) * tau)),
         norm=None if update_rms is None else over(update_rms * tau**0.5, (decay * (2 - decay)) ** 0.5),
@@ -139,9 +140,9 @@ def turning_angle(shrink: Number) -> Number:
     return 2 * np.arcsin((shrink / 2) ** 0.5)
 
 
-def plain(value: Number) -> Number:
-    """A float for an array without dimensions; anything else, None too, as it is."""
-    return float(value) if value is not None and np.ndim(value) == 0 else value
+def plain(value: Any) -> Values:
+    """A float for an array without dimensions; other arrays as they are."""
+    return float(value) if np.ndim(value) == 0 else value
 
 
 def over(numerator: Number, denominator: Number) -> Number:
@@ -198,7 +199,7 @@ class OddCorrelation:
         >>> f"{OddCorrelation(Correlation.of_average(0.9), np.array([1.0]), np.array([1.0])).time():.0f}"
         '19'
         """
-        keep = np.asarray(1 - a)[..., None]
+        keep = np.asarray(1 - a)[..., None]  # a may be an array: the powers take an axis of their own
         first = self.linear.first**self.powers
         ratio = self.linear.ratio**self.powers
         return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)

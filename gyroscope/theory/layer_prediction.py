@@ -191,6 +191,7 @@ class WarmupSearch:
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:
         """Bisect between a warmup that is too short and one that is long enough."""
+        # To a sixteenth, the few percent promised.
         if not numbers or long - short <= max(1, long // 16):
             self.needed.update(dict.fromkeys(numbers, long))
             return

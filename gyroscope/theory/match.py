@@ -66,6 +66,7 @@ def match(
     target = rule.equilibrium(**inputs)
 
     free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
+    # A rule without one of them has no value to start from; Newton's method is not particular.
     guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
     # A trial tells which quantities the other rule can have at all with these inputs.
     trial = other(**guess, **fixed).equilibrium(**inputs)
@@ -77,6 +78,7 @@ def match(
     reached = solution.equilibrium(**inputs)
     ratios: dict[str, float | None] = dict.fromkeys(QUANTITIES)
     ratios |= {name: float(_value(reached, name) / _value(target, name)) for name in known}
+    # Beside what was asked for, a quantity may agree by itself: rotation between rules of one correlation time.
     same = tuple(name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) < 1e-6)
     return Match(solution, same, ratios)
 

@@ -79,6 +79,7 @@ class Combination(NamedTuple):
 
     def dot(self, other: "Combination") -> Array:
         """Coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², along the last axis."""
+        # Settings that change during the run make these arrays over steps; the others follow suit.
         coefficients = (
             self.weight * other.weight,
             self.weight * other.momentum + self.momentum * other.weight,
@@ -129,7 +130,7 @@ class LinearSteps:
     size: Number = 1.0
 
     def forms(self, aging: tuple[Array, Array, Array] | None) -> Array:
-        """Coefficients (step, quantity, moment) of a step's outcome; with a D, given by its `aging`, on each power of s.
+        """Coefficients (step, quantity, moment) of a step's outcome; with a D, given by its `aging`, by power of s.
 
         Quantities are E⟨w,u⟩, E‖u‖², what D' has of the moments, E‖w'‖², E⟨w',m'⟩ and E‖m'‖²; columns are D, then
         E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².

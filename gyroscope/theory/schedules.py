@@ -16,7 +16,11 @@ Multiplier: TypeAlias = Callable[[Any], Any]
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """A course of the learning rate over `steps` steps: a linear ramp (t+1)/warmup times `body`, a function of t."""
+    """A course of the learning rate over `steps` steps: a linear ramp (t+1)/warmup times `body`, any function of t.
+
+    >>> Schedule("exponential", steps=4, warmup=2, body=lambda t: 0.9**t)(0)
+    np.float64(0.5)
+    """
 
     name: str
     steps: int
@@ -43,7 +47,7 @@ def constant(steps: int, warmup: int = 0) -> Schedule:
     >>> constant(4, warmup=2)(np.arange(4)).tolist()
     [0.5, 1.0, 1.0, 1.0]
     """
-    return Schedule("constant", steps, warmup, lambda t: 1.0 + 0.0 * t)
+    return Schedule("constant", steps, warmup, lambda t: 1.0 + 0.0 * t)  # of t's shape
 
 
 def linear(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
@@ -116,20 +120,12 @@ def rectification(beta2: float) -> Multiplier:
 
     def factor(t: Number) -> Number:
         power = beta2 ** (t + 1)
+        # The variance of 1/√v, which r_t makes up for, exists from 4 on; torch asks for 5.
         rho = np.maximum(limit - 2 * (t + 1) * power / (1 - power), 5.0)
         squared = (rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)
         return np.where(rho > 5, squared**0.5, 0.0)
 
     return factor
-
-
-def with_warmup(schedule: Multiplier, warmup: int, steps: int) -> Schedule:
-    """Any schedule, a function of the step, behind a linear ramp over its first `warmup` steps.
-
-    >>> with_warmup(lambda t: 0.9**t, warmup=2, steps=4)(0)
-    np.float64(0.5)
-    """
-    return Schedule(getattr(schedule, "__name__", type(schedule).__name__), steps, warmup, schedule)
 
 
 def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> Array:

@@ -87,6 +87,7 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     b = np.broadcast_to(np.asarray(b, dtype=np.float64), u.shape)
     if not np.all(b):
         raise ValueError("b holds a zero, and the step divides by it: add the optimizer's eps to b, such as 1e-8")
+    # Only the shape of b turns the direction; its size goes into the learning rate.
     rms_b = np.sqrt(np.mean(b * b, axis=-1, keepdims=True))
     c = r * np.asarray(a, dtype=np.float64) / (b / rms_b)
     A = np.asarray(lr, dtype=np.float64)[..., None] / (r * r * rms_b)

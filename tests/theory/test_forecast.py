@@ -191,7 +191,7 @@ def test_settings_that_only_seem_to_change_change_nothing(name):
     known = {"norm": [0.3, 2.0], "fan_in": C, "unit_grad_norm": [0.1, 1.0]}
     changing = {"weight_decay_schedule": lambda t: 1.0}
     if name in ("AdamW", "NAdam"):
-        changing["betas_schedule"] = lambda t: rule.betas
+        changing["betas_schedule"] = lambda t: rule.settings["betas"]
     plain = forecast(rule, cosine(300, 20), **known)
     same = forecast(rule, cosine(300, 20), **known, **changing)
     for course in ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update", "total_decay"):

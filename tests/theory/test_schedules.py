@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from gyroscope.theory import constant, cosine, inverse_sqrt, linear, step, with_warmup
+from gyroscope.theory import Schedule, constant, cosine, inverse_sqrt, linear, step
 from gyroscope.theory.schedules import multipliers
 
 
@@ -38,7 +38,7 @@ def test_warmup_is_inside_the_run_and_full_at_its_last_step():
 
 
 def test_any_function_takes_a_warmup():
-    values = multipliers(with_warmup(lambda t: 0.9**t, 3, steps=6), None)
+    values = multipliers(Schedule("exponential", 6, warmup=3, body=lambda t: 0.9**t), None)
     np.testing.assert_allclose(values, [1 / 3, 0.6, 0.81, 0.729, 0.6561, 0.59049])
 
 

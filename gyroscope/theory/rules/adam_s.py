@@ -58,6 +58,7 @@ class TransportedAdamMotion(Motion):
         # calls and not by arithmetic.
         g2_unit, keep, unit = (np.full_like(y, value) for value in (weights.unit_grad_norm**2, beta2, 1.0))
         decay2 = np.broadcast_to(np.reshape(wd * wd, (-1, 1)), (len(lr), y.size)).copy()
+        # a and E‖u‖² are these times sqrt(y/V) and 1/V.
         per_decay = (scale * (1 - beta1) * wd)[:, None] * np.sqrt(weights.fan_in)
         per_square = (scale * scale * filled)[:, None] * (weights.fan_in * g2_unit)
         decay, square, norm2 = np.empty((3, len(lr), y.size))

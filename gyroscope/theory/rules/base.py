@@ -83,7 +83,8 @@ class UpdateRule(ABC):
         norm, `shape` the whole tensor's (for Muon).
         """
         eq = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
-        return Equilibrium(plain(eq.angular_update), plain(eq.norm), plain(eq.update_rms), plain(eq.timescale))
+        values = (eq.angular_update, eq.norm, eq.update_rms, eq.timescale)
+        return Equilibrium(*(None if value is None else plain(value) for value in values))
 
     @property
     def name(self) -> str:

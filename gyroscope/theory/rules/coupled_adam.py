@@ -112,10 +112,12 @@ def relative_norm(lr: Number, per_lr: Number, constant: float, slope: float) -> 
     t = fourth(x)
     t /= 1 + t
     x = x * (1 + t * (first + second * t))
+    # Three or four rounds from this start; the limit is for what is not a number and never converges.
     for _ in range(40):
         z = fourth(x)
         right = constant + slope * z
         excess = k * right / (x * x * x * (1 + z) ** 0.5) - 1
+        # The divisor is the slope of ln(left/right) in ln x.
         x = x + x * excess / (3 + z * (2 / (1 + z) - 4 * slope / right))
         # Newton's last correction squares the error: 1e-5 before it leaves 1e-10.
         if np.abs(excess).max() < 1e-5:

@@ -35,6 +35,7 @@ def correlation(beta1: float, beta2: float) -> OddCorrelation:
     >>> f"{correlation(0.9, 0.99).time():.2f}"
     '45.93'
     """
+    # In the series x^n of a geometric correlation is geometric again, so that τ(a) is a finite sum.
     linear = Correlation.of_filter(1 - beta1, beta1 * (1 - beta2), beta2)
     n = np.arange(_terms(linear.first))
     series = np.cumprod(np.concatenate([[1.0], (2 * n[1:] - 1) / (2 * n[1:])])) / (2 * n + 1)
@@ -118,6 +119,7 @@ class Lion(BetaRule):
         argument = Combination(0.0, beta1, 1 - beta1)
         average = Combination(0.0, beta2, 1 - beta2)
         length2 = Scale(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
+        # Of E‖sign c‖² = C the part along c is 2C/π; the rest is noise of the sign's own, hence the excess.
         size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
         return LinearSteps(decay_at(self, lr), lr, argument, average, length2, excess=pi / 2, size=size)
 

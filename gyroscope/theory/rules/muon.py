@@ -110,6 +110,7 @@ class Muon(MomentumRule):
             raise ValueError(f"shape={shape!r}: Muon turns matrices; pass the two dimensions of one")
         rows, columns = shape
         q, share = orthogonalised_noise(rows, columns)
+        # torch's two adjustments; the second gives entries the RMS of 0.2 that AdamW's usually have.
         original = max(1, rows / columns) ** 0.5
         adjustment = original if self.adjust_lr_fn == "original" else 0.2 * max(rows, columns) ** 0.5
         beta = self.momentum

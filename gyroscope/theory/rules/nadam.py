@@ -78,7 +78,8 @@ class NAdamL2(CoupledAdam):
     @property
     def power(self) -> float:
         """Σc² of the filter, 1/τ."""
-        return (1 - self.betas[0]) ** 2 * update_power(self.betas[0], nesterov=True)
+        power: float = (1 - self.betas[0]) ** 2 * update_power(self.betas[0], nesterov=True)
+        return power
 
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
         """The ball's fixed point, where its step size is the one that v allows at that norm."""
@@ -102,6 +103,7 @@ class NAdamL2(CoupledAdam):
             e = twice_k * x / (1 + z) ** 0.5
             share = 2 * (1 - beta1) if leading else ball.gradient_share(e)
             lack = e / (share * z) - 1  # of z to the z that belongs to the ball's fixed point
+            # 5 - 2/(1+z) is minus the slope of ln(e/z) in ln x; the share hardly varies.
             x = x * (1 + lack / (5 - 2 / (1 + z)))
             if np.abs(lack).max() < 1e-10:
                 break
