@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyroscope.theory import sphere
@@ -87,6 +87,7 @@ def test_direction_radius_and_angle_are_exactly_those_of_the_actual_step(scheme)
         assert np.all(step.angle > 1e-3)
 
 
+@settings(deadline=None)
 @given(seed=seeds, size=st.floats(1e-5, 1e-2))
 def test_theorem_2_holds_for_any_step_even_without_scale_invariance(seed, size):
     rng = np.random.default_rng(seed)
@@ -130,6 +131,7 @@ def test_the_step_on_the_sphere_is_the_exponential_map_to_second_order():
     assert np.polyfit(np.log(sizes), np.log(gaps), 1)[0] == pytest.approx(3.0, abs=0.05)
 
 
+@settings(deadline=None)
 @given(seed=seeds, size=st.floats(1e-5, 3.1))
 def test_the_exponential_map_turns_by_the_norm_of_the_velocity(seed, size):
     rng = np.random.default_rng(seed)
@@ -145,6 +147,7 @@ def test_the_exponential_map_of_no_velocity_is_the_point_itself():
     assert sphere.exponential_map([3.0, 4.0], [0.0, 0.0]).tolist() == [0.6, 0.8]
 
 
+@settings(deadline=None)
 @given(seed=seeds)
 def test_rescale_transport_is_tangent_and_keeps_or_shrinks_by_a_known_factor(seed):
     """‖RT(m)‖² = (r/r')²·(‖m∥‖² + cos²θ‖m⊥‖²): m∥ is the tangent part along the geodesic, m⊥ the one across it."""
@@ -160,6 +163,7 @@ def test_rescale_transport_is_tangent_and_keeps_or_shrinks_by_a_known_factor(see
     assert np.linalg.norm(moved, axis=-1) == pytest.approx(norm, rel=1e-10)
 
 
+@settings(deadline=None)
 @given(seed=seeds)
 def test_rescale_transport_of_a_momentum_along_the_geodesic_is_parallel_transport_times_the_ratio_of_radii(seed):
     rng = np.random.default_rng(seed)
@@ -177,6 +181,7 @@ def test_rescale_transport_drops_the_radial_part():
     assert sphere.rescale_transport(m + 4 * x, x, new) == pytest.approx(sphere.rescale_transport(m, x, new), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(seed=seeds)
 def test_parallel_transport_keeps_norms_angles_and_tangency(seed):
     rng = np.random.default_rng(seed)
