@@ -6,52 +6,70 @@ Files are parsed, not imported: a listing needs neither torch nor a second.
 import ast
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import final
 
-from gyroscope.lab.papers import NOT_IMPLEMENTED, PAPERS
+from gyroscope.lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 
 LAB = Path(__file__).parent
 
 
+@final
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A line of the list: an id, what is claimed, what it costs at each size, and a note where nothing can be run.
-
-    `details` is what an experiment's docstring says beyond its first line.
-    """
+    """A line of the list: what is claimed, and what it costs at each size, or a note where nothing can be run."""
 
     id: str
     claim: str
-    cost: dict[str, str]
-    covers: tuple[str, ...] = ()
     note: str = ""
+    cost: dict[str, str] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
     details: str = ""
+    """What an experiment's docstring says beyond its first line."""
+    module: str = ""
+    """Where the experiment is imported from."""
 
     @property
     def implemented(self) -> bool:
         """Whether there is an experiment to run."""
         return bool(self.cost)
 
-    @property
-    def module(self) -> str:
-        """Where the experiment is imported from."""
-        return "gyroscope.lab." + self.id.replace("/", ".")
-
 
 @cache
 def catalogue() -> dict[str, CatalogueEntry]:
     """All entries by id, paper by paper, numbers in their order."""
-    implemented = {entry.id: entry for entry in _implemented()}
-    covered = {
-        also: CatalogueEntry(also, f"see {entry.id}: {entry.claim}", {}, note=f"part of {entry.id}")
-        for entry in implemented.values()
-        for also in entry.covers
-    }
-    others = {name: CatalogueEntry(name, claim, {}, note=note) for name, (claim, note) in NOT_IMPLEMENTED.items()}
-    entries = others | covered | implemented
-    return {name: entries[name] for name in sorted(entries, key=_order)}
+    entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
+    entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
+    entries += [CatalogueEntry(name, claim, f"not implemented: {data}") for name, (claim, data) in TO_DO.items()]
+    implemented = list(_implemented())
+    for entry in implemented:
+        entries += [CatalogueEntry(id, f"see {entry.id}: {entry.claim}", f"part of {entry.id}") for id in entry.covers]
+    by_id = {entry.id: entry for entry in (*entries, *implemented)}
+    return {name: by_id[name] for name in sorted(by_id, key=_order)}
+
+
+def coverage(paper: str) -> tuple[int, int]:
+    """How many figures and tables of a paper have an experiment, and how many could have one.
+
+    Drawings and lists of settings claim nothing that could be measured; theorems are neither figures nor tables.
+
+    >>> coverage("sp")
+    (1, 6)
+    """
+    wanted = [
+        entry
+        for entry in catalogue().values()
+        if entry.id.startswith((f"{paper}/fig", f"{paper}/table")) and entry.id not in DRAWINGS | SETTINGS
+    ]
+    return sum(entry.id not in TO_DO for entry in wanted), len(wanted)
+
+
+def paper_heading(paper: str) -> str:
+    """A paper's title, and its coverage where it has figures or tables."""
+    done, wanted = coverage(paper)
+    return f"{PAPERS[paper]}: {done} of {wanted} figures and tables done" if wanted else PAPERS[paper]
 
 
 def entry_of(name: str) -> CatalogueEntry:
@@ -75,8 +93,8 @@ def implemented_entry(name: str) -> CatalogueEntry:
 def select(names: list[str]) -> list[CatalogueEntry]:
     """The entries meant by ids, by names of papers (all experiments of one) and by "all".
 
-    >>> select(["smd/fig4"])[0].module
-    'gyroscope.lab.smd.fig4'
+    >>> select(["smd/theorem3"])[0].module
+    'gyroscope.lab.smd.theorem3'
     """
     selected: dict[str, CatalogueEntry] = {}
     for name in names:
@@ -101,20 +119,30 @@ def _implemented() -> Iterator[CatalogueEntry]:
     for paper in PAPERS:
         for path in sorted((LAB / paper).glob("*.py")):
             if not path.name.startswith("_"):
-                yield _parse(f"{paper}/{path.stem}", path)
+                yield from _parse(paper, path)
 
 
-def _parse(name: str, path: Path) -> CatalogueEntry:
-    """An entry from the text of its file: the docstring, COST and COVERS."""
+def _parse(paper: str, path: Path) -> Iterator[CatalogueEntry]:
+    """The entries of a file from its text: the docstring, COST and COVERS; CLAIMS where it has several experiments."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    claim, _, details = (ast.get_docstring(tree) or "").partition("\n")
     constants = {
         target.id: ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name) and target.id in ("COST", "COVERS")
+        if isinstance(target, ast.Name) and target.id in ("CLAIMS", "COST", "COVERS")
     }
+    claim, _, details = (ast.get_docstring(tree) or "").partition("\n")
     if not claim or "COST" not in constants:
         raise ValueError(f"{path} is no experiment: give it a docstring and COST, or a name that begins with _")
-    return CatalogueEntry(name, claim, constants["COST"], constants.get("COVERS", ()), details=details.strip())
+    claims = constants.get("CLAIMS", {path.stem: claim})
+    costs = constants["COST"] if "CLAIMS" in constants else {path.stem: constants["COST"]}
+    for name, sentence in claims.items():
+        yield CatalogueEntry(
+            f"{paper}/{name}",
+            sentence,
+            cost=costs[name],
+            covers=constants.get("COVERS", ()),
+            details=details.strip(),
+            module=f"gyroscope.lab.{paper}.{path.stem}",
+        )

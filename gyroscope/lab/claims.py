@@ -1,9 +1,12 @@
 """Claims and how they are judged: what was predicted, what was measured, and whether the claim holds."""
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -13,6 +16,15 @@ if TYPE_CHECKING:
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
+class Outcome(StrEnum):
+    """What a measurement says of a claim, from best to worst."""
+
+    HOLDS = "holds"
+    UNDECIDED = "undecided"
+    DOES_NOT_HOLD = "does not hold"
+
+
+@final
 @dataclass(frozen=True)
 class ConfidenceInterval:
     """The mean over n seeds, and the interval that holds it with 95 % confidence (Student's t)."""
@@ -28,18 +40,40 @@ class ConfidenceInterval:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
+@final
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, the value it predicts, the measured one, the tolerance between them, and whether it holds.
+    """A sentence, the value it predicts, the measured one, the tolerance between them, and the outcome.
 
-    It holds only where the whole confidence interval lies within the tolerance: noise never makes a claim true.
+    A claim holds where the whole confidence interval lies within the tolerance, and does not hold where the whole of
+    it lies outside. An interval that straddles the edge decides nothing: more seeds are needed.
     """
 
     sentence: str
     predicted: float
     measured: ConfidenceInterval
     tolerance: str
-    holds: bool
+    outcome: Outcome
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measurement confirms the claim."""
+        return self.outcome == Outcome.HOLDS
+
+
+def count_outcomes(claims: Sequence[Claim]) -> str:
+    """How many claims have each outcome, in words.
+
+    >>> count_outcomes([at_most("", 1.0, [0.5]), at_most("", 1.0, [0.5, 1.5]), at_most("", 1.0, [0.1])])
+    '2 of 3 hold, 1 undecided'
+    """
+    counts = Counter(claim.outcome for claim in claims)
+    text = f"{counts[Outcome.HOLDS]} of {len(claims)} hold"
+    if counts[Outcome.DOES_NOT_HOLD]:
+        text += f", {counts[Outcome.DOES_NOT_HOLD]} not"
+    if counts[Outcome.UNDECIDED]:
+        text += f", {counts[Outcome.UNDECIDED]} undecided"
+    return text
 
 
 def confidence_interval(samples: "ArrayLike") -> ConfidenceInterval:
@@ -66,10 +100,9 @@ def agrees(sentence: str, predicted: float, samples: "ArrayLike", *, within: flo
     >>> agrees("pi is 22/7", 22 / 7, [3.14159], within=0.001).holds
     True
     """
-    measured = confidence_interval(samples)
     tolerance = abs(predicted) * within
-    holds = bool(predicted - tolerance <= measured.low and measured.high <= predicted + tolerance)
-    return Claim(sentence, float(predicted), measured, f"within {100 * within:.3g} %", holds)
+    bounds = (predicted - tolerance, predicted + tolerance)
+    return _judged(sentence, predicted, samples, f"within {100 * within:.3g} %", bounds)
 
 
 def at_most(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
@@ -78,18 +111,30 @@ def at_most(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
     >>> at_most("errors are rounding", 1e-9, [2e-12, 3e-12]).holds
     True
     """
-    measured = confidence_interval(samples)
-    return Claim(sentence, float(bound), measured, "at most", bool(measured.high <= bound))
+    return _judged(sentence, bound, samples, "at most", (-math.inf, bound))
 
 
 def at_least(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
     """The claim that a measured value reaches a bound.
 
-    >>> at_least("the ratio reaches 1", 1.0, [0.5, 0.6]).holds
-    False
+    >>> at_least("the ratio reaches 1", 1.0, [0.5, 0.6]).outcome.value
+    'undecided'
     """
+    return _judged(sentence, bound, samples, "at least", (bound, math.inf))
+
+
+def _judged(
+    sentence: str, predicted: float, samples: "ArrayLike", tolerance: str, bounds: tuple[float, float]
+) -> Claim:
     measured = confidence_interval(samples)
-    return Claim(sentence, float(bound), measured, "at least", bool(measured.low >= bound))
+    low, high = bounds
+    # What is not a number fails every comparison, and so confirms nothing.
+    outcome = Outcome.DOES_NOT_HOLD
+    if low <= measured.low and measured.high <= high:
+        outcome = Outcome.HOLDS
+    elif low <= measured.high and measured.low <= high:
+        outcome = Outcome.UNDECIDED
+    return Claim(sentence, float(predicted), measured, tolerance, outcome)
 
 
 def _student(freedom: int) -> float:

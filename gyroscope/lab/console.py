@@ -11,9 +11,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope.lab.catalogue import CatalogueEntry, catalogue, entry_of, select
+from gyroscope.lab.catalogue import CatalogueEntry, catalogue, coverage, entry_of, paper_heading, select
+from gyroscope.lab.claims import Outcome, count_outcomes
 from gyroscope.lab.papers import PAPERS
 from gyroscope.lab.results import ExperimentRecord, figure_path
+
+# "undecided" is no failure, and no success.
+STYLES = {Outcome.HOLDS: "green", Outcome.DOES_NOT_HOLD: "bold red", Outcome.UNDECIDED: "yellow"}
 
 
 def run_experiments(
@@ -49,11 +53,13 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
 
 
 def catalogue_text(out: Path) -> Group:
-    """Every figure and table: what it claims, what it costs, and whether it has been run in `out`."""
+    """Every figure and table: what it claims, what it costs, and what came out of it in `out`; how many are done."""
     entries = catalogue().values()
     parts: list[Table | Text] = []
-    for paper, title in PAPERS.items():
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False)
+    for paper in PAPERS:
+        table = Table(
+            title=paper_heading(paper), title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False
+        )
         table.add_column("id", no_wrap=True)
         table.add_column("claim", ratio=2)
         table.add_column("quick", no_wrap=True, justify="right")
@@ -64,8 +70,10 @@ def catalogue_text(out: Path) -> Group:
                 costs = (entry.cost.get(size, "") for size in ("quick", "paper"))
                 table.add_row(entry.id, entry.claim, *costs, _state(entry, out))
         parts += [table, Text()]
+    done, wanted = map(sum, zip(*map(coverage, PAPERS), strict=True))
     ready = sum(entry.implemented for entry in entries)
-    parts.append(Text(f"{ready} of {len(entries)} can be run: gyroscope lab run <id> [--size quick|paper]"))
+    parts.append(Text(f"{done} of {wanted} figures and tables done (drawings and lists of settings do not count)."))
+    parts.append(Text(f"{ready} experiments, theorems among them: gyroscope lab run <id> [--size quick|paper]"))
     return Group(*parts)
 
 
@@ -75,12 +83,12 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
     record = ExperimentRecord.read(out, entry.id)
     if record is None:
         return Text("not run")
-    all_hold = all(claim.holds for claim in record.claims)
-    return Text(f"{record.verdict} ({record.data['size']})", style="green" if all_hold else "red")
+    worst = max((claim.outcome for claim in record.claims), key=list(Outcome).index, default=Outcome.HOLDS)
+    return Text(f"{count_outcomes(record.claims)} ({record.data['size']})", style=STYLES[worst])
 
 
 def experiment_text(name: str, out: Path) -> Group:
-    """One experiment: its claims with prediction, measurement and verdict, or how to run it.
+    """One experiment: its claims with prediction, measurement and outcome, or how to run it.
 
     ValueError with the nearest ids where there is none of this name.
     """
@@ -107,10 +115,10 @@ def _claims_table(record: ExperimentRecord) -> Table:
     table.add_column("predicted", justify="right", no_wrap=True)
     table.add_column("measured", justify="right", ratio=1, min_width=13)
     table.add_column("tolerance", no_wrap=True)
-    table.add_column("holds", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
     for claim in record.claims:
-        verdict = Text("yes", style="green") if claim.holds else Text("NO", style="bold red")
-        table.add_row(claim.sentence, f"{claim.predicted:.4g}", str(claim.measured), claim.tolerance, verdict)
+        outcome = Text(claim.outcome, style=STYLES[claim.outcome])
+        table.add_row(claim.sentence, f"{claim.predicted:.4g}", str(claim.measured), claim.tolerance, outcome)
     return table
 
 

@@ -12,16 +12,20 @@ An experiment module has
     QUICK = Config(…)                                          shows the claim within a minute or two
     PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
 
-    def measure(trial: Trial[Config]) -> Measurements: …             one seed, and one part where there are parts
+    def measure(trial: Trial[Config]) -> Measurements: …       one seed, and one part where there are parts
     def plot(result: Result[Config]) -> Figure: …              measured beside predicted, as a plotly figure
     def claims(result: Result[Config]) -> list[Claim]: …       predictions come from result.config and `theory`
 
 Every number in `result.values` is measured from weights and has the seed as its first axis.
+
+A module with several experiments, which differ in their configs alone, has CLAIMS = {"fig4": "what is claimed", …}
+beside its docstring; COST, QUICK and PAPER are then dicts with the same keys.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
@@ -58,9 +62,9 @@ class Trial(Generic[C]):
                 self.report(step / count)
             yield step
 
-    def progress(self, steps: int) -> Callable[[int], None]:
-        """The `progress` argument of a simulator, which passes the number of steps that are done."""
-        return lambda done: self.report(done / steps)
+    def walk(self, steps: int) -> dict[str, Any]:
+        """What a simulator needs to know of the trial: `steps`, `seed` and `progress`."""
+        return {"steps": steps, "seed": self.seed, "progress": lambda done: self.report(done / steps)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,4 +101,8 @@ class Experiment(Protocol):
 
 def load(name: str) -> Experiment:
     """The experiment of this id; ValueError with the nearest ids where there is none."""
-    return cast(Experiment, import_module(implemented_entry(name).module))
+    module = import_module(implemented_entry(name).module)
+    if not hasattr(module, "CLAIMS"):
+        return cast(Experiment, module)
+    key = name.split("/")[1]
+    return cast(Experiment, SimpleNamespace(**vars(module) | {"QUICK": module.QUICK[key], "PAPER": module.PAPER[key]}))

@@ -4,11 +4,12 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any, final
 from urllib.parse import unquote
 
 import numpy as np
-from numpy.typing import NDArray
-from plotly.graph_objects import Figure
+from numpy.typing import ArrayLike, NDArray
+from plotly.graph_objects import Figure, Scatter
 from plotly.subplots import make_subplots
 
 from gyroscope._files import write_text
@@ -24,7 +25,10 @@ INK = theme.light("text")
 GROUND = theme.light("ground")
 GRID = theme.light("line")
 MEASURED = theme.SOLID
-PREDICTED = {"color": INK, **theme.DASHED}
+PREDICTED = theme.DASHED
+
+# Of an axis: logarithmic, with a label at every power of ten.
+DECADES = {"type": "log", "dtick": 1, "exponentformat": "power"}
 
 
 def styled(figure: Figure, title: str) -> Figure:
@@ -50,16 +54,49 @@ def shown_steps(steps: int, points: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, steps - 1, points).astype(np.intp))
 
 
-def panels(courses: dict[str, NDArray[np.float64]], steps: NDArray[np.intp], title: str) -> Figure:
-    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
-    figure = make_subplots(rows=4, cols=4, vertical_spacing=0.04, horizontal_spacing=0.04)
-    lines = ({"color": COLOURS[0], **MEASURED}, PREDICTED | {"color": COLOURS[1]})
-    for (label, course), line in zip(courses.items(), lines, strict=True):
-        for i, y in enumerate(course):
-            figure.add_scatter(x=steps, y=y, name=label, line=line, showlegend=i == 0, row=i // 4 + 1, col=i % 4 + 1)
-    figure.update_xaxes(showticklabels=False)
-    figure.update_yaxes(tickfont_size=10)
-    return styled(figure, title).update_layout(height=700)
+@final
+class Panels:
+    """A figure of panels, counted from 0 row by row; a name stands in the legend once, whatever panels have it.
+
+    titles   one for each panel; without any there is one panel
+    rows     of panels
+    options  of plotly's make_subplots
+    """
+
+    def __init__(self, *titles: str, rows: int = 1, **options: Any) -> None:
+        self.columns = max(len(titles), 1) // rows
+        self.figure = make_subplots(rows, self.columns, subplot_titles=titles or None, **options)
+        self._named: set[str] = set()
+
+    def line(self, panel: int, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = INK, **style: Any) -> None:
+        """A line, solid unless `style` has a dash."""
+        self._add(panel, Scatter(x=x, y=y, mode="lines", line={"color": colour, **style}), name)
+
+    def predicted(self, panel: int, x: ArrayLike, y: ArrayLike, name: str, colour: str = INK, **style: Any) -> None:
+        """A line in the dashes of a prediction."""
+        self.line(panel, x, y, name, colour, **PREDICTED | style)
+
+    def dots(self, panel: int, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = INK, **marker: Any) -> None:
+        """Points, filled circles unless `marker` has a symbol."""
+        self._add(panel, Scatter(x=x, y=y, mode="markers", marker={"color": colour, **marker}), name)
+
+    def level(self, panel: int, y: float, **style: Any) -> None:
+        """A predicted value: a dashed line across the panel."""
+        self.figure.add_hline(y=y, line={"color": INK} | PREDICTED | style, **self.place(panel))
+
+    def moment(self, panel: int, x: float, **style: Any) -> None:
+        """A predicted moment: a dotted line up the panel."""
+        self.figure.add_vline(x=x, line={"color": INK, "dash": "dot"} | style, **self.place(panel))
+
+    def place(self, panel: int) -> dict[str, int]:
+        """The row and column of a panel, as plotly counts them."""
+        row, column = divmod(panel, self.columns)
+        return {"row": row + 1, "col": column + 1}
+
+    def _add(self, panel: int, trace: Scatter, name: str) -> None:
+        trace.update(name=name, legendgroup=name, showlegend=bool(name) and name not in self._named)
+        self._named.add(name)
+        self.figure.add_trace(trace, **self.place(panel))
 
 
 def write_figure(figure: Figure, path: Path) -> Path:

@@ -13,8 +13,8 @@ from gyroscope.geometry import Split
 
 # Numbers that a record will hold: 800 MB in float32.
 LARGEST = 200_000_000
-# Squares of norm, gradient norm and unit gradient norm; angle; cosine with the reference.
-QUANTITIES = 5
+# Squares of norm, gradient norm, unit gradient norm and length of the step; angle; cosine with the reference.
+QUANTITIES = 6
 
 
 @final
@@ -27,6 +27,8 @@ class Averages:
     angular_update: Array
     """mean over time, radians per step"""
     unit_grad_norm: Array
+    """RMS over time"""
+    step_length: Array
     """RMS over time"""
 
     @property
@@ -43,6 +45,11 @@ class Averages:
     def layer_unit_grad_norm(self) -> Array:
         """RMS over the vectors too."""
         return np.asarray(np.sqrt((self.unit_grad_norm**2).mean(-1)))
+
+    @property
+    def layer_step_length(self) -> Array:
+        """RMS over the vectors too: what `Equilibrium.update_rms` predicts, but for the decay's part of a step."""
+        return np.asarray(np.sqrt((self.step_length**2).mean(-1)))
 
     @property
     def spread(self) -> Array:
@@ -66,6 +73,8 @@ class Trajectory:
     grad_norm: Array
     unit_grad_norm: Array
     """gradient norm times the norm of the weight it was taken at"""
+    step_length: Array
+    """‖w' - w‖, how far the step moved the vector"""
     cosine: Array | None = None
     """with the same vector after the step `reference`, if one was named"""
 
@@ -81,7 +90,7 @@ class Trajectory:
     def averages(self, after: int = 0) -> Averages:
         """Each vector averaged over the records of step `after` and later."""
         part = self.after(after)
-        return Averages(_rms(part.norm), part.angular_update.mean(0), _rms(part.unit_grad_norm))
+        return Averages(_rms(part.norm), part.angular_update.mean(0), _rms(part.unit_grad_norm), _rms(part.step_length))
 
 
 @final
@@ -129,7 +138,8 @@ class TrajectoryBuilder:
             if self.reference is not None:
                 cosine = self._split.angle(self._start, rows).cos()
             norm_before, norm = (torch.linalg.vector_norm(w, dim=1) for w in (self._before, rows))
-            squares = torch.stack([norm, self._grad_norm, self._grad_norm * norm_before]).square()
+            length = torch.linalg.vector_norm(rows - self._before, dim=1)
+            squares = torch.stack([norm, self._grad_norm, self._grad_norm * norm_before, length]).square()
             record = torch.cat([squares, angle[None], cosine[None]])
             self._records[t // self.every].add_(record, alpha=1 / self.average)
         if t == self.reference:
@@ -142,14 +152,14 @@ class TrajectoryBuilder:
             raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
         if order is not None:
             records = records[:, :, np.argsort(order)]
-        norm, grad_norm, unit_grad_norm = np.sqrt(records[:, :3]).swapaxes(0, 1)
+        norm, grad_norm, unit_grad_norm, step_length = np.sqrt(records[:, :4]).swapaxes(0, 1)
         steps = (np.arange(len(records)) + 1) * self.every - 1
         cosine = None
         if self.reference is not None:
             # A record that averages steps before the reference has a cosine with nothing.
             known = steps - self.average >= self.reference
-            cosine = np.where(known.reshape(-1, *(1,) * len(shape)), records[:, 4], np.nan)
-        return Trajectory(steps, norm, records[:, 3], grad_norm, unit_grad_norm, cosine)
+            cosine = np.where(known.reshape(-1, *(1,) * len(shape)), records[:, 5], np.nan)
+        return Trajectory(steps, norm, records[:, 4], grad_norm, unit_grad_norm, step_length, cosine)
 
 
 def _rms(values: Array) -> Array:

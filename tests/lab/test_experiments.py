@@ -13,7 +13,7 @@ from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
 from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
-from gyroscope.lab.smd import _gradient_shapes, _norm_convergence, corollary3_1, theorem3
+from gyroscope.lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope.lab.sp import eq44, section4_2, theorem4
 from gyroscope.lab.sp import theorem2 as sp_theorem2
 from gyroscope.lab.trials import run_trials
@@ -22,10 +22,10 @@ RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 
 TINY: dict[str, Any] = {
-    "smd/fig4": _gradient_shapes.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
-    "smd/fig5": _gradient_shapes.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
-    "smd/theorem1": _norm_convergence.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
-    "smd/theorem2": _norm_convergence.Config(momentum=0.9, weight_decay=0.01, vectors=2, fan_in=1024, seeds=2),
+    "smd/fig4": fig4_fig5.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
+    "smd/fig5": fig4_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
+    "smd/theorem1": theorem1_theorem2.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
+    "smd/theorem2": theorem1_theorem2.Config(momentum=0.9, weight_decay=0.01, vectors=2, fan_in=1024, seeds=2),
     "smd/theorem3": theorem3.Config(decay=0.01, vectors=2, fan_in=1024, seeds=2),
     "smd/corollary3_1": corollary3_1.Config(decay=0.005, k=4.0, vectors=2, fan_in=64, seeds=2),
     "sp/theorem2": sp_theorem2.Config(neurons=3, fan_in=8, batch=16, steps=10, seeds=2),

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from gyroscope.geometry import Split
+from gyroscope.lab.ct._text_training import TextTraining, qkv_layers
 from gyroscope.lab.tasks import digits
-from gyroscope.lab.tasks.models import Transformer, TransformerShape, per_head, queries_and_keys
 from gyroscope.lab.tasks.teacher_student import TeacherStudent
 from gyroscope.lab.tasks.text import standard_library
 
@@ -17,9 +17,7 @@ def batch():
 
 
 def model(**options):
-    return Transformer(
-        TransformerShape(standard_library().alphabet, layers=2, heads=2, width=8, context=8, **options), seed=1
-    )
+    return TextTraining(layers=2, heads=2, width=8, context=8).model(seed=1, **options)
 
 
 def test_a_batch_asks_for_the_following_character(batch):
@@ -39,9 +37,9 @@ def test_a_character_does_not_see_the_future(batch):
 def test_with_qk_norm_each_heads_query_and_key_matrix_is_scale_invariant(qk_norm, batch):
     transformer = model(qk_norm=qk_norm).double()
     before = transformer.loss(*batch).item()
-    for weight in queries_and_keys(transformer):
-        with torch.no_grad():
-            per_head(weight, 2)[1].mul_(3.0)
+    with torch.no_grad():
+        for layer in qkv_layers(transformer):
+            layer.weight[4:12].mul_(3.0)  # the second head's queries, and the first head's keys
     assert (abs(transformer.loss(*batch).item() - before) < 1e-9) is qk_norm
 
 
@@ -49,8 +47,9 @@ def test_without_qk_norm_a_gradient_has_a_radial_part(batch):
     for qk_norm in (True, False):
         transformer = model(qk_norm=qk_norm).double()
         transformer.loss(*batch).backward()
-        weight = next(iter(queries_and_keys(transformer)))
-        radial = Split("group", group_size=4).dot(weight.grad, weight.detach()).abs() / weight.grad.norm()
+        weight = next(qkv_layers(transformer)).weight
+        grad = weight.grad[:16]  # of queries and keys; values follow
+        radial = Split("group", group_size=4).dot(grad, weight.detach()[:16]).abs() / grad.norm()
         assert (radial < 1e-9).all().item() is qk_norm
 
 

@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, Panels, styled
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
 from gyroscope.theory.law import law
@@ -28,7 +28,7 @@ class Config:
     weight_decay: float
     steps: int
     vectors: int
-    seeds: int
+    seeds: int = 3
     batches: tuple[int, ...] = (8, 16, 32, 128)
     fan_in: int = 256
 
@@ -42,11 +42,17 @@ class Config:
         """Lion with its usual betas."""
         return Lion(self.lr, self.weight_decay)
 
+    @property
+    def gaussian(self) -> tuple[float, float]:
+        """Norm and angle under Gaussian gradients, by the arcsine law."""
+        eq = self.rule.equilibrium(fan_in=self.fan_in)
+        return float(eq.norm or 0.0), float(eq.angular_update or 0.0)
+
 
 # A decay of 2e-3 per step.
-QUICK = Config(lr=1e-3, weight_decay=2.0, steps=4000, vectors=48, seeds=3)
+QUICK = Config(lr=1e-3, weight_decay=2.0, steps=4000, vectors=48)
 # A decay of 5e-4 per step.
-PAPER = Config(lr=5e-4, weight_decay=1.0, steps=16_000, vectors=96, seeds=3)
+PAPER = Config(lr=5e-4, weight_decay=1.0, steps=16_000, vectors=96)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -54,14 +60,12 @@ def measure(trial: Trial[Config]) -> Measurements:
     config = trial.config
     path = network(
         config.rule,
-        steps=config.steps,
-        norm=float(config.rule.equilibrium(fan_in=config.fan_in).norm or 0.0),
+        norm=config.gaussian[0],
         shape=(config.vectors, config.fan_in),
         batch=trial.part,
         every=20,
         average=4,
-        seed=trial.seed,
-        progress=trial.progress(config.steps),
+        **trial.walk(config.steps),
     )
     settled = path.averages(after=round(2 / (config.lr * config.weight_decay)))
     return {"norm": settled.layer_norm, "angle": settled.layer_angular_update}
@@ -99,20 +103,17 @@ def relative_sizes(batch: int, rng: np.random.Generator) -> Array:
 def plot(result: Result[Config]) -> Figure:
     """Norm and angle over those of Gaussian gradients, against the batch."""
     config = result.config
-    eq = config.rule.equilibrium(fan_in=config.fan_in)
     fine = np.unique(np.geomspace(config.batches[0], config.batches[-1], 20).astype(int))
-    figure = Figure()
-    for i, (name, base) in enumerate((("norm", float(eq.norm or 0.0)), ("angle", float(eq.angular_update or 0.0)))):
-        marker = {"color": COLOURS[i], "size": 10}
-        line = PREDICTED | {"color": COLOURS[i]}
-        y = result[name].mean(0) / base
-        figure.add_scatter(x=config.batches, y=y, mode="markers", marker=marker, name=f"{name}, measured")
+    panels = Panels()
+    for i, name in enumerate(("norm", "angle")):
+        base = config.gaussian[i]
+        panels.dots(0, config.batches, result[name].mean(0) / base, f"{name}, measured", COLOURS[i], size=10)
         y = [predicted(config, int(batch))[i] / base for batch in fine]
-        figure.add_scatter(x=fine, y=y, mode="lines", line=line, name=f"{name}, predicted")
-    figure.add_hline(y=1, line={"dash": "dot", "color": INK, "width": 1})
-    figure.update_xaxes(type="log", title_text="batch", tickvals=config.batches)
-    figure.update_yaxes(title_text="over the arcsine law for Gaussian gradients")
-    return styled(figure, "Lion in small batches: gradient norms vary, signs stay correlated, norms grow")
+        panels.predicted(0, fine, y, f"{name}, predicted", COLOURS[i])
+    panels.level(0, 1, dash="dot", width=1)
+    panels.figure.update_xaxes(type="log", title_text="batch", tickvals=config.batches)
+    panels.figure.update_yaxes(title_text="over the arcsine law for Gaussian gradients")
+    return styled(panels.figure, "Lion in small batches: gradient norms vary, signs stay correlated, norms grow")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

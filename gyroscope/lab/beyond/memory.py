@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, Panels, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
@@ -25,8 +25,8 @@ class Config:
     """All rules decay by about this share per step."""
 
     decay: float
-    vectors: int
-    seeds: int
+    vectors: int = 384
+    seeds: int = 3
     fan_in: int = 256
 
     @property
@@ -42,9 +42,9 @@ class Config:
 
 
 # Five hundred steps to forget.
-QUICK = Config(decay=2e-3, vectors=384, seeds=3)
+QUICK = Config(decay=2e-3)
 # Five thousand steps to forget.
-PAPER = Config(decay=2e-4, vectors=384, seeds=3)
+PAPER = Config(decay=2e-4)
 
 
 def rate(config: Config, rule: UpdateRule) -> float:
@@ -58,13 +58,11 @@ def measure(trial: Trial[Config]) -> Measurements:
     norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in config.rules]
     path = random_walk(
         config.rules,
-        steps=config.steps,
         norm=np.array(norms),
         shape=(config.vectors, config.fan_in),
         every=config.steps // RECORDS,
         reference=config.steps // 4 - 1,
-        seed=trial.seed,
-        progress=trial.progress(config.steps),
+        **trial.walk(config.steps),
     )
     if path.cosine is None:
         raise RuntimeError("no cosines were recorded")
@@ -91,18 +89,16 @@ def _after(config: Config) -> slice:
 def plot(result: Result[Config]) -> Figure:
     """Cosines on a logarithmic scale: straight lines of slope -a."""
     config = result.config
-    figure = Figure()
+    panels = Panels()
     for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
         x = lags(config) * rate(config, rule)
-        marker = {"color": COLOURS[i], "size": 7, "symbol": i}
-        y = result["cosine"][:, i].mean(0)
-        figure.add_scatter(x=x, y=y, mode="markers", marker=marker, name=f"{name}, measured")
+        panels.dots(0, x, result["cosine"][:, i].mean(0), f"{name}, measured", COLOURS[i], size=7, symbol=i)
     x = np.linspace(0, 3, 50)
-    figure.add_scatter(x=x, y=np.exp(-x), mode="lines", line=PREDICTED, name="exp(-a·k)")
-    figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
-    ticks = [0.05, 0.1, 0.2, 0.5, 1.0]
-    figure.update_yaxes(title_text="cosine with itself k steps ago", type="log", range=[-1.5, 0.05], tickvals=ticks)
-    return styled(figure, "Directions are forgotten at the rate of the decay")
+    panels.predicted(0, x, np.exp(-x), "exp(-a·k)")
+    panels.figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
+    panels.figure.update_yaxes(type="log", range=[-1.5, 0.05], tickvals=[0.05, 0.1, 0.2, 0.5, 1.0])
+    panels.figure.update_yaxes(title_text="cosine with itself k steps ago")
+    return styled(panels.figure, "Directions are forgotten at the rate of the decay")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, Panels, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
 
@@ -30,7 +29,7 @@ class Config:
     decays: tuple[float, ...]
     vectors: int
     matrices: int
-    seeds: int
+    seeds: int = 3
     fan_in: int = 256
     side: int = 48
 
@@ -57,9 +56,9 @@ class Config:
 
 
 # Large decays, which settle in a few hundred steps.
-QUICK = Config(decays=(1e-3, 3e-3, 1e-2), vectors=48, matrices=2, seeds=3)
+QUICK = Config(decays=(1e-3, 3e-3, 1e-2), vectors=48, matrices=2)
 # Down to the decay of common settings.
-PAPER = Config(decays=(3e-4, 1e-3, 3e-3, 1e-2), vectors=64, matrices=3, seeds=3)
+PAPER = Config(decays=(3e-4, 1e-3, 3e-3, 1e-2), vectors=64, matrices=3)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -71,7 +70,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     norms: list[Any] = [eq.norm for eq in config.equilibria(decay)]
     *rules, muon = config.rules(decay)
     shape = (config.vectors, config.fan_in)
-    rows = random_walk(rules, norm=norms[:-1], shape=shape, progress=trial.progress(steps), **options)
+    rows = random_walk(rules, norm=norms[:-1], shape=shape, **options | trial.walk(steps))
 
     def optimizer(params: Any) -> torch.optim.Optimizer:
         return torch.optim.Muon(params, muon.lr, weight_decay=decay / muon.lr)
@@ -102,22 +101,18 @@ def predicted(config: Config) -> dict[str, Array]:
 def plot(result: Result[Config]) -> Figure:
     """The measured angle over the law's, all rules on one line; and both ratios close up."""
     law = predicted(result.config)
-    figure = make_subplots(cols=2, subplot_titles=["angle per step, rad", "measured over predicted"])
+    panels = Panels("angle per step, rad", "measured over predicted")
     for i, name in enumerate(NAMES):
-        marker = {"color": COLOURS[i], "size": 10, "symbol": i}
-        y = result["angle"][:, :, i].mean(0)
-        dots = Scatter(x=law["angle"][:, i], y=y, mode="markers", marker=marker, name=name, legendgroup=name)
-        figure.add_trace(dots, row=1, col=1)
+        panels.dots(0, law["angle"][:, i], result["angle"][:, :, i].mean(0), name, COLOURS[i], size=10, symbol=i)
         for quantity, symbol in (("angle", i), ("norm", 100 + i)):  # plotly's open symbols
             ratio = (result[quantity][:, :, i] / law[quantity][:, i]).mean(0)
-            marker = {"color": COLOURS[i], "size": 10, "symbol": symbol}
-            dots = Scatter(x=result.config.decays, y=ratio, mode="markers", marker=marker, showlegend=False)
-            figure.add_trace(dots, row=1, col=2)
+            panels.dots(1, result.config.decays, ratio, name, COLOURS[i], size=10, symbol=symbol)
     ends = [law["angle"].min() / 1.2, law["angle"].max() * 1.2]
-    figure.add_scatter(x=ends, y=ends, mode="lines", line=PREDICTED, name="the law", row=1, col=1)
-    figure.add_hline(y=1, line=PREDICTED, row=1, col=2)
-    figure.update_xaxes(type="log")
+    panels.predicted(0, ends, ends, "the law")
+    panels.level(1, 1)
+    figure = panels.figure
     ticks = [0.003, 0.006, 0.01, 0.02, 0.04]
+    figure.update_xaxes(type="log")
     figure.update_xaxes(title_text="predicted angle per step, rad", tickvals=ticks, col=1)
     figure.update_xaxes(title_text="decay per step (filled: angle, open: norm)", tickvals=result.config.decays, col=2)
     figure.update_yaxes(type="log", tickvals=ticks, col=1)

@@ -1,13 +1,19 @@
-"""A transformer on characters of text, as in most of CT's figures: settings, model and one step of training."""
+"""A GPT on characters of text, as in most of CT's figures: settings, model, one step of training, sixteen panels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from plotly.graph_objects import Figure
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gyroscope.lab.tasks.models import Transformer, TransformerShape, per_head, queries_and_keys
+from gyroscope._types import Array
+from gyroscope.lab.figures import COLOURS, MEASURED, Panels, styled
+from gyroscope.lab.networks.attention import TransformerBlock
+from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.tasks.text import standard_library
 
 # The paper's transformer, on characters.
@@ -18,7 +24,7 @@ PANELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
-    """A small transformer and its batches; figures add what they vary."""
+    """A small GPT and its batches; figures add what they vary."""
 
     layers: int = 2
     heads: int = 4
@@ -27,18 +33,27 @@ class TextTraining:
     batch: int = 8
     seeds: int = 3
 
-    def model(self, seed: int, *, qk_norm: bool = True) -> Transformer:
-        """A fresh transformer."""
-        alphabet = standard_library().alphabet
-        shape = TransformerShape(alphabet, self.layers, self.heads, self.width, self.context, qk_norm)
-        return Transformer(shape, seed)
+    def model(self, seed: int, *, qk_norm: bool = True) -> GPT:
+        """A fresh GPT. Its embedding is not tied, so that a character that does not occur has no gradient."""
+        shape = GPTShape(
+            standard_library().alphabet,
+            context=self.context,
+            layers=self.layers,
+            heads=self.heads,
+            width=self.width,
+            qk_norm=qk_norm,
+            tied=False,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return GPT(shape)
 
     def random_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Characters, and the character that follows each."""
         return standard_library().batch(self.batch, self.context, generator)
 
 
-def train_step(model: Transformer, batch: tuple[Tensor, Tensor], *optimizers: Optimizer) -> float:
+def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer) -> float:
     """One step of each optimizer on the batch; the loss before it."""
     model.zero_grad()
     loss = model.loss(*batch)
@@ -48,7 +63,28 @@ def train_step(model: Transformer, batch: tuple[Tensor, Tensor], *optimizers: Op
     return loss.item()
 
 
-def query_and_key_rows(model: Transformer, heads: int, *, gradient: bool = False) -> Tensor:
-    """All query and key matrices, or their gradients, as flat rows: (matrices, entries)."""
-    tensors = [weight.grad if gradient else weight.detach() for weight in queries_and_keys(model)]
-    return torch.cat([per_head(tensor, heads) for tensor in tensors if tensor is not None]).clone()
+def qkv_layers(model: GPT) -> Iterator[nn.Linear]:
+    """The layer of each block whose weight holds its queries, keys and values, one below the other."""
+    for block in model.blocks:
+        assert isinstance(block, TransformerBlock)
+        yield block.attention.qkv
+
+
+def query_and_key_rows(model: GPT, *, gradient: bool = False) -> Tensor:
+    """All query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
+    weights = [layer.weight for layer in qkv_layers(model)]
+    tensors = [weight.grad if gradient else weight.detach() for weight in weights]
+    heads = model.shape.heads
+    return torch.cat([x[: 2 * model.shape.width].reshape(2 * heads, -1) for x in tensors if x is not None]).clone()
+
+
+def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str) -> Figure:
+    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
+    panels = Panels(*[""] * PANELS, rows=4, vertical_spacing=0.04, horizontal_spacing=0.04)
+    first, second = courses
+    for panel in range(PANELS):
+        panels.line(panel, steps, courses[first][panel], first, COLOURS[0], **MEASURED)
+        panels.predicted(panel, steps, courses[second][panel], second, COLOURS[1])
+    panels.figure.update_xaxes(showticklabels=False)
+    panels.figure.update_yaxes(tickfont_size=10)
+    return styled(panels.figure, title).update_layout(height=700)

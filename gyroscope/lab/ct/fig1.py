@@ -12,10 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim import AdamW
 
 from gyroscope.lab.claims import Claim, at_least
-from gyroscope.lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, train_step
+from gyroscope.lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, draw_courses, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import panels
-from gyroscope.lab.tasks.models import Transformer
+from gyroscope.lab.networks.gpt import GPT
 from gyroscope.simulate.flow import flow
 
 COST = {"quick": "1 min", "paper": "a week"}
@@ -23,7 +22,7 @@ COST = {"quick": "1 min", "paper": "a week"}
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """A transformer with qk-norm under AdamW, and its flow with K = `substeps` per step."""
+    """A GPT with qk-norm under AdamW, and its flow with K = `substeps` per step."""
 
     layers: int = 1
     steps: int = 100
@@ -71,7 +70,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     return {name: np.array(course).T for name, course in courses.items()}
 
 
-def loss(model: Transformer, weights: dict[str, Tensor], characters: Tensor, following: Tensor) -> Tensor:
+def loss(model: GPT, weights: dict[str, Tensor], characters: Tensor, following: Tensor) -> Tensor:
     """The model's loss as a function of its weights."""
     logits: Any = functional_call(model, weights, (characters,))
     return F.cross_entropy(logits.flatten(0, 1), following.flatten())
@@ -87,7 +86,7 @@ def plot(result: Result[Config]) -> Figure:
     config = result.config
     courses = {"training": result["discrete"][0] / config.lr, "differential equation": result["flow"][0] / config.lr}
     title = f"Way of 16 weights from their start, in lr, over {config.steps} steps"
-    return panels(courses, np.arange(1, config.steps + 1), title)
+    return draw_courses(courses, np.arange(1, config.steps + 1), title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -14,7 +14,7 @@ from torch.optim import Adam
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, Panels, styled
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
 COST = {"quick": "15 s", "paper": "2 min"}
@@ -33,14 +33,12 @@ class Config:
     seeds: int = 1
 
     @property
-    def parts(self) -> Array:
-        """Row by row of the grid: all beta1 at one beta2."""
-        return self.grid
-
-    @property
     def grid(self) -> Array:
         """The values of each beta."""
         return np.linspace(self.lowest, self.highest, self.points)
+
+    # Row by row of the grid: all beta1 at one beta2.
+    parts = grid
 
 
 # A coarse grid.
@@ -74,29 +72,29 @@ def plot(result: Result[Config]) -> Figure:
     """Measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
     config = result.config
     grid = config.grid
+    panels = Panels()
     bar = {"title": "growth<br>per step", "len": 0.8}
     growth = result["growth"][0].T
-    figure = Figure(Heatmap(x=grid, y=grid, z=growth, colorscale="YlGnBu", zmin=0, colorbar=bar, name="measured"))
+    panels.figure.add_trace(
+        Heatmap(x=grid, y=grid, z=growth, colorscale="YlGnBu", zmin=0, colorbar=bar, name="measured")
+    )
     fine = np.linspace(config.lowest, config.highest, 60)
     c = margin(fine[:, None], fine[None, :])
     levels = {"start": -0.8, "end": 2.0, "size": 0.2, "coloring": "none", "showlabels": True}
     grey = {"color": COLOURS[6], "width": 1}
     curves = Contour(x=fine, y=fine, z=c, contours=levels, line=grey, showscale=False)
-    figure.add_trace(curves.update(name="level curves of C", showlegend=True))
+    panels.figure.add_trace(curves.update(name="level curves of C", showlegend=True))
     for start in (0.6, 0.7, 0.8, 0.9, 0.999):  # each through (beta1, beta2) = (0.9, start)
         beta2 = np.linspace(config.lowest, config.highest, 200)
         cubes = 0.9**3 + 2 * (start**3 - beta2**3)
         inside = beta2[(cubes < config.highest**3) & (cubes > config.lowest**3)]
-        y = normal_curve(0.9, start, inside)
-        red = PREDICTED | {"color": COLOURS[1]}
-        figure.add_scatter(x=inside, y=y, mode="lines", line=red, name="normal curves", showlegend=start == 0.6)
+        panels.predicted(0, inside, normal_curve(0.9, start, inside), "normal curves", COLOURS[1])
     for name, y, dash in (("C = 0", level_curve(0.0, fine), "solid"), ("β1² = β2", np.sqrt(fine), "dot")):
         shown = np.asarray(y) <= config.highest
-        black = {"color": INK, "width": 2.5, "dash": dash}
-        figure.add_scatter(x=fine[shown], y=np.asarray(y)[shown], mode="lines", line=black, name=name)
-    figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
-    figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])
-    return styled(figure, "Growth of the largest update under the worst gradients, and level curves of C")
+        panels.line(0, fine[shown], np.asarray(y)[shown], name, width=2.5, dash=dash)
+    panels.figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
+    panels.figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])
+    return styled(panels.figure, "Growth of the largest update under the worst gradients, and level curves of C")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

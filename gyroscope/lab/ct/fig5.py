@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 from torch.optim import AdamW
 
 from gyroscope import theory
@@ -18,7 +17,7 @@ from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
 from gyroscope.simulate.sphere_flow import norm_equation, norm_identity
 
 COST = {"quick": "1 min", "paper": "hours"}
@@ -63,11 +62,11 @@ def _train(trial: Trial[Config], name: str) -> Measurements:
     model = config.model(trial.seed).double()  # u is a difference of weights: float32 would lose half its digits
     optimizer = AdamW(model.parameters(), lr, config.betas, weight_decay=decay, fused=True)
     rows = np.zeros((3, count, 2 * config.layers * config.heads))
-    W = query_and_key_rows(model, config.heads)
+    W = query_and_key_rows(model)
     first2 = W.square().sum(1).numpy()
     for n in trial.steps(count):
         train_step(model, config.random_batch(generator), optimizer)
-        after = query_and_key_rows(model, config.heads)
+        after = query_and_key_rows(model)
         u = ((1 - lr * decay) * W - after) / lr
         rows[:, n] = torch.stack([after.square().sum(1), u.square().sum(1), (W * u).sum(1)]).numpy()
         W = after
@@ -97,22 +96,21 @@ def plot(result: Result[Config]) -> Figure:
     """‖W‖² of four matrices of the first seed, and the three descriptions."""
     kinds = ("query", "query", "key", "key")
     titles = [f"{label}: {kind}, layer 1" for label in LABELS for kind in kinds]
-    figure = make_subplots(rows=2, cols=4, vertical_spacing=0.14, horizontal_spacing=0.05, subplot_titles=titles)
+    panels = Panels(*titles, rows=2, vertical_spacing=0.14, horizontal_spacing=0.05)
     heads = result.config.heads
-    for row, name in enumerate(RUNS, 1):
-        steps = shown_steps(result.config.settings(name)[2], POINTS) + 1
-        for col, i in enumerate((0, 1, heads, heads + 1), 1):
-            for label, y, line in (
-                ("measured", result[f"{name}_norm2"], {"color": INK, "width": 3}),
-                ("identity with ⟨W,u⟩", result[f"{name}_identity"], {"color": COLOURS[5], "dash": "dot", "width": 2.5}),
-                ("CT (8)", result[f"{name}_equation"], {"color": COLOURS[1], "dash": "dash"}),
-                ("recursion, hyper-parameters only", recursion(result, name), {"color": COLOURS[2], "dash": "dashdot"}),
-            ):
-                trace = Scatter(x=steps, y=y[0, i], name=label, line=line, mode="lines", showlegend=row == col == 1)
-                figure.add_trace(trace, row=row, col=col)
-    figure.update_annotations(font_size=12)
-    figure.update_xaxes(title_text="step", row=2)
-    return styled(figure, "‖W‖² of query and key matrices: measured, and described in three ways")
+    for row, name in enumerate(RUNS):
+        t = shown_steps(result.config.settings(name)[2], POINTS) + 1
+        predicted = recursion(result, name)
+        for column, i in enumerate((0, 1, heads, heads + 1)):
+            panel = row * len(kinds) + column
+            panels.line(panel, t, result[f"{name}_norm2"][0, i], "measured", width=3)
+            identity = result[f"{name}_identity"][0, i]
+            panels.line(panel, t, identity, "identity with ⟨W,u⟩", COLOURS[5], dash="dot", width=2.5)
+            panels.line(panel, t, result[f"{name}_equation"][0, i], "CT (8)", COLOURS[1], dash="dash")
+            panels.line(panel, t, predicted[0, i], "recursion, hyper-parameters only", COLOURS[2], dash="dashdot")
+    panels.figure.update_annotations(font_size=12)
+    panels.figure.update_xaxes(title_text="step", row=2)
+    return styled(panels.figure, "‖W‖² of query and key matrices: measured, and described in three ways")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -11,10 +11,10 @@ import numpy as np
 from plotly.graph_objects import Figure
 
 from gyroscope.lab.claims import Claim, at_most
-from gyroscope.lab.ct._largest_update import BetasConfig, bound, measure, shown
 from gyroscope.lab.ct._text_training import PAPER_MODEL
+from gyroscope.lab.ct.fig3 import BetasConfig, measure
 from gyroscope.lab.experiment import Result
-from gyroscope.lab.figures import COLOURS, styled
+from gyroscope.lab.figures import COLOURS, Panels, styled
 from gyroscope.theory.stability import level_curve
 
 __all__ = ["COST", "PAPER", "QUICK", "claims", "measure", "plot"]
@@ -43,23 +43,23 @@ PAPER = Config(**PAPER_MODEL, steps=1100, double=True)
 def plot(result: Result[Config]) -> Figure:
     """The largest update at every point, with the bound (5) dotted and the exact one dashed."""
     config = result.config
-    n = shown(config)
-    figure = Figure()
+    n = config.shown
+    panels = Panels()
     for i, betas in enumerate(config.parts):
-        line = {"color": COLOURS[i % len(COLOURS)]}
+        colour = COLOURS[i % len(COLOURS)]
         name = f"beta1 = {betas[0]:.3f}, beta2 = {betas[1]:.3f}"
-        figure.add_scatter(x=n + 1, y=result["update"][0, i], line=line, name=name)
+        panels.line(0, n + 1, result["update"][0, i], name, colour)
         for exact, dash in ((False, "dot"), (True, "dash")):
-            y = bound(config, betas, exact)[n]
-            figure.add_scatter(x=n[1:] + 1, y=y[1:], line=line | {"dash": dash, "width": 1}, showlegend=False)
-    figure.update_xaxes(title_text="step", type="log", dtick=1)
-    figure.update_yaxes(title_text="largest update ‖u_n‖_∞", type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
-    return styled(figure, "On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
+            panels.line(0, n[1:] + 1, config.bound(betas, exact)[n[1:]], name, colour, width=1, dash=dash)
+    panels.figure.update_xaxes(title_text="step", type="log", dtick=1)
+    panels.figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
+    panels.figure.update_yaxes(title_text="largest update ‖u_n‖_∞")
+    return styled(panels.figure, "On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
 
 
 def powers(result: Result[Config]) -> list[float]:
     """For each seed, the largest p of all points in ‖u_n‖_∞ ∝ n^p, fitted over the second half of the run."""
-    n = shown(result.config)
+    n = result.config.shown
     late = n >= result.config.steps // 2
     logs = np.log(result["update"][:, :, late])
     return [max(float(np.polyfit(np.log(n[late] + 1), y, 1)[0]) for y in of_seed) for of_seed in logs]

@@ -10,13 +10,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 from torch.optim import AdamW
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
 
 COST = {"quick": "30 s", "paper": "a day"}
 # With qk-norm and without.
@@ -26,7 +25,7 @@ POINTS = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """A transformer with qk-norm and one without, under AdamW."""
+    """A GPT with qk-norm and one without, under AdamW."""
 
     steps: int = 500
     lr: float = 1e-3
@@ -47,9 +46,9 @@ def measure(trial: Trial[Config]) -> Measurements:
     optimizer = AdamW(model.parameters(), config.lr, weight_decay=config.weight_decay, fused=True)
     gradients = []
     for _ in trial.steps(config.steps):
-        W = query_and_key_rows(model, config.heads).double()  # in the end, the weights at which the last g is taken
+        W = query_and_key_rows(model).double()  # in the end, the weights at which the last g is taken
         train_step(model, config.random_batch(generator), optimizer)
-        gradients.append(query_and_key_rows(model, config.heads, gradient=True).double())
+        gradients.append(query_and_key_rows(model, gradient=True).double())
     g = torch.stack(gradients)
     inner = (g * W).sum(2).abs()
     cosine = inner / (g.norm(dim=2) * W.norm(dim=1))
@@ -65,16 +64,15 @@ def measure(trial: Trial[Config]) -> Measurements:
 def plot(result: Result[Config]) -> Figure:
     """The inner products of every matrix of the first seed, with qk-norm and without."""
     n = shown_steps(result.config.steps, POINTS) + 1
-    figure = make_subplots(cols=2, subplot_titles=["with qk-norm", "without"], shared_yaxes=True)
-    for col in range(2):
-        for i, inner in enumerate(result["inner"][0, col]):
-            line = {"color": COLOURS[i % len(COLOURS)], "width": 1}
+    panels = Panels("with qk-norm", "without", shared_yaxes=True)
+    for panel in range(len(KINDS)):
+        for i, inner in enumerate(result["inner"][0, panel]):
             y = np.maximum(inner, 1e-12)  # below it is rounding
-            figure.add_scatter(x=n, y=y, line=line, showlegend=False, row=1, col=col + 1)
-    figure.update_yaxes(type="log", dtick=2, exponentformat="power")
-    figure.update_yaxes(title_text="|⟨W(t_N), g(t_n)⟩|", col=1)
-    figure.update_xaxes(title_text="step n of the gradient")
-    return styled(figure, "The last query and key matrices and their past gradients, a line for each matrix")
+            panels.line(panel, n, y, colour=COLOURS[i % len(COLOURS)], width=1)
+    panels.figure.update_yaxes(DECADES, dtick=2)
+    panels.figure.update_yaxes(title_text="|⟨W(t_N), g(t_n)⟩|", col=1)
+    panels.figure.update_xaxes(title_text="step n of the gradient")
+    return styled(panels.figure, "The last query and key matrices and their past gradients, a line for each matrix")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

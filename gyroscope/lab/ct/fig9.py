@@ -9,14 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 from torch.optim import Adam, Optimizer
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least
-from gyroscope.lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, train_step
+from gyroscope.lab.ct._text_training import (
+    PANELS,
+    PAPER_MODEL,
+    TextTraining,
+    draw_courses,
+    qkv_layers,
+    query_and_key_rows,
+    train_step,
+)
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import panels, shown_steps
-from gyroscope.lab.tasks.models import Transformer, queries_and_keys
+from gyroscope.lab.figures import shown_steps
+from gyroscope.lab.networks.gpt import GPT
 from gyroscope.optim import AdamS
 
 COST = {"quick": "20 s", "paper": "a day"}
@@ -25,7 +35,7 @@ POINTS = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """A transformer with qk-norm under Adam, with v of query and key matrices as it is or averaged over a head's."""
+    """A GPT with qk-norm under Adam, with v of query and key matrices as it is or averaged over a head's."""
 
     steps: int = 300
     lr: float = 1e-3
@@ -61,20 +71,35 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def optimizers_of(model: Transformer, config: Config, coarse: bool) -> list[Optimizer]:
+class ValuesApart(nn.Module):
+    """A layer's queries and keys in one parameter, its values in another: each can have an optimizer of its own."""
+
+    def forward(self, queries_and_keys: Tensor, values: Tensor) -> Tensor:
+        """The weight of the layer."""
+        return torch.cat([queries_and_keys, values])
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The two parameters of a weight."""
+        width = weight.shape[1]
+        return weight[: 2 * width].clone(), weight[2 * width :].clone()
+
+
+def optimizers_of(model: GPT, config: Config, coarse: bool) -> list[Optimizer]:
     """Adam for all; or Adam-S, whose v is the mean of g² over a vector, here a head's matrix, for queries and keys."""
     # eps so small that both rules are scale-free.
     if not coarse:
         return [Adam(model.parameters(), config.lr, eps=1e-12)]
-    special = list(queries_and_keys(model))
-    others = [weight for weight in model.parameters() if not any(weight is other for other in special)]
+    for layer in qkv_layers(model):
+        register_parametrization(layer, "weight", ValuesApart())
+    named = dict(model.named_parameters())
+    special = [named.pop(name) for name in list(named) if name.endswith("qkv.parametrizations.weight.original0")]
     group = {"params": special, "granularity": "group", "group_size": config.width // config.heads}
-    return [Adam(others, config.lr, eps=1e-12), AdamS([group], config.lr, eps=1e-12)]
+    return [Adam(named.values(), config.lr, eps=1e-12), AdamS([group], config.lr, eps=1e-12)]
 
 
-def entries(model: Transformer) -> torch.Tensor:
+def entries(model: GPT) -> Tensor:
     """All entries of query and key matrices."""
-    return torch.cat([weight.detach().flatten() for weight in queries_and_keys(model)]).clone()
+    return query_and_key_rows(model).flatten()
 
 
 def plot(result: Result[Config]) -> Figure:
@@ -82,7 +107,7 @@ def plot(result: Result[Config]) -> Figure:
     config = result.config
     courses = {"Adam": result["plain"][0] / config.lr, "one v per matrix": result["coarse"][0] / config.lr}
     title = f"Way of 16 entries of query and key matrices, in lr, over {config.steps} steps"
-    return panels(courses, shown_steps(config.steps, POINTS) + 1, title)
+    return draw_courses(courses, shown_steps(config.steps, POINTS) + 1, title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

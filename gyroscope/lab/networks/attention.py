@@ -3,6 +3,9 @@
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+# Of qk-norm: far below any variance, for a larger one would make the loss depend on the norms of queries and keys.
+QK_EPS = 1e-12
+
 
 class MultiHeadAttention(nn.Module):
     """Attention of x to itself, or to `memory`; with qk-norm each head's queries and keys have fixed length.
@@ -48,8 +51,8 @@ class MultiHeadAttention(nn.Module):
         k = self._per_head(k)
         v = self._per_head(v)
         if self.qk_norm:
-            q = F.layer_norm(q, q.shape[-1:])
-            k = F.layer_norm(k, k.shape[-1:])
+            q = F.layer_norm(q, q.shape[-1:], eps=QK_EPS)
+            k = F.layer_norm(k, k.shape[-1:], eps=QK_EPS)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, dropout_p=dropout)
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))

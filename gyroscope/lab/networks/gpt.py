@@ -24,6 +24,8 @@ class GPTShape:
     bias: bool = False
     dropout: float = 0.0
     qk_norm: bool = False
+    tied: bool = True
+    """Whether the output layer is the embedding, as in GPT-2."""
 
 
 def _block(shape: GPTShape) -> TransformerBlock:
@@ -44,7 +46,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(_block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=shape.bias)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
-        self.head.weight = self.token.weight
+        if shape.tied:
+            self.head.weight = self.token.weight
         self._initialise()
 
     def _initialise(self) -> None:

@@ -14,12 +14,7 @@ def optimizers(speedup: float) -> tuple[UpdateRule, ...]:
     `speedup` multiplies lr·weight_decay and leaves their ratio: equilibrium norms stay, and are reached sooner.
     """
     f = speedup**0.5
-    return (
-        AdamW(1e-3 * f, 0.1 * f),
-        SGDM(0.1 * f, 1e-4 * f, 0.9),
-        Lion(1e-4 * f, 1.0 * f),
-        AdamL2(1e-3 * f, 1e-3 * f),
-    )
+    return AdamW(1e-3 * f, 0.1 * f), SGDM(0.1 * f, 1e-4 * f, 0.9), Lion(1e-4 * f, 1.0 * f), AdamL2(1e-3 * f, 1e-3 * f)
 
 
 def layer_equilibrium(

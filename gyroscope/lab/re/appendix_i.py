@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
 from gyroscope.lab.re._appendix_j import optimizers
 from gyroscope.simulate import network, unit_grad_norm
 
@@ -29,7 +28,7 @@ class Config:
     speedup: float
     steps: int
     group: int
-    seeds: int
+    seeds: int = 3
     levels: tuple[float, ...] = (-4.0, -3.0, -2.0, -1.0, 0.0, 1.0)
     fan_in: int = 128
     batch: int = 32
@@ -44,10 +43,16 @@ class Config:
         """RMS gradient norm at unit weight norm, level by level."""
         return np.array([unit_grad_norm(self.shape, self.batch, 10.0**level) for level in self.levels])
 
+    def predicted(self, gradients: Array, leading_order: bool) -> tuple[Array, Array, Array]:
+        """Norm, angle and decay per step under Adam with L2."""
+        rule = optimizers(self.speedup)[3]
+        eq = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=gradients, leading_order=leading_order)
+        return np.asarray(eq.norm), np.asarray(eq.angular_update), 1 / np.asarray(eq.timescale)
+
 
 # Ten times the decay of the paper, to settle in a tenth of the steps.
-QUICK = Config(speedup=10, steps=9000, group=12, seeds=3)
-PAPER = Config(speedup=1, steps=80_000, group=24, seeds=3)
+QUICK = Config(speedup=10, steps=9000, group=12)
+PAPER = Config(speedup=1, steps=80_000, group=24)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -55,16 +60,10 @@ def measure(trial: Trial[Config]) -> Measurements:
     config = trial.config
     adamw, sgdm, _, adam_l2 = optimizers(config.speedup)
     gamma_out = torch.tensor([10.0**level for level in config.levels]).repeat_interleave(config.group)
+    gammas = (torch.ones(config.fan_in), gamma_out)
+    rules = [adam_l2, adamw, sgdm]
     path = network(
-        [adam_l2, adamw, sgdm],
-        steps=config.steps,
-        shape=config.shape,
-        batch=config.batch,
-        gammas=(torch.ones(config.fan_in), gamma_out),
-        every=20,
-        average=4,
-        seed=trial.seed,
-        progress=trial.progress(config.steps),
+        rules, shape=config.shape, batch=config.batch, gammas=gammas, every=20, average=4, **trial.walk(config.steps)
     )
     settled = path.averages(after=int(0.55 * config.steps))
     form = (len(NAMES), len(config.levels), config.group)
@@ -74,31 +73,20 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def predicted(config: Config, gradients: Array, leading_order: bool) -> tuple[Array, Array, Array]:
-    """Norm, angle and decay per step under Adam with L2."""
-    rule = optimizers(config.speedup)[3]
-    eq = rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=gradients, leading_order=leading_order)
-    return np.asarray(eq.norm), np.asarray(eq.angular_update), 1 / np.asarray(eq.timescale)
-
-
 def plot(result: Result[Config]) -> Figure:
     """Norm and angle against the gradient's size: measured, (84) and (87), and the exact form."""
     config = result.config
     fine = np.geomspace(config.gradients[0] / 2, config.gradients[-1] * 2, 200)
-    figure = make_subplots(cols=2, subplot_titles=["norm", "angle per step, rad"])
-    for col, quantity in enumerate(("norm", "angle")):
+    panels = Panels("norm", "angle per step, rad")
+    for panel, quantity in enumerate(("norm", "angle")):
         for i, name in enumerate(NAMES):
-            marker = {"color": COLOURS[i], "size": 10, "symbol": SYMBOLS[i], "line": {"width": 2}}
             y = result[quantity][:, i].mean(0)
-            dots = Scatter(x=config.gradients, y=y, mode="markers", marker=marker, name=name, showlegend=col == 0)
-            figure.add_trace(dots, row=1, col=col + 1)
+            panels.dots(panel, config.gradients, y, name, COLOURS[i], size=10, symbol=SYMBOLS[i], line={"width": 2})
         for leading, name, dash in ((True, "(84), (87)", "dot"), (False, "exact (ours)", "dash")):
-            line = PREDICTED | {"dash": dash}
-            y = predicted(config, fine, leading)[col]
-            figure.add_scatter(x=fine, y=y, mode="lines", line=line, name=name, showlegend=col == 0, row=1, col=col + 1)
-    figure.update_xaxes(type="log", title_text="gradient norm at unit weight norm", exponentformat="power", dtick=1)
-    figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
-    return styled(figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
+            panels.predicted(panel, fine, config.predicted(fine, leading)[panel], name, dash=dash)
+    panels.figure.update_xaxes(DECADES, title_text="gradient norm at unit weight norm")
+    panels.figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
+    return styled(panels.figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
@@ -106,20 +94,21 @@ def claims(result: Result[Config]) -> list[Claim]:
     config = result.config
     judged = []
     for leading, norm_name, angle_name in ((True, "(84)", "(87)"), (False, "exact, ours", "exact, ours")):
-        norms, angles, decays = predicted(config, config.gradients, leading)
+        norms, angles, decays = config.predicted(config.gradients, leading)
         for j, level in enumerate(config.levels):
             if not leading or decays[j] < COARSE:
                 where = f"Adam+L2, gradients × 1e{level:g}"
-                norm, angle = (result[name][:, 0, j] for name in ("norm", "angle"))
-                judged.append(agrees(f"norm, {where} ({norm_name})", norms[j], norm, within=0.03))
-                judged.append(agrees(f"angle, {where} ({angle_name})", angles[j], angle, within=0.03))
+                judged.append(agrees(f"norm, {where} ({norm_name})", norms[j], result["norm"][:, 0, j], within=0.03))
+                judged.append(
+                    agrees(f"angle, {where} ({angle_name})", angles[j], result["angle"][:, 0, j], within=0.03)
+                )
     return [*judged, *_evenness(result)]
 
 
 def _evenness(result: Result[Config]) -> list[Claim]:
     angle = result["angle"]
     ratio = angle.max(2) / angle.min(2)
-    _, angles, _ = predicted(result.config, result.config.gradients, True)
+    _, angles, _ = result.config.predicted(result.config.gradients, True)
     smallest = np.abs(angle[:, 0, 0] / angles[0] - 1)
     largest = np.abs(angle[:, 0, -1] / angles[-1] - 1)
     return [

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, INK, Panels, styled
 from gyroscope.lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
@@ -26,7 +25,7 @@ class Config:
 
     speedup: float
     steps: int
-    seeds: int
+    seeds: int = 3
     vectors: int = 128
     fan_in: int = 128
     batch: int = 32
@@ -39,9 +38,9 @@ class Config:
 
 
 # Ten times the decay of the paper.
-QUICK = Config(speedup=10, steps=8000, seeds=3, every=50)
+QUICK = Config(speedup=10, steps=8000, every=50)
 # As in the paper: 30,000 steps, every hundredth shown.
-PAPER = Config(speedup=1, steps=30_000, seeds=3)
+PAPER = Config(speedup=1, steps=30_000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -50,14 +49,12 @@ def measure(trial: Trial[Config]) -> Measurements:
     shape = (config.vectors, config.fan_in)
     path = network(
         config.rules,
-        steps=config.steps,
         shape=shape,
         batch=config.batch,
         gammas=random_gammas(shape, trial.seed),
         every=config.every,
         average=10,  # smooths what is drawn
-        seed=trial.seed,
-        progress=trial.progress(config.steps),
+        **trial.walk(config.steps),
     )
     settled = path.averages(after=config.steps // 2)
     return {
@@ -81,20 +78,18 @@ def plot(result: Result[Config]) -> Figure:
     config = result.config
     t = np.arange(config.every, config.steps + 1, config.every)
     titles = [f"{name}: {what}" for what in ("norm", "angle per step, rad") for name in NAMES]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles, vertical_spacing=0.14, shared_xaxes=True)
-    for col, rule in enumerate(config.rules):
-        for row, quantity in enumerate(("norm", "angle")):
-            for i, y in enumerate(result[quantity][0, col]):
-                mean = i == len(SHOWN)
-                name = "layer" if mean else f"vector at the {100 * SHOWN[i]:.0f} % quantile of gradient norms"
-                line = {"color": INK if mean else COLOURS[2 + i], "width": 2.2 if mean else 1}
-                trace = Scatter(x=t, y=y, name=name, line=line, legendgroup=name, showlegend=row == col == 0)
-                figure.add_trace(trace, row=row + 1, col=col + 1)
-            dashed = PREDICTED | {"color": COLOURS[1]}
-            figure.add_hline(y=predicted(result, rule)[row], line=dashed, row=row + 1, col=col + 1)
-    figure.update_xaxes(title_text="step", row=2)
-    figure.update_yaxes(rangemode="tozero")
-    return styled(figure, "Random walk with random gammas (dashed: the layer's prediction)")
+    panels = Panels(*titles, rows=2, vertical_spacing=0.14, shared_xaxes=True)
+    for panel in range(len(titles)):
+        row, i = divmod(panel, len(NAMES))
+        *vectors, layer = result[("norm", "angle")[row]][0, i]
+        for share, colour, y in zip(SHOWN, COLOURS[2:], vectors, strict=False):
+            name = f"vector at the {100 * share:.0f} % quantile of gradient norms"
+            panels.line(panel, t, y, name, colour, width=1)
+        panels.line(panel, t, layer, "layer", INK, width=2.2)
+        panels.level(panel, predicted(result, config.rules[i])[row], color=COLOURS[1])
+    panels.figure.update_xaxes(title_text="step", row=2)
+    panels.figure.update_yaxes(rangemode="tozero")
+    return styled(panels.figure, "Random walk with random gammas (dashed: the layer's prediction)")
 
 
 def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:

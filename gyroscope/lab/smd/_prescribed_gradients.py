@@ -32,6 +32,30 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SGDConfig:
+    """Settings for one momentum; L_t is `level`, or about it, up to ± `noise`."""
+
+    momentum: float
+    weight_decay: float
+    vectors: int
+    fan_in: int
+    seeds: int = 3
+    lr: float = 0.1
+    level: float = 10.0
+    noise: float = 3.0
+
+    @property
+    def rule(self) -> SGDM:
+        """SGD with this momentum."""
+        return SGDM(self.lr, self.weight_decay, self.momentum)
+
+    @property
+    def optimizer_name(self) -> str:
+        """For a title."""
+        return f"SGD with momentum {self.momentum:g}" if self.momentum else "SGD"
+
+
+@dataclass(frozen=True, kw_only=True)
 class MomentaConfig:
     """Settings for several momenta with the same decay a = lr·wd/(1-α), one after the other."""
 
@@ -39,9 +63,9 @@ class MomentaConfig:
     noise: float
     vectors: int
     fan_in: int
+    seeds: int = 3
     lr: float = 0.1
     momenta: tuple[float, ...] = (0.0, 0.9)
-    seeds: int = 3
 
     @property
     def parts(self) -> tuple[float, ...]:

@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 from torch.optim.lr_scheduler import StepLR
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, PREDICTED, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import (
     MomentaConfig,
     drive,
@@ -105,22 +104,22 @@ def plot(result: Result[Config]) -> Figure:
     """Norm and angle after the fall of the first seed, over their new equilibrium."""
     config = result.config
     quantities = ("‖w‖² over its new equilibrium", "angle over its new equilibrium")
-    titles = [f"{quantity}, momentum {m:g}" for quantity in quantities for m in config.momenta]
-    figure = make_subplots(rows=2, cols=len(config.momenta), subplot_titles=titles, vertical_spacing=0.16)
-    for col, momentum in enumerate(config.momenta):
+    titles = [f"{quantity}, momentum {momentum:g}" for quantity in quantities for momentum in config.momenta]
+    panels = Panels(*titles, rows=2, vertical_spacing=0.16)
+    for i, momentum in enumerate(config.momenta):
         rule = config.rule(momentum)
         least = config.least(momentum)
         t = shown_steps(2 * least, POINTS)
         units = {"norm2": equilibrium_norm2(rule, LEVEL), "angle": equilibrium_angle(rule)}
-        for row, (name, unit) in enumerate(units.items(), 1):
+        for row, (name, unit) in enumerate(units.items()):
+            panel = row * len(config.momenta) + i
             for way, label in enumerate(WAYS):
-                line = Scatter(x=t, y=result[name][0, col, way] / unit, name=label, line={"color": COLOURS[way]})
-                figure.add_trace(line.update(showlegend=row == 1 and col == 0), row=row, col=col + 1)
-            figure.add_vline(x=least, line={"dash": "dot", "color": INK}, row=row, col=col + 1)
-            figure.add_hline(y=1, line=PREDICTED, row=row, col=col + 1)
-    figure.update_xaxes(title_text="step after lr was divided", row=2)
+                panels.line(panel, t, result[name][0, i, way] / unit, label, COLOURS[way])
+            panels.moment(panel, least)
+            panels.level(panel, 1)
+    panels.figure.update_xaxes(title_text="step after lr was divided", row=2)
     title = f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"
-    return styled(figure, title)
+    return styled(panels.figure, title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
@@ -134,28 +133,17 @@ def _claims_at(result: Result[Config], i: int, momentum: float) -> list[Claim]:
     target = equilibrium_norm2(rule, LEVEL)
     angle = equilibrium_angle(rule)
     name = f"momentum {momentum:g}"
+    fallen = "angle right after the fall"
     left, rescaled = result["angle_after"][:, i].T
     after_least = result["norm4_at_least"][:, i] / target**2
+    stays = result["norm2_rescaled"][:, i]
+    arrives = f"steps until ‖w‖² is 5 % above its new equilibrium, {name}"
+    misses = f"‖w‖⁴ over its new equilibrium after the least steps, 2-1/k (ours), {name}"
+    turns = f"{fallen}, 1/sqrt(k) of the new equilibrium's, {name}"
     return [
-        at_least(
-            f"steps until ‖w‖² is 5 % above its new equilibrium, {name}",
-            config.least(momentum),
-            result["arrived"][:, i],
-        ),
-        agrees(
-            f"‖w‖⁴ over its new equilibrium after the least steps, 2-1/k (ours), {name}",
-            2 - 1 / config.k,
-            after_least,
-            within=0.05,
-        ),
-        agrees(
-            f"angle right after the fall, 1/sqrt(k) of the new equilibrium's, {name}",
-            angle / config.k**0.5,
-            left,
-            within=0.05,
-        ),
-        agrees(f"angle right after the fall, norms divided by k^(1/4), {name}", angle, rescaled, within=0.05),
-        agrees(
-            f"‖w‖² rescaled stays at its new equilibrium, {name}", target, result["norm2_rescaled"][:, i], within=0.02
-        ),
+        at_least(arrives, config.least(momentum), result["arrived"][:, i]),
+        agrees(misses, 2 - 1 / config.k, after_least, within=0.05),
+        agrees(turns, angle / config.k**0.5, left, within=0.05),
+        agrees(f"{fallen}, norms divided by k^(1/4), {name}", angle, rescaled, within=0.05),
+        agrees(f"‖w‖² rescaled stays at its new equilibrium, {name}", target, stays, within=0.02),
     ]

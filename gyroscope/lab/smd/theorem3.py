@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
 from gyroscope.lab.smd._prescribed_gradients import (
     MomentaConfig,
     drive,
@@ -76,18 +75,16 @@ def plot(result: Result[Config]) -> Figure:
     """The angle of the first seed, from every start and for both sizes of gradient, beside its prediction."""
     config = result.config
     t = shown_steps(config.steps, POINTS)
-    figure = make_subplots(cols=len(config.momenta), subplot_titles=[f"momentum {m:g}" for m in config.momenta])
-    for col, momentum in enumerate(config.momenta):
+    panels = Panels(*(f"momentum {momentum:g}" for momentum in config.momenta))
+    for panel, momentum in enumerate(config.momenta):
         for i in range(len(LEVELS) * len(STARTS)):
             level, start = divmod(i, len(STARTS))
             name = f"L = {LEVELS[level]:g}, from {STARTS[start]:g} w*²"
-            line = {"color": COLOURS[i], "width": 1.5}
-            y = result["angle"][0, col, level, start]
-            figure.add_scatter(x=t, y=y, name=name, line=line, showlegend=col == 0, row=1, col=col + 1)
-        figure.add_hline(y=equilibrium_angle(config.rule(momentum)), line=PREDICTED, row=1, col=col + 1)
-    figure.update_xaxes(title_text="step")
-    figure.update_yaxes(title_text="angle per step, rad", col=1)
-    return styled(figure, "Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")
+            panels.line(panel, t, result["angle"][0, panel, level, start], name, COLOURS[i], width=1.5)
+        panels.level(panel, equilibrium_angle(config.rule(momentum)))
+    panels.figure.update_xaxes(title_text="step")
+    panels.figure.update_yaxes(title_text="angle per step, rad", col=1)
+    return styled(panels.figure, "Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

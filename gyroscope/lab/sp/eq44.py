@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import lr_without_decay
 
@@ -20,30 +20,24 @@ COST = {"quick": "3 s", "paper": "5 s"}
 WAYS = ("with decay", "growing lr, no decay", "constant lr, no decay")
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(LayerConfig):
     """Few enough steps that the growing rate stays below instability, which rounding errors would feel."""
 
-    neurons: int = 16
-    fan_in: int = 32
-    batch: int = 64
     steps: int = 200
     lr: float = 0.5
     weight_decay: float = 0.01
-    seeds: int = 3
 
 
 # Two hundred steps: lr grows by e².
 QUICK = Config()
-PAPER = Config(neurons=64, fan_in=128, batch=256, seeds=5)
+PAPER = Config(**PAPER_LAYER)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
     """Train a layer in three ways from the same start: distances from the way with decay, and norms of all."""
     config = trial.config
-    generator = trial.generator()
-    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
-    first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
+    task, first = draw(trial)
     paths = [
         train(task, first, config.steps, config.weight_decay, lambda k: config.lr),
         train(task, first, config.steps, 0.0, lambda k: float(lr_without_decay(config.lr, config.weight_decay, k))),
@@ -76,19 +70,16 @@ def train(
 
 def plot(result: Result[Config]) -> Figure:
     """Norms that part, and directions that do not."""
-    figure = make_subplots(
-        cols=2, subplot_titles=["mean norm of a neuron", "largest distance of directions from the way with decay"]
-    )
+    panels = Panels("mean norm of a neuron", "largest distance of directions from the way with decay")
     t = np.arange(1, result.config.steps + 1)
     for i, way in enumerate(WAYS):
-        line = {"color": COLOURS[i]}
-        figure.add_scatter(x=t, y=result["norm"][0, i], name=way, line=line, row=1, col=1)
+        panels.line(0, t, result["norm"][0, i], way, COLOURS[i])
         if i:
             y = np.maximum(result["distance"][0, i - 1], 1e-17)  # zero has no place on a logarithmic axis
-            figure.add_scatter(x=t, y=y, line=line, showlegend=False, row=1, col=2)
-    figure.update_yaxes(type="log", exponentformat="power", dtick=2, col=2)
-    figure.update_xaxes(title_text="step")
-    return styled(figure, "Weight decay is a growing learning rate")
+            panels.line(1, t, y, way, COLOURS[i])
+    panels.figure.update_yaxes(DECADES, dtick=2, col=2)
+    panels.figure.update_xaxes(title_text="step")
+    return styled(panels.figure, "Weight decay is a growing learning rate")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -11,14 +11,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, styled
-from gyroscope.lab.sp._generic_scheme import generic
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.sp._normalised_layer import generic
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import SGDMRT, AdamS, AdamSRT
 from gyroscope.theory.sphere import EffectiveStep, effective_step
@@ -134,21 +133,19 @@ def measure(trial: Trial[Config]) -> Measurements:
 def plot(result: Result[Config]) -> Figure:
     """The three effects over time, first seed."""
     t = np.arange(result.config.steps)
-    titles = [
+    panels = Panels(
         "1: distance of walks with equal η_e",
         "2: radial share of past gradients",
         "3: |⟨c,u⟩/(wd·r²) - 1|",
-    ]
-    figure = make_subplots(cols=3, subplot_titles=titles)
+    )
     for i, scheme in enumerate(SCHEMES):
-        line = {"color": COLOURS[i], "width": 1.5}
-        for col, name in enumerate(("distance", "radial_share", "radial"), 1):
+        for panel, name in enumerate(("distance", "radial_share", "radial")):
             y = np.maximum(result[name][0, i], 1e-17)  # zero has no place on a logarithmic axis
-            figure.add_scatter(x=t, y=y, name=scheme, line=line, showlegend=col == 1, row=1, col=col)
-    figure.update_yaxes(type="log", dtick=2, exponentformat="power")
-    figure.update_xaxes(title_text="step")
-    figure.update_annotations(font_size=13)
-    return styled(figure, "What rescaling and transporting the momentum (RT) takes away")
+            panels.line(panel, t, y, scheme, COLOURS[i], width=1.5)
+    panels.figure.update_yaxes(DECADES, dtick=2)
+    panels.figure.update_xaxes(title_text="step")
+    panels.figure.update_annotations(font_size=13)
+    return styled(panels.figure, "What rescaling and transporting the momentum (RT) takes away")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from gyroscope.geometry import Split
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, PREDICTED, shown_steps, styled
-from gyroscope.lab.sp._generic_scheme import generic
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
+from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw, generic
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import AdamSRT
 from gyroscope.theory import sphere
@@ -29,20 +28,16 @@ HALVINGS = 6
 POINTS = 150
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(LayerConfig):
     """Neurons of a normalised layer that imitate a teacher, under five optimizers."""
 
-    neurons: int = 16
-    fan_in: int = 32
-    batch: int = 64
     steps: int = 300
     lr: float = 0.3
     adam_lr: float = 0.03
     weight_decay: float = 0.01
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
-    seeds: int = 3
     parts: ClassVar = SCHEMES
 
     def optimizer(self, scheme: str, weight: Tensor) -> Optimizer:
@@ -56,15 +51,14 @@ class Config:
 
 
 QUICK = Config()
-PAPER = Config(neurons=64, fan_in=128, batch=256, steps=1000, seeds=5)
+PAPER = Config(**PAPER_LAYER, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
     """Errors of (12), (13) and Table 1 at every step of a scheme; then the error of the exponential map (10)."""
     config = trial.config
-    generator = trial.generator()
-    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
-    weight = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64, requires_grad=True)
+    task, weight = draw(trial)
+    weight.requires_grad_()
     optimizer = config.optimizer(trial.part, weight)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("angle", "direction", "radius", "table", "radial")}
     for k in trial.steps(config.steps):
@@ -78,11 +72,10 @@ def measure(trial: Trial[Config]) -> Measurements:
         c_norm = torch.from_numpy(np.linalg.norm(predicted.direction, axis=-1))
         rows["angle"].append(angle.mean())
         rows["direction"].append((directions(weight) - torch.from_numpy(predicted.next_direction)).norm(dim=1).max())
-        rows["radius"].append(
-            (after.norm(dim=1) / x.norm(dim=1) / torch.from_numpy(predicted.radius_ratio) - 1).abs().max()
-        )
-        measured = angle.tan() / c_norm
-        rows["table"].append((measured / table1(config, trial.part, x, a, b) - 1).abs().max())
+        grown = after.norm(dim=1) / x.norm(dim=1)
+        rows["radius"].append((grown / torch.from_numpy(predicted.radius_ratio) - 1).abs().max())
+        effective = angle.tan() / c_norm
+        rows["table"].append((effective / table1(config, trial.part, x, a, b) - 1).abs().max())
         rows["radial"].append(torch.from_numpy(1 - predicted.radial_factor).abs().max())
     worst = {name: torch.stack(values).max().item() for name, values in rows.items() if name != "angle"}
     angles = torch.stack(rows["angle"])[shown_steps(config.steps, POINTS)]
@@ -125,21 +118,18 @@ def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
 
 def plot(result: Result[Config]) -> Figure:
     """How much each scheme turns, and how the error of the exponential map falls."""
-    figure = make_subplots(cols=2, subplot_titles=["angle per step, rad", "error of the exponential map (10)"])
+    panels = Panels("angle per step, rad", "error of the exponential map (10)")
     t = shown_steps(result.config.steps, POINTS)
     for i, scheme in enumerate(SCHEMES):
-        line = {"color": COLOURS[i]}
-        figure.add_scatter(x=t, y=result["angle"][0, i], name=scheme, line=line, row=1, col=1)
+        panels.line(0, t, result["angle"][0, i], scheme, COLOURS[i])
     halvings = 0.5 ** np.arange(1, HALVINGS + 1)
     errors = result["map_error"][0, 0]
-    points = Scatter(x=halvings, y=errors, mode="markers", name="measured", marker={"size": 9, "color": INK})
-    third_order = errors[-1] * (halvings / halvings[-1]) ** 3
-    cubic = Scatter(x=halvings, y=third_order, name="third order", mode="lines", line=PREDICTED)
-    figure.add_traces([points, cubic], rows=1, cols=2)
-    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
-    figure.update_xaxes(title_text="step", col=1)
-    figure.update_xaxes(title_text="η_e‖c⊥‖ of the fastest row", type="log", dtick=math.log10(2), col=2)
-    return styled(figure, "Steps of five optimizers are steps on the sphere")
+    panels.dots(1, halvings, errors, "measured", size=9)
+    panels.predicted(1, halvings, errors[-1] * (halvings / halvings[-1]) ** 3, "third order")
+    panels.figure.update_yaxes(DECADES)
+    panels.figure.update_xaxes(title_text="step", col=1)
+    panels.figure.update_xaxes(title_text="η_e‖c⊥‖ of the fastest row", type="log", dtick=math.log10(2), col=2)
+    return styled(panels.figure, "Steps of five optimizers are steps on the sphere")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

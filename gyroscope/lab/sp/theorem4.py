@@ -6,31 +6,27 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 from torch import Tensor
 from torch.optim import SGD
 
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import AdamGStar, adam_g_star
 
 COST = {"quick": "10 s", "paper": "1 min"}
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(LayerConfig):
     """lr is halved `halvings` times, and the steps doubled: the same time lr·k."""
 
-    neurons: int = 16
-    fan_in: int = 32
-    batch: int = 64
     lr: float = 4.0
     steps: int = 40
     halvings: int = 4
     weight_decay: float = 0.005
-    seeds: int = 3
 
     @property
     def parts(self) -> range:
@@ -39,15 +35,13 @@ class Config:
 
 
 QUICK = Config()
-PAPER = Config(neurons=64, fan_in=128, batch=256, halvings=6, seeds=5)
+PAPER = Config(**PAPER_LAYER, halvings=6)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
     """Train a layer with SGD and with AdamG*: distance of their directions at the end, and how far SGD went."""
     config = trial.config
-    generator = trial.generator()
-    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
-    first = torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
+    task, first = draw(trial)
     lr = config.lr / 2**trial.part
     steps = config.steps * 2**trial.part
     weight = first.clone().requires_grad_()
@@ -78,16 +72,14 @@ def plot(result: Result[Config]) -> Figure:
     """The distance at every lr, beside third order."""
     config = result.config
     lr = config.lr / 2.0 ** np.arange(config.halvings + 1)
-    figure = make_subplots()
+    panels = Panels()
     for seed in range(config.seeds):
-        marker = {"color": COLOURS[seed % len(COLOURS)], "size": 9}
-        figure.add_scatter(x=lr, y=result["distance"][seed], mode="markers", name=f"seed {seed}", marker=marker)
-    cubic = result["distance"][0, -1] * (lr / lr[-1]) ** 3
-    figure.add_scatter(x=lr, y=cubic, name="third order", mode="lines", line=PREDICTED)
-    figure.add_scatter(x=lr, y=result["travelled"][0], name="way travelled", line={"color": COLOURS[6]})
-    figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
-    figure.update_yaxes(title_text="mean distance of directions", type="log", dtick=1, exponentformat="power")
-    return styled(figure, "SGD and AdamG*: directions differ by the third order of lr")
+        panels.dots(0, lr, result["distance"][seed], f"seed {seed}", COLOURS[seed % len(COLOURS)], size=9)
+    panels.predicted(0, lr, result["distance"][0, -1] * (lr / lr[-1]) ** 3, "third order")
+    panels.line(0, lr, result["travelled"][0], "way travelled", COLOURS[6])
+    panels.figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
+    panels.figure.update_yaxes(DECADES, title_text="mean distance of directions")
+    return styled(panels.figure, "SGD and AdamG*: directions differ by the third order of lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

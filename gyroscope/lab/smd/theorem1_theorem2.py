@@ -1,50 +1,42 @@
-"""SMD's Theorems 1 and 2: how ‖w‖² approaches its equilibrium, and its noise there, without and with momentum."""
+"""How ‖w‖² approaches its equilibrium, and its noise there, without and with momentum (SMD Theorems 1 and 2)."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from plotly.graph_objects import Figure
-from plotly.subplots import make_subplots
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, PREDICTED, shown_steps, styled
-from gyroscope.lab.smd._prescribed_gradients import drive, equilibrium_norm2, random_weight, torch_sgd, uniform_noise
-from gyroscope.theory import SGDM
-from gyroscope.theory.convergence import (
-    contraction_far_above,
-    contraction_near_equilibrium,
-    contraction_of_bound,
-    norm_variance,
-    norm_variance_bound,
+from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
+from gyroscope.lab.smd._prescribed_gradients import (
+    SGDConfig,
+    drive,
+    equilibrium_norm2,
+    random_weight,
+    torch_sgd,
+    uniform_noise,
 )
+from gyroscope.theory import convergence
 
+CLAIMS = {
+    "theorem1": "Under SGD ‖w‖² closes in on sqrt(L·lr/(2·wd)) at a linear rate, to a noise floor (SMD Theorem 1).",
+    "theorem2": "Under SGD with momentum ‖w‖² closes in on w*² too, 1/(1-α) times faster (SMD Theorem 2).",
+}
+COST = {"theorem1": {"quick": "15 s", "paper": "5 min"}, "theorem2": {"quick": "20 s", "paper": "5 min"}}
 # ‖w_0‖² over its equilibrium, a third of the vectors each.
 STARTS = (0.3, 3.0, 100.0)
 POINTS = 150
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of both theorems: L_t is uniform in level ± noise; the run lasts `lifetimes`/a steps."""
+@dataclass(frozen=True, kw_only=True)
+class Config(SGDConfig):
+    """The run lasts `lifetimes`/a steps."""
 
-    momentum: float
-    weight_decay: float
-    vectors: int
-    fan_in: int
-    seeds: int
-    lr: float = 0.1
-    level: float = 10.0
-    noise: float = 3.0
     lifetimes: float = 8.0
-
-    @property
-    def rule(self) -> SGDM:
-        """SGD with the momentum of the theorem."""
-        return SGDM(self.lr, self.weight_decay, self.momentum)
 
     @property
     def theorem(self) -> str:
@@ -61,6 +53,17 @@ class Config:
     def equilibrium(self) -> float:
         """(w*)², the predicted ‖w‖²."""
         return equilibrium_norm2(self.rule, self.level)
+
+
+# A large decay, so that eight lifetimes 1/a are few steps.
+QUICK = {
+    "theorem1": Config(momentum=0.0, weight_decay=0.01, vectors=100, fan_in=16),
+    "theorem2": Config(momentum=0.9, weight_decay=1e-3, vectors=16, fan_in=1024),
+}
+PAPER = {
+    "theorem1": Config(momentum=0.0, weight_decay=0.001, vectors=1000, fan_in=16, seeds=5),
+    "theorem2": Config(momentum=0.9, weight_decay=2.5e-4, vectors=64, fan_in=2048, seeds=5),
+}
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -110,9 +113,9 @@ def error_bound(result: Result[Config], seed: int) -> Array:
     t = shown_steps(config.steps, POINTS) + 1
     distances = config.equilibrium * np.array(STARTS)[:, None] - config.equilibrium
     V = float(result["V"][seed])
-    floor = norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
+    floor = convergence.norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
     factor = 3 if config.momentum else 1  # as the theorems have it
-    rate = contraction_of_bound(config.lr, config.weight_decay, config.momentum)
+    rate = convergence.contraction_of_bound(config.lr, config.weight_decay, config.momentum)
     return np.asarray(factor * distances**2 * rate**t + floor)
 
 
@@ -121,30 +124,30 @@ def plot(result: Result[Config]) -> Figure:
     config = result.config
     t = shown_steps(config.steps, POINTS) + 1
     bounds = error_bound(result, 0)
-    titles = ["‖w‖² over its equilibrium", "E(‖w‖² - w*²)², its bound (dotted), its floor (dashed)"]
-    figure = make_subplots(cols=2, subplot_titles=titles)
+    panels = Panels("‖w‖² over its equilibrium", "E(‖w‖² - w*²)², its bound (dotted), its floor (dashed)")
     for i, start in enumerate(STARTS):
-        line = {"color": COLOURS[i]}
-        dotted = line | {"dash": "dot"}
-        norm2 = result["norm2"][0, i] / config.equilibrium
-        figure.add_scatter(x=t, y=norm2, name=f"from {start:g} w*²", line=line, row=1, col=1)
-        figure.add_scatter(x=t, y=result["error2"][0, i], line=line, showlegend=False, row=1, col=2)
-        figure.add_scatter(x=t, y=bounds[i], line=dotted, showlegend=False, row=1, col=2)
-    level = norm_variance(config.lr, config.momentum, variance=float(result["V"][0]), mean=float(result["L"][0]))
-    figure.add_hline(y=level, line=PREDICTED, row=1, col=2)
-    figure.add_hline(y=1, line=PREDICTED, row=1, col=1)
-    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
-    figure.update_xaxes(title_text="step")
-    optimizer = f"SGD with momentum {config.momentum:g}" if config.momentum else "SGD"
-    return styled(figure, f"{optimizer}: linear approach, and a noise floor far under its bound")
+        name = f"from {start:g} w*²"
+        panels.line(0, t, result["norm2"][0, i] / config.equilibrium, name, COLOURS[i])
+        panels.line(1, t, result["error2"][0, i], name, COLOURS[i])
+        panels.line(1, t, bounds[i], name, COLOURS[i], dash="dot")
+    panels.level(0, 1)
+    panels.level(1, _floor(config, float(result["V"][0]), float(result["L"][0])))
+    panels.figure.update_yaxes(DECADES)
+    panels.figure.update_xaxes(title_text="step")
+    return styled(panels.figure, f"{config.optimizer_name}: linear approach, and a noise floor far under its bound")
+
+
+def _floor(config: Config, V: Any, L: Any) -> Any:
+    """The variance of ‖w‖² in equilibrium, from the measured variance and mean of h."""
+    return convergence.norm_variance(config.lr, config.momentum, variance=V, mean=L)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Value, rates and noise floor."""
     config = result.config
     settings = (config.lr, config.weight_decay, config.momentum)
-    near = -math.log(contraction_near_equilibrium(*settings))
-    far = -math.log(contraction_far_above(*settings))
+    near = -math.log(convergence.contraction_near_equilibrium(*settings))
+    far = -math.log(convergence.contraction_far_above(*settings))
     return [
         agrees(f"‖w‖² settles at the w*² of {config.theorem}", config.equilibrium, result["settled"], within=0.01),
         agrees("‖w‖² falls from far above by 2a per step", far, result["rate_far"], within=0.03),
@@ -156,8 +159,8 @@ def claims(result: Result[Config]) -> list[Claim]:
 def _noise(result: Result[Config]) -> list[Claim]:
     config = result.config
     V = result["V"]
-    floor = norm_variance(config.lr, config.momentum, variance=V, mean=result["L"])
-    ceiling = norm_variance_bound(config.lr, config.momentum, variance=V, lower=result["l"])
+    floor = _floor(config, V, result["L"])
+    ceiling = convergence.norm_variance_bound(config.lr, config.momentum, variance=V, lower=result["l"])
     bounds = np.array([error_bound(result, seed) for seed in range(config.seeds)])
     worst = (result["error2"] / bounds).max((1, 2))
     of = f"of {config.theorem}"

@@ -1,10 +1,35 @@
-"""The generic scheme of SP, x' = x - lr·a/b, read from real optimizers."""
+"""What SP's experiments share: a normalised layer that learns from a teacher, and the generic scheme of a step."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gyroscope.lab.experiment import Trial
+from gyroscope.lab.tasks.teacher_student import TeacherStudent
 from gyroscope.optim import AdamS, AdamSRT
+
+PAPER_LAYER: dict[str, Any] = {"neurons": 64, "fan_in": 128, "batch": 256, "seeds": 5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """The layer and the batch; experiments add what they vary."""
+
+    neurons: int = 16
+    fan_in: int = 32
+    batch: int = 64
+    seeds: int = 3
+
+
+def draw(trial: Trial[Any]) -> tuple[TeacherStudent, Tensor]:
+    """The task of a trial, and the weights that all of its trainings start from."""
+    config: LayerConfig = trial.config
+    generator = trial.generator()
+    task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
+    return task, torch.randn(config.neurons, config.fan_in, generator=generator, dtype=torch.float64)
 
 
 def generic(optimizer: Optimizer, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -1,21 +1,31 @@
-"""SMD's Figures 4 and 5: gradients L_t of four shapes, and ‖w‖² that follows them, without and with momentum."""
+"""Gradients L_t of four shapes, and ‖w‖² that follows them, without and with momentum (SMD Figures 4 and 5)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from plotly.graph_objects import Figure, Scatter
-from plotly.subplots import make_subplots
+from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, MEASURED, PREDICTED, shown_steps, styled
-from gyroscope.lab.smd._prescribed_gradients import drive, equilibrium_norm2, random_weight, torch_sgd, uniform_noise
+from gyroscope.lab.figures import COLOURS, MEASURED, Panels, shown_steps, styled
+from gyroscope.lab.smd._prescribed_gradients import (
+    SGDConfig,
+    drive,
+    equilibrium_norm2,
+    random_weight,
+    torch_sgd,
+    uniform_noise,
+)
 from gyroscope.simulate.norm_map import sgd_map, sgdm_map
-from gyroscope.theory import SGDM
 
+CLAIMS = {
+    "fig4": "Under SGD ‖w‖² follows sqrt(L·lr/(2·wd)) whatever shape L_t has, if it changes slowly (SMD Figure 4).",
+    "fig5": "Under SGD with momentum ‖w‖² follows the L of the moment too, 1/(1-α) times faster (SMD Figure 5).",
+}
+COST = {"fig4": {"quick": "15 s", "paper": "3 min"}, "fig5": {"quick": "10 s", "paper": "30 s"}}
 SHAPES = ("constant", "noise", "drift", "steps")
 # The plateaus of the shape "steps", over its level; a quarter of the run each.
 PLATEAUS = (1.0, 2.0, 0.5, 1.0)
@@ -24,25 +34,13 @@ POINTS = 200
 EARLY = 200
 
 
-@dataclass(frozen=True)
-class Config:
-    """The settings of both figures: SMD's lr, start and noise; L_t is about `level`."""
+@dataclass(frozen=True, kw_only=True)
+class Config(SGDConfig):
+    """SMD's lr, start and noise; L_t is about `level`."""
 
-    momentum: float
-    weight_decay: float
     steps: int
-    vectors: int
-    seeds: int
-    lr: float = 0.1
-    start: float = 10.0
-    level: float = 10.0
-    noise: float = 3.0
     fan_in: int = 256
-
-    @property
-    def rule(self) -> SGDM:
-        """SGD with the momentum of the figure."""
-        return SGDM(self.lr, self.weight_decay, self.momentum)
+    start: float = 10.0
 
     @property
     def timescale(self) -> float:
@@ -53,6 +51,18 @@ class Config:
     def unit_norm2(self) -> float:
         """‖w‖² in equilibrium for L = 1; it goes with sqrt(L)."""
         return equilibrium_norm2(self.rule, 1.0)
+
+
+QUICK = {
+    # Five times the decay of the paper, to settle in a fifth of the steps.
+    "fig4": Config(momentum=0.0, weight_decay=0.005, start=4.5, steps=12_000, vectors=2),
+    # Long enough for every plateau to settle, with the decay of the paper.
+    "fig5": Config(momentum=0.9, weight_decay=0.001, steps=6_000, vectors=4),
+}
+PAPER = {
+    "fig4": Config(momentum=0.0, weight_decay=0.001, steps=100_000, vectors=4, seeds=5),
+    "fig5": Config(momentum=0.9, weight_decay=0.001, steps=40_000, vectors=8, seeds=5),
+}
 
 
 def expected(config: Config) -> Array:
@@ -102,31 +112,24 @@ def plot(result: Result[Config]) -> Figure:
     config = result.config
     t = shown_steps(config.steps, POINTS)
     theory = (config.unit_norm2 * np.sqrt(expected(config)))[t]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=[f"L_t: {shape}" for shape in SHAPES])
+    panels = Panels(*(f"L_t: {shape}" for shape in SHAPES), rows=2)
     for i in range(len(SHAPES)):
-        for name, y, line in (
-            ("L_t", result["L"][0, i], {"color": COLOURS[4], "width": 1}),
-            ("‖w‖², measured", result["norm2"][0, i], {"color": COLOURS[0], **MEASURED}),
-            ("‖w‖², predicted", theory[:, i], PREDICTED),
-        ):
-            trace = Scatter(x=t, y=y, name=name, line=line, mode="lines", legendgroup=name, showlegend=i == 0)
-            figure.add_trace(trace, row=i // 2 + 1, col=i % 2 + 1)
-    figure.update_xaxes(title_text="step", row=2)
-    if config.momentum == 0:
-        return styled(figure, "SGD: ‖w‖² follows its equilibrium, whatever L_t does")
-    faster = f"{1 / (1 - config.momentum):.0f} times faster"
-    return styled(figure, f"SGD with momentum {config.momentum:g}: ‖w‖² follows its equilibrium {faster}")
+        panels.line(i, t, result["L"][0, i], "L_t", COLOURS[4], width=1)
+        panels.line(i, t, result["norm2"][0, i], "‖w‖², measured", COLOURS[0], **MEASURED)
+        panels.predicted(i, t, theory[:, i], "‖w‖², predicted")
+    panels.figure.update_xaxes(title_text="step", row=2)
+    how = f"{1 / (1 - config.momentum):.0f} times faster" if config.momentum else "whatever L_t does"
+    return styled(panels.figure, f"{config.optimizer_name}: ‖w‖² follows its equilibrium, {how}")
 
 
 def mapped(result: Result[Config], seed: int, shape: int) -> Array:
     """‖w‖² of the first steps by the map (130) or (131), driven by the measured gradients."""
     config = result.config
     h = result["h_early"][seed, shape]
+    settings = {"lr": config.lr, "weight_decay": config.weight_decay, "norm2": config.start}
     if config.momentum == 0:
-        return sgd_map(h, lr=config.lr, weight_decay=config.weight_decay, norm2=config.start).norm2
-    return sgdm_map(
-        h, lr=config.lr, weight_decay=config.weight_decay, momentum=config.momentum, norm2=config.start
-    ).norm2
+        return sgd_map(h, **settings).norm2
+    return sgdm_map(h, momentum=config.momentum, **settings).norm2
 
 
 def claims(result: Result[Config]) -> list[Claim]:
@@ -136,10 +139,8 @@ def claims(result: Result[Config]) -> list[Claim]:
         agrees(f"‖w‖²/sqrt(E L_t) after settling, L_t {shape}", config.unit_norm2, result["settled"][:, i], within=0.03)
         for i, shape in enumerate(SHAPES)
     ]
-    errors = [
-        max(float(np.abs(result["norm2_early"][s, i] / mapped(result, s, i) - 1).max()) for i in range(len(SHAPES)))
-        for s in range(config.seeds)
-    ]
+    paths = np.array([[mapped(result, s, i) for i in range(len(SHAPES))] for s in range(config.seeds)])
+    errors = np.abs(result["norm2_early"] / paths - 1).max((1, 2))
     equation = "(131)" if config.momentum else "(130)"
     sentence = f"largest relative distance of ‖w‖² from the map {equation} in the first {EARLY} steps"
     return [*settled, at_most(sentence, 1e-3, errors)]
