@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure as Figure  # what every experiment draws
+from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
 from gyroscope._files import write_text
@@ -87,6 +88,10 @@ class Panels:
     def moment(self, panel: int, x: float, **style: Any) -> None:
         """A predicted moment: a dotted line up the panel."""
         self.figure.add_vline(x=x, line={"color": INK, "dash": "dot"} | style, **self.place(panel))
+
+    def titled(self, title: str) -> Figure:
+        """The finished figure."""
+        return styled(self.figure, title)
 
     def place(self, panel: int) -> dict[str, int]:
         """The row and column of a panel, as plotly counts them."""

@@ -1,12 +1,10 @@
 """Finished experiments on disk: `<out>/<id>.json` holds values, claims and how they came about; a README shows all."""
 
 import json
-import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -85,6 +83,8 @@ def figure_path(out: Path, name: str) -> Path | None:
 
 def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> dict[str, Any]:
     """All of a record but its values and claims: what was run, when, and with which versions."""
+    from gyroscope.store.session import provenance  # with NumPy, which a list of experiments does without
+
     return {
         "id": name,
         "claim": claim,
@@ -94,14 +94,14 @@ def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> d
         "seeds": list(range(config.seeds)),
         "seconds": round(seconds, 1),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": provenance()["versions"],
         **_commit(),
     }
 
 
 def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim], values: Mapping[str, Any]) -> Path:
     """Write a record, one value per line; a number that is not finite becomes null."""
-    from gyroscope._json import dumps  # with NumPy, which a list of experiments does without
+    from gyroscope._json import dumps  # with NumPy too
 
     lines = [f" {dumps(key)}: {dumps(value)}" for key, value in description.items()]
     judged = ",\n".join(f"  {dumps(claim)}" for claim in claims)
@@ -147,16 +147,6 @@ def _section(record: ExperimentRecord, out: Path) -> str:
 def _number(value: Any) -> Any:
     """Null is a number that was not finite."""
     return nan if value is None else value
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("gyroscope", "torch", "numpy", "plotly"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
 
 
 def _commit() -> dict[str, Any]:

@@ -151,7 +151,9 @@ def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
 def test_the_record_is_what_its_values_say(name):
     experiment, result = read_result(RESULTS, name)
     stored, judged = ExperimentRecord.read(RESULTS, name).claims, experiment.claims(result)
-    assert [(claim.sentence, claim.holds) for claim in stored] == [(claim.sentence, claim.holds) for claim in judged]
+    assert [(claim.sentence, claim.outcome) for claim in stored] == [
+        (claim.sentence, claim.outcome) for claim in judged
+    ]
     assert [claim.measured.mean for claim in stored] == pytest.approx([claim.measured.mean for claim in judged])
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 from gyroscope.cli import main
-from gyroscope.lab.catalogue import LAB, catalogue, entry_of, select
-from gyroscope.lab.claims import agrees, at_least, at_most, confidence_interval
+from gyroscope.lab.catalogue import LAB, catalogue, coverage, entry_of, select
+from gyroscope.lab.claims import Outcome, agrees, at_least, at_most, confidence_interval
 from gyroscope.lab.figures import BROWSERS, styled, write_figure
-from gyroscope.lab.papers import NOT_IMPLEMENTED
+from gyroscope.lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 from gyroscope.lab.results import ExperimentRecord, describe, write_readme, write_record
 from gyroscope.lab.trials import run_trials
 from gyroscope.render import theme as look
@@ -57,7 +56,22 @@ def test_what_cannot_be_run_says_why_and_what_can_is_not_listed_twice():
         assert entry.claim
         assert entry.implemented or entry.note
         assert not entry.implemented or set(entry.cost) == {"quick", "paper"}
-    assert not set(NOT_IMPLEMENTED) & {name for name, entry in catalogue().items() if entry.implemented}
+    implemented = {name for name, entry in catalogue().items() if entry.implemented}
+    covered = {name for entry in catalogue().values() for name in entry.covers}
+    assert not (implemented | covered) & {*DRAWINGS, *SETTINGS, *TO_DO}
+
+
+def test_coverage_counts_the_figures_and_tables_that_claim_something():
+    drawn = len(DRAWINGS) + len(SETTINGS)
+    assert sum(coverage(paper)[1] for paper in PAPERS) == sum(FIGURES.values()) + sum(TABLES.values()) - drawn
+    assert sum(done - wanted for done, wanted in map(coverage, PAPERS)) == -len(TO_DO)
+    assert coverage("beyond") == (0, 0)
+
+
+def test_the_list_shows_the_coverage_of_each_paper(tmp_path, capsys):
+    out = " ".join(shell(capsys, "lab", "list", "--out", tmp_path)[1].split())
+    done, wanted = coverage("ct")
+    assert f"Continuous-Time Adam: {done} of {wanted} figures and tables done" in out
 
 
 def test_listing_imports_neither_torch_nor_plotly():
@@ -103,19 +117,32 @@ def test_an_interval_is_students_over_seeds():
     assert confidence_interval(np.array([5.0])).low == 5.0
 
 
-def test_a_claim_holds_only_with_its_whole_interval():
-    assert agrees("", 1.0, [0.999, 1.0, 1.001], within=0.01).holds
-    assert not agrees("", 1.0, [0.9, 1.0, 1.1], within=0.01).holds  # the mean is right, and means nothing
-    assert not agrees("", 1.1, [0.999, 1.0, 1.001], within=0.01).holds
-    assert at_most("", 1.0, [0.9, 0.91]).holds
-    assert not at_most("", 1.0, [0.5, 1.4]).holds
-    assert at_least("", 1.0, [1.2, 1.21]).holds
-    assert not at_least("", 1.0, [0.9, 1.5]).holds
+@pytest.mark.parametrize(
+    ("claim", "outcome"),
+    [
+        (agrees("", 1.0, [0.999, 1.0, 1.001], within=0.01), "holds"),
+        (agrees("", 1.0, [0.9, 1.0, 1.1], within=0.01), "undecided"),  # the mean is right, and means nothing
+        (agrees("", 1.0, [1.008, 1.01, 1.012], within=0.01), "undecided"),  # across the upper edge
+        (agrees("", -1.0, [-1.02, -1.01, -1.0], within=0.01), "undecided"),  # across the lower edge
+        (agrees("", 1.1, [0.999, 1.0, 1.001], within=0.01), "does not hold"),
+        (agrees("", 0.9, [0.999, 1.0, 1.001], within=0.01), "does not hold"),
+        (at_most("", 1.0, [0.9, 0.91]), "holds"),
+        (at_most("", 1.0, [0.5, 1.4]), "undecided"),
+        (at_most("", 1.0, [1.2, 1.21]), "does not hold"),
+        (at_most("", 1.0, [1.2]), "does not hold"),  # one seed has no interval
+        (at_least("", 1.0, [1.2, 1.21]), "holds"),
+        (at_least("", 1.0, [0.9, 1.5]), "undecided"),
+        (at_least("", 1.0, [0.9, 0.91]), "does not hold"),
+    ],
+)
+def test_a_whole_interval_decides_and_one_across_the_edge_does_not(claim, outcome):
+    assert claim.outcome == outcome
+    assert claim.holds is (outcome == "holds")
 
 
 @pytest.mark.parametrize("judge", [at_most, at_least, lambda *args: agrees(*args, within=0.5)])
 def test_a_measurement_that_is_no_number_never_makes_a_claim_hold(judge):
-    assert not judge("", 1.0, [1.0, float("nan")]).holds
+    assert judge("", 1.0, [1.0, float("nan")]).outcome is Outcome.DOES_NOT_HOLD
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
@@ -181,13 +208,13 @@ def test_a_record_says_what_made_it(finished):
     assert (data["n"], data["seeds"], data["size"]) == (2, [0, 1], "quick")
     assert {"python", "torch", "numpy", "gyroscope"} <= set(data["versions"])
     assert {"commit", "changed", "seconds", "date", "config", "values"} <= set(data)
-    assert all({"sentence", "predicted", "measured", "tolerance", "holds"} <= set(claim) for claim in data["claims"])
+    assert all({"sentence", "predicted", "measured", "tolerance", "outcome"} <= set(claim) for claim in data["claims"])
 
 
 def test_a_finished_run_leaves_record_figure_and_readme_and_no_parts(finished):
     readme = (finished / "README.md").read_text()
     assert "gyroscope lab run sp/eq44 --size quick --seeds 2" in readme
-    assert "| yes |" in readme
+    assert "| holds |" in readme
     assert (finished / "sp" / "eq44.svg").exists()
     assert "![sp/eq44](sp/eq44.svg)" in readme
     assert not list((finished / ".parts").rglob("*.json"))
@@ -197,7 +224,7 @@ def test_a_finished_run_leaves_record_figure_and_readme_and_no_parts(finished):
 def test_show_and_list_print_what_was_measured(finished, capsys):
     code, out, err = shell(capsys, "lab", "show", "sp/eq44", "--out", finished)
     assert (code, err) == (0, "")
-    assert "yes" in out
+    assert "holds" in out
     assert "n = 2" in out
     code, out, err = shell(capsys, "lab", "list", "--out", finished)
     assert "2 of 2 hold" in " ".join(out.split())
@@ -210,15 +237,22 @@ def test_what_was_not_run_is_shown_with_how_to_run_it(tmp_path, capsys):
     assert "Cannot be run" in shell(capsys, "lab", "show", "re/fig1", "--out", tmp_path)[1]
 
 
-def test_a_claim_that_does_not_hold_is_shown_as_such(finished, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("outcome", "counted"), [("does not hold", "1 of 2 hold, 1 not"), ("undecided", "1 of 2 hold, 1 undecided")]
+)
+def test_a_claim_that_does_not_hold_or_is_undecided_is_shown_as_such(
+    outcome, counted, finished, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")  # columns wide enough not to break what is looked for
     data = json.loads((finished / "sp" / "eq44.json").read_text())
-    data["claims"][0]["holds"] = False
+    data["claims"][0]["outcome"] = outcome
     (tmp_path / "sp").mkdir()
     (tmp_path / "sp" / "eq44.json").write_text(json.dumps(data))
     write_readme(tmp_path)
-    assert "| **no** |" in (tmp_path / "README.md").read_text()
-    assert "1 of 2 claims hold" in (tmp_path / "README.md").read_text()
-    assert "NO" in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
+    assert f"| **{outcome}** |" in (tmp_path / "README.md").read_text()
+    assert f"Of the claims, {counted}." in (tmp_path / "README.md").read_text()
+    assert outcome in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
+    assert counted in " ".join(shell(capsys, "lab", "list", "--out", tmp_path)[1].split())
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"claims": [{}]}', '{"claims": [], "versions": null}'])
@@ -294,6 +328,24 @@ def test_sizes_differ_and_seeds_can_be_chosen():
         assert config_of(entry.id, "quick", seeds=7) == replace(config_of(entry.id, "quick"), seeds=7)
 
 
-def test_an_entry_names_its_module():
+def test_an_entry_names_its_module_also_where_two_experiments_share_it():
     assert entry_of("ct/fig3").module == "gyroscope.lab.ct.fig3"
-    assert Path(sys.modules["gyroscope.lab.catalogue"].__file__).parent.joinpath("ct", "fig3.py").exists()
+    assert {entry_of(f"smd/{name}").module for name in ("fig4", "fig5")} == {"gyroscope.lab.smd.fig4_fig5"}
+    for entry in select(["all"]):
+        assert LAB.joinpath(*entry.module.split(".")[2:]).with_suffix(".py").exists()
+
+
+def test_a_name_stands_in_the_legend_once_whatever_panels_have_it():
+    from gyroscope.lab.figures import Panels
+
+    panels = Panels("a", "b", "c", "d", rows=2)
+    for panel in range(4):
+        panels.line(panel, [0, 1], [0, panel], "measured")
+        panels.predicted(panel, [0, 1], [0, panel], "predicted")
+    panels.line(3, [0, 1], [1, 1])
+    figure = panels.titled("a title")
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["measured", "predicted"]
+    assert [(trace.xaxis, trace.line.dash) for trace in figure.data[:4]] == [
+        ("x", None), ("x", "dash"), ("x2", None), ("x2", "dash"),
+    ]  # fmt: skip
+    assert figure.data[-1].xaxis == "x4"

@@ -163,6 +163,15 @@ def test_records_are_thinned_or_averaged():
     assert all_steps.after(40).steps.tolist() == list(range(40, 47))
 
 
+def test_the_length_of_a_step_closes_the_triangle_of_the_weights_before_and_after_it():
+    walk = random_walk(AdamW(1e-2, 1.0), steps=20, norm=0.7, shape=(4, 16), dtype=torch.float64)
+    before = walk.norm[:-1]
+    after = walk.norm[1:]
+    squares = before**2 + after**2 - 2 * before * after * np.cos(walk.angular_update[1:])
+    np.testing.assert_allclose(walk.step_length[1:], np.sqrt(squares), rtol=1e-9)
+    np.testing.assert_allclose(walk.averages().step_length, np.sqrt((walk.step_length**2).mean(0)))
+
+
 def test_a_seed_or_generator_repeats_a_run_and_a_longer_run_begins_as_a_shorter_one():
     rule, options = SGDM(0.1, 0.02, 0.9), {"shape": (64, 64), "norm": 1.0}
     short, long = (random_walk(rule, steps=n, seed=7, **options) for n in (150, 300))

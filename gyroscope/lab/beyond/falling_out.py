@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
 from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
@@ -106,7 +105,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_xaxes(title_text="step (dotted: the closed form for when it leaves)")
     panels.figure.update_yaxes(range=[0.8, 2])
     panels.figure.update_yaxes(title_text="norm over equilibrium norm", col=1)
-    return styled(panels.figure, "Falling out of equilibrium at the end of a schedule")
+    return panels.titled("Falling out of equilibrium at the end of a schedule")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

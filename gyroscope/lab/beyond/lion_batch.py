@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from math import pi
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.simulate import network
 from gyroscope.theory import Lion
 from gyroscope.theory.law import law
@@ -113,7 +112,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.level(0, 1, dash="dot", width=1)
     panels.figure.update_xaxes(type="log", title_text="batch", tickvals=config.batches)
     panels.figure.update_yaxes(title_text="over the arcsine law for Gaussian gradients")
-    return styled(panels.figure, "Lion in small batches: gradient norms vary, signs stay correlated, norms grow")
+    return panels.titled("Lion in small batches: gradient norms vary, signs stay correlated, norms grow")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

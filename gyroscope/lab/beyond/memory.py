@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
@@ -98,7 +97,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_xaxes(title_text="lag k in lifetimes 1/a", range=[0, 3])
     panels.figure.update_yaxes(type="log", range=[-1.5, 0.05], tickvals=[0.05, 0.1, 0.2, 0.5, 1.0])
     panels.figure.update_yaxes(title_text="cosine with itself k steps ago")
-    return styled(panels.figure, "Directions are forgotten at the rate of the decay")
+    return panels.titled("Directions are forgotten at the rate of the decay")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

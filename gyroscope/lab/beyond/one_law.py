@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from plotly.graph_objects import Figure
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._types import Array
-from gyroscope.lab.figures import COLOURS, MEASURED, Panels, styled
+from gyroscope.lab.figures import COLOURS, MEASURED, Figure, Panels
 from gyroscope.lab.networks.attention import TransformerBlock
 from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.tasks.text import standard_library
@@ -87,4 +86,4 @@ def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str) -> 
         panels.predicted(panel, steps, courses[second][panel], second, COLOURS[1])
     panels.figure.update_xaxes(showticklabels=False)
     panels.figure.update_yaxes(tickfont_size=10)
-    return styled(panels.figure, title).update_layout(height=700)
+    return panels.titled(title).update_layout(height=700)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Contour, Figure, Heatmap
+from plotly.graph_objects import Contour, Heatmap
 from torch.optim import Adam
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
 COST = {"quick": "15 s", "paper": "2 min"}
@@ -94,7 +94,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(0, fine[shown], np.asarray(y)[shown], name, width=2.5, dash=dash)
     panels.figure.update_xaxes(title_text="beta2", range=[config.lowest, config.highest])
     panels.figure.update_yaxes(title_text="beta1", range=[config.lowest, config.highest])
-    return styled(panels.figure, "Growth of the largest update under the worst gradients, and level curves of C")
+    return panels.titled("Growth of the largest update under the worst gradients, and level curves of C")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from plotly.graph_objects import Figure
 from torch.optim import Adam
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.theory.stability import growth_rate, margin, normal_curve, update_bound
 
 COST = {"quick": "2 min", "paper": "days"}
@@ -149,7 +148,7 @@ def plot(result: Result[Config]) -> Figure:
     for column, name in enumerate(("step", "C", "beta2"), 1):
         panels.figure.update_xaxes(title_text=name, col=column)
     panels.figure.update_yaxes(title_text="beta1", col=3)
-    return styled(panels.figure, "Adam outside its stable region: the largest update grows as predicted")
+    return panels.titled("Adam outside its stable region: the largest update grows as predicted")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch.optim import AdamW
 
 from gyroscope import theory
@@ -17,7 +16,7 @@ from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope.simulate.sphere_flow import norm_equation, norm_identity
 
 COST = {"quick": "1 min", "paper": "hours"}
@@ -110,7 +109,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.line(panel, t, predicted[0, i], "recursion, hyper-parameters only", COLOURS[2], dash="dashdot")
     panels.figure.update_annotations(font_size=12)
     panels.figure.update_xaxes(title_text="step", row=2)
-    return styled(panels.figure, "‖W‖² of query and key matrices: measured, and described in three ways")
+    return panels.titled("‖W‖² of query and key matrices: measured, and described in three ways")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -8,13 +8,12 @@ v of a vanished gradient underflows at β2 = 0.5, and the update passes any boun
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope.lab.claims import Claim, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL
 from gyroscope.lab.ct.fig3 import BetasConfig, measure
 from gyroscope.lab.experiment import Result
-from gyroscope.lab.figures import COLOURS, Panels, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.theory.stability import level_curve
 
 __all__ = ["COST", "PAPER", "QUICK", "claims", "measure", "plot"]
@@ -54,7 +53,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_xaxes(title_text="step", type="log", dtick=1)
     panels.figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
     panels.figure.update_yaxes(title_text="largest update ‖u_n‖_∞")
-    return styled(panels.figure, "On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
+    return panels.titled("On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
 
 
 def powers(result: Result[Config]) -> list[float]:

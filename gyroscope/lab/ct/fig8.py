@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch.optim import AdamW
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 
 COST = {"quick": "30 s", "paper": "a day"}
 # With qk-norm and without.
@@ -72,7 +71,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_yaxes(DECADES, dtick=2)
     panels.figure.update_yaxes(title_text="|⟨W(t_N), g(t_n)⟩|", col=1)
     panels.figure.update_xaxes(title_text="step n of the gradient")
-    return styled(panels.figure, "The last query and key matrices and their past gradients, a line for each matrix")
+    return panels.titled("The last query and key matrices and their past gradients, a line for each matrix")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

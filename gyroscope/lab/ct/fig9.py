@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.optim import Adam, Optimizer
@@ -25,7 +24,7 @@ from gyroscope.lab.ct._text_training import (
     train_step,
 )
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import shown_steps
+from gyroscope.lab.figures import Figure, shown_steps
 from gyroscope.lab.networks.gpt import GPT
 from gyroscope.optim import AdamS
 

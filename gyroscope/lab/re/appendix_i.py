@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.lab.re._appendix_j import optimizers
 from gyroscope.simulate import network, unit_grad_norm
 
@@ -86,7 +85,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.predicted(panel, fine, config.predicted(fine, leading)[panel], name, dash=dash)
     panels.figure.update_xaxes(DECADES, title_text="gradient norm at unit weight norm")
     panels.figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
-    return styled(panels.figure, "Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
+    return panels.titled("Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

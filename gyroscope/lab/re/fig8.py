@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, Panels, styled
+from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
@@ -89,7 +88,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.level(panel, predicted(result, config.rules[i])[row], color=COLOURS[1])
     panels.figure.update_xaxes(title_text="step", row=2)
     panels.figure.update_yaxes(rangemode="tozero")
-    return styled(panels.figure, "Random walk with random gammas (dashed: the layer's prediction)")
+    return panels.titled("Random walk with random gammas (dashed: the layer's prediction)")
 
 
 def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, INK, Panels, styled
+from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.re._appendix_j import NAMES, layer_equilibrium, optimizers, relative_spread
 from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 from gyroscope.theory import UpdateRule
@@ -116,7 +115,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.dots(panel, x, ratio.mean(0).ravel(), name, colour, symbol=symbol, size=9, line={"width": 2})
     panels.figure.add_hline(y=1, line={"width": 1, "color": INK})
     panels.figure.update_xaxes(tickfont={"size": 10}, tickangle=0)
-    return styled(panels.figure, "Measured over predicted, by optimizer and loss scale").update_layout(height=700)
+    return panels.titled("Measured over predicted, by optimizer and loss scale").update_layout(height=700)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -6,6 +6,7 @@ in a random direction, with unit norm ‖g‖·‖w‖ = sqrt(L_t) for any seque
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -77,20 +78,9 @@ class MomentaConfig:
         return SGDM(self.lr, self.decay * (1 - momentum) / self.lr, momentum)
 
 
-def random_weight(fan_in: int, norm2: Tensor, generator: torch.Generator) -> Tensor:
-    """A vector of random direction for each squared norm, in float64."""
-    weight = torch.randn(len(norm2), fan_in, generator=generator, dtype=torch.float64)
-    return (normalize(weight, dim=1) * norm2.sqrt().unsqueeze(1)).requires_grad_()
-
-
 def uniform_noise(steps: int, vectors: int, generator: torch.Generator) -> Tensor:
     """Noise between -1 and 1, (steps, vectors)."""
     return 2 * torch.rand(steps, vectors, generator=generator, dtype=torch.float64) - 1
-
-
-def torch_sgd(weight: Tensor, rule: SGDM) -> SGD:
-    """torch's optimizer of a rule."""
-    return SGD([weight], lr=rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
 
 
 def equilibrium_norm2(rule: SGDM, unit_norm2: float) -> float:
@@ -103,40 +93,44 @@ def equilibrium_angle(rule: SGDM) -> float:
     return float(rule.equilibrium(leading_order=True).angular_update or 0.0)
 
 
-def drive(
-    weight: Tensor,
-    optimizer: SGD,
-    unit_norm2: Tensor,
-    generator: torch.Generator,
-    steps: Iterable[int],
-    *,
-    angles: bool = True,
-) -> Trace:
-    """Step the optimizer with tangent gradients of prescribed size.
+@final
+class DrivenWeights:
+    """Weight vectors under torch's SGD, which gets tangent gradients of prescribed size.
 
-    weight      (vectors, fan_in), a leaf
-    optimizer   torch's SGD on this weight
-    unit_norm2  squared unit norms L_t, (steps, vectors)
-    generator   of the gradients' directions
-    steps       the steps to take, which index `unit_norm2`
-    angles      whether to measure angles, which costs half as much again
+    rule       the optimizer
+    fan_in     entries of a vector
+    norm2      ‖w_0‖² of each vector; its direction is random
+    generator  of all directions
     """
-    alpha = optimizer.param_groups[0]["momentum"]
-    norm2, angle, h = (torch.zeros(len(unit_norm2), len(weight), dtype=weight.dtype) for _ in range(3))
-    for t in steps:
-        before = weight.detach().clone()
-        length2 = _dot(before, before)
-        gradient = _tangent(before, length2, generator) * (unit_norm2[t] / length2).sqrt().unsqueeze(1)
-        momentum = optimizer.state[weight].get("momentum_buffer") if alpha else None
-        cross = 0.0 if momentum is None else 2 * alpha * _dot(momentum, gradient)
-        h[t] = (_dot(gradient, gradient) + cross) * length2
-        weight.grad = gradient
-        optimizer.step()
-        after = weight.detach()
-        norm2[t] = _dot(after, after)
-        if angles:
-            angle[t] = ROWS.angle(before, after)
-    return Trace(norm2, angle, h)
+
+    def __init__(self, rule: SGDM, fan_in: int, norm2: Tensor, generator: torch.Generator) -> None:
+        direction = normalize(torch.randn(len(norm2), fan_in, generator=generator, dtype=torch.float64), dim=1)
+        self.weight = (direction * norm2.sqrt().unsqueeze(1)).requires_grad_()
+        self.optimizer = SGD([self.weight], rule.lr, rule.momentum, weight_decay=rule.weight_decay)
+        self.generator = generator
+
+    def drive(self, unit_norm2: Tensor, steps: Iterable[int], *, angles: bool = True) -> Trace:
+        """Take the steps that index `unit_norm2`, the squared unit norms L_t (steps, vectors).
+
+        Angles need not be measured: they cost half as much again.
+        """
+        alpha = self.optimizer.param_groups[0]["momentum"]
+        state = self.optimizer.state[self.weight]
+        norm2, angle, h = (torch.zeros_like(unit_norm2) for _ in range(3))
+        for t in steps:
+            before = self.weight.detach().clone()
+            length2 = _dot(before, before)
+            gradient = _tangent(before, length2, self.generator) * (unit_norm2[t] / length2).sqrt().unsqueeze(1)
+            momentum = state.get("momentum_buffer") if alpha else None
+            cross = 0.0 if momentum is None else 2 * alpha * _dot(momentum, gradient)
+            h[t] = (_dot(gradient, gradient) + cross) * length2
+            self.weight.grad = gradient
+            self.optimizer.step()
+            after = self.weight.detach()
+            norm2[t] = _dot(after, after)
+            if angles:
+                angle[t] = ROWS.angle(before, after)
+        return Trace(norm2, angle, h)
 
 
 def _tangent(weight: Tensor, length2: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,20 +4,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch.optim.lr_scheduler import StepLR
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_least
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope.lab.smd._prescribed_gradients import (
+    DrivenWeights,
     MomentaConfig,
-    drive,
     equilibrium_angle,
     equilibrium_norm2,
-    random_weight,
-    torch_sgd,
     uniform_noise,
 )
 from gyroscope.optim.schedulers import EquilibriumRescale
@@ -85,14 +82,13 @@ def _train(trial: Trial[Config], rescale: bool, steps: int) -> tuple[Array, Arra
     generator = trial.generator()
     before = config.rule_before(trial.part)
     first = torch.full((config.vectors,), equilibrium_norm2(before, LEVEL), dtype=torch.float64)
-    weight = random_weight(config.fan_in, first, generator)
-    optimizer = torch_sgd(weight, before)
-    plain = StepLR(optimizer, BURN_IN, gamma=1 / config.k)
-    schedule = EquilibriumRescale(optimizer, plain) if rescale else plain
+    weights = DrivenWeights(before, config.fan_in, first, generator)
+    plain = StepLR(weights.optimizer, BURN_IN, gamma=1 / config.k)
+    schedule = EquilibriumRescale(weights.optimizer, plain) if rescale else plain
     for _ in range(BURN_IN):  # the last step of the schedule divides lr by k
-        drive(weight, optimizer, _noisy(config, 1, generator), generator, range(1), angles=False)
+        weights.drive(_noisy(config, 1, generator), range(1), angles=False)
         schedule.step()
-    trace = drive(weight, optimizer, _noisy(config, steps, generator), generator, trial.steps(steps))
+    trace = weights.drive(_noisy(config, steps, generator), trial.steps(steps))
     return trace.norm2.mean(1).numpy(), trace.angle.mean(1).numpy()
 
 
@@ -119,7 +115,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.level(panel, 1)
     panels.figure.update_xaxes(title_text="step after lr was divided", row=2)
     title = f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"
-    return styled(panels.figure, title)
+    return panels.titled(title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:

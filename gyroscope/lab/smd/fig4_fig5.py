@@ -5,20 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, MEASURED, Panels, shown_steps, styled
-from gyroscope.lab.smd._prescribed_gradients import (
-    SGDConfig,
-    drive,
-    equilibrium_norm2,
-    random_weight,
-    torch_sgd,
-    uniform_noise,
-)
+from gyroscope.lab.figures import COLOURS, MEASURED, Figure, Panels, shown_steps
+from gyroscope.lab.smd._prescribed_gradients import DrivenWeights, SGDConfig, equilibrium_norm2, uniform_noise
 from gyroscope.simulate.norm_map import sgd_map, sgdm_map
 
 CLAIMS = {
@@ -83,8 +75,8 @@ def measure(trial: Trial[Config]) -> Measurements:
     noise[:, : config.vectors] = 0  # the first shape is constant
     L = torch.from_numpy(np.repeat(expected(config), config.vectors, axis=1)) + config.noise * noise
     start = torch.full((count,), config.start, dtype=torch.float64)
-    weight = random_weight(config.fan_in, start, generator)
-    trace = drive(weight, torch_sgd(weight, config.rule), L, generator, trial.steps(config.steps), angles=False)
+    weights = DrivenWeights(config.rule, config.fan_in, start, generator)
+    trace = weights.drive(L, trial.steps(config.steps), angles=False)
     by_shape = (config.steps, len(SHAPES), config.vectors)
     norm2 = trace.norm2.numpy().reshape(by_shape)
     shown = shown_steps(config.steps, POINTS)
@@ -119,7 +111,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.predicted(i, t, theory[:, i], "‖w‖², predicted")
     panels.figure.update_xaxes(title_text="step", row=2)
     how = f"{1 / (1 - config.momentum):.0f} times faster" if config.momentum else "whatever L_t does"
-    return styled(panels.figure, f"{config.optimizer_name}: ‖w‖² follows its equilibrium, {how}")
+    return panels.titled(f"{config.optimizer_name}: ‖w‖² follows its equilibrium, {how}")
 
 
 def mapped(result: Result[Config], seed: int, shape: int) -> Array:

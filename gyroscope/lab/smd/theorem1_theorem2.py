@@ -6,20 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 
 from gyroscope._types import Array
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
-from gyroscope.lab.smd._prescribed_gradients import (
-    SGDConfig,
-    drive,
-    equilibrium_norm2,
-    random_weight,
-    torch_sgd,
-    uniform_noise,
-)
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope.lab.smd._prescribed_gradients import DrivenWeights, SGDConfig, equilibrium_norm2, uniform_noise
 from gyroscope.theory import convergence
 
 CLAIMS = {
@@ -71,9 +63,9 @@ def measure(trial: Trial[Config]) -> Measurements:
     config = trial.config
     generator = trial.generator()
     first = config.equilibrium * torch.tensor(STARTS, dtype=torch.float64).repeat_interleave(config.vectors)
-    weight = random_weight(config.fan_in, first, generator)
+    weights = DrivenWeights(config.rule, config.fan_in, first, generator)
     L = config.level + config.noise * uniform_noise(config.steps, len(first), generator)
-    trace = drive(weight, torch_sgd(weight, config.rule), L, generator, trial.steps(config.steps), angles=False)
+    trace = weights.drive(L, trial.steps(config.steps), angles=False)
     norm2 = trace.norm2.numpy()
     h = trace.h.numpy()
     late = slice(config.steps // 2, None)  # four lifetimes behind the start: settled from everywhere
@@ -134,7 +126,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.level(1, _floor(config, float(result["V"][0]), float(result["L"][0])))
     panels.figure.update_yaxes(DECADES)
     panels.figure.update_xaxes(title_text="step")
-    return styled(panels.figure, f"{config.optimizer_name}: linear approach, and a noise floor far under its bound")
+    return panels.titled(f"{config.optimizer_name}: linear approach, and a noise floor far under its bound")
 
 
 def _floor(config: Config, V: Any, L: Any) -> Any:

@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 
 import torch
-from plotly.graph_objects import Figure
 
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope.lab.smd._prescribed_gradients import (
+    DrivenWeights,
     MomentaConfig,
-    drive,
     equilibrium_angle,
     equilibrium_norm2,
-    random_weight,
-    torch_sgd,
     uniform_noise,
 )
 from gyroscope.theory.convergence import angle_variance, angle_variance_bound
@@ -55,9 +52,10 @@ def measure(trial: Trial[Config]) -> Measurements:
     generator = trial.generator()
     levels = torch.tensor(LEVELS, dtype=torch.float64).repeat_interleave(len(STARTS) * config.vectors)
     starts = torch.tensor(STARTS, dtype=torch.float64).repeat_interleave(config.vectors).repeat(len(LEVELS))
-    weight = random_weight(config.fan_in, equilibrium_norm2(rule, 1.0) * levels.sqrt() * starts, generator)
+    norm2 = equilibrium_norm2(rule, 1.0) * levels.sqrt() * starts
+    weights = DrivenWeights(rule, config.fan_in, norm2, generator)
     L = levels * (1 + config.noise * uniform_noise(config.steps, len(levels), generator))
-    trace = drive(weight, torch_sgd(weight, rule), L, generator, trial.steps(config.steps))
+    trace = weights.drive(L, trial.steps(config.steps))
     angle = trace.angle.numpy().reshape(config.steps, len(LEVELS), len(STARTS), config.vectors)
     h = (trace.h / levels).numpy()
     late = slice(config.steps // 2, None)  # two lifetimes behind the start
@@ -84,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.level(panel, equilibrium_angle(config.rule(momentum)))
     panels.figure.update_xaxes(title_text="step")
     panels.figure.update_yaxes(title_text="angle per step, rad", col=1)
-    return styled(panels.figure, "Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")
+    return panels.titled("Rotation settles at sqrt(2·lr·wd/(1+α)) (dashed), for gradients that differ tenfold")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

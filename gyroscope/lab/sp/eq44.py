@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.optim import SGD
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import lr_without_decay
@@ -79,7 +78,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.line(1, t, y, way, COLOURS[i])
     panels.figure.update_yaxes(DECADES, dtick=2, col=2)
     panels.figure.update_xaxes(title_text="step")
-    return styled(panels.figure, "Weight decay is a growing learning rate")
+    return panels.titled("Weight decay is a growing learning rate")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

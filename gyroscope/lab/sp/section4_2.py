@@ -10,13 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.lab.sp._normalised_layer import generic
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import SGDMRT, AdamS, AdamSRT
@@ -145,7 +144,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_yaxes(DECADES, dtick=2)
     panels.figure.update_xaxes(title_text="step")
     panels.figure.update_annotations(font_size=13)
-    return styled(panels.figure, "What rescaling and transporting the momentum (RT) takes away")
+    return panels.titled("What rescaling and transporting the momentum (RT) takes away")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from gyroscope.geometry import Split
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, shown_steps, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw, generic
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import AdamSRT
@@ -129,7 +128,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_yaxes(DECADES)
     panels.figure.update_xaxes(title_text="step", col=1)
     panels.figure.update_xaxes(title_text="η_e‖c⊥‖ of the fastest row", type="log", dtick=math.log10(2), col=2)
-    return styled(panels.figure, "Steps of five optimizers are steps on the sphere")
+    return panels.titled("Steps of five optimizers are steps on the sphere")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from plotly.graph_objects import Figure
 from torch import Tensor
 from torch.optim import SGD
 
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, DECADES, Panels, styled
+from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import AdamGStar, adam_g_star
@@ -79,7 +78,7 @@ def plot(result: Result[Config]) -> Figure:
     panels.line(0, lr, result["travelled"][0], "way travelled", COLOURS[6])
     panels.figure.update_xaxes(title_text="lr, at the same lr·steps", type="log", dtick=math.log10(2))
     panels.figure.update_yaxes(DECADES, title_text="mean distance of directions")
-    return styled(panels.figure, "SGD and AdamG*: directions differ by the third order of lr")
+    return panels.titled("SGD and AdamG*: directions differ by the third order of lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
