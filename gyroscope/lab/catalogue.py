@@ -42,7 +42,7 @@ def catalogue() -> dict[str, CatalogueEntry]:
     """All entries by id, paper by paper, numbers in their order."""
     entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
     entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
-    entries += [CatalogueEntry(name, claim, f"not implemented: {data}") for name, (claim, data) in TO_DO.items()]
+    entries += [CatalogueEntry(name, claim, f"not implemented; data: {data}") for name, (claim, data) in TO_DO.items()]
     implemented = list(_implemented())
     for entry in implemented:
         entries += [CatalogueEntry(id, f"see {entry.id}: {entry.claim}", f"part of {entry.id}") for id in entry.covers]

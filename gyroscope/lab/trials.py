@@ -22,8 +22,8 @@ C = TypeVar("C")
 
 # Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
 DIGITS = 7
-# The code below the lab: a finished trial is only valid for the code that measured it.
-ROOMS = ("theory", "simulate", "model", "optim", "nn")
+# The code below an experiment: a finished trial is only valid for the code that measured it.
+ROOMS = ("theory", "simulate", "model", "optim", "nn", "lab/tasks", "lab/networks")
 
 
 def run_trials(
@@ -100,12 +100,11 @@ def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
 
 
 def _fingerprint(module: str) -> str:
-    """A hash of the code under an experiment: the rooms below, the lab, its tasks, and the module's own folder."""
+    """A hash of the code under an experiment: the rooms below, and the module's own folder."""
     package = Path(__file__).parents[1]
-    lab = Path(__file__).parent
-    own = package.joinpath(*module.split(".")[1:-1])
-    files = {path for room in ROOMS for path in (package / room).rglob("*.py")}
-    files |= {package / "geometry.py", *lab.glob("*.py"), *(lab / "tasks").glob("*.py"), *own.glob("*.py")}
+    own = "/".join(module.split(".")[1:-1])
+    files = {path for room in (*ROOMS, own) for path in (package / room).rglob("*.py")}
+    files |= {package / "geometry.py", package / "lab" / "experiment.py", Path(__file__)}
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())

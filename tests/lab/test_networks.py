@@ -1,5 +1,7 @@
 """Networks have the published numbers of parameters, and every normalisation runs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -34,6 +36,11 @@ def count(model):
 def test_the_number_of_parameters_is_the_published_one(make, parameters):
     with torch.device("meta"):
         assert count(make()) == parameters
+
+
+def test_an_output_layer_of_its_own_has_as_many_parameters_as_the_embedding():
+    with torch.device("meta"):
+        assert count(GPT(replace(GPT_30M, tied=False))) == count(GPT(GPT_30M)) + 50_304 * 384
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])

@@ -1,10 +1,11 @@
-"""The lab's tasks: what the experiments assume of digits, text, the transformer, and the teacher and its student."""
+"""The lab's tasks: what the experiments assume of digits, text, the GPT, and the teacher and its student."""
 
 import pytest
 import torch
 from torch import nn
 
 from gyroscope.geometry import Split
+from gyroscope.lab.ct import fig9
 from gyroscope.lab.ct._text_training import TextTraining, qkv_layers
 from gyroscope.lab.tasks import digits
 from gyroscope.lab.tasks.teacher_student import TeacherStudent
@@ -51,6 +52,19 @@ def test_without_qk_norm_a_gradient_has_a_radial_part(batch):
         grad = weight.grad[:16]  # of queries and keys; values follow
         radial = Split("group", group_size=4).dot(grad, weight.detach()[:16]).abs() / grad.norm()
         assert (radial < 1e-9).all().item() is qk_norm
+
+
+def test_queries_and_keys_can_have_an_optimizer_of_their_own(batch):
+    config = fig9.Config(layers=2, heads=2, width=8, context=8)
+    transformer = config.model(seed=1)
+    before = transformer.loss(*batch)
+    adam, adam_s = fig9.optimizers_of(transformer, config, coarse=True)
+    assert torch.equal(transformer.loss(*batch), before)
+    rows = torch.cat([weight.detach().flatten() for weight in adam_s.param_groups[0]["params"]])
+    assert torch.equal(rows, fig9.entries(transformer))
+    assert len(rows) == 2 * 2 * 8 * 8  # layers, queries and keys
+    counted = sum(weight.numel() for group in adam.param_groups for weight in group["params"])
+    assert counted + len(rows) == sum(weight.numel() for weight in transformer.parameters())
 
 
 def test_a_seed_makes_the_same_model():

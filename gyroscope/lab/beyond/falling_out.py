@@ -14,7 +14,6 @@ from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, fo
 from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
 
 COST = {"quick": "30 s", "paper": "6 min"}
-NAMES = ("AdamW", "SGDM", "Lion")
 Schedule: TypeAlias = Literal["linear", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("linear", "cosine")
 MULTIPLIERS = {"linear": linear, "cosine": cosine}
@@ -33,10 +32,14 @@ class Config:
     parts: ClassVar = SCHEDULES
 
     @property
-    def rules(self) -> tuple[UpdateRule, ...]:
+    def rules(self) -> dict[str, UpdateRule]:
         """AdamW with β2 = 0.99: a longer memory of gradients keeps norms up, which only the forecast includes."""
         a = self.decay
-        return AdamW(1e-2, 100 * a, (0.9, 0.99)), SGDM(0.1, a, 0.9), Lion(1e-3, 1000 * a)
+        return {
+            "AdamW": AdamW(1e-2, 100 * a, (0.9, 0.99)),
+            "SGDM": SGDM(0.1, a, 0.9),
+            "Lion": Lion(1e-3, 1000 * a),
+        }
 
     def forecast(self, rule: UpdateRule, schedule: str) -> Forecast:
         """The forecast of a run that starts in equilibrium."""
@@ -46,7 +49,7 @@ class Config:
 
     def closed_form(self, rule: UpdateRule, schedule: Schedule) -> float:
         """Steps before the end at which norms leave their equilibrium."""
-        return falls_out_before_end(schedule, self.steps, self.decay, rule.norm_power)
+        return float(falls_out_before_end(schedule, self.steps, self.decay, rule.norm_power))
 
     @property
     def every(self) -> int:
@@ -63,10 +66,11 @@ PAPER = Config(decay=2e-4, steps=100_000)
 def measure(trial: Trial[Config]) -> Measurements:
     """Norm over equilibrium norm through the run; steps before the end at which it leaves; the norm at the end."""
     config = trial.config
-    forecasts = [config.forecast(rule, trial.part) for rule in config.rules]
+    rules = list(config.rules.values())
+    forecasts = [config.forecast(rule, trial.part) for rule in rules]
     peak = np.array([predicted.initial_norm for predicted in forecasts])
     path = random_walk(
-        config.rules,
+        rules,
         MULTIPLIERS[trial.part](config.steps),
         norm=peak,
         shape=(config.vectors, config.fan_in),
@@ -75,7 +79,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     )
     norm = np.sqrt((path.norm**2).mean(2)).T
     ratio = norm / np.stack([predicted.equilibrium_norm[path.steps] for predicted in forecasts])
-    left = [_crossing(r, rule.falls_out_ratio) for r, rule in zip(ratio, config.rules, strict=True)]
+    left = [_crossing(r, rule.falls_out_ratio) for r, rule in zip(ratio, rules, strict=True)]
     return {
         "ratio": ratio[:, shown_steps(ratio.shape[1], POINTS)],
         # Records are `every` steps apart, the first after step `every` - 1.
@@ -96,7 +100,7 @@ def plot(result: Result[Config]) -> Figure:
     panels = Panels(*(f"{schedule} decay to zero" for schedule in SCHEDULES))
     t = np.linspace(config.every - 1, config.steps - 1, POINTS).astype(int)
     for panel, schedule in enumerate(SCHEDULES):
-        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+        for i, (name, rule) in enumerate(config.rules.items()):
             predicted = config.forecast(rule, schedule)
             # Wide, to be seen on both sides of the forecast.
             panels.line(panel, t, result["ratio"][:, panel, i].mean(0), f"{name}, measured", COLOURS[i], width=3.5)
@@ -113,7 +117,7 @@ def claims(result: Result[Config]) -> list[Claim]:
     config = result.config
     judged = []
     for j, schedule in enumerate(SCHEDULES):
-        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+        for i, (name, rule) in enumerate(config.rules.items()):
             predicted = config.forecast(rule, schedule)
             where = f"{name}, {schedule}"
             leave = f"steps before the end at which norms leave, {where}"

@@ -12,7 +12,6 @@ from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
 COST = {"quick": "30 s", "paper": "8 min"}
-NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
 # In four lifetimes: one of them before the directions are compared, three after.
 RECORDS = 50
 # Lags, in lifetimes, over which the rate is read: beyond Lion's memory, and before noise is all that is left.
@@ -29,10 +28,15 @@ class Config:
     fan_in: int = 256
 
     @property
-    def rules(self) -> tuple[UpdateRule, ...]:
+    def rules(self) -> dict[str, UpdateRule]:
         """Decoupled, coupled and adaptive; lr and decay of Adam+L2 are chosen for a decay of the same size."""
         a = self.decay
-        return AdamW(1e-2, 100 * a), SGDM(0.1, a, 0.9), Lion(1e-3, 1000 * a), AdamL2(10 * a, a / 2)
+        return {
+            "AdamW": AdamW(1e-2, 100 * a),
+            "SGDM": SGDM(0.1, a, 0.9),
+            "Lion": Lion(1e-3, 1000 * a),
+            "Adam+L2": AdamL2(10 * a, a / 2),
+        }
 
     @property
     def steps(self) -> int:
@@ -54,9 +58,10 @@ def rate(config: Config, rule: UpdateRule) -> float:
 def measure(trial: Trial[Config]) -> Measurements:
     """Mean cosine with the direction after one lifetime, (rules, lags), and the rate at which it falls."""
     config = trial.config
-    norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in config.rules]
+    rules = list(config.rules.values())
+    norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in rules]
     path = random_walk(
-        config.rules,
+        rules,
         norm=np.array(norms),
         shape=(config.vectors, config.fan_in),
         every=config.steps // RECORDS,
@@ -68,7 +73,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     cosine = path.cosine[_after(config)].mean(2).T
     lag = lags(config)
     rates = []
-    for rule, y in zip(config.rules, cosine, strict=True):
+    for rule, y in zip(rules, cosine, strict=True):
         chosen = (lag * rate(config, rule) >= FIT[0]) & (lag * rate(config, rule) <= FIT[1])
         # Weighted by the cosine: the logarithm of a small one is mostly noise.
         rates.append(-np.polyfit(lag[chosen], np.log(y[chosen]), 1, w=y[chosen])[0])
@@ -89,7 +94,7 @@ def plot(result: Result[Config]) -> Figure:
     """Cosines on a logarithmic scale: straight lines of slope -a."""
     config = result.config
     panels = Panels()
-    for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True)):
+    for i, (name, rule) in enumerate(config.rules.items()):
         x = lags(config) * rate(config, rule)
         panels.dots(0, x, result["cosine"][:, i].mean(0), f"{name}, measured", COLOURS[i], size=7, symbol=i)
     x = np.linspace(0, 3, 50)
@@ -105,5 +110,5 @@ def claims(result: Result[Config]) -> list[Claim]:
     config = result.config
     return [
         agrees(f"rate at which the cosine falls, {name}", rate(config, rule), result["rate"][:, i], within=0.06)
-        for i, (name, rule) in enumerate(zip(NAMES, config.rules, strict=True))
+        for i, (name, rule) in enumerate(config.rules.items())
     ]

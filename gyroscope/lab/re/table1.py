@@ -105,7 +105,7 @@ def plot(result: Result[Config]) -> Figure:
     """Measured over predicted by the paper's leading order (circles) and by the exact law (crosses)."""
     titles = [f"{quantity}: {system}" for quantity in ("norm", "angle") for system in SYSTEMS]
     panels = Panels(*titles, rows=2, shared_yaxes=True, horizontal_spacing=0.03)
-    x = [np.repeat(NAMES, len(LOSS_SCALES)), [f"{scale:g}" for scale in LOSS_SCALES] * len(NAMES)]
+    x: Any = [np.repeat(NAMES, len(LOSS_SCALES)), [f"{scale:g}" for scale in LOSS_SCALES] * len(NAMES)]
     for panel in range(len(titles)):
         row, system = divmod(panel, len(SYSTEMS))
         quantity = QUANTITIES[row]

@@ -1,6 +1,7 @@
 """Gradients L_t of four shapes, and ‖w‖² that follows them, without and with momentum (SMD Figures 4 and 5)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,15 +111,15 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(i, t, result["norm2"][0, i], "‖w‖², measured", COLOURS[0], **MEASURED)
         panels.predicted(i, t, theory[:, i], "‖w‖², predicted")
     panels.figure.update_xaxes(title_text="step", row=2)
-    how = f"{1 / (1 - config.momentum):.0f} times faster" if config.momentum else "whatever L_t does"
-    return panels.titled(f"{config.optimizer_name}: ‖w‖² follows its equilibrium, {how}")
+    how = f" {1 / (1 - config.momentum):.0f} times faster" if config.momentum else ", whatever L_t does"
+    return panels.titled(f"{config.optimizer_name}: ‖w‖² follows its equilibrium{how}")
 
 
 def mapped(result: Result[Config], seed: int, shape: int) -> Array:
     """‖w‖² of the first steps by the map (130) or (131), driven by the measured gradients."""
     config = result.config
     h = result["h_early"][seed, shape]
-    settings = {"lr": config.lr, "weight_decay": config.weight_decay, "norm2": config.start}
+    settings: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "norm2": config.start}
     if config.momentum == 0:
         return sgd_map(h, **settings).norm2
     return sgdm_map(h, momentum=config.momentum, **settings).norm2
