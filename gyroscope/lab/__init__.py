@@ -4,6 +4,7 @@
     gyroscope lab run smd/fig4
     gyroscope lab show smd/fig4
 
-An experiment is a module `lab/<paper>/<name>.py`; its id is `<paper>/<name>`. The papers are `re` (Rotational
-Equilibrium), `smd` (Spherical Motion Dynamics), `sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`.
+An experiment is a module `lab/<paper>/<name>.py`; its id is `<paper>/<name>`. Two that differ in their settings alone
+share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd` (Spherical Motion Dynamics),
+`sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`.
 """
