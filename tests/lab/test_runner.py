@@ -252,9 +252,9 @@ def test_a_claim_that_does_not_hold_or_is_undecided_is_shown_as_such(outcome, co
     assert f"| **{outcome}** |" in (tmp_path / "README.md").read_text()
     assert f"Of the claims, {counted}." in (tmp_path / "README.md").read_text()
     assert outcome in shell(capsys, "lab", "show", "sp/eq44", "--out", tmp_path)[1]
-    wide = Console(width=200, file=io.StringIO())  # so that no line is broken
-    wide.print(catalogue_text(tmp_path))
-    assert counted in wide.file.getvalue()
+    printed = io.StringIO()
+    Console(width=200, file=printed).print(catalogue_text(tmp_path))  # wide, so that no line is broken
+    assert counted in printed.getvalue()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"claims": [{}]}', '{"claims": [], "versions": null}'])
