@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
-class Outcome(StrEnum):
+class ClaimOutcome(StrEnum):
     """What a measurement says of a claim, from best to worst."""
 
     HOLDS = "holds"
@@ -53,12 +53,12 @@ class Claim:
     predicted: float
     measured: ConfidenceInterval
     tolerance: str
-    outcome: Outcome
+    outcome: ClaimOutcome
 
     @property
     def holds(self) -> bool:
         """Whether the measurement confirms the claim."""
-        return self.outcome == Outcome.HOLDS
+        return self.outcome == ClaimOutcome.HOLDS
 
 
 def count_outcomes(claims: Sequence[Claim]) -> str:
@@ -68,11 +68,11 @@ def count_outcomes(claims: Sequence[Claim]) -> str:
     '2 of 3 hold, 1 undecided'
     """
     counts = Counter(claim.outcome for claim in claims)
-    text = f"{counts[Outcome.HOLDS]} of {len(claims)} hold"
-    if counts[Outcome.DOES_NOT_HOLD]:
-        text += f", {counts[Outcome.DOES_NOT_HOLD]} not"
-    if counts[Outcome.UNDECIDED]:
-        text += f", {counts[Outcome.UNDECIDED]} undecided"
+    text = f"{counts[ClaimOutcome.HOLDS]} of {len(claims)} hold"
+    if counts[ClaimOutcome.DOES_NOT_HOLD]:
+        text += f", {counts[ClaimOutcome.DOES_NOT_HOLD]} not"
+    if counts[ClaimOutcome.UNDECIDED]:
+        text += f", {counts[ClaimOutcome.UNDECIDED]} undecided"
     return text
 
 
@@ -129,11 +129,11 @@ def _judged(
     measured = confidence_interval(samples)
     low, high = bounds
     # What is not a number fails every comparison, and so confirms nothing.
-    outcome = Outcome.DOES_NOT_HOLD
+    outcome = ClaimOutcome.DOES_NOT_HOLD
     if low <= measured.low and measured.high <= high:
-        outcome = Outcome.HOLDS
+        outcome = ClaimOutcome.HOLDS
     elif low <= measured.high and measured.low <= high:
-        outcome = Outcome.UNDECIDED
+        outcome = ClaimOutcome.UNDECIDED
     return Claim(sentence, float(predicted), measured, tolerance, outcome)
 
 

@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gyroscope.lab.catalogue import CatalogueEntry, catalogue, coverage, entry_of, paper_heading, select
-from gyroscope.lab.claims import Outcome, count_outcomes
+from gyroscope.lab.claims import ClaimOutcome, count_outcomes
 from gyroscope.lab.papers import PAPERS
 from gyroscope.lab.results import ExperimentRecord, figure_path
 
 # "undecided" is no failure, and no success.
-STYLES = {Outcome.HOLDS: "green", Outcome.DOES_NOT_HOLD: "bold red", Outcome.UNDECIDED: "yellow"}
+STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", ClaimOutcome.UNDECIDED: "yellow"}
 
 
 def run_experiments(
@@ -83,7 +83,7 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
     record = ExperimentRecord.read(out, entry.id)
     if record is None:
         return Text("not run")
-    worst = max((claim.outcome for claim in record.claims), key=list(Outcome).index, default=Outcome.HOLDS)
+    worst = max((claim.outcome for claim in record.claims), key=list(ClaimOutcome).index, default=ClaimOutcome.HOLDS)
     return Text(f"{count_outcomes(record.claims)} ({record.data['size']})", style=STYLES[worst])
 
 

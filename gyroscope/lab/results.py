@@ -11,7 +11,7 @@ from typing import Any
 
 from gyroscope._files import write_text
 from gyroscope.lab.catalogue import catalogue, entry_of, paper_heading
-from gyroscope.lab.claims import Claim, ConfidenceInterval, Outcome, count_outcomes
+from gyroscope.lab.claims import Claim, ClaimOutcome, ConfidenceInterval, count_outcomes
 from gyroscope.lab.papers import PAPERS
 
 README_HEAD = """# What was measured
@@ -43,7 +43,7 @@ class ExperimentRecord:
                 _number(claim["predicted"]),
                 ConfidenceInterval(**{name: _number(value) for name, value in claim["measured"].items()}),
                 claim["tolerance"],
-                Outcome(claim["outcome"]),
+                ClaimOutcome(claim["outcome"]),
             )
             for claim in self.data["claims"]
         ]

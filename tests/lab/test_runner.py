@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gyroscope.cli import main
 from gyroscope.lab.catalogue import LAB, catalogue, coverage, entry_of, select
-from gyroscope.lab.claims import Outcome, agrees, at_least, at_most, confidence_interval
+from gyroscope.lab.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
 from gyroscope.lab.console import catalogue_text
 from gyroscope.lab.figures import BROWSERS, styled, write_figure
 from gyroscope.lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
@@ -145,7 +145,7 @@ def test_a_whole_interval_decides_and_one_across_the_edge_does_not(claim, outcom
 
 @pytest.mark.parametrize("judge", [at_most, at_least, lambda *args: agrees(*args, within=0.5)])
 def test_a_measurement_that_is_no_number_never_makes_a_claim_hold(judge):
-    assert judge("", 1.0, [1.0, float("nan")]).outcome is Outcome.DOES_NOT_HOLD
+    assert judge("", 1.0, [1.0, float("nan")]).outcome is ClaimOutcome.DOES_NOT_HOLD
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
