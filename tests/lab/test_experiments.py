@@ -126,7 +126,7 @@ WRONG_PREDICTIONS = {
                 values(long_equation=times(20), short_equation=times(1.2))],
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
-    "ct/fig9": [],
+    "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
 }  # fmt: skip
 
 
