@@ -15,6 +15,8 @@ from torch import Tensor
 from gyroscope._checks import check_count
 
 Granularity = Literal["neuron", "group", "tensor", "none"]
+# The dimension, or the dimensions, whose indices count vectors.
+Axis = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -23,21 +25,29 @@ class Split:
 
     `neuron`: one vector per index of `axis`; `group`: `group_size` consecutive indices of `axis` make one vector (an
     attention head, a GroupNorm group); `tensor`: the whole is one vector; `none`: no vectors, it does not rotate.
+    Several axes count vectors together, the first one slowest: axis=(0, 1) of experts [experts, outputs, inputs] is one
+    vector per expert and output.
 
     >>> Split().norm(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
     tensor([5., 2.])
+    >>> Split(axis=(0, 1)).num_vectors((8, 64, 32))
+    512
     """
 
     granularity: Granularity = "neuron"
-    axis: int = 0
+    axis: Axis = 0
     group_size: int = 1
 
     def __post_init__(self) -> None:
         if self.granularity not in get_args(Granularity):
             options = ", ".join(map(repr, get_args(Granularity)))
             raise ValueError(f"granularity={self.granularity!r} is unknown: choose one of {options}")
-        if isinstance(self.axis, bool) or not isinstance(self.axis, int):
-            raise ValueError(f"axis={self.axis!r} must be an integer: the dimension that counts the vectors, often 0")
+        axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        if not axes or any(isinstance(axis, bool) or not isinstance(axis, int) for axis in axes):
+            raise ValueError(
+                f"axis={self.axis!r} must be an integer, or a tuple of them: the dimension that counts the vectors, "
+                "often 0; (0, 1) for experts"
+            )
         check_count("group_size", self.group_size, at_least=1)
 
     @classmethod
@@ -57,13 +67,14 @@ class Split:
         """
         if self.granularity in ("tensor", "none"):
             return int(self.granularity == "tensor")
-        size = shape[self._axis(len(shape))]
+        axes = self.axes(len(shape))
+        size = shape[axes[-1]]
         if size % self._grouped:
             raise ValueError(
-                f"group_size={self.group_size} does not divide dimension {self.axis} of a tensor of shape "
+                f"group_size={self.group_size} does not divide dimension {axes[-1]} of a tensor of shape "
                 f"{tuple(shape)}: choose a divisor of {size}"
             )
-        return size // self._grouped
+        return prod(shape[axis] for axis in axes) // self._grouped
 
     def fan_in(self, shape: Sequence[int]) -> int:
         """How many entries one vector of a tensor of this shape has.
@@ -126,7 +137,8 @@ class Split:
         ones = [1] * len(shape)
         if self.granularity == "tensor":
             return values.reshape(ones)
-        ones[self._axis(len(shape))] = shape[self._axis(len(shape))]
+        for axis in self.axes(len(shape)):
+            ones[axis] = shape[axis]
         grouped = self._grouped
         return (values.repeat_interleave(grouped) if grouped > 1 else values).reshape(ones)
 
@@ -134,11 +146,13 @@ class Split:
         """Views of plain tensors of one shape in which dimension 0 counts the vectors and the rest are entries.
 
         Entries keep one order over all tensors, and merge into one dimension where every tensor's strides allow it.
+        Several axes must lie in memory as one, as those of a contiguous tensor do that stand next to each other.
         """
-        if self.axis == 0 and all(x.is_contiguous() for x in tensors):
+        axes = self.axes(tensors[0].dim())
+        if axes == tuple(range(len(axes))) and all(x.is_contiguous() for x in tensors):
             vectors = self.num_vectors(tensors[0].shape)
             # Sizes in full: a shard without rows leaves nothing to infer one from.
-            size = tensors[0].numel() // vectors if vectors else prod(tensors[0].shape[1:])
+            size = tensors[0].numel() // vectors if vectors else prod(tensors[0].shape[len(axes) :])
             return [x.view(vectors, size) for x in tensors]
         views = [self._vectors_first(x) for x in tensors]
         # Entries in the order of memory: channels-last weights then merge into one dimension too.
@@ -152,31 +166,56 @@ class Split:
     def _vectors_first(self, x: Tensor) -> Tensor:
         if self.granularity == "tensor":
             return x.unsqueeze(0)
-        first = x.movedim(self._axis(x.dim()), 0)
-        return first.view(self.num_vectors(x.shape), self._grouped, *first.shape[1:])
+        axes = self.axes(x.dim())
+        first = x.movedim(axes, tuple(range(len(axes))))
+        sizes = (self.num_vectors(x.shape), self._grouped, *first.shape[len(axes) :])
+        try:
+            return first.view(sizes)
+        except RuntimeError:
+            raise ValueError(
+                f"dimensions {axes} of a tensor of shape {tuple(x.shape)} and strides {x.stride()} are not one in "
+                "memory: choose a single axis, or make the tensor contiguous"
+            ) from None
 
     @property
     def _grouped(self) -> int:
         return self.group_size if self.granularity == "group" else 1
 
-    def _axis(self, dims: int) -> int:
+    def axes(self, dims: int) -> tuple[int, ...]:
+        """The dimensions of a tensor that count its vectors, in ascending order; none where the whole is one vector."""
         if self.granularity == "none":
             raise ValueError("granularity='none' has no weight vectors: choose 'neuron', 'group' or 'tensor'")
-        if not -dims <= self.axis < dims:
+        if self.granularity == "tensor":
+            return ()
+        chosen = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        if not all(-dims <= axis < dims for axis in chosen):
             raise ValueError(
                 f"axis={self.axis} does not exist in a tensor of {dims} dimensions: choose 0 to {dims - 1}"
             )
-        return self.axis % dims
+        axes = sorted({axis % dims for axis in chosen})
+        if len(axes) < len(chosen):
+            raise ValueError(f"axis={self.axis} names a dimension of a tensor of {dims} dimensions twice")
+        return tuple(axes)
+
+    def vector_ids(self, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
+        """The number of the vector to which each index of the axes belongs: a tensor of the axes' sizes.
+
+        >>> Split("group", group_size=2).vector_ids((6, 3))
+        tensor([0, 0, 1, 1, 2, 2])
+        """
+        sizes = [shape[axis] for axis in self.axes(len(shape))]
+        return torch.arange(prod(sizes), device=device).view(sizes) // self._grouped
 
     def _reduce(self, x: Tensor) -> Tensor:
         if self.granularity == "tensor":
             return whole(x.sum().reshape(1))
         vectors = self.num_vectors(x.shape)
-        axis = self._axis(x.dim())
-        entries = [dim for dim in range(x.dim()) if dim != axis]
+        axes = self.axes(x.dim())
+        entries = [dim for dim in range(x.dim()) if dim not in axes]
         per_index = x.sum(entries) if entries else x
-        if self._grouped == 1:
+        if len(axes) == 1 and self._grouped == 1:
             return whole(per_index) if _is_partial(per_index) else per_index
+        # No DTensor has shards that end within a group, or within the indices of one of several axes.
         return whole(per_index).reshape(vectors, self._grouped).sum(1)
 
 

@@ -6,6 +6,7 @@ import torch
 from gyroscope.geometry import Split
 
 SPLITS = [Split(), Split(axis=1), Split("group", group_size=2), Split("group", 1, 3), Split("tensor"), Split(axis=-1)]
+TWO_AXES = [Split(axis=(0, 1)), Split("group", (0, 1), 3), Split(axis=(1, 0)), Split(axis=(-4, -3))]
 
 
 def brute_vectors(split, x):
@@ -14,7 +15,7 @@ def brute_vectors(split, x):
     if split.granularity == "tensor":
         return [x.flatten()]
     size = split.group_size if split.granularity == "group" else 1
-    x = x.movedim(split.axis, 0).contiguous()
+    x = x.flatten(0, 1) if isinstance(split.axis, tuple) else x.movedim(split.axis, 0).contiguous()
     return [x[i : i + size].flatten() for i in range(0, x.shape[0], size)]
 
 
@@ -27,7 +28,13 @@ def layouts(shape=(4, 6, 5, 3), dtype=torch.float64):
     yield "strided", torch.randn(8, 6, 5, 6, dtype=torch.float64).to(dtype)[::2, :, :, ::2]
 
 
-CASES = [pytest.param(s, x, id=f"{s}-{n}") for s in SPLITS for n, x in layouts()]
+CASES = [pytest.param(s, x, id=f"{s}-{n}") for s in SPLITS + TWO_AXES for n, x in layouts()]
+# Two axes are one in memory where the tensor is contiguous, and where only the entries are permuted.
+VIEWS = [
+    case
+    for case in CASES
+    if not isinstance(case.values[0].axis, tuple) or case.values[1].stride(0) == 6 * case.values[1].stride(1)
+]
 
 
 @pytest.mark.parametrize(("split", "x"), CASES)
@@ -60,7 +67,21 @@ def test_broadcast_gives_every_entry_the_value_of_its_vector(split, x):
         assert (vector == value).all()
 
 
-@pytest.mark.parametrize(("split", "x"), CASES)
+def test_two_axes_that_are_not_one_in_memory_have_no_rows():
+    x = torch.ones(4, 6, 5)
+    with pytest.raises(ValueError, match=r"dimensions \(0, 2\) .* are not one in memory: choose a single axis"):
+        Split(axis=(0, 2)).rows(x)
+    assert Split(axis=(0, 2)).norm(x).tolist() == [pytest.approx(6**0.5)] * 20
+
+
+@pytest.mark.parametrize("split", SPLITS + TWO_AXES)
+def test_ids_number_the_vectors_as_broadcast_does(split):
+    shape = (4, 6, 5, 3)
+    values = torch.arange(split.num_vectors(shape))
+    assert split.vector_ids(shape).flatten().tolist() == split.broadcast(values, shape).flatten().tolist()
+
+
+@pytest.mark.parametrize(("split", "x"), VIEWS)
 def test_rows_are_views_whose_first_dimension_counts_the_vectors(split, x):
     rows, ones = split.rows(x, torch.ones_like(x))
     assert rows.shape == ones.shape
@@ -101,6 +122,8 @@ def test_zero_vectors_have_no_angle_and_no_projection_and_never_nan():
     [
         ({"granularity": "row"}, "granularity='row' is unknown: choose one of 'neuron', 'group', 'tensor', 'none'"),
         ({"axis": 0.5}, "axis=0.5 must be an integer"),
+        ({"axis": [0, 1]}, "axis=[0, 1] must be an integer, or a tuple of them"),
+        ({"axis": ()}, "axis=() must be an integer, or a tuple of them"),
         ({"group_size": 0}, "group_size=0 must be a whole number, 1 or above"),
     ],
 )
@@ -115,6 +138,10 @@ def test_a_split_that_does_not_fit_the_tensor_says_what_would():
         Split("group", group_size=3).num_vectors((4, 2))
     with pytest.raises(ValueError, match="choose 0 to 1"):
         Split(axis=2).num_vectors((4, 2))
+    with pytest.raises(ValueError, match=r"axis=\(0, -2\) names a dimension of a tensor of 2 dimensions twice"):
+        Split(axis=(0, -2)).num_vectors((4, 2))
+    with pytest.raises(ValueError, match="group_size=4 does not divide dimension 1 .* choose a divisor of 6"):
+        Split("group", (0, 1), 4).num_vectors((2, 6, 3))
     with pytest.raises(ValueError, match="granularity='none' has no weight vectors"):
         Split("none").norm(torch.ones(2, 2))
 

@@ -193,21 +193,22 @@ def _held_ids(p: Tensor, split: Split) -> Int64:
         return np.empty(0, dtype=np.int64)
     if split.granularity == "tensor":
         return np.zeros(1, dtype=np.int64)
-    axis = split.axis % p.dim()
-    cut = [Shard(0) if placement.is_shard(axis) else Replicate() for placement in sharded.placements]
-    # DTensor computes which indices of the axis are local, also for uneven and nested shards.
-    every = DTensor.from_local(
-        torch.arange(p.shape[axis], device=p.device), mesh, [Replicate()] * mesh.ndim, run_check=False
-    )
-    indices = cast(Int64, every.redistribute(mesh, cut).to_local().cpu().numpy())
-    if _cuts_groups(p, split):
-        return indices // split.group_size
-    return indices[: split.num_vectors(p.shape)]
+    axes = split.axes(p.dim())
+    dims = [placement.dim if placement.is_shard() else None for placement in sharded.placements]
+    if split.granularity == "group" and not _cuts_groups(p, split):
+        return np.arange(split.num_vectors(p.shape))
+    cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]
+    # DTensor computes which indices of the axes are local, also for uneven and nested shards.
+    ids = split.vector_ids(p.shape, p.device)
+    every = DTensor.from_local(ids, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return cast(Int64, every.redistribute(mesh, cut).to_local().flatten().cpu().numpy())
 
 
 def _cuts_groups(p: Tensor, split: Split) -> bool:
-    axis = split.axis % p.dim()
-    return split.granularity == "group" and any(part.is_shard(axis) for part in cast(Any, p).placements)
+    axes = split.axes(p.dim())
+    return split.granularity == "group" and any(
+        part.is_shard(axis) for part in cast(Any, p).placements for axis in axes
+    )
 
 
 def _largest_shard(p: Tensor) -> list[int]:

@@ -115,7 +115,8 @@ class Recorder:
                 name=layer.name,
                 shape=tuple(layer.parameter.shape),
                 granularity=layer.split.granularity,
-                axis=layer.split.axis,
+                # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
+                axis=(layer.split.axes(layer.parameter.dim()) or (0,))[-1],
                 group_size=layer.split.group_size,
                 vectors=layer.vectors,
                 fan_in=layer.fan_in,

@@ -216,4 +216,5 @@ def _vectors(group: Mapping[str, Any], parameter: nn.Parameter) -> str:
     size = split.fan_in(parameter.shape)
     if split.granularity == "tensor":
         return f"one tensor of {size}"
-    return f"{split.num_vectors(parameter.shape)} × {split.granularity} of {size}, dim {split.axis}"
+    dims = ", ".join(map(str, split.axes(parameter.dim())))
+    return f"{split.num_vectors(parameter.shape)} × {split.granularity} of {size}, dim {dims}"

@@ -14,12 +14,14 @@ from gyroscope.geometry import Split
 NO_VECTORS = Split("none")
 ROWS = Split("neuron", 0)
 COLUMNS = Split("neuron", 1)
+# One vector per expert and neuron of [experts, outputs, inputs].
+EXPERTS = Split("neuron", (0, 1))
 
 # By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
 NORM_OR_EMBEDDING = re.compile(r"Norm(\dd)?$|Embed(ding)?s?(Bag)?$")
 # `bias` as a word of its own: an "unbiased_proj" is a weight.
-BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
-SHORT_BIAS = re.compile(r"^b(\d|_|$)")
+BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
+SHORT_BIAS = re.compile(r"(^|_)b\d*(_|$)")
 # Submodules that torch.compile, FSDP and activation checkpointing put between a layer and its parent.
 WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -104,12 +106,13 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
 def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
     """How a layer's tensor splits into the weight vectors of its neurons; `none` for what is not a weight.
 
-    Tensors of two or more dimensions split along dim 0, in layers of unknown type too; experts [experts, outputs,
-    inputs] are thus one vector each. The exceptions:
+    Tensors of two or more dimensions split along dim 0, in layers of unknown type too. The exceptions:
 
     - norm layers, embeddings and biases (`is_bias`) are no weights;
     - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1;
     - of several tensors behind a parametrization only one of the weight's own shape is a weight;
+    - three dimensions in a layer of unknown type that is no convolution are experts [experts, outputs, inputs], with
+      one vector per expert and output;
     - in a layer of unknown type a leading dimension of 1 is there to broadcast, as in a ViT's class token;
     - one value per vector is a gain, with no direction to turn.
 
@@ -126,19 +129,23 @@ def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
         return NO_VECTORS
     if is_bias(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
         return NO_VECTORS
-    # A Linear(n, 1) has such a weight as well, but there the leading dimension is known to count neurons.
-    if not _is_linear_map(module) and parameter.shape[:1] == (1,):
-        return NO_VECTORS
     if isinstance(module, TRANSPOSED):
         return _transposed(module)
-    return COLUMNS if "Conv1D" in names and hasattr(module, "nf") else ROWS
+    if _is_linear_map(module):
+        return COLUMNS if "Conv1D" in names and hasattr(module, "nf") else ROWS
+    # A Linear(n, 1) has such a weight as well, but there the leading dimension is known to count neurons.
+    if parameter.shape[:1] == (1,):
+        return NO_VECTORS
+    is_convolution = any("conv" in name.lower() for name in names)
+    return _experts(module, tensor, parameter) if parameter.dim() == 3 and not is_convolution else ROWS
 
 
 def is_bias(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
     """Whether a layer's tensor is a bias by its name, whatever its shape: experts have one of [experts, outputs].
 
-    The name has `bias` as a word of its own: `bias`, `bias_k`, `down_proj_bias`. `b`, `b1` or `b_up` is a bias where
-    the same layer has a tensor of one dimension more with as many experts and, in another dimension, as many outputs.
+    The name has `bias` as a word of its own: `bias`, `bias_k`, `down_proj_bias`. `b`, `b1`, `b_up` or `up_b` is a bias
+    where the same layer has a tensor of one dimension more with as many experts and, in another dimension, as many
+    outputs.
 
     >>> is_bias(nn.Module(), "down_proj_bias", torch.ones(4, 8))
     True
@@ -153,6 +160,18 @@ def is_bias(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
         weight.dim() == parameter.dim() + 1 and weight.shape[0] == experts and outputs in weight.shape[1:]
         for weight in module.parameters(recurse=False)
     )
+
+
+def _experts(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
+    """Of [experts, outputs, inputs] each expert's neurons; of [experts, inputs, outputs] each expert as one vector.
+
+    Columns of every expert are no rows of any view of the memory. An expert as a whole is as invariant to its scale as
+    they are. What the outputs are is said by the bias beside the weight, as in GPT-OSS, or by `is_transposed`, which
+    Hugging Face sets.
+    """
+    bias = getattr(module, f"{tensor}_bias", None)
+    outputs_last = isinstance(bias, Tensor) and bias.shape[-1] == parameter.shape[2] != parameter.shape[1]
+    return ROWS if outputs_last or getattr(module, "is_transposed", False) is True else EXPERTS
 
 
 def _transposed(module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> Split:

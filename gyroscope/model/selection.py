@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gyroscope import theory
-from gyroscope.geometry import Granularity, Split
+from gyroscope.geometry import Axis, Granularity, Split
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
 
 WHOLE_MATRIX = Split("tensor")
@@ -22,7 +22,7 @@ class Invariance:
     """What the loss does not notice about a parameter: the scale, and if `centred` the mean, of these vectors."""
 
     granularity: Granularity
-    axis: int = 0
+    axis: Axis = 0
     group_size: int = 1
     centred: bool = False
     evidence: str = ""

@@ -15,10 +15,11 @@ from gyroscope.measure.layers import tracked
 from gyroscope.model.parameters import model_parameters, parameter_names
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
-from tests.model.zoo import Conv1D, Experts, tied, untied
+from tests.model.zoo import Conv1D, Experts, TransposedExperts, tied, untied
 
 ROWS = Split("neuron", 0)
 COLUMNS = Split("neuron", 1)
+EXPERTS = Split("neuron", (0, 1))
 MATRIX = Split("tensor")
 
 
@@ -50,6 +51,12 @@ def data_parallel():
 
 def sharded():
     model = nn.Sequential(nn.Embedding(5, 4), nn.ConvTranspose1d(4, 3, 2), nn.LayerNorm(3), nn.Linear(3, 2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+def sharded_experts():
+    model = Experts()
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     return model
 
@@ -86,7 +93,9 @@ ZOO = {
         {"0.weight": ROWS},
     ),
     "LSTM": (lambda: nn.LSTM(4, 3), {"weight_ih_l0": ROWS, "weight_hh_l0": ROWS}),
-    "experts": (Experts, {"up_proj": ROWS, "w2": ROWS, "router": ROWS}),
+    "experts": (Experts, {"up_proj": EXPERTS, "w2": EXPERTS, "router": ROWS}),
+    "experts, transposed": (TransposedExperts, {"gate_up_proj": ROWS, "down_proj": ROWS}),
+    "experts, FSDP2": (sharded_experts, {"up_proj": EXPERTS, "w2": EXPERTS, "router": ROWS}),
     "positions": (Positions, {"matrix": ROWS}),
     "frozen": (half_frozen, {"1.weight": ROWS}),
     "weight norm": (
@@ -382,7 +391,14 @@ def test_frozen_weights_are_selected_on_request_and_complex_ones_never():
 
 @pytest.mark.parametrize(
     ("name", "shape", "turns"),
-    [("up_proj_bias", (3, 6), False), ("b2", (3, 4), False), ("router", (3, 4), True), ("b_gate", (3, 5), True)],
+    [
+        ("up_proj_bias", (3, 6), False),
+        ("bias1", (3, 6), False),
+        ("b2", (3, 4), False),
+        ("up_b", (3, 6), False),
+        ("router", (3, 4), True),
+        ("b_gate", (3, 5), True),
+    ],
 )
 def test_biases_of_experts_are_told_by_name_and_by_the_weight_beside_them(name, shape, turns):
     model = Experts()

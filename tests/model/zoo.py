@@ -29,6 +29,17 @@ class Experts(nn.Module):
         self.router = nn.Parameter(torch.randn(3, 4))
 
 
+class TransposedExperts(nn.Module):
+    """Weights [experts, in, out], as in GPT-OSS: one has a bias that says so, both a flag."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_transposed = True
+        self.gate_up_proj = nn.Parameter(torch.randn(3, 4, 6))
+        self.gate_up_proj_bias = nn.Parameter(torch.randn(3, 6))
+        self.down_proj = nn.Parameter(torch.randn(3, 6, 4))
+
+
 def untied():
     """An embedding, a layer and a head of its own."""
     return nn.ModuleDict({"wte": nn.Embedding(7, 4), "mix": nn.Linear(4, 4), "head": nn.Linear(4, 7, bias=False)})

@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from gyroscope import optim
@@ -35,12 +36,29 @@ SPLITS = {
     "columns": {"granularity": "neuron", "axis": 1},
     "group": {"granularity": "group", "group_size": 3},
     "tensor": {"granularity": "tensor"},
+    "experts": {"granularity": "neuron", "axis": (0, 1)},
+    "experts, cut by outputs": {"granularity": "neuron", "axis": (0, 1)},
 }
 
 
-def network() -> nn.Module:
+class Experts(nn.Module):
+    """Weights [experts, outputs, inputs]: over two processes 2 + 1 experts, and 1 + 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(3, 6, 4))
+        self.down = nn.Parameter(torch.randn(1, 4, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.einsum("bi,eoi->beo", x, self.up).tanh().sum(1)
+        return torch.einsum("bo,edo->bd", hidden, self.down)
+
+
+def network(split: str) -> nn.Module:
     """6 rows (even), 9 rows (uneven), 1 row (an empty shard); biases and a gain that do not rotate."""
     torch.manual_seed(0)
+    if split.startswith("experts"):
+        return Experts().double()
     return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 1)).double()
 
 
@@ -65,8 +83,9 @@ def worker(rank: int, port: int, folder: str) -> None:
     mesh = init_device_mesh("cpu", (WORLD,))
     for name in OPTIMIZERS:
         for split in SPLITS:
-            model = network()
-            fully_shard(model, mesh=mesh)
+            model = network(split)
+            place = (lambda _: Shard(1)) if split == "experts, cut by outputs" else None
+            fully_shard(model, mesh=mesh, shard_placement_fn=place)
             communication = trained(model, name, split)
             shards: list[Any] = list(model.parameters())
             weights = [p.full_tensor().detach().clone() for p in shards]
@@ -88,7 +107,7 @@ def sharded(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_processes_train_as_one_does(name, split, sharded):
-    model = network()
+    model = network(split)
     trained(model, name, split)
     weights, communications = torch.load(sharded / f"{name} {split}.pt")
     for alone, together in zip(model.parameters(), weights, strict=True):

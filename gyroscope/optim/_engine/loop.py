@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from gyroscope.geometry import Split, at_least_float32
+from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory
 from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
@@ -100,7 +100,7 @@ def vectors_for(p: Tensor, group: Group) -> Vectors:
 # The same for every step of a tensor, and asked for at each: a dozen calls into geometry are saved.
 @cache
 def _vectors(
-    granularity: Any, axis: int, group_size: int, shape: torch.Size, dtype: torch.dtype, device: torch.device
+    granularity: Any, axis: Axis, group_size: int, shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> Vectors:
     split = Split(granularity, axis, group_size)
     rotates = split.rotates(shape)
@@ -178,6 +178,8 @@ class Preparation:
                 state.update(changed)
                 self._add_programs(step, merged(split.rows(*alike)), rows, is_noisy=noise is not None)
                 return
+        if isinstance(split.axis, tuple):  # they must be one in memory, and a gradient may come in any layout
+            tensors[1] = laid_out_like(tensors[1], w)
         views = split.rows(*tensors)
         noise = None if noise is None else views.pop()
         # What vectors must share to be decided together: numbers, number of rows (imbalanced or not), dtype and device.

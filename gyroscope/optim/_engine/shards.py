@@ -46,32 +46,32 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
 
 def across_processes(p: Tensor, split: Split) -> Across | None:
     """What vectors that no single process holds need; None for a plain tensor, and where each has whole vectors."""
-    axis = None if split.granularity == "tensor" else split.axis % p.dim()
+    axes = split.axes(p.dim())
     dims = [placement.dim if placement.is_shard() else None for placement in getattr(p, "placements", ())]
-    grouped = split.granularity == "group" and axis in dims
+    # A shard may begin and end within a group, or within the indices of one of several axes.
+    numbered = (split.granularity == "group" or len(axes) > 1) and any(dim in axes for dim in dims)
     # Cut along the axis that counts vectors, or not at all: every process has whole vectors.
-    if not grouped and all(dim in (None, axis) for dim in dims):
+    if not numbered and all(dim is None or dim in axes for dim in dims):
         return None
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     mesh = cast(DTensor, p).device_mesh
-    parts = [Replicate() if dim is None else Shard(1) if dim == axis and not grouped else Partial() for dim in dims]
+    parts = [Replicate() if dim is None else Shard(1) if dim in axes and not numbered else Partial() for dim in dims]
     whole = [Replicate() if part.is_partial() else part for part in parts]
 
     def reduced(values: Tensor) -> Tensor:
         return DTensor.from_local(values, mesh, parts, run_check=False).redistribute(mesh, whole).to_local()
 
-    if not grouped:
+    if not numbered:
         return Across(split, reduced, slice(None))
-    # A shard may begin and end within a group: each index of the axis is a piece that knows its group.
-    groups = torch.arange(p.shape[split.axis], device=p.device) // split.group_size
-    cut = [Shard(0) if dim == axis else Replicate() for dim in dims]
-    mine = (
-        DTensor.from_local(groups, mesh, [Replicate()] * len(dims), run_check=False).redistribute(mesh, cut).to_local()
-    )
-    num_groups = split.num_vectors(p.shape)
+    # Each index of the axes is a piece that knows its vector.
+    ids = split.vector_ids(p.shape, p.device)
+    cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]
+    everywhere = DTensor.from_local(ids, mesh, [Replicate()] * len(dims), run_check=False)
+    mine = everywhere.redistribute(mesh, cut).to_local().flatten()
+    num_vectors = split.num_vectors(p.shape)
     return Across(
         Split("neuron", split.axis),
-        lambda values: reduced(values.new_zeros(*values.shape[:-1], num_groups).index_add_(-1, mine, values)),
+        lambda values: reduced(values.new_zeros(*values.shape[:-1], num_vectors).index_add_(-1, mine, values)),
         mine,
     )
