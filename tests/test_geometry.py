@@ -140,7 +140,7 @@ def test_a_split_that_does_not_fit_the_tensor_says_what_would():
         Split(axis=2).num_vectors((4, 2))
     with pytest.raises(ValueError, match=r"axis=\(0, -2\) names a dimension of a tensor of 2 dimensions twice"):
         Split(axis=(0, -2)).num_vectors((4, 2))
-    with pytest.raises(ValueError, match="group_size=4 does not divide dimension 1 .* choose a divisor of 6"):
+    with pytest.raises(ValueError, match=r"group_size=4 does not divide dimension 1 .* choose a divisor of 6"):
         Split("group", (0, 1), 4).num_vectors((2, 6, 3))
     with pytest.raises(ValueError, match="granularity='none' has no weight vectors"):
         Split("none").norm(torch.ones(2, 2))

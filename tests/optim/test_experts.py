@@ -1,4 +1,4 @@
-"""Experts [experts, outputs, inputs]: with axis=(0, 1) every optimizer treats them as the matrix of all their neurons."""
+"""Experts [experts, outputs, inputs]: with axis=(0, 1) an optimizer treats them as the matrix of all their neurons."""
 
 import pytest
 import torch
