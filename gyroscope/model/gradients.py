@@ -19,6 +19,10 @@ Loss = Callable[[nn.Module], Tensor]
 Gradients = dict[nn.Parameter, Tensor]
 
 
+class NonFiniteLossError(ValueError):
+    """A loss that is infinite or not a number."""
+
+
 def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) -> Gradients:
     """The gradient, on one batch, of each of these parameters that the loss depends on; `.grad` is not written."""
     with torch.enable_grad():
@@ -28,7 +32,7 @@ def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) 
         # Not backward(): .grad may hold what a training loop is accumulating.
         grads = torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
     if not torch.isfinite(value):
-        raise ValueError(f"loss(model) gave {value.item()}: pass a model whose loss is finite")
+        raise NonFiniteLossError(f"loss(model) gave {value.item()}: pass a model whose loss is finite")
     return {p: grad for p, grad in zip(parameters, grads, strict=True) if grad is not None}
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -71,7 +72,8 @@ def param_groups(
         overrides: regular expression, searched for in names, to a granularity, to a dict of options of the group, or to
             None, neither rotation nor decay. A later one wins over an earlier one. What rotates on request decays.
         probe: the result of `gyro.probe`. It replaces the granularity that a layer's type suggests: a weight that it
-            found not scale-invariant does not rotate, but decays.
+            found not scale-invariant does not rotate, but decays. Where it could not say, the type of layer decides,
+            with one warning.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     >>> groups = param_groups(model, weight_decay=0.1, overrides={"2.weight": "tensor"})
@@ -87,10 +89,9 @@ def param_groups(
             f"granularity={granularity!r} must be 'neuron', 'tensor' or 'none'; give groups of neurons their size: "
             "overrides={'qk': {'granularity': 'group', 'group_size': 64}}"
         )
-    probe = probe or {}
     parameters = model_parameters(model)
     patterns = _compiled(overrides or {}, parameters)
-    _check_probe(probe, parameters)
+    probe = _decided(probe or {}, parameters)
     # In order of precedence, lowest first: type of layer, probe, overrides.
     choices = []
     for known, decision in zip(parameters, decide(model, probe=probe), strict=True):
@@ -197,9 +198,21 @@ def _compiled(overrides: Mapping[str, Override], parameters: list[ModelParameter
     return compiled
 
 
-def _check_probe(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) -> None:
+def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) -> dict[str, Invariance]:
+    """What the probe could say, with a warning about weights of which it could not."""
     for name in probe.keys() - {known.name for known in parameters}:
         raise ValueError(f"the probe knows {name!r}, the model does not: probe this model; {_near(name, parameters)}")
+    undecided = {name for name, invariance in probe.items() if invariance.undecided}
+    weights = [known.name for known in parameters if known.name in undecided and known.split.granularity != "none"]
+    if weights:
+        shown = ", ".join(weights[:5]) + (", …" if len(weights) > 5 else "")
+        warnings.warn(
+            f"the probe could not say of {len(weights)} weights whether they are scale-invariant ({shown}: "
+            f"{probe[weights[0]].evidence}): they rotate as the type of their layer suggests; overrides={{name: None}} "
+            "leaves them out",
+            stacklevel=3,
+        )
+    return {name: invariance for name, invariance in probe.items() if name not in undecided}
 
 
 def _near(text: str, parameters: list[ModelParameter]) -> str:

@@ -56,6 +56,11 @@ class ModelParameter:
         return splits.pop() if len(splits) == 1 else NO_VECTORS
 
     @property
+    def is_bias(self) -> bool:
+        """Whether it is a bias in some place."""
+        return any(is_bias(place.module, place.tensor, self.parameter) for place in self.places)
+
+    @property
     def origin(self) -> str:
         """What the parameter is, in words: `weight of Linear, tied to head.weight`."""
         first, *others = self.places

@@ -1,7 +1,10 @@
 """Which parameters are scale-invariant, and at which granularity: found by trying, not by the names of layers."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -10,8 +13,16 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from gyroscope._checks import check_count
-from gyroscope.geometry import Split
-from gyroscope.model.gradients import Gradients, Loss, gradients, preserved, random_state, restore_random_state
+from gyroscope.model.gradients import (
+    Gradients,
+    Loss,
+    NonFiniteLossError,
+    gradients,
+    preserved,
+    random_state,
+    restore_random_state,
+)
+from gyroscope.model.orthogonality import cosines_by_split, ignores_mean
 from gyroscope.model.parameters import ModelParameter, model_parameters
 from gyroscope.model.selection import Invariance
 
@@ -19,6 +30,11 @@ Batches = list[Gradients]
 # Columns of the printed table.
 WIDTH = 140
 
+# Standard deviation of what is added to gains, biases and scalars. Gains that start at 0 let no gradient through, and
+# biases that start at 0 hide that they are scaled with their weight; 0.3 shows both beside activations of about 1.
+NOISE = 0.3
+# Root mean square of a matrix below which it counts as not yet initialised, like the zeros of an output layer.
+TINY = 1e-4
 # |cos∠(w, g)| in some split below which a weight may be scale-invariant: a normalisation's eps can show so much.
 SUSPECT = 0.1
 # Factor by which suspects, with their biases, are enlarged for the proof. An invariant weight's function stays as it
@@ -27,8 +43,13 @@ ENLARGED = 16.0
 # |cos∠(w, g)| of an enlarged weight below which it is scale-invariant: rounding gives 1e-5, a random vector of a
 # thousand entries 3e-2.
 COSINE = 1e-3
-# Relative change of the loss that an invariant weight, enlarged, may show when its vectors are scaled by ½ to 2.
-LOSS_CHANGE = 1e-3
+# Relative change of the loss that all invariant weights, enlarged and rescaled together, may show.
+LOSS_CHANGE = 1e-4
+# Change of the loss by a new scale, in units of the change by a new direction, that an invariant weight may show.
+SCALE_TO_TURN = 1e-2
+# Relative change of the loss that rounding in float32 makes.
+ROUNDING = 1e-6
+UNREACHED = Invariance("none", evidence="no gradient reaches it", undecided=True)
 
 
 @final
@@ -44,7 +65,8 @@ class Probe(dict[str, Invariance]):
             if invariance.granularity != "none":
                 centred = "yes" if invariance.centred else "no"
                 where = [str(invariance.axis), str(invariance.group_size), centred]
-            table.add_row(name, invariance.granularity, *where, invariance.evidence)
+            granularity = "cannot say" if invariance.undecided else invariance.granularity
+            table.add_row(name, granularity, *where, invariance.evidence)
         text = io.StringIO()
         Console(file=text, width=WIDTH).print(table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
@@ -57,6 +79,10 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     finest split for which that holds is confirmed by rescaling. `loss(model)` gives a scalar on a fresh batch at each
     call. Model, buffers, gradients and random states are left as they were.
 
+    A fresh model is a special point: gains of 0 stop gradients, biases of 0 look as if they were not there. So noise is
+    first added to gains and biases, and takes the place of matrices of zeros. Where no gradient arrives even so, the
+    answer is `undecided`, which is not "not invariant".
+
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2))
     >>> found = probe(model, lambda model: model(torch.randn(64, 8)).square().sum(1).mean())
@@ -64,27 +90,12 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     {'0.weight': 'neuron', '2.weight': 'none'}
     """
     check_count("batches", batches, at_least=1, meaning="how many fresh batches to try")
-    known = model_parameters(model)
-    weights = [each for each in known if each.parameter.requires_grad and each.parameter.dim() >= 2]
-    trained = [each.parameter for each in known if each.parameter.requires_grad]
+    trained = [known for known in model_parameters(model) if known.parameter.requires_grad]
+    weights = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
     with preserved(model):
-        biases = _biases(weights, known)
-        with torch.no_grad():
-            # Near 0, where most start, a bias hides that it stands before a normalisation.
-            for bias in biases.values():
-                bias.parameter.add_(torch.randn_like(bias.parameter), alpha=0.3)
-        grads = [gradients(model, loss, trained) for _ in range(batches)]
-        suspects = [weight for weight in weights if _is_suspect(weight.parameter, grads)]
-        reasons = {weight.name: _why_not(weight, grads, biases.get(weight.name)) for weight in weights}
-        with torch.no_grad():
-            # The bias is part of what a normalisation rescales: enlarged alone, a weight would look sensitive.
-            for each in suspects + [biases[weight.name] for weight in suspects if weight.name in biases]:
-                each.parameter.mul_(ENLARGED)
-        enlarged = [gradients(model, loss, trained) for _ in range(batches)] if suspects else []
-        finest = {weight.name: _finest(weight.parameter, enlarged) for weight in suspects}
-        candidates = {name: invariance for name, invariance in finest.items() if invariance is not None}
-        proven = _confirmed(model, loss, [weight for weight in suspects if weight.name in candidates], candidates)
-    return Probe({name: proven.get(name, Invariance("none", evidence=reason)) for name, reason in reasons.items()})
+        _leave_special_point_(trained)
+        trial = _Trial(model, loss, batches, _biases(weights, trained))
+        return Probe(trial.answers(weights))
 
 
 def _biases(weights: Sequence[ModelParameter], known: Sequence[ModelParameter]) -> dict[str, ModelParameter]:
@@ -94,111 +105,187 @@ def _biases(weights: Sequence[ModelParameter], known: Sequence[ModelParameter]) 
     return {name: by_name[f"{layer}.bias"] for name, layer in layers.items() if f"{layer}.bias" in by_name}
 
 
-def _is_suspect(w: nn.Parameter, batches: Batches) -> bool:
-    grads = [batch[w] for batch in batches if w in batch]
-    if not bool(w.any()) or not any(bool(grad.any()) for grad in grads):
-        return False
-    values = w.detach()
-    return any(
-        max(_largest_cosine(split, values, grad) for grad in grads) < SUSPECT for split in _candidates(values.shape)
-    )
+@torch.no_grad()
+def _leave_special_point_(trained: Sequence[ModelParameter]) -> None:
+    """Add noise to what may be 0 or 1 by design: gains, biases, scalars and matrices that are not yet initialised."""
+    state = random_state()
+    torch.manual_seed(0)
+    for each in trained:
+        p = each.parameter
+        if p.dim() < 2 or each.is_bias:
+            p.add_(torch.randn_like(p), alpha=NOISE)
+        elif p.square().mean().sqrt() < TINY:
+            p.add_(torch.randn_like(p), alpha=(p.shape[0] / p.numel()) ** 0.5)
+    # The batches are those that would have come without it.
+    restore_random_state(state)
 
 
-def _finest(w: nn.Parameter, batches: Batches) -> Invariance | None:
+@final
+@dataclass(frozen=True)
+class _Trial:
+    """What is tried of a model, on fresh batches of a loss; `biases` stand beside weights, by the weight's name."""
+
+    model: nn.Module
+    loss: Loss
+    batches: int
+    biases: Mapping[str, ModelParameter]
+
+    def answers(self, weights: Sequence[ModelParameter]) -> dict[str, Invariance]:
+        """An answer for each weight, by name."""
+        grads = self._gradients(weights)
+        suspects = [weight for weight in weights if self._is_suspect(weight, grads)]
+        enlarged = self._gradients_enlarged(suspects)
+        candidates = {weight.name: _finest(weight, enlarged) for weight in suspects}
+        proven = self._confirmed(suspects, {name: found for name, found in candidates.items() if found is not None})
+        answers = {}
+        for weight in weights:
+            if not _arrives(weight, grads):
+                answers[weight.name] = UNREACHED
+            elif weight in suspects and not _arrives(weight, enlarged):
+                # Enlarged together, layers without a normalisation may have saturated or overflown.
+                answers[weight.name] = self._alone(weight)
+            else:
+                answers[weight.name] = proven.get(weight.name) or self._not_invariant(weight, enlarged)
+        return answers
+
+    def _gradients(self, weights: Sequence[ModelParameter]) -> Batches:
+        """Gradients of weights and of their biases on each batch."""
+        parameters = [each.parameter for each in self._with_biases(weights)]
+        return [gradients(self.model, self.loss, parameters) for _ in range(self.batches)] if parameters else []
+
+    def _gradients_enlarged(self, weights: Sequence[ModelParameter]) -> Batches:
+        """The same with the weights enlarged; none where the loss overflows."""
+        with self._enlarged(weights):
+            try:
+                return self._gradients(weights)
+            except NonFiniteLossError:
+                return []
+
+    def _with_biases(self, weights: Iterable[ModelParameter]) -> list[ModelParameter]:
+        return [each for weight in weights for each in (weight, self.biases.get(weight.name)) if each is not None]
+
+    def _is_suspect(self, weight: ModelParameter, batches: Batches) -> bool:
+        splits = cosines_by_split(weight.split, weight.parameter.detach(), _of(weight, batches))
+        return any(cosine < SUSPECT for _, cosine in splits) or self._cosine_with_bias(weight, batches) < SUSPECT
+
+    def _cosine_with_bias(self, weight: ModelParameter, batches: Batches) -> float:
+        """The largest |cos∠(w, g)| of a weight and its bias as one vector; 1 where there is none."""
+        bias = self.biases.get(weight.name)
+        if bias is None or not all(weight.parameter in batch and bias.parameter in batch for batch in batches):
+            return 1.0
+        pair = torch.cat([weight.parameter.detach().flatten(), bias.parameter.detach().flatten()])
+        grads = [torch.cat([batch[weight.parameter].flatten(), batch[bias.parameter].flatten()]) for batch in batches]
+        return max((abs(float(torch.cosine_similarity(pair, grad, dim=0))) for grad in grads), default=1.0)
+
+    @contextmanager
+    def _enlarged(self, weights: Iterable[ModelParameter]) -> Iterator[None]:
+        """Weights with their biases ENLARGED times as large; as they were afterwards."""
+        # The bias is part of what a normalisation rescales: enlarged alone, a weight would look sensitive.
+        parameters = [each.parameter for each in self._with_biases(weights)]
+        with torch.no_grad():
+            for p in parameters:
+                p.mul_(ENLARGED)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for p in parameters:
+                    p.div_(ENLARGED)
+
+    def _confirmed(
+        self, suspects: Sequence[ModelParameter], candidates: Mapping[str, Invariance]
+    ) -> Mapping[str, Invariance]:
+        """What survives rescaling: all at once if the loss stays, else one by one."""
+        weights = [weight for weight in suspects if weight.name in candidates]
+
+        def change_() -> None:
+            for weight in weights:
+                _rescale_(weight.parameter, candidates[weight.name], ENLARGED)
+                if weight.name in self.biases:
+                    self.biases[weight.name].parameter.mul_(ENLARGED)
+
+        if not weights or self._effects(change_)[0] < LOSS_CHANGE:
+            return candidates
+        return {weight.name: self._alone(weight) for weight in weights}
+
+    def _alone(self, weight: ModelParameter) -> Invariance:
+        """The answer for one weight, enlarged alone."""
+        enlarged = self._gradients_enlarged([weight])
+        if not _arrives(weight, enlarged):
+            return UNREACHED
+        invariance = _finest(weight, enlarged)
+        if invariance is not None and self._is_unmoved(weight, partial(_rescale_, weight.parameter, invariance)):
+            return invariance
+        return self._not_invariant(weight, enlarged)
+
+    def _not_invariant(self, weight: ModelParameter, enlarged: Batches) -> Invariance:
+        """Why a weight is not invariant: most often a bias before the normalisation."""
+        reason = "the loss depends on its scale, however it is split"
+        if self._cosine_with_bias(weight, enlarged) < COSINE:
+            both = self._with_biases([weight])
+            if self._is_unmoved(weight, partial(torch._foreach_mul_, [each.parameter for each in both], 2.0)):
+                reason = f"only together with {both[1].name}: a bias before the normalisation; bias=False would do"
+        return Invariance("none", evidence=reason)
+
+    def _is_unmoved(self, weight: ModelParameter, rescale_: Callable[[], object]) -> bool:
+        """Whether the loss ignores a new scale of the enlarged weight, compared with what a new direction does."""
+        with self._enlarged([weight]):
+            scaled, turned = self._effects(rescale_, partial(_turn_, weight.parameter))
+        return scaled <= SCALE_TO_TURN * turned + ROUNDING
+
+    @torch.no_grad()
+    def _effects(self, *changes: Callable[[], object]) -> list[float]:
+        """Relative change of the loss on one batch by each of these changes of the model.
+
+        The batch is the same where drawing it again from the same random state gives it again; where it comes from an
+        iterator, the spread over batches is what a change must exceed.
+        """
+        state = random_state()
+        before = float(self.loss(self.model))
+        # The same draws again: what differs now is not due to a change.
+        restore_random_state(state)
+        spread = abs(float(self.loss(self.model)) - before)
+        effects = []
+        for change_ in changes:
+            with preserved(self.model):
+                change_()
+                restore_random_state(state)
+                after = float(self.loss(self.model))
+            effects.append(max(abs(after - before) - 3 * spread, 0.0) / max(abs(before), 1e-12))
+        return effects
+
+
+def _of(weight: ModelParameter, batches: Batches) -> list[Tensor]:
+    return [batch[weight.parameter] for batch in batches if weight.parameter in batch]
+
+
+def _arrives(weight: ModelParameter, batches: Batches) -> bool:
+    return any(bool(grad.any()) for grad in _of(weight, batches))
+
+
+def _finest(weight: ModelParameter, batches: Batches) -> Invariance | None:
     """The finest split whose vectors are orthogonal to their gradients on every batch."""
-    values = w.detach()
-    grads = [batch[w] for batch in batches if w in batch]
-    for split in _candidates(values.shape):
-        cosine = max(_largest_cosine(split, values, grad) for grad in grads)
+    w = weight.parameter.detach()
+    grads = _of(weight, batches)
+    for split, cosine in cosines_by_split(weight.split, w, grads):
         if cosine < COSINE:
-            centred = split.granularity == "neuron" and all(_ignores_mean(split, grad) for grad in grads)
+            centred = split.granularity == "neuron" and all(ignores_mean(split, grad, COSINE) for grad in grads)
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
             return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
     return None
 
 
-def _candidates(shape: torch.Size) -> Iterator[Split]:
-    """Finest first: neurons along the first two dimensions, groups of them from small to large, the whole tensor."""
-    axes = [axis for axis in (0, 1) if Split("neuron", axis).fan_in(shape) > 1]
-    yield from (Split("neuron", axis) for axis in axes if shape[axis] > 1)
-    for axis in axes:
-        size = shape[axis]
-        yield from (Split("group", axis, part) for part in range(2, size // 2 + 1) if size % part == 0)
-    yield Split("tensor")
-
-
-def _relative(values: Tensor, norms: Tensor) -> Tensor:
-    """|values|/norms of the vectors that have a gradient worth the name: at least 1e-6 of the largest."""
-    alive = norms > 1e-6 * norms.max()
-    # 1e-45, the smallest float32, keeps 0/0 out of vectors that are left out anyway.
-    return (values.abs() / norms.clamp_min(1e-45))[alive]
-
-
-def _largest_cosine(split: Split, w: Tensor, grad: Tensor) -> float:
-    """The largest |cos∠(w, g)| among the vectors."""
-    return float(_relative(split.dot(w, grad), split.norm(w) * split.norm(grad)).max())
-
-
-def _ignores_mean(split: Split, grad: Tensor) -> bool:
-    """Whether the gradient has no component along (1, …, 1)."""
-    cosines = _relative(split.sum(grad) / split.fan_in(grad.shape) ** 0.5, split.norm(grad))
-    return bool((cosines < COSINE).all())
-
-
-def _why_not(weight: ModelParameter, batches: Batches, bias: ModelParameter | None) -> str:
-    """What keeps a weight from being invariant, if it is not: most often a bias before the normalisation."""
-    w = weight.parameter
-    if not any(w in batch and bool(batch[w].any()) for batch in batches):
-        return "no gradient reaches it"
-    if not bool(w.any()):
-        return "it is zero: a scale says nothing about it"
-    if bias is not None and all(_cancel(w, bias.parameter, batch) for batch in batches):
-        return f"only together with {bias.name}: a bias before the normalisation; bias=False would do"
-    return "the loss depends on its scale, however it is split"
-
-
-def _cancel(w: nn.Parameter, bias: nn.Parameter, batch: Gradients) -> bool:
-    """Whether ⟨w, g⟩ and its like of the bias add up to 0: the loss ignores their common scale."""
-    if w not in batch or bias not in batch:
-        return False
-    total = (w * batch[w]).sum() + (bias * batch[bias]).sum()
-    return bool(total.abs() < 10 * COSINE * w.norm() * batch[w].norm())
-
-
-def _confirmed(
-    model: nn.Module, loss: Loss, weights: list[ModelParameter], candidates: Mapping[str, Invariance]
-) -> Mapping[str, Invariance]:
-    """What survives rescaling: all at once if the loss stays, else one by one."""
-    if not weights or _change(model, loss, weights, candidates) < LOSS_CHANGE:
-        return candidates
-    survivors = [weight for weight in weights if _change(model, loss, [weight], candidates) < LOSS_CHANGE]
-    return {weight.name: candidates[weight.name] for weight in survivors}
-
-
-@torch.no_grad()
-def _change(model: nn.Module, loss: Loss, weights: list[ModelParameter], candidates: Mapping[str, Invariance]) -> float:
-    """Relative change of the loss on one batch when vectors are scaled, each by its own factor of ½ to 2, none near 1.
-
-    The batch is the same where drawing it again from the same random state gives it again; where it comes from an
-    iterator, the spread over batches is what a change must exceed.
-    """
-    with preserved(model):
-        state = random_state()
-        before = float(loss(model))
-        # The same draws again: what differs now is not due to scale.
-        restore_random_state(state)
-        again = float(loss(model))
-        for weight in weights:
-            _rescale_(weight.parameter, candidates[weight.name])
-        restore_random_state(state)
-        after = float(loss(model))
-    return max(abs(after - before) - 3 * abs(again - before), 0.0) / max(abs(before), 1e-12)
-
-
-def _rescale_(w: nn.Parameter, invariance: Invariance) -> None:
+def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:
+    """Multiply each vector by `factor` times a number of its own of ½ to 2."""
     split = invariance.split
     draws = torch.rand(2, split.num_vectors(w.shape), generator=torch.Generator().manual_seed(0))
     # Factors from 2^-1 to 2^-½ and from 2^½ to 2: none so near 1 that it would prove nothing.
-    factors = torch.exp2(torch.where(draws[0] < 0.5, -1, 1) * (0.5 + draws[1] / 2)).to(w)
+    factors = factor * torch.exp2(torch.where(draws[0] < 0.5, -1, 1) * (0.5 + draws[1] / 2)).to(w)
     mean = split.broadcast(split.mean(w), w.shape).to(w.dtype) if invariance.centred else 0.0
     w.mul_(split.broadcast(factors, w.shape)).add_(mean)  # a mean that the loss ignores may move as well
+
+
+def _turn_(w: nn.Parameter) -> None:
+    """Another direction of about the same norm."""
+    torch.manual_seed(1)
+    w.copy_(torch.randn_like(w) * w.square().mean().sqrt())

@@ -19,13 +19,18 @@ WRAPPED = ("optimizer", "_optimizer")
 @final
 @dataclass(frozen=True)
 class Invariance:
-    """What the loss does not notice about a parameter: the scale, and if `centred` the mean, of these vectors."""
+    """What the loss does not notice about a parameter: the scale, and if `centred` the mean, of these vectors.
+
+    `granularity` is "none" where it notices the scale however the parameter is split, and, with `undecided`, where a
+    trial could not say.
+    """
 
     granularity: Granularity
     axis: Axis = 0
     group_size: int = 1
     centred: bool = False
     evidence: str = ""
+    undecided: bool = False
 
     @property
     def split(self) -> Split:

@@ -82,7 +82,9 @@ def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance])
     names: dict[str, list[str]] = {}
     for weight in weights:
         known = invariances.get(weight.name)
-        if known is not None and FINENESS.index(known.granularity) > FINENESS.index(weight.split.granularity):
+        if known is None or known.undecided:
+            continue
+        if FINENESS.index(known.granularity) > FINENESS.index(weight.split.granularity):
             why = known.evidence if known.granularity == "none" else f"only each {known.granularity} as a whole is"
             names.setdefault(f"scale-invariant ({why}), so the forecast is rough", []).append(weight.name)
     yield from (f"{clause(members, 'is', 'are')} not {why}" for why, members in names.items())

@@ -209,9 +209,143 @@ def test_bad_input_is_quoted(call, quoted):
         call(nn.Linear(4, 4))
 
 
-def test_a_weight_of_zeros_is_no_vector_that_turns():
-    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 3))
-    nn.init.zeros_(model[1].weight)
-    found = probe(model, lambda model: model(torch.randn(16, 6)).square().mean() + model[1].weight.sum())
-    assert found["1.weight"].granularity == "none"
-    assert "zero" in found["1.weight"].evidence
+class Residual(nn.Module):
+    """A block of a ResNet whose last gain starts at 0, so that the block is the identity."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.bn1, self.bn2 = (nn.BatchNorm2d(width) for _ in range(2))
+        nn.init.zeros_(self.bn2.weight)
+
+    def forward(self, x):
+        return x + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+
+
+def zero_gains():
+    return nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), Residual(), Residual(), nn.Conv2d(6, 4, 1))
+
+
+class UNet(nn.Module):
+    """Down and up again, with an output layer of zeros as diffusion models have it: no gradient reaches the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.GroupNorm(2, 8)
+        self.up = nn.ConvTranspose2d(8, 8, 2, stride=2, bias=False)
+        self.up_norm = nn.GroupNorm(2, 8)
+        self.out = nn.Conv2d(8, 3, 3, padding=1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x):
+        hidden = self.norm(self.down(x)).relu()
+        return self.out(self.up_norm(self.up(hidden)).relu())
+
+
+class PreNorm(nn.Module):
+    """A block of a ViT: normalisations before the layers, biases of 0, small weights, no weight is scale-invariant."""
+
+    def __init__(self, width=48, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = (nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        for layer in (self.qkv, self.proj, self.fc1, self.fc2):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+        return x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gains_that_start_at_zero_hide_no_convolution(seed):
+    torch.manual_seed(seed)
+    found = probe(zero_gains(), loss_on(*IMAGES))
+    convolutions = {"0.weight", *(f"{block}.conv{number}.weight" for block in (2, 3) for number in (1, 2))}
+    assert {name for name, i in found.items() if (i.granularity, i.axis) == ("neuron", 0)} == convolutions, str(found)
+    assert not any(invariance.undecided for invariance in found.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_output_layer_of_zeros_hides_nothing_behind_it(seed):
+    torch.manual_seed(seed)
+    found = probe(UNet(), loss_on(*IMAGES))
+    answers = {name: (i.granularity, i.axis, i.group_size, i.undecided) for name, i in found.items()}
+    assert answers == {
+        "down.weight": ("group", 0, 4, False),
+        "up.weight": ("group", 1, 4, False),
+        "out.weight": ("none", 0, 1, False),
+    }, str(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_biases_of_zero_are_no_evidence_of_a_normalisation_behind_them(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 48), PreNorm(), PreNorm(), nn.LayerNorm(48), nn.Linear(48, 5))
+    found = probe(model, loss_on(*TOKENS))
+    reasons = {"the loss depends on its scale, however it is split"}
+    assert {invariance.evidence for invariance in found.values()} == reasons, str(found)
+    assert {(i.granularity, i.undecided) for i in found.values()} == {("none", False)}
+
+
+def test_a_bias_of_zero_before_a_layer_norm_is_seen():
+    torch.manual_seed(0)
+    make, shape, _ = CASES["a bias before LayerNorm"]
+    model = make()
+    nn.init.zeros_(model[0].bias)
+    found = probe(model, loss_on(*shape))["0.weight"]
+    assert found.granularity == "none"
+    assert "only together with 0.bias" in found.evidence
+
+
+def test_a_deep_network_without_normalisation_does_not_overflow_the_probe():
+    torch.manual_seed(0)
+    layers = [layer for _ in range(40) for layer in (nn.Linear(24, 24, bias=False), nn.ReLU())]
+    for layer in layers[::2]:
+        nn.init.orthogonal_(layer.weight, gain=2**0.5)
+    found = probe(nn.Sequential(*layers, nn.Linear(24, 2)), loss_on(32, 24), batches=2)
+    assert {invariance.granularity for invariance in found.values()} == {"none"}
+
+
+def test_experts_are_invariant_per_expert_and_neuron():
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.Parameter(torch.randn(3, 5, 12))
+            self.norm = nn.BatchNorm1d(15)
+            self.out = nn.Linear(15, 2)
+
+        def forward(self, x):
+            return self.out(self.norm(torch.einsum("bi,eoi->beo", x, self.experts).flatten(1)))
+
+    torch.manual_seed(0)
+    found = probe(Normalised(), loss_on(*VECTORS))["experts"]
+    assert (found.granularity, found.axis) == ("neuron", (0, 1)), found
+
+
+def test_the_probe_of_a_special_point_leaves_no_trace():
+    torch.manual_seed(0)
+    model = zero_gains()
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    probe(model, loss_on(*IMAGES))
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_where_the_probe_cannot_say_the_type_of_layer_decides_with_one_warning():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"used": nn.Linear(4, 4), "one": nn.Linear(4, 4), "other": nn.Linear(4, 4)})
+    found = probe(model, lambda model: model["used"](torch.randn(8, 4)).square().mean())
+    assert [name for name, invariance in found.items() if invariance.undecided] == ["one.weight", "other.weight"]
+    assert "cannot say" in str(found)
+    with pytest.warns(UserWarning, match="could not say of 2 weights .*one.weight, other.weight: no grad") as warned:
+        groups = param_groups(model, weight_decay=0.1, probe=found)
+    assert len(warned) == 1
+    rotating = [name for group in groups if group["granularity"] == "neuron" for name in group["param_names"]]
+    assert rotating == ["one.weight", "other.weight"]

@@ -1,0 +1,60 @@
+"""How near to orthogonal a weight and its gradients are, for every way to split the weight into vectors."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import Split, gathered
+
+# Vectors whose gradient is below this share of the layer's largest have none worth the name.
+ALIVE = 1e-6
+
+
+def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator[tuple[Split, float]]:
+    """Splits, finest first, with the largest |cos∠(w, g)| of their vectors over all gradients; none without a gradient.
+
+    Neurons along the first two dimensions, or over the two of experts (`own`, what the type of layer says), groups of
+    them from small to large, the whole tensor.
+    """
+    grads = [grad for grad in grads if bool(grad.any())]
+    if not grads:
+        return
+    shape = w.shape
+    neurons = [Split("neuron", axis) for axis in (0, 1)]
+    if isinstance(own.axis, tuple):
+        neurons.insert(0, own)
+    sums = {split: _sums(split, w, grads) for split in neurons if split.fan_in(shape) > 1}
+    for split, per_neuron in sums.items():
+        if split.num_vectors(shape) > 1:
+            yield split, _largest_cosine(per_neuron)
+    for split, per_neuron in sums.items():
+        size = shape[split.axes(w.dim())[-1]]
+        for part in range(2, size // 2 + 1):
+            # Sums of neurons are added up: each size of a group anew would take minutes for a transformer.
+            if size % part == 0:
+                yield Split("group", split.axis, part), _largest_cosine(per_neuron.unflatten(-1, (-1, part)).sum(-1))
+    yield Split("tensor"), _largest_cosine(next(iter(sums.values())).sum(-1, keepdim=True))
+
+
+def _sums(split: Split, w: Tensor, grads: Sequence[Tensor]) -> Tensor:
+    """⟨w, g⟩, ‖w‖² and ‖g‖² of each vector: (3, gradients, vectors)."""
+    length2 = split.dot(w, w)
+    rows = [(split.dot(w, grad), length2, split.dot(grad, grad)) for grad in grads]
+    # In float64, because a cosine of nearly nothing is a difference of sums.
+    return torch.stack([torch.stack([gathered(value).double() for value in row]) for row in rows], dim=1)
+
+
+def _largest_cosine(sums: Tensor) -> float:
+    dots, lengths2, grads2 = sums
+    norms = (lengths2 * grads2).sqrt()
+    alive = norms > ALIVE * norms.amax(-1, keepdim=True)
+    cosines = torch.where(alive, dots.abs() / norms, torch.zeros_like(norms))
+    return float(cosines.max())
+
+
+def ignores_mean(split: Split, grad: Tensor, tolerance: float) -> bool:
+    """Whether the gradient of each vector has no component along (1, …, 1)."""
+    norms = gathered(split.norm(grad))
+    along = gathered(split.sum(grad)).abs() / split.fan_in(grad.shape) ** 0.5
+    return bool((along <= tolerance * norms + ALIVE * norms.max()).all())
