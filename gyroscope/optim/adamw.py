@@ -20,7 +20,8 @@ class RotationalAdamW(EngineOptimizer):
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
 
     What does not turn (biases, gains, vectors of one entry or of norm 0) takes AdamW's own step. A state_dict of
-    torch's AdamW loads. Every option may be set per group.
+    torch's AdamW loads, in groups of any order where both were made of named parameters. Every option may be set per
+    group.
 
     lr                   as AdamW's; the angle follows sqrt(lr)
     betas, eps           as AdamW's; moments are float32 or better whatever the weights are

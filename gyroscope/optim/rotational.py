@@ -13,7 +13,7 @@ from gyroscope._checks import check_fraction, check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
-from gyroscope.optim._engine.loading import check_fits, pairs, restored
+from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import Task, take_step
 from gyroscope.optim._engine.optimizer import SPLIT_OPTIONS, check_lr, check_spelling, kept_by, refuse_complex
 from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
@@ -227,7 +227,7 @@ class Rotational(torch.optim.Optimizer):
         """Load a state of this optimizer, or of the inner one alone; values per vector stay as they were saved."""
         for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
             state_dict = before(self, state_dict) or state_dict
-        check_fits(state_dict, self.param_groups, type(self).__name__)
+        state_dict = in_order_of(self.param_groups, state_dict, type(self).__name__)
         groups = [
             {**{option: present[option] for option in self._options}, **saved}
             for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True)

@@ -42,7 +42,7 @@ def tied_linears():
 
 
 # Name, model, and what rotates: name -> (granularity, axis, group_size).
-NEURON, COLUMN = ("neuron", 0, 1), ("neuron", 1, 1)
+NEURON, COLUMN, EXPERTS = ("neuron", 0, 1), ("neuron", 1, 1), ("neuron", (0, 1), 1)
 ZOO = {
     "mlp": (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), {"0.weight": NEURON, "2.weight": NEURON}),
     "one input": (nn.Sequential(nn.Linear(1, 5), nn.Linear(5, 1)), {"1.weight": NEURON}),
@@ -72,7 +72,7 @@ ZOO = {
     "unknown": (Custom(), {"matrix": NEURON}),
     "tied to an embedding": (tied(), {"mix.weight": NEURON}),
     "tied to its like": (tied_linears(), {"0.weight": NEURON}),
-    "experts": (Experts(), {"up_proj": NEURON, "w2": NEURON, "router": NEURON}),
+    "experts": (Experts(), {"up_proj": EXPERTS, "w2": EXPERTS, "router": NEURON}),
     "frozen": (nn.Linear(4, 4).requires_grad_(False), {"weight": NEURON}),
     "weight norm": (
         nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
-from gyroscope.optim import AdamS, KAdam, Lion, RotationalAdamW, RotationalSGD
+import gyroscope as gyro
+from gyroscope.optim import AdamS, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD
 from tests.optim.catalogue import every_optimizer, every_own
 
 
@@ -104,3 +105,85 @@ def test_loaded_moments_lie_in_memory_as_the_weights_do(row):
     for value in other.state[weight].values():
         if value.shape == weight.shape:
             assert value.stride() == weight.stride()
+
+
+def small_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 3))
+
+
+def saved_adamw(net, groups, lr=1e-3):
+    """The state of torch's AdamW after two steps of a network."""
+    adamw = torch.optim.AdamW(groups, lr=lr)
+    for step in range(2):
+        torch.manual_seed(step)
+        net(torch.randn(8, 6)).square().mean().backward()
+        adamw.step()
+        adamw.zero_grad()
+    return adamw
+
+
+def by_decay(net):
+    named = list(net.named_parameters())
+    decayed = [(name, p) for name, p in named if p.dim() > 1]
+    others = [(name, p) for name, p in named if p.dim() < 2]
+    return [{"params": decayed, "weight_decay": 0.2}, {"params": others, "weight_decay": 0.0}]
+
+
+GROUPINGS = {
+    "the same order": by_decay,
+    "groups in another order": lambda net: by_decay(net)[::-1],
+    "parameters in another order": lambda net: [{**group, "params": group["params"][::-1]} for group in by_decay(net)],
+    "one group": lambda net: [{"params": list(net.named_parameters()), "weight_decay": 0.3}],
+    "groups of the library": lambda net: gyro.param_groups(net, weight_decay=0.1),
+    "a compiler's names": lambda net: [
+        {**group, "params": [(f"_orig_mod.{name}", p) for name, p in group["params"]]} for group in by_decay(net)[::-1]
+    ],
+}
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("make", [RotationalAdamW, lambda groups: Rotational(torch.optim.AdamW(groups))])
+def test_a_checkpoint_of_adamw_loads_by_name(make, grouping):
+    net = small_net()
+    adamw = saved_adamw(net, by_decay(net))
+    groups = GROUPINGS[grouping](net)
+    other = make(groups)
+    other.load_state_dict(adamw.state_dict())
+    for name, p in net.named_parameters():
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            assert torch.equal(other.state[p][key], adamw.state[p][key]), (name, key)
+    names = [name for group in other.param_groups for name in group["param_names"]]
+    assert sorted(name.removeprefix("_orig_mod.") for name in names) == sorted(dict(net.named_parameters()))
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    other.step()
+
+
+def test_options_follow_their_group_and_are_kept_where_groups_are_cut_otherwise():
+    net = small_net()
+    adamw = saved_adamw(net, by_decay(net))
+    for group in adamw.param_groups:
+        group["lr"] = 2e-4  # as a schedule leaves it
+    reordered = RotationalAdamW(by_decay(net)[::-1], lr=1e-3)
+    reordered.load_state_dict(adamw.state_dict())
+    assert [(group["lr"], group["weight_decay"]) for group in reordered.param_groups] == [(2e-4, 0.0), (2e-4, 0.2)]
+    whole = saved_adamw(net, [{"params": list(net.named_parameters()), "weight_decay": 0.3, "betas": (0.8, 0.9)}])
+    whole.param_groups[0]["lr"] = 2e-4
+    cut = RotationalAdamW(gyro.param_groups(net, weight_decay=0.1), lr=1e-3)
+    cut.load_state_dict(whole.state_dict())
+    assert [(group["lr"], group["weight_decay"]) for group in cut.param_groups] == [(2e-4, 0.1), (2e-4, 0.0)]
+    assert [group["betas"] for group in cut.param_groups] == [(0.8, 0.9)] * 2
+    assert [group["granularity"] for group in cut.param_groups] == ["neuron", "none"]
+
+
+def test_other_names_load_in_order_as_without_names():
+    net = small_net()
+    adamw = saved_adamw(net, by_decay(net))
+    renamed = [{**group, "params": [(f"net.{n}", p) for n, p in group["params"]]} for group in by_decay(net)]
+    other = RotationalAdamW(renamed)
+    other.load_state_dict(adamw.state_dict())
+    for p in net.parameters():
+        assert torch.equal(other.state[p]["exp_avg"], adamw.state[p]["exp_avg"])
+    with pytest.raises(ValueError, match="group 0 of the saved state has 3 parameters"):
+        RotationalAdamW(renamed[::-1]).load_state_dict(adamw.state_dict())

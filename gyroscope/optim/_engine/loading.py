@@ -1,6 +1,6 @@
 """Loading a saved state: it must fit, and what torch casts to the parameters' dtype is put back as it was saved."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -8,17 +8,69 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
+from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.loop import vectors_for
 from gyroscope.optim._engine.steps import Group, Step, VectorStep
 
 Saved = Mapping[str, Any]
 BY_NAME = (
-    "to load by parameter name, save with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, "
-    "optimizer) and load with set_optimizer_state_dict(model, optimizer, state)"
+    "to load by parameter name, make both optimizers of named_parameters(), or save with "
+    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) and load with "
+    "set_optimizer_state_dict(model, optimizer, state)"
 )
 
 
-def check_fits(saved: Saved, groups: list[Group], name: str) -> None:
+def in_order_of(groups: list[Group], saved: Saved, name: str) -> dict[str, Any]:
+    """The saved state with its groups as the present ones are: by parameter name where both know the same names.
+
+    torch keeps names in groups that were made of named_parameters(), and `gyro.param_groups` writes them. Without names
+    the order decides, and sizes that differ are a ValueError.
+    """
+    places = _places(saved["param_groups"])
+    if not places or places.keys() != _places(groups).keys():
+        _check_fits(saved, groups, name)
+        return dict(saved)
+    return {**saved, "param_groups": [_regrouped(group, places, saved["param_groups"], groups) for group in groups]}
+
+
+def _places(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Of each parameter, by name, its id and its group; empty unless every parameter has a name of its own."""
+    named = [(group.get("param_names") or [], group) for group in groups]
+    if any(len(names) != len(group["params"]) for names, group in named):
+        return {}
+    places = {
+        clean_name(name): (number, group)
+        for names, group in named
+        for name, number in zip(names, group["params"], strict=True)
+    }
+    return places if len(places) == sum(len(names) for names, _ in named) else {}
+
+
+def _regrouped(
+    group: Group,
+    places: Mapping[str, tuple[Any, Mapping[str, Any]]],
+    saved: Sequence[Mapping[str, Any]],
+    present: Sequence[Group],
+) -> Group:
+    """A saved group with the members of a present one.
+
+    It has the options of the saved group with those members. Where groups are cut otherwise, an option is loaded if
+    saved and present groups are each of one mind about it: a lower lr is, a weight decay for some parameters is not.
+    """
+    members = [places[clean_name(name)] for name in group["param_names"]]
+    sources = {id(source): source for _, source in members}
+    options = next(iter(sources.values()), {})
+    if len(sources) != 1 or len(options["params"]) != len(members):
+        agreed = {key for key in saved[0] if _agree(key, saved) and _agree(key, present)}
+        options = {**group, **{key: saved[0][key] for key in agreed}}
+    return {**options, "params": [number for number, _ in members], "param_names": group["param_names"]}
+
+
+def _agree(key: str, groups: Sequence[Mapping[str, Any]]) -> bool:
+    return all(key in group and group[key] == groups[0][key] for group in groups) or not any(key in g for g in groups)
+
+
+def _check_fits(saved: Saved, groups: list[Group], name: str) -> None:
     """Raise a ValueError that says which group differs, unless saved groups and present groups have equal sizes."""
     saved_sizes = [len(group["params"]) for group in saved["param_groups"]]
     sizes = [len(group["params"]) for group in groups]

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_decay
 from gyroscope.geometry import Split
-from gyroscope.optim._engine.loading import check_fits, check_state, expected_shapes, pairs, restored
+from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import Kept, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 
@@ -96,14 +96,14 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this optimizer, or of the torch optimizer whose rule it has.
+        """Load a state of this optimizer, or of the torch optimizer whose rule it has; by name where both have names.
 
         Options that the saved groups lack keep their present values. torch casts all state to the parameters' dtype;
         moments and values per vector are put back in float32 or better.
         """
         name = type(self).__name__
         # All that can be refused is refused before anything is changed.
-        check_fits(state_dict, self.param_groups, name)
+        state_dict = in_order_of(self.param_groups, state_dict, name)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
         present = [{**group, "params": now["params"]} for group, now in zip(groups, self.param_groups, strict=True)]
