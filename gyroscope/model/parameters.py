@@ -18,7 +18,8 @@ COLUMNS = Split("neuron", 1)
 EXPERTS = Split("neuron", (0, 1))
 
 # By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
-NORM_OR_EMBEDDING = re.compile(r"Norm(\dd)?$|Embed(ding)?s?(Bag)?$")
+NORM = re.compile(r"Norm(\dd)?$")
+EMBEDDING = re.compile(r"Embed(ding)?s?(Bag)?$")
 # `bias` as a word of its own: an "unbiased_proj" is a weight.
 BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
 SHORT_BIAS = re.compile(r"(^|_)b\d*(_|$)")
@@ -59,6 +60,13 @@ class ModelParameter:
     def is_bias(self) -> bool:
         """Whether it is a bias in some place."""
         return any(is_bias(place.module, place.tensor, self.parameter) for place in self.places)
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether it is the table of an embedding in some place, a row per token: an output layer may be tied to it."""
+        is_table = self.parameter.dim() == 2 and ROWS.rotates(self.parameter.shape) and not self.is_bias
+        names = [name for place in self.places for name in _class_names(place.module)]
+        return is_table and any(EMBEDDING.search(name) for name in names)
 
     @property
     def origin(self) -> str:
@@ -130,7 +138,7 @@ def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
 
 def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
     names = _class_names(module)
-    if any(NORM_OR_EMBEDDING.search(name) for name in names):
+    if any(NORM.search(name) or EMBEDDING.search(name) for name in names):
         return NO_VECTORS
     if is_bias(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
         return NO_VECTORS

@@ -44,7 +44,8 @@ class Decision:
     """Whether and how one parameter splits into vectors that turn, and why.
 
     `split` is `none` for a parameter without such vectors; `group` is the number of its parameter group, -1 where no
-    optimizer was given.
+    optimizer was given. The rows of an embedding turn only where an optimizer turns them, but they decay and are
+    measured (`gyroscope.model.measured`).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Decision:
     split: Split
     reason: str
     group: int = -1
+    is_embedding: bool = False
 
     @property
     def turns(self) -> bool:
@@ -141,9 +143,10 @@ def _turns_whole_matrices(optimizer: Optimizer) -> bool:
 
 
 def _by_model(known: ModelParameter, invariant: Mapping[str, Invariance]) -> Decision:
-    if known.name in invariant:
-        return Decision(known.name, known.parameter, invariant[known.name].split, "the probe")
-    return Decision(known.name, known.parameter, known.split, known.origin)
+    by_type = Decision(known.name, known.parameter, known.split, known.origin, is_embedding=known.is_embedding)
+    if known.name not in invariant:
+        return by_type
+    return replace(by_type, split=invariant[known.name].split, reason="the probe")
 
 
 def _bare(optimizer: Optimizer) -> Iterator[Decision]:

@@ -1,0 +1,119 @@
+"""What the tracker measures of a model, and as which layers: weights, fused weights part by part, and embeddings."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gyroscope.geometry import Split
+from gyroscope.model.parameters import NO_VECTORS
+from gyroscope.model.selection import Decision, Invariance, decide, unwrapped
+
+# Matrices whose rows are queries, keys and values, a third each, one after the other: torch, timm, nanoGPT, GPT-2, MPT.
+# Not GPT-NeoX's query_key_value nor a diffusion model's convolution qkv, where the three alternate head by head.
+FUSED_QKV = re.compile(r"(^|[._])(qkv|to_qkv|Wqkv|c_attn)\.(.*\.)?(weight|original\d?)$|(^|[._])in_proj_weight$")
+QKV = ("q", "k", "v")
+# Tokens of an embedding that are measured by default, evenly spread: all of 50,000 would cost more than the model.
+MOST_TOKENS = 1024
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MeasuredLayer:
+    """Vectors `start` to `stop` of a parameter, which are measured, drawn and judged as one layer.
+
+    `at_most` of them are measured, None for all. `vector` is what counts as one: "token" in an embedding.
+    """
+
+    name: str
+    decision: Decision
+    split: Split
+    start: int
+    stop: int
+    vector: str
+    at_most: int | None = None
+
+
+def measured_layers(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    layers: re.Pattern[str] | None = None,
+    probe: Mapping[str, Invariance] | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
+) -> list[MeasuredLayer]:
+    """The layers that a tracker of this optimizer measures, in the model's order.
+
+    By default the weights that `decide` finds, frozen ones too, for they may be thawed; and embeddings, tied to an
+    output layer or not, one vector per token, where the optimizer decays them: only then do they settle. With `layers`
+    all parameters in whose name the expression is found.
+
+    A weight of several fused ones is as many layers, `name[part]`, of equally many vectors: queries, keys and values
+    settle at norms of their own. `parts` maps regular expressions to names of parts; the default knows the common
+    attention layers, and {} leaves every weight whole.
+
+    >>> import torch
+    >>> model = nn.ModuleDict({"wte": nn.Embedding(9, 8), "qkv": nn.Linear(8, 24)})
+    >>> adamw = torch.optim.AdamW(model.parameters())
+    >>> [(layer.name, layer.stop - layer.start) for layer in measured_layers(model, adamw)]
+    [('wte.weight', 9), ('qkv.weight[q]', 8), ('qkv.weight[k]', 8), ('qkv.weight[v]', 8)]
+    """
+    patterns = None if parts is None else _compiled(parts)
+    groups = unwrapped(optimizer).param_groups
+    measured = []
+    for decision in decide(model, optimizer, probe=probe):
+        split = _measured_split(decision, groups[decision.group], layers)
+        if split.granularity != "none" and not decision.parameter.is_complex() and decision.parameter.numel() > 1:
+            measured += _layers_of(decision, split, patterns)
+    return measured
+
+
+def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pattern[str] | None) -> Split:
+    """How a parameter is measured; on request, what does not turn by itself is split along dim 0, or not at all."""
+    if layers is not None and not layers.search(decision.name):
+        return NO_VECTORS
+    if decision.turns:
+        return decision.split
+    if layers is None:
+        return Split() if decision.is_embedding and float(group.get("weight_decay", 0.0)) > 0 else NO_VECTORS
+    return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
+
+
+def _layers_of(
+    decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None
+) -> Iterator[MeasuredLayer]:
+    vectors = split.num_vectors(decision.parameter.shape)
+    is_table = decision.is_embedding and split == Split()
+    vector = "token" if is_table else split.granularity
+    names = _known_parts(decision, split) if patterns is None else _chosen_parts(decision, patterns)
+    if not names or split.granularity == "tensor":
+        yield MeasuredLayer(decision.name, decision, split, 0, vectors, vector, MOST_TOKENS if is_table else None)
+        return
+    if vectors % len(names):
+        raise ValueError(f"{decision.name!r} has {vectors} vectors, which are not {len(names)} equal parts {names}")
+    size = vectors // len(names)
+    for number, name in enumerate(names):
+        first = number * size
+        yield MeasuredLayer(f"{decision.name}[{name}]", decision, split, first, first + size, vector)
+
+
+def _known_parts(decision: Decision, split: Split) -> tuple[str, ...]:
+    """q, k and v of a matrix by such a name, if it has three outputs for each input and no group spans two of them."""
+    shape = decision.parameter.shape
+    if len(shape) != 2 or not FUSED_QKV.search(decision.name) or split.num_vectors(shape) % 3:
+        return ()
+    return QKV if max(shape) == 3 * min(shape) else ()
+
+
+def _chosen_parts(decision: Decision, patterns: Mapping[re.Pattern[str], tuple[str, ...]]) -> tuple[str, ...]:
+    return next((names for pattern, names in patterns.items() if pattern.search(decision.name)), ())
+
+
+def _compiled(parts: Mapping[str, Sequence[str]]) -> dict[re.Pattern[str], tuple[str, ...]]:
+    for text, names in parts.items():
+        if isinstance(names, str) or len(set(names)) < max(len(names), 2):
+            raise ValueError(f"parts[{text!r}]={names!r} must be two or more names of parts, such as ('q', 'k', 'v')")
+    return {re.compile(text): tuple(names) for text, names in parts.items()}
