@@ -194,7 +194,7 @@ def _held_ids(p: Tensor, split: Split) -> Int64:
     if split.granularity == "tensor":
         return np.zeros(1, dtype=np.int64)
     axes = split.axes(p.dim())
-    dims = [placement.dim if placement.is_shard() else None for placement in sharded.placements]
+    dims = [cast(Any, part).dim if part.is_shard() else None for part in sharded.placements]
     if split.granularity == "group" and not _cuts_groups(p, split):
         return np.arange(split.num_vectors(p.shape))
     cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]

@@ -63,7 +63,7 @@ def measured_layers(
     """
     patterns = None if parts is None else _compiled(parts)
     groups = unwrapped(optimizer).param_groups
-    measured = []
+    measured: list[MeasuredLayer] = []
     for decision in decide(model, optimizer, probe=probe):
         split = _measured_split(decision, groups[decision.group], layers)
         if split.granularity != "none" and not decision.parameter.is_complex() and decision.parameter.numel() > 1:

@@ -33,7 +33,8 @@ def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator
         for part in range(2, size // 2 + 1):
             # Sums of neurons are added up: each size of a group anew would take minutes for a transformer.
             if size % part == 0:
-                yield Split("group", split.axis, part), _largest_cosine(per_neuron.unflatten(-1, (-1, part)).sum(-1))
+                per_group = per_neuron.reshape(*per_neuron.shape[:-1], -1, part).sum(-1)
+                yield Split("group", split.axis, part), _largest_cosine(per_group)
     yield Split("tensor"), _largest_cosine(next(iter(sums.values())).sum(-1, keepdim=True))
 
 
