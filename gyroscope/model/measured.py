@@ -22,7 +22,7 @@ MOST_TOKENS = 1024
 
 @final
 @dataclass(frozen=True, eq=False)
-class MeasuredLayer:
+class WatchedLayer:
     """Vectors `start` to `stop` of a parameter, which are measured, drawn and judged as one layer.
 
     `at_most` of them are measured, None for all. `vector` is what counts as one: "token" in an embedding.
@@ -44,7 +44,7 @@ def measured_layers(
     layers: re.Pattern[str] | None = None,
     probe: Mapping[str, Invariance] | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
-) -> list[MeasuredLayer]:
+) -> list[WatchedLayer]:
     """The layers that a tracker of this optimizer measures, in the model's order.
 
     By default the weights that `decide` finds, frozen ones too, for they may be thawed; and embeddings, tied to an
@@ -63,7 +63,7 @@ def measured_layers(
     """
     patterns = None if parts is None else _compiled(parts)
     groups = unwrapped(optimizer).param_groups
-    measured: list[MeasuredLayer] = []
+    measured: list[WatchedLayer] = []
     for decision in decide(model, optimizer, probe=probe):
         split = _measured_split(decision, groups[decision.group], layers)
         if split.granularity != "none" and not decision.parameter.is_complex() and decision.parameter.numel() > 1:
@@ -84,20 +84,20 @@ def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pat
 
 def _layers_of(
     decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None
-) -> Iterator[MeasuredLayer]:
+) -> Iterator[WatchedLayer]:
     vectors = split.num_vectors(decision.parameter.shape)
     is_table = decision.is_embedding and split == Split()
     vector = "token" if is_table else split.granularity
     names = _known_parts(decision, split) if patterns is None else _chosen_parts(decision, patterns)
     if not names or split.granularity == "tensor":
-        yield MeasuredLayer(decision.name, decision, split, 0, vectors, vector, MOST_TOKENS if is_table else None)
+        yield WatchedLayer(decision.name, decision, split, 0, vectors, vector, MOST_TOKENS if is_table else None)
         return
     if vectors % len(names):
         raise ValueError(f"{decision.name!r} has {vectors} vectors, which are not {len(names)} equal parts {names}")
     size = vectors // len(names)
     for number, name in enumerate(names):
         first = number * size
-        yield MeasuredLayer(f"{decision.name}[{name}]", decision, split, first, first + size, vector)
+        yield WatchedLayer(f"{decision.name}[{name}]", decision, split, first, first + size, vector)
 
 
 def _known_parts(decision: Decision, split: Split) -> tuple[str, ...]:
