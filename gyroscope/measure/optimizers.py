@@ -19,7 +19,7 @@ Group = Mapping[str, Any]
 # Where Lightning, Fabric and Accelerate keep the optimizer that they wrap, themselves posing as an Optimizer.
 WRAPPED = ("optimizer", "_optimizer")
 # Options of a parameter group that the run's configuration shows.
-SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity")
+SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
 
 
 def real_optimizer(optimizer: Any) -> Optimizer:

@@ -44,6 +44,7 @@ class LayerNumbers:
     at: StepContext
     predicted: StepPrediction
     dead: float
+    non_finite: float
     frozen: float
     entries: float
 
@@ -111,8 +112,11 @@ class VectorSums:
         """Values of the quantities per layer, of the layer that has these vectors; NaN where they are not finite."""
         self.predicted_angle[part] = predicted.angular_update
         dead = float(np.sum(self.gg[part] == 0))
+        # A NaN or infinity in w, d or g reaches the sums in which it stands.
+        finite = np.isfinite(self.ww[part]) & np.isfinite(self.wd[part]) & np.isfinite(self.gg[part])
+        non_finite = np.count_nonzero(~finite) / max(1, len(finite))
         frozen = float(self.frozen[part].sum())
-        numbers = LayerNumbers(self.at, predicted, dead, frozen, float(self.fan_in[part].sum()))
+        numbers = LayerNumbers(self.at, predicted, dead, non_finite, frozen, float(self.fan_in[part].sum()))
         values = np.array([row.of(numbers) for row in PER_LAYER], dtype=np.float32)
         values[~np.isfinite(values)] = np.nan
         return values
@@ -349,6 +353,13 @@ PER_LAYER = (
         lambda layer: layer.at.weight_decay,
     ),
     _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda layer: layer.dead),
+    _layer(
+        "non_finite",
+        "",
+        "share of the measured vectors with a NaN or infinity in w, g or d, or a norm beyond 1e19",
+        "ours",
+        lambda layer: layer.non_finite,
+    ),
     _layer(
         "frozen_entries",
         "entries",

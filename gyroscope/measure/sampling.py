@@ -11,7 +11,8 @@ Clock = Callable[[], float]
 
 # Samples at the start that no budget forbids: what happens in the first steps decides much, and never returns.
 FREE = 10
-# At step t there is a sample every t/DENSE steps: each of the first DENSE steps, then ever fewer.
+# Steps at the start that are all measured unless `every` is given: a short run has few others. "auto" thins out from
+# there, a sample every t/DENSE steps at step t.
 DENSE = 20
 # Samples over the time in which a direction is forgotten: the finest change there is to see.
 PER_TIMESCALE = 100
@@ -103,32 +104,39 @@ class Sampling(ABC):
 
 @final
 class EveryNth(Sampling):
-    """Steps 0, n, 2n, …
+    """Each of the first `dense` steps, then steps that are multiples of n.
 
     With a clock and a budget n doubles whenever measuring took more than that share of the time since the last change.
+    The dense start is not counted: it is over before its cost can be noticed.
     """
 
-    def __init__(self, n: int, budget: float = 1.0, clock: Clock | None = None) -> None:
+    def __init__(self, n: int, budget: float = 1.0, clock: Clock | None = None, dense: int = 0) -> None:
         super().__init__()
         self.n = n
         self.budget = budget
         self.clock = clock
+        self.dense = dense
         self._seconds = 0.0
         self._allowed = ALLOWANCE
         self._samples = 0
         self._start = clock() if clock is not None else 0.0
 
     def wants(self, step: int) -> bool:
-        """A multiple of n."""
-        return step % self.n == 0
+        """In the dense start, or a multiple of n."""
+        return step < self.dense or step % self.n == 0
 
     def pay(self, step: int, seconds: float) -> str | None:
         """Double n where measuring takes more than its budget."""
-        self._seconds += seconds
-        self._samples += 1
-        if self.clock is None or self._samples < WINDOW:
+        if self.clock is None:
             return None
         now = self.clock()
+        if step < self.dense:
+            self._start = now
+            return None
+        self._seconds += seconds
+        self._samples += 1
+        if self._samples < WINDOW:
+            return None
         share = self._seconds / max(now - self._start, 1e-9)
         if self._seconds <= self._allowed or share <= self.budget:
             return None
@@ -206,5 +214,7 @@ def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
     if callable(every):
         return Scheduled(every)
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        return EveryNth(int(every), budget, clock if isinstance(every, DefaultInterval) else None)
+        if isinstance(every, DefaultInterval):
+            return EveryNth(int(every), budget, clock, dense=DENSE)
+        return EveryNth(every)
     raise ValueError(f"every={every!r} must be a whole number above 0, a function of the step, or 'auto'")

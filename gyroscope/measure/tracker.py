@@ -47,9 +47,9 @@ class Tracker:
         optimizer: a torch optimizer, or a wrapper of Lightning or Accelerate around one.
         path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>.
         every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
-            start, then a hundred samples per predicted timescale, within `budget`. Left at the default, 10, the number
-            doubles when measuring has taken more than a second and more than `budget` of the time; a number that is
-            given is kept.
+            start, then a hundred samples per predicted timescale, within `budget`. Left at the default, each of the
+            first 20 steps and then every tenth, a number that doubles when measuring has taken more than a second and
+            more than `budget` of the time. A number that is given is kept.
         rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
         layers: regular expression; all parameters in whose name it is found are watched instead.
         probe: result of `gyro.probe`, which knows how tensors split into vectors.

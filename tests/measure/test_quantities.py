@@ -122,7 +122,7 @@ def test_every_vector_is_measured_as_its_twin_says(row, recorded):
     compare(run, moments, row.quantity.name)
 
 
-@pytest.mark.parametrize("name", ["lr", "weight_decay", "dead_vectors", "frozen_entries", "entries"])
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "dead_vectors", "non_finite", "frozen_entries", "entries"])
 def test_every_layer_is_counted_as_its_twin_says(name, recorded):
     run, moments = recorded
     for layer, samples in moments.items():
@@ -201,6 +201,7 @@ PURE_NUMBERS = {
     "kappa",
     "lr",
     "weight_decay",
+    "non_finite",
 }
 
 

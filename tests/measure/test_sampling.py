@@ -88,10 +88,10 @@ def test_an_optimizer_without_a_rule_is_sampled_too(tmp_path):
         assert tracker.run.steps.tolist() == [0, 1, 2]
 
 
-def interval(steps, *, step_time, cost, budget=0.01):
+def interval(steps, *, step_time, cost, budget=0.01, dense=0):
     """The steps that the default interval samples, and its notes."""
     clock = Clock()
-    nth = EveryNth(10, budget, clock)
+    nth = EveryNth(10, budget, clock, dense)
     sampled = []
     notes = []
     for step in range(steps):
@@ -110,6 +110,26 @@ def test_the_default_interval_stays_where_measuring_is_cheap_or_the_run_is_short
     assert notes == []
 
 
+def test_by_default_a_short_run_has_twenty_samples_and_a_given_number_is_obeyed_literally(tmp_path):
+    model = rows_only(4, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1.0)
+    steps = {}
+    for name, options in {"default": {}, "given": {"every": 10}}.items():
+        with gyro.Tracker(model, optimizer, tmp_path / name, **options) as tracker:
+            train(model, optimizer, 60)
+            steps[name] = tracker.run.steps.tolist()
+    assert steps["default"] == [*range(20), 20, 30, 40, 50]
+    assert steps["given"] == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_dense_start_does_not_make_later_samples_rarer():
+    dear = {"step_time": 1.0, "cost": 0.09}  # 0.9 % of the time at every tenth step, 9 % in the dense start
+    sampled, notes = interval(5000, **dear, dense=20)
+    assert sampled == [*range(20), *range(20, 5000, 10)]
+    assert notes == []
+    assert len(sampled) * dear["cost"] / 5000 < 0.01
+
+
 def test_the_default_interval_doubles_until_measuring_keeps_its_budget_and_the_run_says_so():
     sampled, notes = interval(200_000, step_time=1e-3, cost=1e-3)
     assert np.diff(sampled)[-1] == 160, "1/160 of the time is the first below a hundredth"
@@ -126,6 +146,7 @@ def test_a_number_of_steps_that_is_given_is_kept_whatever_it_costs():
     assert given.clock is None
     assert default.clock is not None
     assert agreed.clock is None, "processes must agree on what to measure"
+    assert (given.dense, default.dense, agreed.dense) == (0, 20, 20)
     assert inspect.signature(gyro.Tracker).parameters["every"].default == 10
 
 

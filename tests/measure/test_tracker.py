@@ -306,6 +306,24 @@ def test_dead_vectors_are_counted(tmp_path):
     assert open_run(tmp_path).series("weight", "dead_vectors").tolist() == [2]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_vectors_that_are_not_finite_are_a_share_of_their_layer_and_the_others_are_measured(value, dtype, tmp_path):
+    model = rows_only(8, 4, dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1):
+        for rows in ([], [3], [3, 5]):
+            model.weight.grad = torch.ones_like(model.weight)
+            model.weight.grad[rows, 1] = value
+            optimizer.step()
+        model.weight.grad = torch.ones_like(model.weight)  # finite again, while the weights are not
+        optimizer.step()
+    run = open_run(tmp_path)
+    assert run.series("weight", "non_finite").tolist() == [0, 1 / 8, 1 / 4, 1 / 4]
+    assert np.isfinite(run.series("weight", "angular_update")).all()
+    assert run.histogram("weight", "angular_update").sum() == 6
+
+
 # Other people's loops and optimizers.
 
 

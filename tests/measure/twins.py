@@ -202,6 +202,11 @@ def dead_vectors(layer):
     return sum(1 for x in layer if not x.g.any())
 
 
+def non_finite(layer):
+    broken = (x for x in layer if not all(torch.isfinite(y).all() for y in (x.w, x.new, x.g)))
+    return sum(1 for _ in broken) / len(layer)
+
+
 def frozen_entries(layer):
     pairs = ((w, new, g) for x in layer for w, new, g in zip(x.w.tolist(), x.new.tolist(), x.g.tolist(), strict=True))
     return sum(1 for w, new, g in pairs if g != 0 and w == new) if layer[0].group["lr"] else 0
