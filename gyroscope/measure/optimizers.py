@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
@@ -122,14 +119,6 @@ class StepContext:
 
 
 # What a run says about itself.
-
-
-def new_path(parent: Path = Path("runs")) -> Path:
-    """A directory for a run, named after this moment: runs/2025-11-15_23-59-59, then …_2 if that is taken."""
-    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    # Two runs may start in the same second.
-    candidates = (parent / (name if number == 1 else f"{name}_{number}") for number in count(1))
-    return next(path for path in candidates if not path.exists())
 
 
 def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from itertools import count
 from typing import Any, final
 
 from torch.optim import Optimizer
@@ -22,7 +24,8 @@ from gyroscope.measure.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.measure.transfer import HostCopy
-from gyroscope.store import LayerInfo, Writer
+from gyroscope.store import LayerInfo, RunExistsError, Writer
+from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status
 
 # Samples that wait or are being processed: enough to even out a busy moment.
@@ -72,13 +75,36 @@ class FailureLog:
             warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
 
 
+def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool) -> Writer:
+    """A writer at `path`, by default runs/<date>_<time>; where that holds a run that is not resumed, at <path>-2.
+
+    A forgotten `resume=True` must neither end a training nor touch what an earlier one has measured.
+    """
+    wanted = datetime.now().strftime("runs/%Y-%m-%d_%H-%M-%S") if path is None else path
+    place = wanted
+    for number in count(2):
+        try:
+            writer = Writer(place, quantities=[row.quantity for row in QUANTITIES], config=config, resume=resume)
+            break
+        except RunExistsError:
+            taken = file_of(wanted).parent.resolve()
+            place = taken.with_name(f"{taken.name}-{number}")
+    # Two runs that begin in the same second, without a path, are nobody's mistake.
+    if path is not None and place != path:
+        text = f"{taken} already holds a run. This one is written to {place}; pass resume=True to continue the other."
+        writer.note(text)
+        # Past this function, Recorder and Tracker, to the line that made the tracker.
+        warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
+    return writer
+
+
 @final
 class Recorder:
     """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks."""
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         config: Mapping[str, Any],
         *,
         resume: bool = False,
@@ -86,7 +112,7 @@ class Recorder:
         sinks: Iterable[Sink] = (),
         sink_layers: re.Pattern[str] | None = None,
     ) -> None:
-        self.writer = Writer(path, quantities=[row.quantity for row in QUANTITIES], config=config, resume=resume)
+        self.writer = new_writer(path, config, resume)
         self.failures = FailureLog(self.writer.note)
         self.indices: dict[str, int] = {}
         self.closed = False

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from gyroscope._checks import check_count
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.measurement import StepMeasurement, frozen, rank
-from gyroscope.measure.optimizers import new_path, real_optimizer, rule_or_none, run_config, steps_taken
+from gyroscope.measure.optimizers import real_optimizer, rule_or_none, run_config, steps_taken
 from gyroscope.measure.recorder import FailureLog, Recorder
 from gyroscope.measure.sample_worker import RawSample
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
@@ -45,7 +45,8 @@ class Tracker:
     Arguments:
         model: whose parameters the optimizer trains; it gives the layers their names.
         optimizer: a torch optimizer, or a wrapper of Lightning or Accelerate around one.
-        path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>.
+        path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>. Where
+            it holds a run already, the new one goes to <path>-2, with a warning.
         every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
             start, then a hundred samples per predicted timescale, within `budget`. Left at the default, each of the
             first 20 steps and then every tenth, a number that doubles when measuring has taken more than a second and
@@ -113,7 +114,7 @@ class Tracker:
                     "parameters the optimizer has, or choose parameters by layers=…, a regular expression"
                 )
             self._recorder = Recorder(
-                new_path() if path is None else path,
+                path,
                 run_config(model, self.optimizer, every, rows, config),
                 resume=resume,
                 raw=_expression("raw", raw),

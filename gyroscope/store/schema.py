@@ -32,6 +32,10 @@ class RunError(ValueError):
     """A run that cannot be opened, made or resumed; the message says why and what to do."""
 
 
+class RunExistsError(RunError):
+    """There is a run already where one is to begin."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     """What is measured. `per_vector`: a distribution over a layer's vectors; otherwise one number per layer."""

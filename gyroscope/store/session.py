@@ -24,6 +24,7 @@ from gyroscope.store.schema import (
     LayerInfo,
     Quantity,
     RunError,
+    RunExistsError,
     create_statements,
 )
 
@@ -106,7 +107,9 @@ def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Seq
     version = check(connection, file)
     directory = file.parent
     if not resume:
-        raise RunError(f"{directory} already holds a run. Choose another path, or pass resume=True to continue it.")
+        raise RunExistsError(
+            f"{directory} already holds a run. Choose another path, or pass resume=True to continue it."
+        )
     if version < SCHEMA_VERSION:
         raise RunError(
             f"{directory} holds a run of an older Gyroscope (schema {version}), which can be read but not resumed. "

@@ -5,6 +5,7 @@ import gc
 import math
 import subprocess
 import sys
+import warnings
 import weakref
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
-from gyroscope.store import RunError, open_run
+from gyroscope.cli import main
+from gyroscope.store import open_run
 from tests.measure.fakes import Turner, noise_gradients, rows_only, train
 
 
@@ -130,7 +132,7 @@ def test_the_copy_is_float32_whatever_the_weights_are(tmp_path):
 def test_every_tenth_step_is_sampled_from_step_0(tmp_path):
     model = mlp()
     optimizer = adamw(model)
-    with gyro.Tracker(model, optimizer, tmp_path) as tracker:
+    with gyro.Tracker(model, optimizer, tmp_path, every=10) as tracker:
         train(model, optimizer, 21)
     run = open_run(tmp_path)
     assert run.steps.tolist() == [0, 10, 20]
@@ -681,11 +683,35 @@ def test_a_run_can_be_resumed_where_the_optimizer_stands(tmp_path):
     optimizer = adamw(model)
     with gyro.Tracker(model, optimizer, tmp_path, every=2):
         train(model, optimizer, 4)
-    with pytest.raises(RunError, match="resume"):
-        gyro.Tracker(model, optimizer, tmp_path, every=2)
     with gyro.Tracker(model, optimizer, tmp_path, every=2, resume=True):
         train(model, optimizer, 4)
     assert open_run(tmp_path).steps.tolist() == [0, 2, 4, 6]
+
+
+def test_a_forgotten_resume_begins_a_run_beside_the_old_one_with_one_warning(tmp_path, capsys):
+    path = tmp_path / "run"
+    model = mlp()
+    optimizer = adamw(model)
+    with gyro.Tracker(model, optimizer, path, every=1):
+        train(model, optimizer, 2)
+    before = (path / "run.sqlite").read_bytes()
+    for number, given in ((2, path), (3, path / "run.sqlite")):
+        beside = tmp_path / f"run-{number}"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with gyro.Tracker(model, optimizer, given, every=1) as tracker:
+                train(model, optimizer, 3)
+        (warning,) = caught
+        assert warning.filename == __file__
+        assert f"{path} already holds a run. This one is written to {beside};" in str(warning.message)
+        assert "pass resume=True" in str(warning.message)
+        assert tracker.path == beside
+        run = open_run(beside)
+        assert run.steps.tolist() == [0, 1, 2]
+        assert any("resume=True" in note for note in run.notes)
+    assert (path / "run.sqlite").read_bytes() == before
+    assert main(["report", str(path), str(beside), "--text"]) == 0
+    assert "run-3" in capsys.readouterr().out
 
 
 def test_an_optimizer_that_does_not_count_resumes_after_the_last_sample_or_where_told(tmp_path):
