@@ -18,8 +18,9 @@ DENSE = 20
 PER_TIMESCALE = 100
 # Steps between samples at most, so that a live page stays alive.
 LONGEST = 1000
-# Seconds of measuring that the default interval may take before its budget counts: short runs keep every sample.
-ALLOWANCE = 1.0
+# Seconds of measuring that the default interval may take before its budget counts: nobody notices them, and a first
+# sample that is slow does not make all later ones rarer.
+ALLOWANCE = 0.2
 # Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
 # Samples in a row without overload after which twice as many are tried again.

@@ -105,8 +105,8 @@ def interval(steps, *, step_time, cost, budget=0.01, dense=0):
 
 def test_the_default_interval_stays_where_measuring_is_cheap_or_the_run_is_short():
     assert interval(5000, step_time=1.0, cost=0.09) == (list(range(0, 5000, 10)), [])
-    short, notes = interval(1000, step_time=1e-4, cost=0.9e-2)
-    assert short == list(range(0, 1000, 10)), "0.9 s in all"
+    short, notes = interval(1000, step_time=1e-4, cost=1.9e-3)
+    assert short == list(range(0, 1000, 10)), "0.19 s in all"
     assert notes == []
 
 
