@@ -62,9 +62,6 @@ class LayerSums:
 
     def __init__(self, layer: Tracked, previous: Tensor | None = None) -> None:
         self.layer = layer
-        self.vectors = layer.vectors
-        self.fan_in = layer.fan_in
-        self.shape = layer.parameter.shape
         self.previous = previous  # weights at the previous sample, to be taken over by the batch
         self.copied = False
         self.batch: SumsBatch | None = None
@@ -78,20 +75,11 @@ class LayerSums:
             return self.previous
         return self.batch.copy[self.rows]
 
-    def take_over(self, copy: Tensor) -> bool:
-        """Fill a new copy from the one that this layer had in another batch; False where there is none that fits."""
-        previous = self.previous
-        self.previous = None
-        if previous is None or previous.shape != copy.shape or previous.device != copy.device:
-            return False
-        copy.copy_(previous)
-        return True
-
 
 @final
 @dataclass
 class LayerStep:
-    """What is read of a layer around one step; tensors are split into rows of vectors.
+    """What is read of a layer around one step; `views` are its tensors as rows of vectors, the weight first.
 
     A gradient that is None before the step is made by a closure within it (`late`), and meets the momentum after the
     step. `rescaled`: the step may have changed the gradient's scale. `decay`: weight decay beside the gradient moved w
@@ -105,7 +93,7 @@ class LayerStep:
     rescaled: bool = False
     second: SecondMoment | None = None
     decay: Number | None = None
-    views: list[Tensor | None] = field(default_factory=list)
+    views: list[Any] = field(default_factory=list)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -132,7 +120,7 @@ class SumsBatch:
             row += count
         self.num_rows = row
 
-    def prepare(self, weight: Tensor) -> None:
+    def prepare(self, weight: Tensor) -> Tensor:
         """An empty table for one sample, and room for the copy, with the previous sample's weights where known."""
         # A new table for each sample: the last one may still wait to be processed.
         size = (len(SUMS), self.num_rows * self.cuts)
@@ -142,7 +130,13 @@ class SumsBatch:
         if self.copy is None or self.copy.shape != shape or self.copy.device != weight.device:
             self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
             for layer in self.layers:
-                layer.copied = layer.take_over(self.copy[layer.rows])
+                copy = self.copy[layer.rows]
+                old = layer.previous
+                layer.previous = None
+                layer.copied = old is not None and old.shape == copy.shape and old.device == copy.device
+                if layer.copied:
+                    copy.copy_(old)
+        return self.table
 
 
 def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
@@ -151,9 +145,9 @@ def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
     for layer in layers:
         pieces = layer.layer.pieces
         p = layer.layer.parameter
-        entries = len(pieces.ids) * layer.fan_in
+        entries = len(pieces.ids) * layer.layer.fan_in
         small = p.device.type == "cpu" and not pieces.sharded and pieces.cuts == 1 and entries <= SMALL
-        together.setdefault((p.dtype, layer.fan_in) if small else layer, []).append(layer)
+        together.setdefault((p.dtype, layer.layer.fan_in) if small else layer, []).append(layer)
     most = max(1, AT_ONCE_CPU // SMALL)  # layers of a batch, so that all of it stays in the cache
     return [SumsBatch(each[i : i + most]) for each in together.values() for i in range(0, len(each), most)]
 

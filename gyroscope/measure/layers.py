@@ -16,7 +16,6 @@ from gyroscope._types import Int64
 from gyroscope.geometry import Split
 from gyroscope.model.selection import Decision, Invariance, decide
 from gyroscope.optim._engine.shards import local
-from gyroscope.optim.torch_rules import keeps_norms
 
 # Numbers of vectors within a parameter.
 Ids = Int64
@@ -48,24 +47,20 @@ class Pieces:
 @final
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """A parameter under observation; `rows` are the ids of the measured vectors, None for all."""
+    """A parameter under observation, as it was when it was found: its data may be exchanged for others later.
+
+    It has `vectors` of `fan_in` entries; `rows` are the ids of those that are measured, None for all.
+    """
 
     name: str
     parameter: nn.Parameter
+    shape: torch.Size
     group: int
     split: Split
+    vectors: int
+    fan_in: int
     rows: tuple[int, ...] | None
     pieces: Pieces
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors the parameter has."""
-        return self.split.num_vectors(self.parameter.shape)
-
-    @property
-    def fan_in(self) -> int:
-        """How many entries a vector has."""
-        return self.split.fan_in(self.parameter.shape)
 
     def views(self, *tensors: Tensor | None) -> list[Tensor | None]:
         """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
@@ -106,9 +101,14 @@ def tracked(
         split = decision.split if layers is None else _on_request(decision, layers)
         if split.granularity == "none" or parameter.is_complex() or parameter.numel() < 2:
             continue
-        chosen = chosen_rows(split.num_vectors(parameter.shape), rows)
+        shape = parameter.shape
+        vectors = split.num_vectors(shape)
+        fan_in = split.fan_in(shape)
+        chosen = chosen_rows(vectors, rows)
         pieces = _pieces(parameter, split, chosen)
-        tracked_layers.append(Tracked(decision.name, parameter, decision.group, split, chosen, pieces))
+        tracked_layers.append(
+            Tracked(decision.name, parameter, shape, decision.group, split, vectors, fan_in, chosen, pieces)
+        )
     return tracked_layers
 
 
@@ -119,14 +119,6 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     ((0, 2, 5, 7), None)
     """
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
-
-
-def keeps_norms_by_name(optimizer: Optimizer) -> bool:
-    """`keeps_norms`, and False for an optimizer that nobody knows."""
-    try:
-        return keeps_norms(optimizer)
-    except ValueError:
-        return False
 
 
 def _on_request(decision: Decision, layers: re.Pattern[str]) -> Split:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -11,13 +11,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._json import clean_text
 from gyroscope._types import Number
 from gyroscope.measure.batches import LayerStep, LayerSums, SecondMoment, batched
-from gyroscope.measure.layers import Tracked, keeps_norms_by_name, tracked
-from gyroscope.measure.optimizers import rule_or_none
+from gyroscope.measure.layers import Tracked, tracked
+from gyroscope.measure.optimizers import LayerReading, rule_or_none
 from gyroscope.measure.sums import sum_after, sum_before
 from gyroscope.measure.transfer import HostCopy, SentSums, send_to_host
 from gyroscope.model.selection import Invariance
+from gyroscope.optim.torch_rules import keeps_norms
 
 NAN = float("nan")
 # Where optimizers keep their averages of gradients, and of squared gradients.
@@ -33,25 +35,6 @@ def rank() -> int:
 Rates = list[tuple[Any, Any]]
 # (lr, weight decay) of every group, and the number of consecutive steps for which they held.
 RateHistory = list[tuple[Rates, int]]
-
-
-@final
-@dataclass(frozen=True)
-class LayerReading:
-    """How a layer was read in a sample.
-
-    adam: it has a second moment.
-    late: a closure made the gradient within the step, so that it met only the momentum after it.
-    had_momentum: there was a momentum before the step.
-    fan_in, vectors, shape: of the layer when it was read.
-    """
-
-    adam: bool
-    late: bool
-    had_momentum: bool
-    fan_in: int
-    vectors: int
-    shape: tuple[int, ...]
 
 
 @final
@@ -105,16 +88,15 @@ class StepMeasurement:
         # Of what no other process holds a part, process 0 has the same as all others.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
         # Layers that stay keep their copy of the weights, whatever batch they are in now.
-        old = {p: sums for p, sums in self.layers.items() if sums.shape == p.shape}
+        old = {p: sums for p, sums in self.layers.items() if sums.layer.shape == p.shape}
         self.layers = {
             layer.parameter: LayerSums(layer, old[layer.parameter].copy if layer.parameter in old else None)
             for layer in selected
         }
         batched(list(self.layers.values()))
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
-        norms_kept = keeps_norms_by_name(self.optimizer)
         # Where norms are held, weight decay moves no weight: it only sets the angle.
-        self._decoupled = [rule is not None and rule.is_decoupled and not norms_kept for rule in rules]
+        self._decoupled = [rule is not None and rule.is_decoupled and not keeps_norms(self.optimizer) for rule in rules]
         return [layer for layer in selected if layer.parameter not in old]
 
     def _named(self, layer: Tracked, step: int) -> Tracked:
@@ -122,13 +104,13 @@ class StepMeasurement:
 
         A run knows one shape for each name, and numbers about other vectors are no continuation.
         """
-        # Without lone surrogates, which Python allows in names and UTF-8, so the store and the sinks, does not.
-        plain = layer.name.encode("utf-8", "backslashreplace").decode()
+        plain = clean_text(layer.name)
         names = self._names.setdefault(plain, {})
-        shape = list(layer.parameter.shape)
-        vectors = (tuple(shape), layer.split, layer.rows)
+        vectors = (layer.shape, layer.split, layer.rows)
         if names and vectors not in names:
-            self.changes.append(f"{plain} has another shape, {shape}, from step {step} on: it is layer {plain}@{step}.")
+            self.changes.append(
+                f"{plain} has another shape, {list(layer.shape)}, from step {step} on: it is layer {plain}@{step}."
+            )
         return replace(layer, name=names.setdefault(vectors, f"{plain}@{step}" if names else plain))
 
     @torch.no_grad()
@@ -145,13 +127,6 @@ class StepMeasurement:
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
-        # All tables before the first sum: a batch is prepared once, for all its layers.
-        prepared = set()
-        for step in self._steps:
-            batch = step.sums.batch
-            if batch is not None and batch not in prepared and step.views[0] is not None:
-                batch.prepare(step.views[0])
-                prepared.add(batch)
         sum_before(self._steps)
 
     @torch.no_grad()
@@ -162,13 +137,9 @@ class StepMeasurement:
         self._steps = []
         sent = send_to_host(sum_after(steps))
         # Kept apart from the sums, which may still be on a device: these are known to the host at once.
-        readings = {}
-        for step in steps:
-            sums = step.sums
-            readings[sums.layer.name] = LayerReading(
-                step.second is not None, step.late, step.had_momentum, sums.fan_in, sums.vectors, tuple(sums.shape)
-            )
-        return sent, readings
+        return sent, {
+            step.sums.layer.name: LayerReading(step.second is not None, step.late, step.had_momentum) for step in steps
+        }
 
     def _read_after(self, step: LayerStep) -> bool:
         """Read the state after the step; False where the layer had no gradient, or changed its shape in the step."""
@@ -177,12 +148,12 @@ class StepMeasurement:
         step.late = step.grad is None
         # Otherwise the gradient seen before the step: a hook of somebody else may have cleared p.grad since.
         step.grad = p.grad if step.late else step.grad
-        if not _usable(step.grad) or p.shape != step.sums.shape:
+        if not _usable(step.grad) or p.shape != layer.shape:
             return False
         state = self.optimizer.state.get(p, {})
         group = self.optimizer.param_groups[layer.group]
         step.rescaled = self._scaler is not None
-        step.second = _second_moment(state, group, p, step.sums.vectors)
+        step.second = _second_moment(state, group, p, layer.vectors)
         step.decay = (
             frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
         )
@@ -191,9 +162,7 @@ class StepMeasurement:
         step.views = _views(step.sums, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
         if v is not None and v.shape != p.shape:  # AdamS and the like keep one second moment for each vector
             weight = step.views[0]
-            assert weight is not None
-            per_vector = layer.per_vector(v)
-            step.views[3] = per_vector.reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+            step.views[3] = layer.per_vector(v).reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
         return True
 
     def is_skipped(self) -> bool:

@@ -71,6 +71,7 @@ class GroupRule:
     recursion: how the momentum came about; None where it is transported, or there is none.
     lr_factor: what torch's dampening makes of the learning rate.
     norms_kept: the optimizer holds every vector at the norm it started with.
+    sign_beta, heavy_ball, whole_matrix: the rule's own, kept because every sample asks for them many times.
     """
 
     rule: UpdateRule
@@ -96,29 +97,36 @@ class GroupRule:
 
 @final
 @dataclass(frozen=True)
+class LayerReading:
+    """How a layer was read in a sample.
+
+    adam: it has a second moment.
+    late: a closure made the gradient within the step, so that it met only the momentum after it.
+    had_momentum: there was a momentum before the step.
+    """
+
+    adam: bool
+    late: bool
+    had_momentum: bool
+
+
+@final
+@dataclass(frozen=True)
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
     lr, weight_decay: of the group in this step.
     group_rule: the theory's; None where it does not cover the optimizer.
-    adam: whether the optimizer has a second moment.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
-    late: the momentum is the one after the step.
-    had_momentum: whether there was one before the step.
     """
 
     lr: float
     weight_decay: float
-    group_rule: GroupRule | None = None
-    adam: bool = False
-    scale: float = 1.0
-    sign: float = 1.0
-    late: bool = False
-    had_momentum: bool = True
-
-
-# What a run says about itself.
+    group_rule: GroupRule | None
+    reading: LayerReading
+    scale: float
+    sign: float
 
 
 def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after i
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -89,10 +89,9 @@ class VectorSums:
             gm, mm = _momentum_before(at, rows["ww"], wg, gg, gm, rows["mm"], rows["wm"])
             ws = rows["ws"] * at.sign * after
             ss = rows["ss"] * after**2
-        names = ("ww", "wd", "tt", "most", "bb", "old_ww", "old_wd", "old_tt", "frozen")
-        unchanged = {name: rows[name] for name in names}
-        unknown = np.full_like(wg, NAN)
-        return cls(at, fan_in, wg=wg, gg=gg, gm=gm, mm=mm, ws=ws, ss=ss, predicted_angle=unknown, **unchanged)
+        del rows["hh"], rows["wm"]
+        rows |= {"wg": wg, "gg": gg, "gm": gm, "mm": mm, "ws": ws, "ss": ss, "predicted_angle": np.full_like(wg, NAN)}
+        return cls(at, fan_in, **rows)
 
     def rms_norms(self, part: slice) -> tuple[float, float]:
         """RMS over a layer's vectors of the norm before the step, and of the gradient at unit norm."""
@@ -144,7 +143,7 @@ class VectorSums:
     @property
     def b(self) -> Array | float:
         """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
-        return np.sqrt(self.bb / self.fan_in) if self.at.adam else 1.0
+        return np.sqrt(self.bb / self.fan_in) if self.at.reading.adam else 1.0
 
     @cached_property
     def decay(self) -> tuple[Array, Array, Array, Array]:
@@ -153,7 +152,7 @@ class VectorSums:
         unknown = np.full_like(self.ww, NAN)
         angle = self.angle
         gradient = self._radial_gradient()
-        scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.adam else unknown
+        scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.reading.adam else unknown
         radial = sensitivity.radial_decay(gradient, self.ww)
         total = np.asarray(sensitivity.effective_decay(self.at.weight_decay, radial))
         return radial, total, scaled, sensitivity.kappa(self.predicted_angle, angle)
@@ -168,7 +167,7 @@ class VectorSums:
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
             return self.wg * np.sqrt(2 * self.fan_in / np.pi / c2)
         if group_rule.rule.is_decoupled:
-            return self.ws if self.at.adam else np.full_like(self.ww, NAN)
+            return self.ws if self.at.reading.adam else np.full_like(self.ww, NAN)
         return self.wg
 
     @property
@@ -184,9 +183,9 @@ def _momentum_before(
     at: StepContext, ww: Array, wg: Array, gg: Array, gm: Array, mm: Array, wm: Array
 ) -> tuple[Array, Array]:
     """⟨g,m⟩ and ‖m‖² of the momentum before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
-    if not at.late:
+    if not at.reading.late:
         return gm, mm
-    if not at.had_momentum:
+    if not at.reading.had_momentum:
         return np.zeros_like(gm), np.zeros_like(mm)
     if at.group_rule is None or at.group_rule.recursion is None:
         return np.full_like(gm, NAN), np.full_like(mm, NAN)
@@ -206,39 +205,24 @@ def _angle(ww: Array, wd: Array, tt: Array) -> Array:
     return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)
 
 
-@final
-@dataclass(frozen=True)
-class VectorQuantity:
-    """A quantity of which each vector has a value, and the code that takes it from the sums."""
+class MeasuredQuantity(NamedTuple):
+    """A quantity, and the code that takes it from the sums, or where it is one number per layer from `LayerNumbers`."""
 
     quantity: Quantity
-    of: Callable[[VectorSums], Any]
+    of: Callable[[Any], Any]
 
 
-@final
-@dataclass(frozen=True)
-class LayerQuantity:
-    """A quantity of which each layer has one number, and the code that takes it from what is known of the layer."""
-
-    quantity: Quantity
-    of: Callable[[LayerNumbers], float]
+def _vector(name: str, unit: str, formula: str, source: str, of: Callable[[VectorSums], Any]) -> MeasuredQuantity:
+    return MeasuredQuantity(Quantity(name, unit, formula, source), of)
 
 
-def _vector(name: str, unit: str, formula: str, source: str, of: Callable[[VectorSums], Any]) -> VectorQuantity:
-    return VectorQuantity(Quantity(name, unit, formula, source), of)
-
-
-def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[LayerNumbers], float]) -> LayerQuantity:
-    return LayerQuantity(Quantity(name, unit, formula, source, per_vector=False), of)
+def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[LayerNumbers], float]) -> MeasuredQuantity:
+    return MeasuredQuantity(Quantity(name, unit, formula, source, per_vector=False), of)
 
 
 PER_VECTOR = (
     _vector(
-        "angular_update",
-        "rad",
-        "∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖²",
-        "RE (5)",
-        lambda v: v.angle,
+        "angular_update", "rad", "∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖²", "RE (5)", lambda v: v.angle
     ),
     _vector("norm", "weight", "‖w'‖, after the step", "RE Table 1", lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt)),
     _vector("update_norm", "weight", "‖d‖", "RE (3)", lambda v: np.sqrt(v.r**2 * v.ww + v.tt)),
@@ -262,13 +246,7 @@ PER_VECTOR = (
         lambda v: v.decay[0],
     ),
     _vector("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.decay[1]),
-    _vector(
-        "scaled_grad_norm",
-        "",
-        "‖g/b‖/√C; NaN without a second moment",
-        "RE (91)",
-        lambda v: np.sqrt(v.decay[2]),
-    ),
+    _vector("scaled_grad_norm", "", "‖g/b‖/√C; NaN without a second moment", "RE (91)", lambda v: np.sqrt(v.decay[2])),
     _vector(
         "smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h
     ),
@@ -301,11 +279,7 @@ PER_VECTOR = (
         lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
     ),
     _vector(
-        "kappa",
-        "",
-        "(predicted_angular_update/angular_update)²",
-        "ours; theory.sensitivity",
-        lambda v: v.decay[3],
+        "kappa", "", "(predicted_angular_update/angular_update)²", "ours; theory.sensitivity", lambda v: v.decay[3]
     ),
 )
 PER_LAYER = (
@@ -369,7 +343,6 @@ PER_LAYER = (
     ),
     _layer("entries", "entries", "measured entries", "ours", lambda layer: layer.entries),
 )
-QUANTITIES: tuple[VectorQuantity | LayerQuantity, ...] = (*PER_VECTOR, *PER_LAYER)
-PLACE = {row.quantity.name: place for place, row in enumerate(PER_VECTOR)}
-PLACE |= {row.quantity.name: place for place, row in enumerate(PER_LAYER)}
+QUANTITIES = (*PER_VECTOR, *PER_LAYER)
+PLACE = {row.quantity.name: place for table in (PER_VECTOR, PER_LAYER) for place, row in enumerate(table)}
 """Index of a quantity among those of its kind."""

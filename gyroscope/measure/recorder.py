@@ -137,20 +137,12 @@ class Recorder:
         """Make layers known to the run."""
         for layer in layers:
             rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
-            record = LayerInfo(
-                name=layer.name,
-                shape=tuple(layer.parameter.shape),
-                granularity=layer.split.granularity,
-                # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
-                axis=(layer.split.axes(layer.parameter.dim()) or (0,))[-1],
-                group_size=layer.split.group_size,
-                vectors=layer.vectors,
-                fan_in=layer.fan_in,
-                group=layer.group,
-                rule=None if rule is None else repr(rule),
-                rows=layer.rows,
-            )
-            self.indices[layer.name] = self.writer.add_layer(record)
+            # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
+            axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
+            split = (layer.split.granularity, axis, layer.split.group_size, layer.vectors, layer.fan_in)
+            text = None if rule is None else repr(rule)
+            info = LayerInfo(layer.name, tuple(layer.shape), *split, layer.group, text, layer.rows)
+            self.indices[layer.name] = self.writer.add_layer(info)
 
     def put(self, sample: RawSample) -> bool:
         """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
@@ -190,14 +182,10 @@ class Recorder:
 
     def status_after(self, error: BaseException | None) -> Status:
         """How a run ended that an exception ended; an exit with code 0 is a regular end."""
-        if isinstance(error, SystemExit):
-            return self._status_of(error.code)
-        return "finished" if error is None else "failed"
-
-    def _status_of(self, code: Any) -> Status:
-        if code is None or code == 0:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "finished"
-        self.writer.note(f"The program ended by sys.exit({code!r}).")
+        if isinstance(error, SystemExit):
+            self.writer.note(f"The program ended by sys.exit({error.code!r}).")
         return "failed"
 
     def _at_exit(self) -> None:

@@ -6,7 +6,7 @@ All of it runs in a thread beside training, one sample after the other.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
@@ -14,24 +14,20 @@ from torch.optim import Optimizer
 
 from gyroscope._types import Array
 from gyroscope.measure.batches import OLD
-from gyroscope.measure.layers import Ids, Tracked, keeps_norms_by_name
-from gyroscope.measure.measurement import LayerReading, RateHistory
-from gyroscope.measure.optimizers import GroupRule, StepContext
+from gyroscope.measure.layers import Ids, Tracked
+from gyroscope.measure.measurement import RateHistory
+from gyroscope.measure.optimizers import GroupRule, LayerReading, StepContext
 from gyroscope.measure.prediction import GroupForecasts, LayerState
 from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.measure.statistics import LayerPart, summarise
 from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
-from gyroscope.optim.torch_rules import rule_of
-from gyroscope.store import LayerSample, Sample
+from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.store import LayerSample, Sample, Writer
 
-
-class Store(Protocol):
-    """What is needed of a writer."""
-
-    def put(self, sample: Sample) -> None: ...  # noqa: D102
-    def note(self, text: str) -> None: ...  # noqa: D102
+# Layers of one parameter group that were read in the same way: their vectors stand one after the other.
+LayerGroup = tuple[VectorSums, list[LayerPart]]
 
 
 @final
@@ -59,28 +55,19 @@ class RawSample:
 
 
 @final
-@dataclass
-class LayerGroup:
-    """Layers of one parameter group that were read in the same way: their vectors stand one after the other."""
-
-    vectors: VectorSums
-    layers: list[LayerPart]
-
-
-@final
 class SampleProcessor:
     """Processes samples in their order, and follows the predictions from one to the next."""
 
     def __init__(
         self,
-        store: Store,
+        writer: Writer,
         indices: Mapping[str, int],
         sinks: Sequence[SinkWorker],
         scalars: ScalarLog,
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
     ) -> None:
-        self.store = store
+        self.writer = writer
         self.indices = indices
         self.sinks = sinks
         self.scalars = scalars
@@ -88,7 +75,6 @@ class SampleProcessor:
         self.sink_layers = sink_layers
         self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
-        self._norms_kept: bool | None = None
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
         self._skipped = 0
         self._gap = False
@@ -109,20 +95,23 @@ class SampleProcessor:
         if found_inf:  # the step did nothing: no sample
             return
         rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
-        if self._norms_kept is None:
-            self._norms_kept = keeps_norms_by_name(sample.optimizer)
         rules = [self._rule(sample, number) for number in range(len(sample.groups))]
         groups, states = self._groups(sample, rules, rates[-1][0], scale, gap)
-        predictions = self._forecasts.predict(rules, rates, states, self.store.note)
+        predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
-        for group in groups:
-            layers |= summarise(group.vectors, group.layers, predictions)
+        for vectors, parts in groups:
+            layers |= summarise(vectors, parts, predictions)
         stored = {}
-        for name, summary in layers.items():
-            stored[self.indices[name]] = summary
-        self.store.put(Sample(sample.step - self._skipped, sample.time, stored))
+        for name, layer in layers.items():
+            stored[self.indices[name]] = layer
+        step = sample.step - self._skipped
+        self.writer.put(Sample(step, sample.time, stored))
         if self.sinks:
-            self._tell_sinks(sample.step - self._skipped, layers)
+            scalars = overall(layers)
+            if self.sink_layers is not None:
+                scalars |= by_layer(layers, self.sink_layers)
+            for sink in self.sinks:
+                sink.put(step, dict(scalars))
 
     def _rule(self, sample: RawSample, number: int) -> GroupRule | None:
         """The theory's rule of a group; the last sample's as long as no option has changed."""
@@ -134,9 +123,9 @@ class SampleProcessor:
             return known[1]
         group_rule: GroupRule | None = None
         try:
-            group_rule = GroupRule.of(rule_of(options, sample.optimizer), options, bool(self._norms_kept))
+            group_rule = GroupRule.of(rule_of(options, sample.optimizer), options, keeps_norms(sample.optimizer))
         except ValueError as error:
-            self.store.note(f"No predictions for parameter group {number}: {error}")
+            self.writer.note(f"No predictions for parameter group {number}: {error}")
         if comparable:
             self._rules[number] = (options, group_rule)
         return group_rule
@@ -149,56 +138,38 @@ class SampleProcessor:
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
-        """Wait for the sums, and put those of layers in the same context together; also the state of each layer."""
+        """Wait for the sums, and put those of layers in the same context together; also the states by group."""
         alike: dict[Any, list[tuple[Tracked, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
-                ids, sums = merge_pieces(piece_ids, pieces)
-                reading = sample.readings[layer.name]
                 # All that a `StepContext` depends on: layers with the same key share one.
-                key = (layer.group, reading.adam, reading.late, reading.had_momentum)
-                alike.setdefault(key, []).append((layer, ids, sums))
+                key = (layer.group, sample.readings[layer.name])
+                alike.setdefault(key, []).append((layer, *merge_pieces(piece_ids, pieces)))
         groups = []
         states: dict[int, list[LayerState]] = {}
-        for (number, adam, late, had_momentum), members in alike.items():
+        for (number, reading), members in alike.items():
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             lr, weight_decay = rates[number]
-            context = StepContext(
-                lr,
-                weight_decay,
-                group_rule=rules[number],
-                adam=adam,
-                scale=scale,
-                sign=-1.0 if sample.groups[number].get("maximize") else 1.0,
-                late=late,
-                had_momentum=had_momentum,
-            )
+            sign = -1.0 if sample.groups[number].get("maximize") else 1.0
+            context = StepContext(lr, weight_decay, rules[number], reading, scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
             for layer, ids, _ in members:
                 part = slice(start, start + len(ids))
                 start = part.stop
-                fan_in[part] = sample.readings[layer.name].fan_in
+                fan_in[part] = layer.fan_in
                 keep = self.raw is not None and self.raw.search(layer.name) is not None
-                parts.append(LayerPart(layer.name, ids, part, keep))
+                parts.append(LayerPart(layer, ids, part, keep))
             vectors = VectorSums.of(sums, context, fan_in)
-            groups.append(LayerGroup(vectors, parts))
-            for each in parts:
-                norm, gradient = vectors.rms_norms(each.part)
-                read = sample.readings[each.name]
-                state = LayerState(each.name, read.fan_in, read.vectors, read.shape, norm, gradient)
+            for layer, _, part, _ in parts:
+                norms = vectors.rms_norms(part)
+                state = LayerState(layer.name, layer.fan_in, layer.vectors, tuple(layer.shape), *norms)
                 states.setdefault(number, []).append(state)
+            groups.append((vectors, parts))
         return groups, states
-
-    def _tell_sinks(self, step: int, layers: Mapping[str, LayerSample]) -> None:
-        scalars = overall(layers)
-        if self.sink_layers is not None:
-            scalars |= by_layer(layers, self.sink_layers)
-        for sink in self.sinks:
-            sink.put(step, dict(scalars))
 
 
 def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:

@@ -41,6 +41,8 @@ class Sampling(ABC):
 
     timescale = float("nan")
     """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
+    alone = True
+    """Whether no other process has to take the same decisions."""
 
     def __init__(self) -> None:
         self.stride = 1
@@ -64,13 +66,19 @@ class Sampling(ABC):
             return False
         return True
 
-    def spent(self, step: int, seconds: float, *, taken: bool = True) -> str | None:
-        """Learn how long a sample held training up, and whether it found room to be processed.
+    def spent(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
+        """Learn how long a sample held training up, and whether it was refused because too many others wait.
 
         A sentence for the run where samples become rarer by what they cost.
         """
-        self._taken += taken
-        if self.stride > 1 and self._taken >= RECOVERY:
+        self._taken += 1
+        if refused:
+            self._leave_out(step)
+            self._taken = 0
+            if self.alone:  # others could not know of it
+                self.stride *= 2
+                self._wanted = 1  # this one counts as the first of the wider spacing
+        elif self.stride > 1 and self._taken >= RECOVERY:
             self.stride //= 2
             self._taken = 0
         return self.pay(step, seconds)
@@ -78,14 +86,6 @@ class Sampling(ABC):
     def pay(self, step: int, seconds: float) -> str | None:
         """Account for the time that a sample took; a sentence where samples become rarer by that."""
         return None
-
-    def refused(self, step: int, *, alone: bool = True) -> None:
-        """Learn that a sample found no room. Where other processes take the same decisions, they cannot know of it."""
-        self._leave_out(step)
-        self._taken = 0
-        if alone:
-            self.stride *= 2
-            self._wanted = 1  # this one counts as the first of the wider spacing
 
     def summary(self) -> str | None:
         """How many samples were left out, and when; None where none was."""
@@ -206,16 +206,20 @@ class Auto(Sampling):
 
 
 def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
-    """What `every` asks for; `alone` says that no other process has to take the same decisions."""
+    """What `every` asks for; unless `alone`, time decides nothing, for processes would disagree about it."""
     if not 0 < budget < 1:
         raise ValueError(f"budget={budget!r} must lie between 0 and 1: the share of time to spend, for example 0.01")
     clock = perf_counter if alone else None
+    chosen: Sampling
     if every == "auto":
-        return Auto(budget, clock)
-    if callable(every):
-        return Scheduled(every)
-    if isinstance(every, int) and not isinstance(every, bool) and every > 0:
-        if isinstance(every, DefaultInterval):
-            return EveryNth(int(every), budget, clock, dense=DENSE)
-        return EveryNth(every)
-    raise ValueError(f"every={every!r} must be a whole number above 0, a function of the step, or 'auto'")
+        chosen = Auto(budget, clock)
+    elif callable(every):
+        chosen = Scheduled(every)
+    elif isinstance(every, DefaultInterval):
+        chosen = EveryNth(int(every), budget, clock, dense=DENSE)
+    elif isinstance(every, int) and not isinstance(every, bool) and every > 0:
+        chosen = EveryNth(every)
+    else:
+        raise ValueError(f"every={every!r} must be a whole number above 0, a function of the step, or 'auto'")
+    chosen.alone = alone
+    return chosen

@@ -5,22 +5,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
 
 from gyroscope.measure.sinks import SinkWorker
 from gyroscope.measure.transfer import HostCopy
+from gyroscope.store import Writer
 
 # Seconds that values wait for a sample to travel with. A live page must not wait longer where samples are rare.
 LONGEST_WAIT = 1.0
-
-
-class ScalarStore(Protocol):
-    """What is needed of a writer."""
-
-    def put_scalars(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None: ...  # noqa: D102
 
 
 @final
@@ -43,7 +38,7 @@ class ScalarLog:
     A value that is no number is left out, and reported once for each name.
     """
 
-    def __init__(self, writer: ScalarStore, sinks: Sequence[SinkWorker], report: Callable[[str], None]) -> None:
+    def __init__(self, writer: Writer, sinks: Sequence[SinkWorker], report: Callable[[str], None]) -> None:
         # A deque, whose append and popleft are safe in two threads without a lock.
         self.waiting: deque[LoggedScalars] = deque()
         self._writer = writer

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gyroscope._types import Float32
-from gyroscope.measure.layers import Ids
+from gyroscope.measure.layers import Ids, Tracked
 from gyroscope.measure.quantities import PER_VECTOR, StepPrediction, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
@@ -28,15 +27,13 @@ UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
 FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
 
 
-@final
-@dataclass
-class LayerPart:
+class LayerPart(NamedTuple):
     """A layer among those whose vectors stand in one `VectorSums`.
 
     ids: of its vectors. part: their places among all. keep_vectors: whether the value of each one is stored too.
     """
 
-    name: str
+    layer: Tracked
     ids: Ids
     part: slice
     keep_vectors: bool
@@ -51,34 +48,25 @@ def summarise(
     layer is summarised quantity by quantity, for its memory.
     """
     unknown = StepPrediction()
-    scalars = []
-    for layer in layers:
-        scalars.append(vectors.per_layer(layer.part, predictions.get(layer.name, unknown)))  # noqa: PERF401
     count = len(PER_VECTOR)
+    samples = {}
+    # Quantities per layer first: they tell the vectors the angle that is predicted for their layer.
+    for layer, ids, part, keep_vectors in layers:
+        samples[layer.name] = LayerSample(
+            np.empty((count, len(STATISTICS)), np.float32),
+            vectors.per_layer(part, predictions.get(layer.name, unknown)),
+            np.empty((count, BINS), np.uint32),
+            np.empty((count, 2), np.int32),
+            np.empty((count, len(ids)), np.float32) if keep_vectors else None,
+        )
     at_once = max(1, min(count, AT_ONCE // max(1, len(vectors.ww))))
-    # After the quantities per layer: they tell the vectors the angle that is predicted for their layer.
-    values = vectors.per_vector(0, at_once)
-    samples = [_empty(layer, numbers) for layer, numbers in zip(layers, scalars, strict=True)]
     for start in range(0, count, at_once):
         rows = slice(start, min(start + at_once, count))
-        if start:
-            values = vectors.per_vector(rows.start, rows.stop)
-        for width in {len(layer.ids) for layer in layers}:
-            alike = [number for number, layer in enumerate(layers) if len(layer.ids) == width]
-            _summarise_alike(values, rows, [layers[i] for i in alike], [samples[i] for i in alike])
-    return {layer.name: sample for layer, sample in zip(layers, samples, strict=True)}
-
-
-def _empty(layer: LayerPart, scalars: Float32) -> LayerSample:
-    """A sample with room for statistics, histograms and extremes of each quantity."""
-    count = len(PER_VECTOR)
-    return LayerSample(
-        np.empty((count, len(STATISTICS)), np.float32),
-        scalars,
-        np.empty((count, BINS), np.uint32),
-        np.empty((count, 2), np.int32),
-        np.empty((count, len(layer.ids)), np.float32) if layer.keep_vectors else None,
-    )
+        values = vectors.per_vector(rows.start, rows.stop)
+        for width in {len(each.ids) for each in layers}:
+            alike = [each for each in layers if len(each.ids) == width]
+            _summarise_alike(values, rows, alike, [samples[each.layer.name] for each in alike])
+    return samples
 
 
 def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], samples: Sequence[LayerSample]) -> None:

@@ -36,8 +36,7 @@ def sum_before(steps: Sequence[LayerStep]) -> None:
     The views of each layer are its weight, gradient and momentum.
     """
     for batch, members in _by_batch(steps):
-        table = batch.table
-        assert table is not None, "`SumsBatch.prepare` has made it"
+        table = batch.prepare(members[0].views[0])
         for together in _summed_together(batch, members):
             blocks = []
             for copy, w, g, m in _blocks(batch, together):
@@ -58,7 +57,7 @@ def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Ten
     tables = []
     for batch, members in _by_batch(steps):
         table = batch.table
-        assert table is not None, "`SumsBatch.prepare` has made it"
+        assert table is not None, "made by `sum_before`"
         for together in _summed_together(batch, members):
             _fill(table, together, [_sum_step(together[0], *block) for block in _blocks(batch, together)])
         # The whole table as it is, without a copy, if every layer has its part in it.

@@ -101,8 +101,7 @@ class Tracker:
         """How long the samples held training up, together."""
         self._measurement = StepMeasurement(model, self.optimizer, _expression("layers", layers), probe, rows)
         new = self._measurement.refresh()
-        self._alone = not self._measurement.sharded
-        self._sampling = sampling(every, budget, alone=self._alone)
+        self._sampling = sampling(every, budget, alone=not self._measurement.sharded)
         self._recorder: Recorder | None = None
         self._failures = FailureLog(lambda text: None)
         self._hooks: list[Any] = []
@@ -279,27 +278,22 @@ class Tracker:
             sample = RawSample(step, time.time(), self.optimizer, options, sums, readings, history, scaler, self._gap)
             self._gap = not recorder.put(sample)
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
-            if self._gap:
-                self._leave_out(step)
-            else:
+            if not self._gap:
                 measurement.history = []
+            elif not self._sampling.left_out:
+                self._failures.report(
+                    f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
+                    "spaced; the run says how many"
+                )
         seconds = self._seconds_before + time.perf_counter() - began
         self.samples += bool(readings)
         self.seconds += seconds
         if isinstance(self._sampling, Auto):
             groups = self.optimizer.param_groups
             self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
-        note = self._sampling.spent(step, seconds, taken=not self._gap)
+        note = self._sampling.spent(step, seconds, refused=self._gap)
         if note is not None and recorder is not None:
             recorder.writer.note(note)
-
-    def _leave_out(self, step: int) -> None:
-        if not self._sampling.left_out:
-            self._failures.report(
-                f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
-                "spaced; the run says how many"
-            )
-        self._sampling.refused(step, alone=self._alone)
 
     def _record(self, new: list[Tracked]) -> None:
         if self._recorder is not None and new:

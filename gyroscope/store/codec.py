@@ -8,10 +8,9 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._types import Float32, Int64
 from gyroscope.store.schema import BINS, LAYER_BITS, STATISTICS, LayerSample, Quantity, Sample
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 # What SQLite stores in a column.
 Value = int | float | str | bytes | None
 

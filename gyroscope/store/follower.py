@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._types import Float32, Int64
 from gyroscope.store.codec import (
     BlobLayout,
-    Float32,
-    Int64,
     blob_checksum,
     decode_extremes,
     decode_histograms,

@@ -8,7 +8,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar, final
 
 from gyroscope.store.codec import Value, row_checksum, verified
@@ -40,9 +40,26 @@ class RunState:
     layers: dict[str, tuple[int, LayerInfo]]
 
 
-def write_session(connection: sqlite3.Connection, columns: tuple[Value, ...]) -> None:
+@final
+@dataclass(frozen=True)
+class Session:
+    """The row of the table `session` that one writer owns; the fields are in the order of the columns."""
+
+    id: int
+    started: float
+    heartbeat: float
+    status: str
+    host: str
+    pid: int
+    dropped: int
+    config: str
+    samples: int
+    scalars: int
+
+
+def write_session(connection: sqlite3.Connection, session: Session) -> None:
     """Store the row of a session, or replace the one with the same id."""
-    _insert(connection, "session", columns, otherwise="OR REPLACE")
+    _insert(connection, "session", astuple(session), otherwise="OR REPLACE")
 
 
 def read_state(connection: sqlite3.Connection, version: int) -> RunState:

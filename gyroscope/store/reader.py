@@ -4,14 +4,12 @@ import difflib
 import os
 import time
 import weakref
-from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from gyroscope.store.codec import Int64
+from gyroscope._types import Array, Float32, Int64
 from gyroscope.store.export import export
 from gyroscope.store.follower import Follower
 from gyroscope.store.schema import BINS, STATISTICS, LayerInfo, Quantity
@@ -20,7 +18,7 @@ from gyroscope.store.session import STALE
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
 
-Float64 = npt.NDArray[np.float64]
+Value = TypeVar("Value")
 # Samples that a diagnosis reads at most; more take longer and change nothing.
 ENOUGH = 4000
 
@@ -74,7 +72,7 @@ class Run:
         return self._source.kept["step"].copy()
 
     @property
-    def times(self) -> Float64:
+    def times(self) -> Array:
         """Unix seconds of each sample."""
         return self._source.kept["time"].copy()
 
@@ -87,7 +85,7 @@ class Run:
         """What is known about a layer."""
         return self._layer(name)[1]
 
-    def series(self, layer: str, quantity: str, stat: str = "mean") -> Float64:
+    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
         """A statistic over the vectors of a layer at each of `steps`; NaN where there is no value.
 
         A quantity per layer is one number, and every statistic gives it.
@@ -95,7 +93,7 @@ class Run:
         index, _ = self._layer(layer)
         return _wide(self._source.numbers(index)[:, self._column(quantity, stat)])
 
-    def values_at(self, step: int, series: Sequence[tuple[str, str]]) -> Float64:
+    def values_at(self, step: int, series: Sequence[tuple[str, str]]) -> Array:
         """(series, layers): pairs of quantity and statistic at one step, layers in the order of `layers`.
 
         Reads that sample only, from the file, and keeps nothing: what a page that follows a run needs.
@@ -120,7 +118,7 @@ class Run:
         place = self._place(quantity)
         return (-1, -1) if stored is None else (int(stored[1][place, 0]), int(stored[1][place, 1]))
 
-    def raw(self, layer: str, quantity: str) -> Float64:
+    def raw(self, layer: str, quantity: str) -> Array:
         """(samples, vectors): every vector's value, for layers of which that was kept; NaN where not measured."""
         values = self._source.vectors(self._layer(layer)[0], self._place(quantity))
         if values is None:
@@ -139,15 +137,9 @@ class Run:
         """Logged values in the file, of all names together."""
         return self._source.state.scalars
 
-    def scalar(self, name: str) -> tuple[Int64, Float64]:
+    def scalar(self, name: str) -> tuple[Int64, Array]:
         """Steps and values of a logged scalar: all of them, whether or not their steps were sampled."""
-        known = self._source.scalars()
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            there = f"There are {', '.join(known)}." if known else "Log some with tracker.log(loss=loss)."
-            match = f" Did you mean {close[0]}?" if close else ""
-            raise ValueError(f"There is no scalar {name!r} in {self.path}.{match} {there}")
-        columns = known[name]
+        columns = self._known("scalar", name, self._source.scalars())
         return np.array(columns.steps, np.int64), np.array(columns.values, np.float64)
 
     @property
@@ -203,24 +195,26 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.status}, {len(self.layers)} layers, {self.total} samples)"
 
     def _layer(self, name: str) -> tuple[int, LayerInfo]:
-        layers = self._source.state.layers
-        if name not in layers:
-            raise ValueError(f"There is no layer {name!r} in {self.path}. {_suggest(name, layers)}")
-        return layers[name]
+        return self._known("layer", name, self._source.state.layers)
 
     def _quantity(self, name: str) -> Quantity:
-        if name not in self.quantities:
-            raise ValueError(f"There is no quantity {name!r} in {self.path}. {_suggest(name, self.quantities)}")
-        return self.quantities[name]
+        return self._known("quantity", name, self.quantities)
+
+    def _known(self, kind: str, name: str, known: Mapping[str, Value]) -> Value:
+        if name in known:
+            return known[name]
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        match = f" Did you mean {', '.join(close)}?" if close else ""
+        nothing = "Log some with tracker.log(loss=loss)." if kind == "scalar" else "There is none yet."
+        there = f"There are {', '.join([*known][:10])}{' …' * (len(known) > 10)}." if known else nothing
+        raise ValueError(f"There is no {kind} {name!r} in {self.path}.{match} {there}")
 
     def _column(self, quantity: str, stat: str) -> int:
         if stat not in STATISTICS:
@@ -240,13 +234,7 @@ class Run:
         return step
 
 
-def _wide(numbers: npt.NDArray[np.float32]) -> Float64:
+def _wide(numbers: Float32) -> Array:
     # NumPy warns about signalling NaN, which a damaged file may hold.
     with np.errstate(invalid="ignore"):
         return numbers.astype(np.float64)
-
-
-def _suggest(name: str, names: Iterable[str]) -> str:
-    names = list(names)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:10]
-    return f"Did you mean {', '.join(close)}?" if close else "There is none yet."

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import astuple, dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -18,43 +18,11 @@ import numpy as np
 import gyroscope
 from gyroscope._json import dumps
 from gyroscope.store.database import FILE, check, connect, is_empty, run_errors, start_journal
-from gyroscope.store.metadata import read_layers, read_quantities, write_quantities, write_session
-from gyroscope.store.schema import (
-    SCHEMA_VERSION,
-    LayerInfo,
-    Quantity,
-    RunError,
-    RunExistsError,
-    create_statements,
-)
+from gyroscope.store.metadata import Session, read_layers, read_quantities, write_quantities, write_session
+from gyroscope.store.schema import SCHEMA_VERSION, LayerInfo, Quantity, RunError, RunExistsError, create_statements
 
 # Seconds without a heartbeat after which a run counts as stopped.
 STALE = 30.0
-
-
-@final
-@dataclass(frozen=True)
-class Session:
-    """The row of the table `session` that one writer owns."""
-
-    id: int
-    started: float
-    heartbeat: float
-    status: str
-    host: str
-    pid: int
-    dropped: int
-    config: str
-    samples: int
-    scalars: int
-
-    def write(self, connection: sqlite3.Connection) -> None:
-        """Store the row; the fields are in the order of the columns."""
-        write_session(connection, astuple(self))
-
-    def at(self, now: float, status: str, dropped: int, samples: int, scalars: int) -> "Session":
-        """The row at a later moment."""
-        return replace(self, heartbeat=now, status=status, dropped=dropped, samples=samples, scalars=scalars)
 
 
 @final
@@ -91,7 +59,7 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
                 _check_resumable(connection, file, quantities, resume)
             layers = {layer.name: (index, layer) for index, layer in read_layers(connection, SCHEMA_VERSION)}
             session = _new_session(connection, text)
-            session.write(connection)
+            write_session(connection, session)
             return OpenedRun(session, layers, warning)
 
 
@@ -138,12 +106,10 @@ def _is_alive(pid: int) -> bool:
     if os.name != "posix":
         return False
     try:
-        # Signal 0 is sent to nobody; only its errors matter.
-        os.kill(pid, 0)
+        with suppress(PermissionError):  # it is there, and belongs to somebody else
+            os.kill(pid, 0)  # sent to nobody; only its errors matter
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is there, and belongs to somebody else
-        return True
     return True
 
 

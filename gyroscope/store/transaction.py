@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -13,11 +13,8 @@ import numpy as np
 
 from gyroscope.store.codec import EncodedSample, blob_checksum, row_checksum, row_key
 from gyroscope.store.database import connect
-from gyroscope.store.metadata import write_layer, write_note, write_scalar
+from gyroscope.store.metadata import Session, write_layer, write_note, write_scalar, write_session
 from gyroscope.store.schema import LayerInfo, ScalarRows
-from gyroscope.store.session import Session
-
-FileIdentity = tuple[int, int]
 
 
 @final
@@ -48,7 +45,7 @@ class End:
 Storable = EncodedSample | ScalarRows | NewLayer | Note | End
 
 
-def file_identity(file: Path) -> FileIdentity:
+def file_identity(file: Path) -> tuple[int, int]:
     """Device and inode: SQLite keeps writing into a file that was deleted, where no reader finds it."""
     try:
         status = os.stat(file)
@@ -89,7 +86,8 @@ class WriterConnection:
             connection.execute("BEGIN IMMEDIATE")
             for item in items:
                 self._write(connection, item, now)
-            self._session.at(now, self._status, dropped, self._samples, self._scalars).write(connection)
+            counts = {"dropped": dropped, "samples": self._samples, "scalars": self._scalars}
+            write_session(connection, replace(self._session, heartbeat=now, status=self._status, **counts))
 
     def disconnect(self) -> None:
         """Close a connection that failed; its transaction is undone."""
@@ -124,7 +122,11 @@ class WriterConnection:
 
     def _write_sample(self, connection: sqlite3.Connection, sample: EncodedSample) -> None:
         for (id,) in connection.execute("SELECT id FROM sample WHERE step = ?", (sample.step,)).fetchall():
-            _delete_sample(connection, id)
+            # All layers of a sample have keys in this range.
+            keys = (row_key(id, 0), row_key(id + 1, 0))
+            for table in ("measurement", "distribution", "vectors"):
+                connection.execute(f"DELETE FROM {table} WHERE key >= ? AND key < ?", keys)
+            connection.execute("DELETE FROM sample WHERE id = ?", (id,))
             self._samples -= 1
         # AUTOINCREMENT's own counter. The checksum needs the id before there is a row.
         (last,) = connection.execute(
@@ -144,11 +146,3 @@ class WriterConnection:
             if blobs.raw is not None:
                 checksums = np.array([blob_checksum(key, values) for values in blobs.raw], "<u4").tobytes()
                 connection.execute("INSERT INTO vectors VALUES (?, ?, ?)", (key, b"".join(blobs.raw), checksums))
-
-
-def _delete_sample(connection: sqlite3.Connection, id: int) -> None:
-    # All layers of a sample have keys in this range.
-    keys = (row_key(id, 0), row_key(id + 1, 0))
-    for table in ("measurement", "distribution", "vectors"):
-        connection.execute(f"DELETE FROM {table} WHERE key >= ? AND key < ?", keys)
-    connection.execute("DELETE FROM sample WHERE id = ?", (id,))

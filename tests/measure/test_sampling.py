@@ -156,11 +156,9 @@ def test_under_overload_samples_are_spaced_evenly_and_return_after_some_time():
     for step in range(600):
         if nth.due(step):
             overloaded = step in (50, 52)
-            if overloaded:
-                nth.refused(step)
-            else:
+            if not overloaded:
                 taken.append(step)
-            nth.spent(step, 0.0, taken=not overloaded)
+            nth.spent(step, 0.0, refused=overloaded)
     gaps = np.diff(taken)
     assert set(gaps[taken.index(49) + 1 : taken.index(49) + RECOVERY - 1]) == {4}
     assert gaps[-1] == 2
