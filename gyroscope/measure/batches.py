@@ -133,9 +133,10 @@ class SumsBatch:
                 copy = self.copy[layer.rows]
                 old = layer.previous
                 layer.previous = None
-                layer.copied = old is not None and old.shape == copy.shape and old.device == copy.device
-                if layer.copied:
+                layer.copied = False
+                if old is not None and old.shape == copy.shape and old.device == copy.device:
                     copy.copy_(old)
+                    layer.copied = True
         return self.table
 
 

@@ -62,7 +62,7 @@ class Tracked:
     rows: tuple[int, ...] | None
     pieces: Pieces
 
-    def views(self, *tensors: Tensor | None) -> list[Tensor | None]:
+    def views(self, tensors: list[Tensor | None]) -> list[Any]:
         """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
 
         None stays None.

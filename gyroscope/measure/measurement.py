@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._json import clean_text
-from gyroscope._types import Number
 from gyroscope.measure.batches import LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure.layers import Tracked, tracked
 from gyroscope.measure.optimizers import LayerReading, rule_or_none
@@ -125,7 +124,7 @@ class StepMeasurement:
             # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
             m = _momentum(self.optimizer.state.get(p, {}), p)
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
-            step.views = _views(sums, [p.detach(), step.grad, None if closure else m])
+            step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
         sum_before(self._steps)
 
@@ -159,7 +158,7 @@ class StepMeasurement:
         )
         m = _momentum(state, p) if step.late else None
         v = None if step.second is None else step.second.v
-        step.views = _views(step.sums, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
+        step.views = _views(layer, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
         if v is not None and v.shape != p.shape:  # AdamS and the like keep one second moment for each vector
             weight = step.views[0]
             step.views[3] = layer.per_vector(v).reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
@@ -194,7 +193,9 @@ class StepMeasurement:
         """Add the rates of this step to the history that the next sample takes along."""
         groups = self.optimizer.param_groups
         rates = [(_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0)) for group in groups]
-        if self.history and _equal(self.history[-1][0], rates):
+        # Rates on a device count as different, for comparing them would wait for it.
+        comparable = not any(isinstance(value, Tensor) for pair in rates for value in pair)
+        if comparable and self.history and self.history[-1][0] == rates:
             self.history[-1] = (rates, self.history[-1][1] + 1)
         else:
             self.history.append((rates, 1))
@@ -226,20 +227,14 @@ def _rate(group: Mapping[str, Any], name: str, missing: float) -> Any:
     return missing if value is None else frozen(value)
 
 
-def _equal(rates: Rates, others: Rates) -> bool:
-    """Whether rates are the same; those on a device count as different, for comparing would wait for it."""
-    return not any(isinstance(value, Tensor) for pair in (*rates, *others) for value in pair) and rates == others
-
-
 def _on_host(found_inf: Tensor) -> bool:
     return found_inf.device.type == "cpu"
 
 
-def _views(sums: LayerSums, tensors: list[Tensor | None]) -> list[Tensor | None]:
+def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
     """Rows of vectors of tensors shaped like the parameter; None stays None."""
-    layer = sums.layer
     if layer.pieces.sharded or layer.pieces.places is not None:
-        return layer.views(*tensors)
+        return layer.views(tensors)
     rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
     for place, x in enumerate(tensors):
         if x is not None:
@@ -276,17 +271,14 @@ def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor
     if len(betas) != 2 or "step" not in state or not _are_numbers(eps, *betas):
         return None
     beta1, beta2 = betas
-    count = _count(state["step"])
+    # On a device, as capturable optimizers keep it, the count stays a tensor: reading it would wait.
+    step = state["step"]
+    count = step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
     return SecondMoment(v, 1 - beta2**count, eps, (1 - beta1**count) / (1 - beta1))
 
 
 def _are_numbers(*values: Any) -> bool:
     return all(isinstance(value, float | int | Tensor) for value in values)
-
-
-def _count(step: Any) -> Number:
-    """A step count as a number, unless reading it would wait for a device."""
-    return step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
 
 
 def _scaler_state(optimizer: Optimizer) -> Tensor | None:

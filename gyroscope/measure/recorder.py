@@ -100,7 +100,10 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
 
 @final
 class Recorder:
-    """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks."""
+    """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks.
+
+    `final_note` gives a sentence that is noted when the run ends, however it ends.
+    """
 
     def __init__(
         self,
@@ -111,13 +114,13 @@ class Recorder:
         raw: re.Pattern[str] | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: re.Pattern[str] | None = None,
+        final_note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.writer = new_writer(path, config, resume)
         self.failures = FailureLog(self.writer.note)
         self.indices: dict[str, int] = {}
         self.closed = False
-        self.final_note: Callable[[], str | None] = lambda: None
-        """A sentence that is noted when the run ends, however it ends."""
+        self._final_note = final_note
         self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
         self._processor = SampleProcessor(
@@ -146,7 +149,8 @@ class Recorder:
 
     def put(self, sample: RawSample) -> bool:
         """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
-        return self._worker.put(sample, size=sum(sent.num_bytes for sent in sample.sums), timeout=PATIENCE)
+        size = sum(copy.num_bytes for sent in sample.sums for copy in sent.copies)
+        return self._worker.put(sample, size=size, timeout=PATIENCE)
 
     def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
         """Keep what training logged; it goes to the run with the next sample, or after a second."""
@@ -172,7 +176,7 @@ class Recorder:
         self._worker.close()
         for sink in self._sinks:
             sink.close()
-        if (text := self.final_note()) is not None:
+        if (text := self._final_note()) is not None:
             self.writer.note(text)
         self.writer.close(status)
 

@@ -119,8 +119,8 @@ class Tracker:
                 raw=_expression("raw", raw),
                 sinks=sinks,
                 sink_layers=_expression("sink_layers", sink_layers),
+                final_note=self._sampling.summary,
             )
-            self._recorder.final_note = self._sampling.summary
             self._failures = self._recorder.failures
         # From here on there is a run on disk, which must not be left as "running".
         try:

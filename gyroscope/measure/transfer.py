@@ -53,9 +53,6 @@ class SentSums:
     copies: Sequence[HostCopy]
     gathered: bool = False
 
-    def __post_init__(self) -> None:
-        self.num_bytes = sum(copy.num_bytes for copy in self.copies)
-
     def unpack(self) -> Iterator[tuple[Tracked, Ids, Array]]:
         """Each layer with the ids of its pieces and their sums."""
         arrived = [copy.wait().ravel() for copy in self.copies]

@@ -111,13 +111,11 @@ def write_layer(connection: sqlite3.Connection, index: int, layer: LayerInfo) ->
 
 def read_layers(connection: sqlite3.Connection, version: int) -> list[tuple[int, LayerInfo]]:
     """The run's layers in their order, each with its index."""
-    return [(index, _layer(*columns)) for index, *columns in _rows(connection, "layer", version)]
+    return [(index, _layer(columns)) for index, *columns in _rows(connection, "layer", version)]
 
 
-def _layer(
-    name: Value, shape: Value, granularity: Value, axis: Value, group_size: Value, vectors: Value, fan_in: Value,
-    group: Value, rule: Value, rows: Value,
-) -> LayerInfo:  # fmt: skip
+def _layer(columns: Sequence[Any]) -> LayerInfo:
+    name, shape, granularity, axis, group_size, vectors, fan_in, group, rule, rows = columns
     return LayerInfo(
         name=_of_type(name, str, "a layer's name"),
         shape=_whole_list(shape, "a layer's shape"),

@@ -86,8 +86,8 @@ class WriterConnection:
             connection.execute("BEGIN IMMEDIATE")
             for item in items:
                 self._write(connection, item, now)
-            counts = {"dropped": dropped, "samples": self._samples, "scalars": self._scalars}
-            write_session(connection, replace(self._session, heartbeat=now, status=self._status, **counts))
+            session = replace(self._session, heartbeat=now, status=self._status, dropped=dropped)
+            write_session(connection, replace(session, samples=self._samples, scalars=self._scalars))
 
     def disconnect(self) -> None:
         """Close a connection that failed; its transaction is undone."""
