@@ -44,6 +44,10 @@ LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class
 <p><button>Compare the chosen</button></p></form>"""
 
 
+class UnknownRunError(Exception):
+    """A request names a run that is not here."""
+
+
 @final
 class RunServer:
     """The pages of a directory of runs, and their data."""
@@ -88,32 +92,23 @@ class RunServer:
     async def run_page(self, request: Request) -> Response:
         """The page of one run or several; its script asks for the data."""
         feeds = await self._feeds(request)
-        if isinstance(feeds, Response):
-            return HTMLResponse(
-                linked("No such run", '<p>There is no such run here. <a href="./">All runs</a></p>'), 404
-            )
         names = ", ".join(feed.name for feed in feeds)
         back = '<p class="screen"><a href="./">All runs</a> <span id="message" role="status"></span></p>'
         return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", "report.js", "live.js")))
 
     async def data(self, request: Request) -> Response:
         """What the page shows, and how far that goes."""
-        feeds = await self._feeds(request)
-        return feeds if isinstance(feeds, Response) else await run_in_threadpool(_answer, partial(_report, feeds))
+        return await run_in_threadpool(_answer, partial(_report, await self._feeds(request)))
 
     async def update(self, request: Request) -> Response:
         """What came since, for browsers without events."""
         feeds = await self._feeds(request)
-        if isinstance(feeds, Response):
-            return feeds
         updates = await run_in_threadpool(_updates, feeds, _positions(request, len(feeds)))
         return Response(f"[{','.join(updates)}]", media_type="application/json")
 
     async def events(self, request: Request) -> Response:
         """What comes, as it comes."""
         feeds = await self._feeds(request)
-        if isinstance(feeds, Response):
-            return feeds
         stream = self._stream(feeds, _positions(request, len(feeds)), request)
         # The header keeps a proxy from holding events back.
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
@@ -138,8 +133,6 @@ class RunServer:
     async def distribution(self, request: Request) -> Response:
         """The neurons of a layer at a step."""
         feeds = await self._feeds(request)
-        if isinstance(feeds, Response):
-            return feeds
         query = request.query_params
         step = query.get("step", "")
         # 18 digits fit into 64 bits.
@@ -163,21 +156,26 @@ class RunServer:
                 feed.close()
                 del self.feeds[id]
 
-    async def _feeds(self, request: Request) -> list[Feed] | Response:
-        """The runs that a request names, or the answer that one of them is unknown."""
+    async def _feeds(self, request: Request) -> list[Feed]:
+        """The runs that a request names; `UnknownRunError` where one of them is not here."""
         # Each run once, in the order of the request.
         ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
         try:
             return await run_in_threadpool(lambda: [self._feed(id) for id in ids])
         except KeyError:
-            sentence = "There is no such run here: it was moved or deleted, or never was."
-            return JSONResponse({"error": sentence}, 404)
+            raise UnknownRunError from None
 
     def _feed(self, id: str) -> Feed:
         if id not in self.feeds:
             path = self.index.path(id)
             self.feeds[id] = Feed(id, self.index.name(path), path)
         return self.feeds[id]
+
+
+async def _unknown_run(request: Request, error: Exception) -> Response:
+    if request.scope["path"] == "/view":
+        return HTMLResponse(linked("No such run", '<p>There is no such run here. <a href="./">All runs</a></p>'), 404)
+    return JSONResponse({"error": "There is no such run here: it was moved or deleted, or never was."}, 404)
 
 
 def _json(value: object) -> Response:
@@ -239,4 +237,5 @@ def application(index: RunIndex, token: str | None = None, stopping: Callable[[]
     """The server; with a token, only for those who have it."""
     # Level 2 of gzip: a page of a megabyte must not hold up a machine that trains.
     middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
-    return Starlette(routes=RunServer(index, stopping).routes(), middleware=middleware)
+    routes = RunServer(index, stopping).routes()
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={UnknownRunError: _unknown_run})
