@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from math import isfinite
+from math import ceil, isfinite, log2
 from time import perf_counter
 from typing import Literal, final
 
@@ -107,7 +107,7 @@ class Sampling(ABC):
 class EveryNth(Sampling):
     """Each of the first `dense` steps, then steps that are multiples of n.
 
-    With a clock and a budget n doubles whenever measuring took more than that share of the time since the last change.
+    With a clock, n is multiplied by the power of two that keeps measuring within `budget`, a share of the time.
     The dense start is not counted: it is over before its cost can be noticed.
     """
 
@@ -127,7 +127,7 @@ class EveryNth(Sampling):
         return step < self.dense or step % self.n == 0
 
     def pay(self, step: int, seconds: float) -> str | None:
-        """Double n where measuring takes more than its budget."""
+        """Widen the spacing where measuring takes more than its budget."""
         if self.clock is None:
             return None
         now = self.clock()
@@ -143,7 +143,8 @@ class EveryNth(Sampling):
             return None
         # The account begins anew, without an allowance: only what the wider spacing costs counts from here on.
         before = self.n
-        self.n *= 2
+        # At once as far as needed: small steps would each cost another window of samples that are too many.
+        self.n *= 2 ** max(1, ceil(log2(share / self.budget)))
         self._seconds = 0.0
         self._allowed = 0.0
         self._samples = 0

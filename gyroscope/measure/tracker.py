@@ -49,8 +49,8 @@ class Tracker:
             it holds a run already, the new one goes to <path>-2, with a warning.
         every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
             start, then a hundred samples per predicted timescale, within `budget`. Left at the default, each of the
-            first 20 steps and then every tenth, a number that doubles whenever measuring has taken more than 0.2 s
-            and more than `budget` of the time. A number that is given is kept.
+            first 20 steps and then every tenth; where measuring has taken more than 0.2 s and more than `budget` of
+            the time, every 20th, 40th, … as that asks for. A number that is given is kept.
         rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
         layers: regular expression; all parameters in whose name it is found are watched instead.
         probe: result of `gyro.probe`, which knows how tensors split into vectors.
