@@ -128,7 +128,8 @@ class Writer:
                 self._failure = f"{self._file} is written too slowly, and samples are dropped."
                 # Not as a note: the count of dropped samples is shown as one.
                 self._failure_stored = True
-        self._warn()
+        if self._failure is not None:
+            self._warn()
 
     def put_scalars(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Hand over logged numbers by name, each with its step; one of the same step and name replaces the earlier."""
