@@ -1,7 +1,7 @@
 """Which parameters are watched, and how each splits into vectors – also where no process holds the whole of them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, cast, final
@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from gyroscope._types import Int64
 from gyroscope.geometry import Split
-from gyroscope.model.selection import Decision, Invariance, decide
+from gyroscope.model.measured import measured_layers
+from gyroscope.model.selection import Invariance
 from gyroscope.optim._engine.shards import local
 
 # Numbers of vectors within a parameter.
@@ -31,12 +32,12 @@ class Pieces:
     """What of a parameter's vectors this process measures.
 
     `split` cuts its part of the tensor into pieces, each a vector or a share of one; `places` are the chosen pieces
-    (None: all), `ids` the vectors they belong to, and `owners` the same on the device. Long pieces are measured in
-    `cuts` parts. No process has more than `capacity` pieces, cuts counted.
+    (None: all), `ids` the vectors of the layer they belong to, and `owners` the vectors of the parameter, on the
+    device. Long pieces are measured in `cuts` parts. No process has more than `capacity` pieces, cuts counted.
     """
 
     split: Split
-    places: Tensor | None
+    places: Tensor | slice | None
     ids: Ids
     owners: Tensor
     cuts: int
@@ -49,7 +50,8 @@ class Pieces:
 class Tracked:
     """A parameter under observation, as it was when it was found: its data may be exchanged for others later.
 
-    It has `vectors` of `fan_in` entries; `rows` are the ids of those that are measured, None for all.
+    It has `vectors` of `fan_in` entries, those of the parameter from `start` on; `rows` are the ids of those that are
+    measured, None for all. `vector` is what counts as one: "token" in an embedding.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Tracked:
     fan_in: int
     rows: tuple[int, ...] | None
     pieces: Pieces
+    start: int
+    vector: str
 
     def views(self, tensors: list[Tensor | None]) -> list[Any]:
         """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
@@ -80,7 +84,7 @@ class Tracked:
         mine = local(values)
         if mine.shape == values.shape:
             return mine[self.pieces.owners]
-        return mine if self.pieces.places is None else mine.index_select(0, self.pieces.places)
+        return mine if self.pieces.places is None else mine[self.pieces.places]
 
 
 def tracked(
@@ -89,25 +93,29 @@ def tracked(
     layers: re.Pattern[str] | None = None,
     probe: Mapping[str, Invariance] | None = None,
     rows: int | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Tracked]:
-    """The parameters that the optimizer trains and that are watched.
-
-    By default the weights that the model's selection finds (`gyroscope.model.selection.decide`), frozen ones too: they
-    may be thawed during the run. With `layers`, all parameters in whose name the expression is found.
-    """
+    """The layers that are watched (`gyroscope.model.measured`), `rows` vectors of each at most."""
     tracked_layers = []
-    for decision in decide(model, optimizer, probe=probe):
-        parameter = decision.parameter
-        split = decision.split if layers is None else _on_request(decision, layers)
-        if split.granularity == "none" or parameter.is_complex() or parameter.numel() < 2:
-            continue
-        shape = parameter.shape
-        vectors = split.num_vectors(shape)
-        fan_in = split.fan_in(shape)
-        chosen = chosen_rows(vectors, rows)
-        pieces = _pieces(parameter, split, chosen)
+    for measured in measured_layers(model, optimizer, layers=layers, probe=probe, parts=parts):
+        parameter = measured.decision.parameter
+        split = measured.split
+        vectors = measured.stop - measured.start
+        chosen = chosen_rows(vectors, measured.at_most if rows is None else rows)
         tracked_layers.append(
-            Tracked(decision.name, parameter, shape, decision.group, split, vectors, fan_in, chosen, pieces)
+            Tracked(
+                name=measured.name,
+                parameter=parameter,
+                shape=parameter.shape,
+                group=measured.decision.group,
+                split=split,
+                vectors=vectors,
+                fan_in=split.fan_in(parameter.shape),
+                rows=chosen,
+                pieces=_pieces(parameter, split, measured.start, measured.stop, chosen),
+                start=measured.start,
+                vector=measured.vector,
+            )
         )
     return tracked_layers
 
@@ -121,17 +129,10 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
 
 
-def _on_request(decision: Decision, layers: re.Pattern[str]) -> Split:
-    """The split of a parameter chosen by name: what does not turn by itself is split along dim 0, or not at all."""
-    if not layers.search(decision.name):
-        return Split("none")
-    if decision.turns:
-        return decision.split
-    return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
-
-
-def _taken(x: Tensor, places: Tensor) -> Tensor:
+def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
     """Rows of x. On a CPU NumPy takes them, because torch would start threads for it beside the training's own."""
+    if isinstance(places, slice):
+        return x[places]
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return x.index_select(0, places)
     return torch.from_numpy(x.numpy()[places.numpy()])
@@ -145,7 +146,9 @@ def _placed(x: Tensor, like: Tensor) -> Tensor:
     return cast(Tensor, cast(Any, x).redistribute(placements=wanted))
 
 
-def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
+def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:
+    """What this process holds of the vectors from `start` to `stop`; of the chosen ones, where there are such."""
+    of_all = split.num_vectors(p.shape)
     shape = list(p.shape)
     sharded = hasattr(p, "placements")
     if sharded:
@@ -154,15 +157,19 @@ def _pieces(p: Tensor, split: Split, chosen: tuple[int, ...] | None) -> Pieces:
         if _cuts_groups(p, split):  # a shard may begin within a group: each neuron of it is then a piece
             split = Split("neuron", split.axis)
     else:
-        ids = np.arange(split.num_vectors(shape))
-    places = None
-    if chosen is not None:
-        kept = np.flatnonzero(np.isin(ids, chosen))
+        ids = np.arange(of_all)
+    places: Tensor | slice | None = None
+    if chosen is None and not sharded and stop - start < of_all:
+        ids = ids[start:stop]
+        places = slice(start, stop)
+    elif chosen is not None or stop - start < of_all:
+        wanted = np.arange(start, stop) if chosen is None else start + np.array(chosen)
+        kept = np.flatnonzero(np.isin(ids, wanted))
         ids = ids[kept]
         places = torch.from_numpy(kept).to(p.device)
     most = split.num_vectors(shape)
     cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
-    return Pieces(split, places, ids, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
+    return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 
 def _held_ids(p: Tensor, split: Split) -> Int64:

@@ -1,7 +1,7 @@
 """Reads weights, gradients and optimizer state on both sides of a step, and writes to none of them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -47,11 +47,13 @@ class StepMeasurement:
         layers: re.Pattern[str] | None = None,
         probe: Mapping[str, Invariance] | None = None,
         rows: int | None = None,
+        parts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self.layers: dict[nn.Parameter, LayerSums] = {}
-        self._selection = (layers, probe, rows)
+        # By parameter and first vector: fused weights are several layers.
+        self.layers: dict[tuple[nn.Parameter, int], LayerSums] = {}
+        self._selection = (layers, probe, rows, parts)
         self.changes: list[str] = []
         """Sentences about layers that changed their shape, to be noted in the run."""
         self._names: dict[str, dict[Any, str]] = {}
@@ -87,16 +89,14 @@ class StepMeasurement:
         # Of what no other process holds a part, process 0 has the same as all others.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
         # Layers that stay keep their copy of the weights, whatever batch they are in now.
-        old = {p: sums for p, sums in self.layers.items() if sums.layer.shape == p.shape}
-        self.layers = {
-            layer.parameter: LayerSums(layer, old[layer.parameter].copy if layer.parameter in old else None)
-            for layer in selected
-        }
+        old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
+        found = {(layer.parameter, layer.start): layer for layer in selected}
+        self.layers = {key: LayerSums(layer, old[key].copy if key in old else None) for key, layer in found.items()}
         batched(list(self.layers.values()))
         rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
         # Where norms are held, weight decay moves no weight: it only sets the angle.
         self._decoupled = [rule is not None and rule.is_decoupled and not keeps_norms(self.optimizer) for rule in rules]
-        return [layer for layer in selected if layer.parameter not in old]
+        return [layer for key, layer in found.items() if key not in old]
 
     def _named(self, layer: Tracked, step: int) -> Tracked:
         """The layer under a name of its own, weight@step, if its name had vectors of another shape before.
@@ -118,7 +118,7 @@ class StepMeasurement:
         """Before the step: copy weights, and read gradients unless the closure is yet to make them."""
         self._scaler = _scaler_state(self.optimizer)
         self._steps = []
-        for p, sums in self.layers.items():
+        for (p, _), sums in self.layers.items():
             if not closure and not _usable(p.grad):
                 continue
             # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
@@ -152,7 +152,7 @@ class StepMeasurement:
         state = self.optimizer.state.get(p, {})
         group = self.optimizer.param_groups[layer.group]
         step.rescaled = self._scaler is not None
-        step.second = _second_moment(state, group, p, layer.vectors)
+        step.second = _second_moment(state, group, p, layer.split.num_vectors(p.shape))
         step.decay = (
             frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
         )
@@ -209,7 +209,7 @@ class StepMeasurement:
 
     def take_part(self) -> None:
         """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
-        spread = [sums.layer for p, sums in self.layers.items() if sums.layer.pieces.sharded and _usable(p.grad)]
+        spread = [sums.layer for (p, _), sums in self.layers.items() if sums.layer.pieces.sharded and _usable(p.grad)]
         if spread:
             send_to_host([((layer,), None) for layer in spread])
 

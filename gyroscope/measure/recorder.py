@@ -142,7 +142,7 @@ class Recorder:
             rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
             # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
-            split = (layer.split.granularity, axis, layer.split.group_size, layer.vectors, layer.fan_in)
+            split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)
             text = None if rule is None else repr(rule)
             info = LayerInfo(layer.name, tuple(layer.shape), *split, layer.group, text, layer.rows)
             self.indices[layer.name] = self.writer.add_layer(info)

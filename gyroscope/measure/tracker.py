@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +38,9 @@ class Tracker:
         tracker = gyro.Tracker(model, optimizer)      # before the loop; or: with gyro.Tracker(model, optimizer): …
 
     Watched are the weights that can turn, one vector per neuron, or as parameter groups (`granularity`, `axis`,
-    `group_size`) or the result of `gyro.probe` say. Step 0 is the first; a step that a GradScaler skips is not a step.
-    What is measured stands in `gyro.measure.QUANTITIES`. With DDP the first process measures. With FSDP2 all do, and
-    the first one writes: make and close the tracker on all.
+    `group_size`) or the result of `gyro.probe` say, and embeddings that decay, one vector per token. Step 0 is the
+    first; a step that a GradScaler skips is not a step. What is measured stands in `gyro.measure.QUANTITIES`. With DDP
+    the first process measures. With FSDP2 all do, and the first one writes: make and close the tracker on all.
 
     Arguments:
         model: whose parameters the optimizer trains; it gives the layers their names.
@@ -54,6 +54,8 @@ class Tracker:
         rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
         layers: regular expression; all parameters in whose name it is found are watched instead.
         probe: result of `gyro.probe`, which knows how tensors split into vectors.
+        parts: regular expression -> names of the parts of fused weights, which become layers `name[part]` of equally
+            many vectors; default q, k and v of the common attention layers, {} none.
         raw: regular expression; of these layers the run keeps every vector's value, not only statistics.
         sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
         sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
@@ -85,6 +87,7 @@ class Tracker:
         rows: int | None = None,
         layers: str | None = None,
         probe: Mapping[str, Invariance] | None = None,
+        parts: Mapping[str, Sequence[str]] | None = None,
         raw: str | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: str | None = None,
@@ -99,7 +102,7 @@ class Tracker:
         self.samples = 0
         self.seconds = 0.0
         """How long the samples held training up, together."""
-        self._measurement = StepMeasurement(model, self.optimizer, _expression("layers", layers), probe, rows)
+        self._measurement = StepMeasurement(model, self.optimizer, _expression("layers", layers), probe, rows, parts)
         new = self._measurement.refresh()
         self._sampling = sampling(every, budget, alone=not self._measurement.sharded)
         self._recorder: Recorder | None = None

@@ -107,7 +107,7 @@ def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
     size = (len(SUMS) + 1, _columns(layer, gathered=True))
     table = torch.full(size, -1.0, dtype=precise(p), device=p.device)
     if sums is not None and len(layer.pieces.ids):
-        ids = layer.pieces.owners.repeat(layer.pieces.cuts)
+        ids = (layer.pieces.owners - layer.start).repeat(layer.pieces.cuts)
         table[0, : len(ids)] = ids
         table[1:, : len(ids)] = sums[:, : len(ids)]
     return table

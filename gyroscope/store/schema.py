@@ -152,7 +152,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "id": ("INTEGER PRIMARY KEY", "order in which layers were first seen, from 0"),
         "name": ("TEXT NOT NULL UNIQUE", "name of the parameter in the model"),
         "shape": ("TEXT NOT NULL", "JSON list: shape of the tensor"),
-        "granularity": ("TEXT NOT NULL", "neuron, group or tensor: what counts as one weight vector"),
+        "granularity": ("TEXT NOT NULL", "neuron, group, tensor, or token of an embedding: what is one weight vector"),
         "axis": ("INTEGER NOT NULL", "dimension along which the vectors are counted"),
         "group_size": ("INTEGER NOT NULL", "neurons that make one vector"),
         "vectors": ("INTEGER NOT NULL", "number of weight vectors"),

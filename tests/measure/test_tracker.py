@@ -36,11 +36,12 @@ def forward(model, seed=0):
 # What is watched, and under which name.
 
 
-def test_the_weights_that_turn_are_watched_by_default(tmp_path):
+def test_weights_that_turn_and_embeddings_that_decay_are_watched_by_default(tmp_path):
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3), nn.ConvTranspose1d(3, 7, 2))
     with gyro.Tracker(model, adamw(model), tmp_path) as tracker:
         run = tracker.run
-    assert run.layers == ["1.weight", "3.weight"]
+    assert run.layers == ["0.weight", "1.weight", "3.weight"]
+    assert run.layer("0.weight").granularity == "token"
     layer = run.layer("3.weight")
     assert (layer.granularity, layer.axis, layer.vectors, layer.fan_in) == ("neuron", 1, 7, 6)
 
@@ -50,7 +51,7 @@ def test_other_parameters_are_watched_on_request(tmp_path):
     with gyro.Tracker(model, adamw(model), tmp_path, layers=r"^0|bias") as tracker:
         run = tracker.run
     found = {name: (run.layer(name).granularity, run.layer(name).vectors) for name in run.layers}
-    assert found == {"0.weight": ("neuron", 5), "1.bias": ("tensor", 1)}
+    assert found == {"0.weight": ("token", 5), "1.bias": ("tensor", 1)}
 
 
 def test_groups_say_how_their_tensors_split(tmp_path):
@@ -80,7 +81,7 @@ def test_bare_parameters_split_as_the_optimizer_turns_them_and_else_by_their_lay
     with gyro.Tracker(model, made, tmp_path) as tracker:
         run = tracker.run
     turning = optimizer == "RotationalAdamW"
-    assert run.layers == (["0.weight", "1.weight"] if turning else ["1.weight"])
+    assert run.layers == ["0.weight", "1.weight"]
     assert run.layer("1.weight").axis == (0 if turning else 1)
 
 
@@ -115,7 +116,7 @@ def test_rows_are_spread_evenly_and_keep_their_ids(tmp_path):
     np.testing.assert_allclose(run.raw("weight", "angular_update")[1], angles[list(rows)], rtol=1e-4)
     assert run.extremes("weight", "angular_update", 1) == (0, 87)
     assert run.series("weight", "entries").tolist() == [80, 80]
-    assert tracker._measurement.layers[model.weight].copy.shape == (8, 10), "and no more of the weights is copied"
+    assert tracker._measurement.layers[model.weight, 0].copy.shape == (8, 10), "and no more of the weights is copied"
 
 
 def test_the_copy_is_float32_whatever_the_weights_are(tmp_path):
@@ -123,7 +124,7 @@ def test_the_copy_is_float32_whatever_the_weights_are(tmp_path):
     optimizer = Turner(model.parameters())
     with gyro.Tracker(model, optimizer, tmp_path, every=1) as tracker:
         train(model, optimizer, 1)
-        assert tracker._measurement.layers[model.weight].copy.dtype == torch.float32
+        assert tracker._measurement.layers[model.weight, 0].copy.dtype == torch.float32
 
 
 # What counts as a sample.
