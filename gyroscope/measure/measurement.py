@@ -152,7 +152,7 @@ class StepMeasurement:
         state = self.optimizer.state.get(p, {})
         group = self.optimizer.param_groups[layer.group]
         step.rescaled = self._scaler is not None
-        step.second = _second_moment(state, group, p, layer.split.num_vectors(p.shape))
+        step.second = _second_moment(state, group, p, p.numel() // layer.fan_in)
         step.decay = (
             frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
         )
