@@ -30,5 +30,6 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     """An Adam's steps with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
+    decay = decay_at(rule, lr)
     scale = adam_scale(lr, rule.betas, done)
-    return LinearSteps(decay_at(rule, lr), scale, update, average, Scale(beta2, unit=1 - beta2), size=weights.fan_in)
+    return LinearSteps(decay, scale, update, average, Scale(beta2, unit=1 - beta2), size=weights.fan_in)
