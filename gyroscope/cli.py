@@ -148,6 +148,7 @@ def train(
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
     momentum: Annotated[float | None, numeric()] = None,
     betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
+    decay_embeddings: Annotated[bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")] = False,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",

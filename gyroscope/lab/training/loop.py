@@ -122,7 +122,7 @@ class Training:
         self.out = out
         self.model: nn.Module = problem.model
         self.forward: Any = torch.compile(self.model) if config.compile else self.model
-        options = {"betas": config.betas, "momentum": config.momentum}
+        options = {"betas": config.betas, "momentum": config.momentum, "decay_embeddings": config.decay_embeddings}
         self.optimizer = make_optimizer(
             config.optimizer, self.model, lr=config.lr, weight_decay=config.weight_decay, **options
         )

@@ -47,7 +47,13 @@ def _choices() -> dict[str, OptimizerChoice]:
 
 
 def make_optimizer(
-    name: str, model: nn.Module, *, lr: float | None = None, weight_decay: float | None = None, **options: Any
+    name: str,
+    model: nn.Module,
+    *,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    decay_embeddings: bool = False,
+    **options: Any,
 ) -> Optimizer:
     """The named optimizer over the model's parameters: weights rotate and decay, all else does neither."""
     choices = _choices()
@@ -63,5 +69,7 @@ def make_optimizer(
     if "momentum" in choice.options:
         given.setdefault("momentum", 0.9)
     decay = choice.weight_decay if weight_decay is None else weight_decay
-    groups = gyro.param_groups(model, weight_decay=decay)
+    embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    overrides = {rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if decay_embeddings}
+    groups = gyro.param_groups(model, weight_decay=decay, overrides=overrides)
     return choice.make(groups, lr=choice.lr if lr is None else lr, weight_decay=decay, **given)
