@@ -104,6 +104,7 @@ def test_shrinking_averages_squares_of_pixels(mnist):
     whole = load_images("mnist", mnist)
     half = load_images("mnist", mnist, shrink=2)
     assert half.train.pixels.shape == (20, 1, 14, 14)
+    assert (whole.padding, half.padding) == (4, 2)
     pooled = torch.nn.functional.avg_pool2d(whole.train.pixels, 2)
     correlation = torch.corrcoef(torch.stack([pooled.flatten(), half.train.pixels.flatten()]))[0, 1]
     assert correlation > 0.9999

@@ -80,7 +80,7 @@ class ImageProblem(Problem):
         chosen = self._order[place * size : (place + 1) * size]
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
-            images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1))
+            images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1), self.task.padding)
         return images.to(self.device)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
