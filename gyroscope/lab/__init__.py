@@ -14,7 +14,7 @@ Training by name stands beside them: `lab.train(lab.TrainConfig(task="digits", e
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Run", "TrainConfig", "train"]
+__all__ = ["TrainConfig", "TrainResult", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,7 @@ def test_a_run_learns_and_says_how_it_ended(tmp_path):
     assert len(result.history) == QUICK.evaluations
     assert result.divergence is None
     assert json.loads((tmp_path / "result.json").read_text())["scores"] == result.scores
-    with result.rotation() as run:
+    with result.run() as run:
         assert set(run.scalars) == {"loss", "accuracy", "validation_loss", "validation_accuracy"}
         steps, losses = run.scalar("loss")
         assert steps.tolist() == list(range(result.steps))
@@ -61,9 +61,9 @@ def test_a_run_learns_and_says_how_it_ended(tmp_path):
 def test_the_lab_trains_from_python_in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [lab.train(lab.TrainConfig(task="digits", model="mlp:width=8", steps=2)) for _ in range(2)]
-    assert all(isinstance(run, lab.Run) for run in runs)
+    assert all(isinstance(run, lab.TrainResult) for run in runs)
     assert len(list(Path("runs").iterdir())) == 2
-    with pytest.raises(AttributeError, match="no attribute 'trian'; it has Run, TrainConfig, train"):
+    with pytest.raises(AttributeError, match="no attribute 'trian'; it has TrainConfig, TrainResult, train"):
         _ = lab.trian
 
 
@@ -129,7 +129,7 @@ def test_a_diverged_run_says_when_and_keeps_the_checkpoint_before(tmp_path, monk
     # The layer is the one that turned most against its prediction when it was last measured.
     before = run.divergence.before
     assert before.step == 10
-    with run.rotation() as rotation:
+    with run.run() as rotation:
         assert rotation.status == "failed"
         place = rotation.steps.tolist().index(10)
         ratios = {
@@ -255,7 +255,7 @@ def test_accumulated_batches_count_as_one_step(tmp_path):
 @pytest.mark.parametrize("optimizer", list(_choices()))
 def test_every_optimizer_trains_by_its_name(tmp_path, optimizer):
     run = train(TrainConfig(model="mlp:width=16", optimizer=optimizer, steps=40), tmp_path)
-    with run.rotation() as rotation:
+    with run.run() as rotation:
         _, losses = rotation.scalar("loss")
     assert losses[-10:].mean() < losses[:10].mean() - 0.02
 

@@ -2,6 +2,6 @@
 
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import train
-from gyroscope.lab.training.run import Run
+from gyroscope.lab.training.result import TrainResult
 
-__all__ = ["Run", "TrainConfig", "train"]
+__all__ = ["TrainConfig", "TrainResult", "train"]

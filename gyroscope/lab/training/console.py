@@ -15,7 +15,7 @@ from rich.table import Table
 from gyroscope.lab.training import checkpoint
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import StepReport, train
-from gyroscope.lab.training.run import Run
+from gyroscope.lab.training.result import TrainResult
 from gyroscope.planner.settings import numbers
 
 DEFAULT_EPOCHS = 10.0
@@ -95,27 +95,27 @@ def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root
     """Train with a live line; 0 when it ended, 1 when it diverged."""
     console = Console(highlight=False)
     with progress_line(console) as line:
-        run = train(config, out, resume=resume, data_root=data_root, device=device, on_step=line)
-    console.print(result_table(run))
+        result = train(config, out, resume=resume, data_root=data_root, device=device, on_step=line)
+    console.print(result_table(result))
     if config.track:
-        with run.rotation() as rotation:
-            console.print(str(rotation.diagnose()), markup=False)
-    if run.divergence is None:
+        with result.run() as run:
+            console.print(str(run.diagnose()), markup=False)
+    if result.divergence is None:
         return 0
     kept = checkpoint.paths(out / "checkpoints")
     before = f" The last checkpoint before it is {kept[-1]}." if kept else ""
-    console.print(f"Diverged: {run.divergence}.{before}", markup=False)
+    console.print(f"Diverged: {result.divergence}.{before}", markup=False)
     return 1
 
 
-def result_table(run: Run) -> Table:
+def result_table(result: TrainResult) -> Table:
     """Scores of the run, with what was trained."""
-    config = run.config
+    config = result.config
     shrunk = f", images shrunk by {config.shrink}" if config.shrink > 1 else ""
-    table = Table(title=f"{config.model} on {config.task}{shrunk}, {config.optimizer}, {run.steps:,} steps")
+    table = Table(title=f"{config.model} on {config.task}{shrunk}, {config.optimizer}, {result.steps:,} steps")
     table.add_column("step", justify="right")
-    for name in run.scores:
+    for name in result.scores:
         table.add_column(name.replace("_", " "), justify="right")
-    for row in run.history:
-        table.add_row(f"{row['step']:,.0f}", *(f"{row[name]:.4f}" for name in run.scores))
+    for row in result.history:
+        table.add_row(f"{row['step']:,.0f}", *(f"{row[name]:.4f}" for name in result.scores))
     return table

@@ -21,7 +21,7 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.interrupts import interrupts_between_steps
 from gyroscope.lab.training.optimizers import make_optimizers
 from gyroscope.lab.training.problems import Problem, Scores, make_problem
-from gyroscope.lab.training.run import ROTATION, Divergence, Run, fastest_before
+from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
 CHECKPOINTS = 10
@@ -59,7 +59,7 @@ def train(
     data_root: Path | None = None,
     device: str = "cpu",
     on_step: Callable[[StepReport], None] = lambda report: None,
-) -> Run:
+) -> TrainResult:
     """Train as `config` says in the folder `out`; `resume` goes on from its newest checkpoint, bit for bit.
 
     `on_step` is called after each step. Ctrl-C writes a checkpoint before it ends the run.
@@ -236,10 +236,11 @@ class Training:
         torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
 
-    def ended(self, divergence: Divergence | None) -> Run:
+    def ended(self, divergence: Divergence | None) -> TrainResult:
         """How the run ended, also as a file."""
         diverged_at = None if divergence is None else divergence.step
-        run = Run(self.out, self.config, self.step if diverged_at is None else diverged_at, self.history, divergence)
-        text = {"scores": run.scores, "steps": run.steps, "diverged_at": diverged_at, "history": run.history}
+        steps = self.step if diverged_at is None else diverged_at
+        result = TrainResult(self.out, self.config, steps, self.history, divergence)
+        text = {"scores": result.scores, "steps": steps, "diverged_at": diverged_at, "history": self.history}
         write_text(self.out / "result.json", json.dumps(text, indent=1))
-        return run
+        return result

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gyroscope.lab.training.config import TrainConfig
-from gyroscope.store import Run as TrackedRun
-from gyroscope.store import open_run
+from gyroscope.store import Run, open_run
 
 # Folder of what the tracker stores, within that of the run.
 ROTATION = "rotation"
@@ -40,7 +39,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainResult:
     """A training run in its folder `path`: scores on data held out, of its end and as they came about."""
 
     path: Path
@@ -54,7 +53,7 @@ class Run:
         """The last scores on data held out; none where the run diverged before the first."""
         return {name: value for name, value in self.history[-1].items() if name != "step"} if self.history else {}
 
-    def rotation(self) -> TrackedRun:
+    def run(self) -> Run:
         """What the tracker stored: rotation of every layer, and loss and scores of every step."""
         return open_run(self.path / ROTATION)
 
