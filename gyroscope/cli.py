@@ -143,11 +143,16 @@ def train(
         str,
         typer.Option(help="mlp, cnn, resnet20, resnet18, vgg13, vgg16, vit or gpt; options as gpt:layers=6,width=384"),
     ] = "cnn",
-    optimizer: Annotated[str, typer.Option(help="adamw, sgd, rotational-adamw, lion, k-adam, …")] = "adamw",
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, sgd, muon, rotational-adamw, …; an unknown name lists all")
+    ] = "adamw",
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
     momentum: Annotated[float | None, numeric()] = None,
     betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
+    decay_embeddings: Annotated[
+        bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
+    ] = False,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",

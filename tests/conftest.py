@@ -60,6 +60,7 @@ NEEDED = {
     "torch.optim.Muon": (
         hasattr(torch.optim, "Muon"),
         [
+            "tests/lab/test_training.py::test_*muon*",
             "tests/model/test_groups.py::test_muon_*",
             "tests/model/test_selection.py::test_*muon*",
             "tests/optim/test_schedulers.py::test_muon_*",

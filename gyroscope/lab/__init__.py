@@ -7,4 +7,18 @@
 An experiment is a module `lab/<paper>/<name>.py`; its id is `<paper>/<name>`. Two that differ in their settings alone
 share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd` (Spherical Motion Dynamics),
 `sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`.
+
+Training by name stands beside them: `lab.train(lab.TrainConfig(task="digits", epochs=5))`, or `gyroscope train`.
 """
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["TrainConfig", "TrainResult", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: a list of experiments does without torch.
+    if name not in __all__:
+        raise AttributeError(f"module 'gyroscope.lab' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module("gyroscope.lab.training"), name)

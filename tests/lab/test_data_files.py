@@ -104,6 +104,7 @@ def test_shrinking_averages_squares_of_pixels(mnist):
     whole = load_images("mnist", mnist)
     half = load_images("mnist", mnist, shrink=2)
     assert half.train.pixels.shape == (20, 1, 14, 14)
+    assert (whole.padding, half.padding) == (4, 2)
     pooled = torch.nn.functional.avg_pool2d(whole.train.pixels, 2)
     correlation = torch.corrcoef(torch.stack([pooled.flatten(), half.train.pixels.flatten()]))[0, 1]
     assert correlation > 0.9999
@@ -140,9 +141,16 @@ def test_a_text_is_split_once_and_its_windows_are_shifted_by_one(tmp_path):
     assert torch.equal(tokens[:, 1:], following[:, :-1])
 
 
+def test_a_text_is_looked_for_here_and_in_the_folder_of_data_sets(tmp_path, monkeypatch):
+    (tmp_path / "poem.txt").write_text("abc" * 400, encoding="utf-8")
+    assert load_text("text:poem.txt", tmp_path).alphabet == 3
+    monkeypatch.setenv("GYROSCOPE_DATA", str(tmp_path))
+    assert load_text("text:poem.txt").alphabet == 3
+    with pytest.raises(DataError, match=rf"no file 'none.txt' here or in '{tmp_path}'.*--data-root or GYROSCOPE_DATA"):
+        load_text("text:none.txt")
+
+
 def test_texts_that_cannot_be_read_are_errors(tmp_path):
-    with pytest.raises(DataError, match="no file"):
-        load_text(f"text:{tmp_path / 'none.txt'}")
     path = tmp_path / "latin.txt"
     path.write_bytes(b"\xe9" * 2000)
     with pytest.raises(DataError, match="is not UTF-8"):

@@ -27,7 +27,7 @@ def count(model):
         (lambda: resnet18(3, 10), 11_173_962),  # 11.2M
         (lambda: VGG(3, 10, 16), 14_728_266),  # 14.7M with one linear layer
         (lambda: VGG(3, 10, 13), 9_416_010),
-        (lambda: ViT(ViTShape.deit_tiny()), 5_717_416),  # Touvron et al. 2021: 5.7M
+        (lambda: ViT(ViTShape.paper()), 5_717_416),  # Touvron et al. 2021: 5.7M
         (lambda: GPT(GPT2), 124_439_808),  # GPT-2 small: 124M
         (lambda: GPT(GPT_30M), 30_331_776),  # CT Appendix H: 30M
     ],
@@ -43,8 +43,20 @@ def test_an_output_layer_of_its_own_has_as_many_parameters_as_the_embedding():
         assert count(GPT(replace(GPT_30M, tied=False))) == count(GPT(GPT_30M)) + 50_304 * 384
 
 
+def test_transformer_s_has_the_size_of_the_published_layers():
+    with torch.device("meta"):
+        model = EncoderDecoder(EncoderDecoderShape.paper())
+    # fairseq's transformer_iwslt_de_en: 6 layers a side, width 512, feed-forward networks of 1024, biases everywhere.
+    attention = 4 * (512 * 512 + 512)
+    feed_forward = 512 * 1024 + 1024 + 1024 * 512 + 512
+    norm = 2 * 512
+    assert count(model.encoder) == 6 * (attention + feed_forward + 2 * norm)
+    assert count(model.decoder) == 6 * (2 * attention + feed_forward + 3 * norm)
+    assert count(model) == count(model.encoder) + count(model.decoder) + 2 * norm + (10_000 + 1024) * 512
+
+
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])
-@pytest.mark.parametrize("name", ["cnn:width=8", "resnet20"])
+@pytest.mark.parametrize("name", ["cnn:width=8", "resnet20", "mlp:width=32"])
 def test_every_normalisation_trains(name, norm):
     torch.manual_seed(0)
     model = image_network(name, (3, 16, 16), 10, norm)
@@ -98,5 +110,20 @@ def test_an_unknown_network_or_option_is_named_with_what_there_is():
         image_network("resnet21", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*layers"):
         text_network("gpt:depth=3", 65)
+    with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has none"):
+        image_network("resnet20:depth=3", (3, 32, 32), 10)
+    with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, convolutions, pool_every, cells"):
+        image_network("cnn:depth=3", (3, 32, 32), 10)
     with pytest.raises(ValueError, match="'layers' is not of that form"):
         text_network("gpt:layers", 65)
+
+
+def test_options_are_numbers_and_truth_values():
+    model = text_network("gpt:layers=1,dropout=0.25,qk_norm=true", 65)
+    assert (model.shape.layers, model.shape.dropout, model.shape.qk_norm) == (1, 0.25, True)
+
+
+def test_a_plain_network_pools_and_averages_as_its_options_say():
+    model = image_network("cnn:width=8,convolutions=2,pool_every=1,cells=7", (1, 28, 28), 10)
+    assert model.features(torch.randn(2, 1, 28, 28)).shape == (2, 8, 14, 14)
+    assert model.head.in_features == 8 * 7 * 7

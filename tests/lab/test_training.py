@@ -1,22 +1,29 @@
 """Training runs: killed at any moment they end with the same weights, and nothing is lost."""
 
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-import gyroscope as gyro
-from gyroscope.lab.training import checkpoint
+from gyroscope import lab
+from gyroscope.cli import main
+from gyroscope.lab.networks.gpt import GPT, GPTShape
+from gyroscope.lab.training import checkpoint, problems
 from gyroscope.lab.training.config import TrainConfig
-from gyroscope.lab.training.loop import train
-from gyroscope.lab.training.optimizers import make_optimizer
+from gyroscope.lab.training.console import progress_line
+from gyroscope.lab.training.loop import StepReport, train
+from gyroscope.lab.training.optimizers import _choices, make_optimizers
 
 QUICK = TrainConfig(
     task="digits", model="cnn:width=8,convolutions=2", optimizer="rotational-adamw", lr=1e-2, steps=24, batch_size=64
@@ -42,17 +49,28 @@ def test_a_run_learns_and_says_how_it_ended(tmp_path):
     result = train(replace(QUICK, model="cnn:width=16", optimizer="adamw", steps=150), tmp_path)
     assert result.scores["validation_accuracy"] > 0.8
     assert len(result.history) == QUICK.evaluations
+    assert result.divergence is None
     assert json.loads((tmp_path / "result.json").read_text())["scores"] == result.scores
-    with gyro.store.open_run(tmp_path / "rotation") as run:
+    with result.run() as run:
         assert set(run.scalars) == {"loss", "accuracy", "validation_loss", "validation_accuracy"}
         steps, losses = run.scalar("loss")
         assert steps.tolist() == list(range(result.steps))
         assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt"])
+def test_the_lab_trains_from_python_in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [lab.train(lab.TrainConfig(task="digits", model="mlp:width=8", steps=2)) for _ in range(2)]
+    assert all(isinstance(run, lab.TrainResult) for run in runs)
+    assert len(list(Path("runs").iterdir())) == 2
+    with pytest.raises(AttributeError, match="no attribute 'trian'; it has TrainConfig, TrainResult, train"):
+        _ = lab.trian
+
+
+@pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"])
 def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
-    config = replace(QUICK, optimizer=optimizer, lr=None, augment=True)
+    model = "mlp:width=16" if optimizer == "muon" else QUICK.model
+    config = replace(QUICK, model=model, optimizer=optimizer, lr=None, augment=True)
     train(config, tmp_path / "whole")
 
     def interrupt(progress):
@@ -90,10 +108,55 @@ def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     assert same(weights(whole.path), weights(folder))
 
 
-def test_a_diverged_run_says_when_and_keeps_the_checkpoint_before(tmp_path):
-    result = train(replace(QUICK, optimizer="sgd", lr=1e30, weight_decay=0.0, steps=50), tmp_path)
-    assert result.diverged_at is not None
-    assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == result.diverged_at
+def exploding(monkeypatch, at):
+    """Let the loss of images be infinite from a batch on."""
+    loss = problems.ImageProblem.loss
+
+    def explode(self, model, number):
+        value, scores = loss(self, model, number)
+        return (value * float("inf") if number >= at else value), scores
+
+    monkeypatch.setattr(problems.ImageProblem, "loss", explode)
+
+
+def test_a_diverged_run_says_when_and_keeps_the_checkpoint_before(tmp_path, monkeypatch):
+    exploding(monkeypatch, at=17)
+    run = train(replace(QUICK, steps=50), tmp_path)
+    assert run.divergence.step == run.steps == 17
+    assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == 17
+    assert checkpoint.load_newest(tmp_path / "checkpoints")["step"] == 15
+    assert all(torch.isfinite(value).all() for value in weights(tmp_path).values())
+    # The layer is the one that turned most against its prediction when it was last measured.
+    before = run.divergence.before
+    assert before.step == 10
+    with run.run() as rotation:
+        assert rotation.status == "failed"
+        place = rotation.steps.tolist().index(10)
+        ratios = {
+            layer: rotation.series(layer, "angular_update", "rms")[place]
+            / rotation.series(layer, "predicted_angular_update")[place]
+            for layer in rotation.layers
+        }
+    assert before.layer == max(ratios, key=ratios.get)
+    assert before.angle / before.predicted == pytest.approx(ratios[before.layer])
+
+
+def test_the_command_line_tells_of_divergence_without_a_stack_trace(tmp_path, monkeypatch, capsys):
+    exploding(monkeypatch, at=12)
+    arguments = ["--model", "cnn:width=8,convolutions=2", "--steps", "30", "--out", str(tmp_path / "run")]
+    assert main(["train", *arguments]) == 1
+    output = capsys.readouterr()
+    text = " ".join(output.out.split())
+    assert "Diverged: the loss is not finite from step 12 on; at step 10 " in text
+    assert "× its prediction, the most of all layers. The last checkpoint before it is" in text
+    assert "Traceback" not in output.out + output.err
+
+
+def test_a_diverged_run_without_a_tracker_names_the_step_alone(tmp_path, monkeypatch):
+    exploding(monkeypatch, at=3)
+    run = train(replace(QUICK, track=False), tmp_path)
+    assert str(run.divergence) == "the loss is not finite from step 3 on"
+    assert [row["step"] for row in run.history] == [3]
 
 
 def test_a_folder_with_another_run_is_not_overwritten(tmp_path, whole):
@@ -130,6 +193,57 @@ def test_a_disk_without_room_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     assert [path.name for path in Path(tmp_path).iterdir()] == ["step-000000001.pt"]
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of four megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+class Ballast:
+    """Fills the disk after a step, and makes room again after a later one."""
+
+    def __init__(self, disk, fill, empty=None):
+        self.file = disk / "ballast"
+        self.fill = fill
+        self.empty = empty
+
+    def __call__(self, report):
+        if report.step == self.fill:
+            with suppress(OSError), open(self.file, "wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        if report.step == self.empty:
+            self.file.unlink()
+
+
+def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
+    folder = small_disk / "run"
+    with pytest.warns(RuntimeWarning) as caught:  # the tracker may warn too: it writes to the same disk
+        run = train(QUICK, folder, on_step=Ballast(small_disk, fill=6, empty=18))
+    texts = [str(warning.message) for warning in caught]
+    assert any("cannot write the checkpoint" in text and "training goes on" in text for text in texts)
+    assert run.scores == whole.scores
+    assert same(weights(whole.path), weights(folder))
+
+
+def test_a_run_that_ends_on_a_full_disk_resumes_from_the_checkpoint_before(small_disk, whole):
+    folder = small_disk / "run"
+    ballast = Ballast(small_disk, fill=17)
+    with pytest.warns(RuntimeWarning), pytest.raises(ValueError, match=r"cannot write .*step-000000024.*are kept"):
+        train(QUICK, folder, on_step=ballast)
+    assert checkpoint.load_newest(folder / "checkpoints")["step"] == 15
+    ballast.file.unlink()
+    train(QUICK, folder, resume=True)
+    assert same(weights(whole.path), weights(folder))
+
+
 def test_accumulated_batches_count_as_one_step(tmp_path):
     layer_norm = replace(QUICK, norm="layer", optimizer="sgd", lr=0.1, steps=4, track=False)
     one = train(replace(layer_norm, batch_size=64), tmp_path / "one")
@@ -138,11 +252,70 @@ def test_accumulated_batches_count_as_one_step(tmp_path):
     assert two.steps == 4
 
 
+@pytest.mark.parametrize("optimizer", list(_choices()))
+def test_every_optimizer_trains_by_its_name(tmp_path, optimizer):
+    run = train(TrainConfig(model="mlp:width=16", optimizer=optimizer, steps=40), tmp_path)
+    with run.run() as rotation:
+        _, losses = rotation.scalar("loss")
+    assert losses[-10:].mean() < losses[:10].mean() - 0.02
+
+
+def names(optimizer):
+    return {name for group in optimizer.param_groups for name in group["param_names"]}
+
+
+def test_muon_takes_hidden_matrices_and_adamw_the_rest():
+    model = GPT(GPTShape(11, layers=1, heads=2, width=16, bias=True))
+    muon, adamw = make_optimizers(TrainConfig(model="gpt", optimizer="muon", lr=0.01, steps=1), model)
+    block = "blocks.0."
+    hidden = ("attention.qkv", "attention.out", "feed_forward.inner", "feed_forward.out")
+    assert names(muon) == {f"{block}{name}.weight" for name in hidden}
+    assert names(muon) | names(adamw) == {name for name, _ in model.named_parameters()}
+    assert not names(muon) & names(adamw)
+    assert {group["lr"] for each in (muon, adamw) for group in each.param_groups} == {0.01}
+    assert type(adamw) is torch.optim.AdamW
+    with pytest.raises(ValueError, match="this network has none: choose mlp, vit or gpt"):
+        make_optimizers(TrainConfig(optimizer="muon", steps=1), torch.nn.Conv2d(3, 8, 3))
+
+
+@pytest.mark.parametrize("decay_embeddings", [False, True])
+def test_embeddings_decay_on_request(decay_embeddings):
+    model = GPT(GPTShape(11, layers=1, heads=2, width=16))
+    config = TrainConfig(model="gpt", weight_decay=0.3, decay_embeddings=decay_embeddings, steps=1)
+    (adamw,) = make_optimizers(config, model)
+    decays = {name: group["weight_decay"] for group in adamw.param_groups for name in group["param_names"]}
+    assert decays["token.weight"] == decays["position.weight"] == (0.3 if decay_embeddings else 0.0)
+    assert decays["blocks.0.attention.qkv.weight"] == 0.3
+    assert decays["norm.weight"] == 0.0
+
+
+def test_both_optimizers_of_muon_follow_the_schedule(tmp_path):
+    config = TrainConfig(model="mlp:width=8", optimizer="muon", lr=0.01, steps=10, schedule="linear", track=False)
+    train(config, tmp_path)
+    states = torch.load(checkpoint.paths(tmp_path / "checkpoints")[-1], weights_only=True)["optimizers"]
+    assert [state["param_groups"][0]["lr"] for state in states] == pytest.approx([0.0, 0.0], abs=1e-3)
+    assert len({state["param_groups"][0]["lr"] for state in states}) == 1
+
+
 def test_an_unknown_optimizer_lists_the_known_ones():
-    with pytest.raises(ValueError, match="did you mean 'rotational-adamw'"):
-        make_optimizer("rotational-adam", torch.nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="choose one of adamw"):
-        make_optimizer("zzz", torch.nn.Linear(4, 4))
+    model = torch.nn.Linear(4, 4)
+    with pytest.raises(ValueError, match=r"did you mean 'rotational-adamw'\? choose one of adamw, .*k-adam"):
+        make_optimizers(TrainConfig(optimizer="rotational-adam", steps=1), model)
+    with pytest.raises(ValueError, match="adamw has no 'momentum'; it takes lr, weight_decay and betas"):
+        make_optimizers(TrainConfig(momentum=0.9, steps=1), model)
+
+
+def test_the_live_line_has_loss_accuracy_rate_time_left_and_rotation():
+    file = io.StringIO()
+    rotation = {"gyroscope/angular_update": 0.0123, "gyroscope/predicted_angular_update": 0.0104}
+    with progress_line(Console(file=file, force_terminal=True, width=200)) as line:
+        for step in (1, 2, 3):
+            scores = {"accuracy": torch.tensor(0.25), "validation_loss": 0.7, "validation_accuracy": 0.75}
+            line(StepReport(step, 4, 64, torch.tensor(2.0), scores, rotation))
+    text = file.getvalue()
+    assert "loss 2.000, accuracy 0.250 (held out 0.700, 0.750), rotation 0.012 of 0.01 predicted" in text
+    assert "samples/s" in text
+    assert "left" in text
 
 
 def test_settings_that_make_no_run_are_errors():

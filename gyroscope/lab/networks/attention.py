@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a GELU between them, four times as wide inside."""
+    """Two linear layers with a GELU between them."""
 
     def __init__(self, width: int, hidden: int, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
@@ -78,13 +78,14 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward network, each after a layer norm and around a skip."""
+    """Attention and a feed-forward network `hidden` wide, each after a layer norm and around a skip."""
 
     def __init__(
         self,
         width: int,
         heads: int,
         *,
+        hidden: int | None = None,
         causal: bool = False,
         bias: bool = True,
         qk_norm: bool = False,
@@ -94,7 +95,7 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(width, bias=bias)
         self.attention = MultiHeadAttention(width, heads, causal=causal, bias=bias, qk_norm=qk_norm, dropout=dropout)
         self.norm2 = nn.LayerNorm(width, bias=bias)
-        self.feed_forward = FeedForward(width, 4 * width, bias, dropout)
+        self.feed_forward = FeedForward(width, hidden or 4 * width, bias, dropout)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

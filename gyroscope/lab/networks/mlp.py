@@ -1,23 +1,21 @@
 """A multi-layer perceptron."""
 
-from itertools import pairwise
-
 from torch import Tensor, nn
+
+from gyroscope.lab.networks.norms import Norm, norm_layer
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them, on flattened images; `norm` puts a batch norm after each hidden layer."""
+    """Linear layers of one width on flattened images, each but the last with a norm and a ReLU after it."""
 
-    def __init__(self, inputs: int, classes: int, hidden: tuple[int, ...] = (256, 256), norm: bool = True) -> None:
+    def __init__(self, inputs: int, classes: int, width: int = 256, layers: int = 2, norm: Norm = "batch") -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in pairwise((inputs, *hidden)):
-            layers.append(nn.Linear(before, after, bias=not norm))
-            if norm:
-                layers.append(nn.BatchNorm1d(after))
-            layers.append(nn.ReLU())
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(hidden[-1], classes)
+        make_norm = norm_layer(norm, nn.BatchNorm1d)
+        modules: list[nn.Module] = [nn.Flatten()]
+        for i in range(layers):
+            modules += [nn.Linear(width if i else inputs, width, bias=norm == "none"), make_norm(width), nn.ReLU()]
+        self.features = nn.Sequential(*modules)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, h, w) -> logits (batch, classes)."""

@@ -1,4 +1,4 @@
-"""The normalisation of a convolutional network as a choice."""
+"""The normalisation of a network for images as a choice."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -22,14 +22,14 @@ class ChannelAffine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The affine part of the norm alone."""
-        weight = self.affine.weight[:, None, None]
-        return x * weight + self.affine.bias[:, None, None]
+        shape = (-1,) + (1,) * (x.dim() - 2)
+        return x * self.affine.weight.view(shape) + self.affine.bias.view(shape)
 
 
-def norm_layer(norm: Norm) -> Callable[[int], nn.Module]:
+def norm_layer(norm: Norm, batch_norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> Callable[[int], nn.Module]:
     """A function from a number of channels to the layer that normalises them."""
     makers: dict[str, Callable[[int], nn.Module]] = {
-        "batch": nn.BatchNorm2d,
+        "batch": batch_norm,
         "layer": lambda channels: nn.GroupNorm(1, channels),
         "group": lambda channels: nn.GroupNorm(max(channels // GROUP_CHANNELS, 1), channels),
         "weight": ChannelAffine,

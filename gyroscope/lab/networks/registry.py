@@ -1,8 +1,10 @@
 """Networks by name, made to fit a task: `resnet20`, or with options `gpt:layers=6,width=384`."""
 
+import json
 from collections.abc import Callable
-from dataclasses import fields
 from difflib import get_close_matches
+from inspect import signature
+from math import prod
 from typing import Any, cast
 
 from torch import nn
@@ -17,6 +19,8 @@ from gyroscope.nn import standardise
 
 # (channels, height, width) of an image.
 Shape = tuple[int, int, int]
+Options = dict[str, int | float | bool]
+MakeImageNetwork = Callable[[Shape, int, Norm, Options], nn.Module]
 
 
 def image_network(name: str, shape: Shape, classes: int, norm: str = "batch") -> nn.Module:
@@ -29,56 +33,58 @@ def image_network(name: str, shape: Shape, classes: int, norm: str = "batch") ->
 def text_network(name: str, vocabulary: int) -> GPT:
     """A network for texts of so many different characters."""
     _, options = _parsed(name, ("gpt",))
-    return GPT(_shaped(GPTShape, options, vocabulary=vocabulary))
+    return GPT(_made(GPTShape, options, vocabulary=vocabulary))
 
 
-def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, dict[str, int | bool]]:
-    """The name and the options after the colon, whole numbers or true and false."""
+def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, Options]:
+    """The name and the options after the colon: numbers, or true and false."""
     kind, _, text = name.partition(":")
     if kind not in known:
         near = get_close_matches(kind, known, n=1)
         remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
         raise ValueError(f"unknown model {kind!r} for this task; {remedy}")
-    options: dict[str, int | bool] = {}
+    options: Options = {}
     for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or not (value.isdigit() or value in ("true", "false")):
+        key, _, value = part.partition("=")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
             raise ValueError(
                 f"model={name!r}: write options as {kind}:layers=6,width=384; {part!r} is not of that form"
-            )
-        options[key] = int(value) if value.isdigit() else value == "true"
+            ) from None
     return kind, options
 
 
-def _shaped(shape: Callable[..., Any], options: dict[str, int | bool], **fixed: Any) -> Any:
-    """A shape's dataclass from options; an unknown one lists those that there are."""
-    known = [field.name for field in fields(cast(Any, shape)) if field.name not in fixed]
+def _made(make: Callable[..., Any], options: Options, **fixed: Any) -> Any:
+    """A network or its shape with options; an unknown one lists those that there are."""
+    known = [name for name in signature(make).parameters if name not in fixed]
     for key in options:
         if key not in known:
-            raise ValueError(f"unknown option {key!r} of the model; it has {', '.join(known)}")
-    return shape(**fixed, **options)
+            raise ValueError(f"unknown option {key!r} of the model; it has {', '.join(known) or 'none'}")
+    return make(**fixed, **options)
 
 
-def _cnn(shape: Shape, classes: int, norm: Norm, options: dict[str, Any]) -> nn.Module:
-    return PlainCNN(shape[0], classes, norm=norm, **options)
+def _by_channels(make: Callable[..., nn.Module], **fixed: Any) -> MakeImageNetwork:
+    """Of a network that takes images of any size."""
+    return lambda shape, classes, norm, options: _made(
+        make, options, channels=shape[0], classes=classes, norm=norm, **fixed
+    )
 
 
-def _mlp(shape: Shape, classes: int, norm: Norm, options: dict[str, Any]) -> nn.Module:
-    width = options.get("width", 256)
-    layers = options.get("layers", 2)
-    return MLP(shape[0] * shape[1] * shape[2], classes, (width,) * layers, norm=norm == "batch")
+def _mlp(shape: Shape, classes: int, norm: Norm, options: Options) -> MLP:
+    return cast(MLP, _made(MLP, options, inputs=prod(shape), classes=classes, norm=norm))
 
 
-def _vit(shape: Shape, classes: int, norm: Norm, options: dict[str, Any]) -> nn.Module:
-    return ViT(_shaped(ViTShape, options, channels=shape[0], pixels=shape[1], classes=classes))
+def _vit(shape: Shape, classes: int, norm: Norm, options: Options) -> ViT:
+    return ViT(_made(ViTShape, options, channels=shape[0], pixels=shape[1], classes=classes))
 
 
-IMAGE_NETWORKS: dict[str, Callable[[Shape, int, Norm, dict[str, Any]], nn.Module]] = {
+IMAGE_NETWORKS: dict[str, MakeImageNetwork] = {
     "mlp": _mlp,
-    "cnn": _cnn,
-    "resnet20": lambda shape, classes, norm, options: resnet20(shape[0], classes, norm),
-    "resnet18": lambda shape, classes, norm, options: resnet18(shape[0], classes, norm),
-    "vgg13": lambda shape, classes, norm, options: VGG(shape[0], classes, 13, norm),
-    "vgg16": lambda shape, classes, norm, options: VGG(shape[0], classes, 16, norm),
+    "cnn": _by_channels(PlainCNN),
+    "resnet20": _by_channels(resnet20),
+    "resnet18": _by_channels(resnet18),
+    "vgg13": _by_channels(VGG, depth=13),
+    "vgg16": _by_channels(VGG, depth=16),
     "vit": _vit,
 }

@@ -18,24 +18,25 @@ class EncoderDecoderShape:
     layers: int = 2
     heads: int = 4
     width: int = 128
+    hidden: int = 256
 
     @classmethod
     def paper(cls, vocabulary: int = 10_000) -> "EncoderDecoderShape":
-        """Six layers of width 512 on each side, four heads."""
-        return cls(vocabulary, context=1024, layers=6, heads=4, width=512)
+        """Six layers of width 512 on each side, four heads, feed-forward networks of width 1024."""
+        return cls(vocabulary, context=1024, layers=6, heads=4, width=512, hidden=1024)
 
 
 class DecoderBlock(nn.Module):
     """Causal attention, attention to the encoder's output, and a feed-forward network, each around a skip."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.attention = MultiHeadAttention(width, heads, causal=True)
         self.norm2 = nn.LayerNorm(width)
         self.crossing = MultiHeadAttention(width, heads, crossing=True)
         self.norm3 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, 4 * width)
+        self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """(batch, length, width) and the encoder's (batch, source length, width) -> (batch, length, width)."""
@@ -52,9 +53,10 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.token = nn.Embedding(shape.vocabulary, shape.width)
         self.position = nn.Embedding(shape.context, shape.width)
-        self.encoder = nn.Sequential(*(TransformerBlock(shape.width, shape.heads) for _ in range(shape.layers)))
+        sizes = (shape.width, shape.heads)
+        self.encoder = nn.Sequential(*(TransformerBlock(*sizes, hidden=shape.hidden) for _ in range(shape.layers)))
         self.encoder_norm = nn.LayerNorm(shape.width)
-        self.decoder = nn.ModuleList(DecoderBlock(shape.width, shape.heads) for _ in range(shape.layers))
+        self.decoder = nn.ModuleList(DecoderBlock(*sizes, shape.hidden) for _ in range(shape.layers))
         self.decoder_norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.head.weight = self.token.weight

@@ -35,22 +35,34 @@ class VGG(nn.Module):
 
 
 class PlainCNN(nn.Module):
-    """3 × 3 convolutions of one width, a pool after every second, and a linear layer on the average of the image."""
+    """3 × 3 convolutions of one width with pools between them, and a linear layer on averages of the image.
+
+    A pool stands after every `pool_every` convolutions. Averages are over `cells` × `cells` parts of the image.
+    """
 
     def __init__(
-        self, channels: int, classes: int, width: int = 32, convolutions: int = 4, norm: Norm = "batch"
+        self,
+        channels: int,
+        classes: int,
+        width: int = 32,
+        convolutions: int = 4,
+        pool_every: int = 2,
+        cells: int = 1,
+        norm: Norm = "batch",
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for i in range(convolutions):
+        for i in range(1, convolutions + 1):
             layers += [conv3x3(channels, width), norm_layer(norm)(width), nn.ReLU()]
             channels = width
-            if i % 2 == 1 and i + 1 < convolutions:
+            if i % pool_every == 0 and i < convolutions:
                 layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(width, classes)
+        self.average = nn.AdaptiveAvgPool2d(cells)
+        self.head = nn.Linear(width * cells**2, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, h, w) -> logits (batch, classes)."""
-        logits: Tensor = self.head(global_average(self.features(images)))
+        averages = self.average(self.features(images))  # (batch, width, cells, cells)
+        logits: Tensor = self.head(averages.flatten(1))
         return logits

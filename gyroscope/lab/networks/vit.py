@@ -10,7 +10,7 @@ from gyroscope.lab.networks.attention import TransformerBlock
 
 @dataclass(frozen=True)
 class ViTShape:
-    """The size of a vision transformer, for images of 32 pixels."""
+    """The size of a vision transformer, for images of 32 pixels; `paper()` is DeiT-tiny."""
 
     channels: int = 3
     pixels: int = 32
@@ -22,7 +22,7 @@ class ViTShape:
     qk_norm: bool = False
 
     @classmethod
-    def deit_tiny(cls, classes: int = 1000) -> "ViTShape":
+    def paper(cls, classes: int = 1000) -> "ViTShape":
         """DeiT-tiny on images of 224 pixels. 5.7M parameters."""
         return cls(pixels=224, patch=16, classes=classes, layers=12, heads=3, width=192)
 

@@ -40,7 +40,7 @@ def find(root: Path, folders: tuple[str, ...], name: str, remedy: str) -> Path:
     for path in tried:
         if path.is_file():
             return path
-    places = ", ".join(str(root / folder) for folder in folders)
+    places = " or ".join(str(root / folder) for folder in (*folders, "."))
     raise DataError(
         f"no file {name!r} (or {name}.gz) in {places}: {remedy}, and name the folder by --data-root or {ROOT_VARIABLE}"
     )

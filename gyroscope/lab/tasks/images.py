@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from gyroscope.lab.tasks import digits
 from gyroscope.lab.tasks.files import DataError, data_root, find, read_cifar, read_idx
 
-# Pixels by which an image is padded before a crop of its own size (He et al. 2016).
+# Pixels by which a whole image is padded before a crop of its own size (He et al. 2016).
 PADDING = 4
 
 
@@ -44,18 +44,23 @@ class ImageTask:
     shrunk: int = 1
 
     @property
+    def padding(self) -> int:
+        """Pixels by which these images are padded: a crop moves a shrunk image as far as a whole one."""
+        return PADDING // self.shrunk
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
         channels, height, width = self.train.pixels.shape[1:]
         return channels, height, width
 
 
-def augmented(batch: Images, flips: bool, generator: torch.Generator) -> Images:
-    """Each image cropped at random from itself padded by 4 pixels, and half of them mirrored, the batch at once."""
+def augmented(batch: Images, flips: bool, generator: torch.Generator, padding: int = PADDING) -> Images:
+    """Each image cropped at random from itself padded, and half of them mirrored, the batch at once."""
     count, _, height, width = batch.pixels.shape
-    padded = F.pad(batch.pixels, (PADDING,) * 4)
-    top = torch.randint(2 * PADDING + 1, (count, 1), generator=generator)
-    left = torch.randint(2 * PADDING + 1, (count, 1), generator=generator)
+    padded = F.pad(batch.pixels, (padding,) * 4)
+    top = torch.randint(2 * padding + 1, (count, 1), generator=generator)
+    left = torch.randint(2 * padding + 1, (count, 1), generator=generator)
     rows = top + torch.arange(height)  # (count, height)
     columns = left + torch.arange(width)  # (count, width)
     if flips:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope.lab.tasks.files import DataError, read
+from gyroscope.lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read
 
 # The last tenth of a text, as nanoGPT splits it.
 VALIDATION_SHARE = 0.1
@@ -38,13 +38,18 @@ class Corpus:
         return Corpus(self.ids[:first], self.alphabet), Corpus(self.ids[first:], self.alphabet)
 
 
-def load_text(name: str) -> Corpus:
-    """`stdlib`, or `text:<file>` for a file in UTF-8, compressed or not."""
+def load_text(name: str, root: Path | None = None) -> Corpus:
+    """`stdlib`, or `text:<file>` for a file in UTF-8, compressed or not, here or in the folder of data sets."""
     if name == "stdlib":
         return standard_library()
-    path = Path(name.removeprefix("text:"))
+    given = Path(name.removeprefix("text:"))
+    in_root = data_root(root) / given
+    path = given if given.is_file() else in_root
     if not path.is_file():
-        raise DataError(f"no file {str(path)!r}: name a text in UTF-8 by text:<file>")
+        raise DataError(
+            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: name a text in UTF-8 by text:<file>, and its "
+            f"folder by --data-root or {ROOT_VARIABLE}"
+        )
     try:
         text = read(path).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -30,7 +30,9 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
         # torch reports a full disk as a RuntimeError of its own zip writer.
         with suppress(OSError):
             partial.unlink()
-        raise ValueError(f"cannot write the checkpoint {str(target)!r}: {error}") from None
+        raise ValueError(
+            f"cannot write the checkpoint {str(target)!r}: {error}; make room, those before it are kept"
+        ) from None
     for old in paths(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return target

@@ -21,6 +21,7 @@ class TrainConfig:
         model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
         optimizer: a name of `gyroscope train --help`.
         lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
+        decay_embeddings: weight decay also of embeddings, as nanoGPT has it.
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
         warmup: of the same unit as the length, and part of it.
@@ -40,6 +41,7 @@ class TrainConfig:
     weight_decay: float | None = None
     momentum: float | None = None
     betas: tuple[float, float] | None = None
+    decay_embeddings: bool = False
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"

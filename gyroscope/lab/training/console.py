@@ -1,60 +1,83 @@
 """A training run in a terminal: a live line while it goes on, and a table when it ends."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gyroscope.lab.training import checkpoint
 from gyroscope.lab.training.config import TrainConfig
-from gyroscope.lab.training.loop import StepReport, TrainResult, train
+from gyroscope.lab.training.loop import StepReport, train
+from gyroscope.lab.training.result import TrainResult
 from gyroscope.planner.settings import numbers
-from gyroscope.store import open_run
 
 DEFAULT_EPOCHS = 10.0
 # Share of the past in the loss that is shown: a single batch says little.
 SMOOTHING = 0.95
+# Seconds between two texts: to read a loss waits for the device, and nobody reads faster.
+SHOW_EVERY = 0.2
 
 
-class LossLine:
-    """The bar's text: smoothed loss, and the newest scores on data held out."""
+class ProgressLine:
+    """Where a run is: loss and scores of a batch, those on data held out, and rotation against its prediction."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.task = task
+        self.task = progress.add_task("", total=1, text="", rate="")
         self.loss: float | None = None
-        self.validation = ""
+        self.held_out = ""
+        self.shown_at = -inf
 
     def __call__(self, report: StepReport) -> None:
-        """Show a step."""
-        self.loss = report.loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * report.loss
-        scores = {name: value for name, value in report.scores.items() if name.startswith("validation")}
-        if scores:
-            self.validation = ", ".join(
-                f"{name.removeprefix('validation_')} {value:.3f}" for name, value in scores.items()
-            )
-        held_out = f"; held out: {self.validation}" if self.validation else ""
-        text = f"loss {self.loss:.3f}{held_out}"
-        self.progress.update(self.task, completed=report.step, total=report.steps, text=text)
+        """Show a step, unless another has just been shown."""
+        scores = {name: value for name, value in report.scores.items() if not name.startswith("validation")}
+        if len(scores) < len(report.scores):
+            values = [float(report.scores[name]) for name in report.scores if name not in scores]
+            self.held_out = f" (held out {', '.join(f'{value:.3f}' for value in values)})"
+        elif time.monotonic() - self.shown_at < SHOW_EVERY:
+            return
+        self.progress.start()  # not before: settings that make no run leave no empty line
+        self.shown_at = time.monotonic()
+        loss = float(report.loss)
+        self.loss = loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * loss
+        shown = [f"{name} {float(value):.3f}" for name, value in {"loss": self.loss, **scores}.items()]
+        text = ", ".join(shown) + self.held_out + rotation_text(report.rotation)
+        speed = self.progress.tasks[self.task].speed
+        rate = "" if speed is None else f"{speed * report.samples:,.0f} samples/s"
+        self.progress.update(self.task, completed=report.step, total=report.steps, text=text, rate=rate)
+
+
+def rotation_text(numbers: Mapping[str, float]) -> str:
+    """The median layer's rotation at the last sample, beside its prediction where there is one."""
+    angle = numbers.get("gyroscope/angular_update")
+    predicted = numbers.get("gyroscope/predicted_angular_update")
+    if angle is None:
+        return ""
+    return f", rotation {angle:.2g}" + ("" if predicted is None else f" of {predicted:.2g} predicted")
 
 
 @contextmanager
-def loss_line(console: Console) -> Iterator[LossLine]:
-    """A bar with the time left, for as long as a run takes."""
-    columns = (
+def progress_line(console: Console) -> Iterator[ProgressLine]:
+    """A line with rate and time left, for as long as a run takes."""
+    progress = Progress(
         TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         TextColumn("{task.fields[text]}"),
+        console=console,
     )
-    with Progress(*columns, console=console) as progress:
-        yield LossLine(progress, progress.add_task("", total=1, text=""))
+    try:
+        yield ProgressLine(progress)
+    finally:
+        progress.stop()
 
 
 def settings_of(options: Mapping[str, Any]) -> TrainConfig:
@@ -70,18 +93,18 @@ def settings_of(options: Mapping[str, Any]) -> TrainConfig:
 
 def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str) -> int:
     """Train with a live line; 0 when it ended, 1 when it diverged."""
-    console = Console()
-    with loss_line(console) as line:
+    console = Console(highlight=False)
+    with progress_line(console) as line:
         result = train(config, out, resume=resume, data_root=data_root, device=device, on_step=line)
     console.print(result_table(result))
     if config.track:
-        with open_run(out / "rotation") as run:
+        with result.run() as run:
             console.print(str(run.diagnose()), markup=False)
-    if result.diverged_at is None:
+    if result.divergence is None:
         return 0
-    checkpoints = out / "checkpoints"
-    kept = f"; the last checkpoint before is in {checkpoints}" if checkpoints.exists() else ""
-    console.print(f"The loss is not finite from step {result.diverged_at:,} on{kept}.")
+    kept = checkpoint.paths(out / "checkpoints")
+    before = f" The last checkpoint before it is {kept[-1]}." if kept else ""
+    console.print(f"Diverged: {result.divergence}.{before}", markup=False)
     return 1
 
 
@@ -91,9 +114,8 @@ def result_table(result: TrainResult) -> Table:
     shrunk = f", images shrunk by {config.shrink}" if config.shrink > 1 else ""
     table = Table(title=f"{config.model} on {config.task}{shrunk}, {config.optimizer}, {result.steps:,} steps")
     table.add_column("step", justify="right")
-    names = [name for name in (result.history[-1] if result.history else {}) if name != "step"]
-    for name in names:
+    for name in result.scores:
         table.add_column(name.replace("_", " "), justify="right")
     for row in result.history:
-        table.add_row(f"{row['step']:,.0f}", *(f"{row[name]:.4f}" for name in names))
+        table.add_row(f"{row['step']:,.0f}", *(f"{row[name]:.4f}" for name in result.scores))
     return table

@@ -1,59 +1,59 @@
 """The training loop: short enough to read in one sitting, and whole enough to be killed at any step."""
 
 import json
-import signal
-import threading
+import math
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from math import isfinite
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import gyroscope as gyro
 from gyroscope._files import write_text
 from gyroscope.lab.training import checkpoint
 from gyroscope.lab.training.config import TrainConfig
-from gyroscope.lab.training.optimizers import make_optimizer
-from gyroscope.lab.training.problems import Problem, make_problem
+from gyroscope.lab.training.interrupts import interrupts_between_steps
+from gyroscope.lab.training.optimizers import make_optimizers
+from gyroscope.lab.training.problems import Problem, Scores, make_problem
+from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
 CHECKPOINTS = 10
-
-
-@dataclass
-class StepReport:
-    """What is known after a step."""
-
-    step: int
-    steps: int
-    loss: float
-    scores: dict[str, float]
+# Steps between two looks at whether the loss is finite: each look waits for the device.
+FINITE_EVERY = 10
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """How a run ended: its folder, scores on data held out, and the step at which it diverged, if it did."""
+class StepReport:
+    """What is known after a step. Loss and scores may be on a device still: reading them waits for it."""
 
-    path: Path
-    config: TrainConfig
-    scores: dict[str, float]
+    step: int
     steps: int
-    diverged_at: int | None = None
-    history: list[dict[str, float]] = field(default_factory=list)
+    samples: int
+    """Of one step."""
+    loss: Tensor
+    scores: Scores
+    rotation: dict[str, float]
+    """What the tracker measured last, by the names that its sinks get."""
 
 
 class DivergedError(Exception):
     """The loss is not finite."""
 
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
 
 def train(
     config: TrainConfig,
-    out: Path,
+    out: Path | None = None,
     *,
     resume: bool = False,
     data_root: Path | None = None,
@@ -64,38 +64,18 @@ def train(
 
     `on_step` is called after each step. Ctrl-C writes a checkpoint before it ends the run.
     """
-    problem = make_problem(config, data_root, torch.device(device))
-    run = Training(config, problem, out)
-    _prepare(out, config, resume)
+    folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else out
+    training = Training(config, make_problem(config, data_root, torch.device(device)), folder)
+    _prepare(folder, config, resume)
     if resume:
-        run.restore()
-    with run.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
-        try:
-            run.steps(tracker, on_step, interrupted)
-        except DivergedError:
-            return run.result(diverged=True)
-    return run.result()
-
-
-@contextmanager
-def interrupts_between_steps() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noticed between steps, for a step cut in half could not be resumed; a second one ends at once."""
-    seen: list[int] = []
-
-    def notice(number: int, frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    # Only the main thread may handle signals; elsewhere nobody presses Ctrl-C.
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, notice)
+        training.restore()
+    divergence = None
     try:
-        yield lambda: bool(seen)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
+            training.take_steps(tracker, on_step, interrupted)
+    except DivergedError as error:
+        divergence = Divergence(error.step, fastest_before(error.step, folder / ROTATION))
+    return training.ended(divergence)
 
 
 def _prepare(out: Path, config: TrainConfig, resume: bool) -> None:
@@ -122,18 +102,21 @@ class Training:
         self.out = out
         self.model: nn.Module = problem.model
         self.forward: Any = torch.compile(self.model) if config.compile else self.model
-        options = {"betas": config.betas, "momentum": config.momentum}
-        self.optimizer = make_optimizer(
-            config.optimizer, self.model, lr=config.lr, weight_decay=config.weight_decay, **options
-        )
+        self.optimizers = make_optimizers(config, self.model)
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
-        self.scheduler = LambdaLR(self.optimizer, lambda t: float(self.schedule(min(t, self.schedule.steps - 1))))
+        self.schedulers = [LambdaLR(optimizer, self._rate) for optimizer in self.optimizers]
         self.step = 0
         self.history: list[dict[str, float]] = []
+        self.rotation: dict[str, float] = {}
+        # On the device: to read every loss would make each step wait for it.
+        self.first_bad_step = torch.tensor(math.inf, device=problem.device)
 
-    def steps(
+    def _rate(self, t: int) -> float:
+        return float(self.schedule(min(t, self.schedule.steps - 1)))
+
+    def take_steps(
         self,
         tracker: gyro.Tracker | None,
         on_step: Callable[[StepReport], None],
@@ -141,68 +124,100 @@ class Training:
     ) -> None:
         """Take the steps that are left, with evaluations and checkpoints on the way."""
         total = self.schedule.steps
+        samples = self.config.batch_size * self.config.accumulate
         self.model.train()
         while self.step < total:
             loss, scores = self.one_step()
-            if not isfinite(loss):
-                raise DivergedError
             self.step += 1
-            if self._due(self.config.evaluations):
-                self.history.append({"step": float(self.step), **self.problem.evaluate(self.model)})
-                scores = {**scores, **self.history[-1]}
+            evaluating = self._due(self.config.evaluations)
+            saving = self._due(CHECKPOINTS)
+            if evaluating or saving or self.step % FINITE_EVERY == 0:
+                self._refuse_divergence()
+            if evaluating:
+                held_out = self.problem.evaluate(self.model)
+                self.history.append({"step": self.step, **held_out})
+                scores |= held_out
             if tracker is not None:
-                tracker.log(loss=loss, **{name: value for name, value in scores.items() if name != "step"})
-            on_step(StepReport(self.step, total, loss, scores))
-            if self._due(CHECKPOINTS) or interrupted():
-                self.save()
+                tracker.log(loss=loss, **scores)
+            on_step(StepReport(self.step, total, samples, loss, scores, self.rotation))
             if interrupted():
+                self._refuse_divergence()
+                self.save()
                 raise KeyboardInterrupt
+            if saving:
+                self._save_or_warn()
 
     def _due(self, times: int) -> bool:
         """Whether something that happens so many times, evenly over the run and at its end, happens after this step."""
         total = self.schedule.steps
         return self.step == total or self.step * times // total > (self.step - 1) * times // total
 
-    def one_step(self) -> tuple[float, dict[str, float]]:
-        """Forward, backward, step; the mean loss over the batches of the step."""
-        self.optimizer.zero_grad()
-        total = 0.0
-        scores: dict[str, float] = {}
+    def one_step(self) -> tuple[Tensor, Scores]:
+        """Forward, backward, step; the mean loss over the batches of the step, and the scores of the last."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        mean_loss = torch.zeros((), device=self.problem.device)
+        scores: Scores = {}
         for part in range(self.config.accumulate):
-            low = self.config.precision == "bf16"
-            device = next(self.model.parameters()).device.type
-            with torch.autocast(device, torch.bfloat16) if low else nullcontext():
-                loss, found = self.problem.loss(self.forward, self.step * self.config.accumulate + part)
+            number = self.step * self.config.accumulate + part
+            with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+                loss, scores = self.problem.loss(self.forward, number)
             torch.autograd.backward(loss / self.config.accumulate)
-            total += float(loss.detach()) / self.config.accumulate
-            scores = {name: float(value) for name, value in found.items()}
+            mean_loss += loss.detach() / self.config.accumulate
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
-        self.scheduler.step()
-        return total, scores
+        for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+        bad_step = torch.where(mean_loss.isfinite(), math.inf, float(self.step))
+        self.first_bad_step = torch.minimum(self.first_bad_step, bad_step)
+        return mean_loss, scores
+
+    def _refuse_divergence(self) -> None:
+        step = self.first_bad_step.item()
+        if math.isfinite(step):
+            raise DivergedError(int(step))
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """The tracker of the run, if there is one."""
+        """The tracker of the run, if there is one: of the first optimizer, which has the hidden layers."""
         if not self.config.track:
             yield None
             return
-        path = self.out / "rotation"
-        going_on = resume and path.exists()
+        path = self.out / ROTATION
         with gyro.Tracker(
-            self.model, self.optimizer, path, config=self.config.as_dict(), resume=going_on, start=self.step
+            self.model,
+            self.optimizers[0],
+            path,
+            config=self.config.as_dict(),
+            sinks=[self._keep_rotation],
+            resume=resume and path.exists(),
+            start=self.step,
         ) as tracker:
             yield tracker
 
+    def _keep_rotation(self, step: int, numbers: dict[str, float]) -> None:
+        # What training logs comes here too.
+        if "gyroscope/angular_update" in numbers:
+            self.rotation = numbers
+
+    def _save_or_warn(self) -> None:
+        """Save; a full disk does not end a run, for the next checkpoint may find room. The last one has no next."""
+        try:
+            self.save()
+        except ValueError as error:
+            if self.step == self.schedule.steps:
+                raise
+            warnings.warn(f"gyroscope: {error}; training goes on", RuntimeWarning, stacklevel=2)
+
     def save(self) -> None:
-        """Write a checkpoint of this step."""
+        """Write a checkpoint of this step. The batches to come follow from the step and the seed."""
         state = {
             "step": self.step,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": {"last_epoch": self.scheduler.last_epoch},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "random": torch.get_rng_state(),
+            "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
         }
         checkpoint.save(self.out / "checkpoints", self.step, state)
@@ -214,15 +229,18 @@ class Training:
             return
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.last_epoch = state["scheduler"]["last_epoch"]
+        for optimizer, scheduler, saved in zip(self.optimizers, self.schedulers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+            scheduler.last_epoch = self.step
         torch.set_rng_state(state["random"])
+        torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
 
-    def result(self, diverged: bool = False) -> TrainResult:
+    def ended(self, divergence: Divergence | None) -> TrainResult:
         """How the run ended, also as a file."""
-        scores = {name: value for name, value in self.history[-1].items() if name != "step"} if self.history else {}
-        found = TrainResult(self.out, self.config, scores, self.step, self.step if diverged else None, self.history)
-        text = {"scores": scores, "steps": self.step, "diverged_at": found.diverged_at, "history": self.history}
+        diverged_at = None if divergence is None else divergence.step
+        steps = self.step if diverged_at is None else diverged_at
+        result = TrainResult(self.out, self.config, steps, self.history, divergence)
+        text = {"scores": result.scores, "steps": steps, "diverged_at": diverged_at, "history": self.history}
         write_text(self.out / "result.json", json.dumps(text, indent=1))
-        return found
+        return result

@@ -5,7 +5,7 @@ Randomness depends on (seed, step) alone: a resumed run draws the batches that a
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from gyroscope.lab.networks.registry import image_network, text_network
 from gyroscope.lab.tasks.images import Images, augmented, load_images
 from gyroscope.lab.tasks.text import load_text
 from gyroscope.lab.training.config import TrainConfig
+
+Scores: TypeAlias = dict[str, Tensor | float]
 
 # Windows of a text on which a model is validated, without overlap: of tiny Shakespeare the whole last tenth.
 VALIDATION_WINDOWS = 2000
@@ -26,10 +28,11 @@ class Problem(ABC):
     """What is trained: a model, its loss on the batch of a number, and its scores on data held out."""
 
     model: nn.Module
+    device: torch.device
     batches_per_epoch: int
 
     @abstractmethod
-    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """The loss on training batch `number`, counted from the start of the run, and scores of that batch."""
 
     @abstractmethod
@@ -41,7 +44,7 @@ def make_problem(config: TrainConfig, data_root: Path | None, device: torch.devi
     """The problem of a config. The network's initial weights depend on the seed alone."""
     torch.manual_seed(config.seed)
     if config.task == "stdlib" or config.task.startswith("text:"):
-        return TextProblem(config, device)
+        return TextProblem(config, data_root, device)
     return ImageProblem(config, data_root, device)
 
 
@@ -77,10 +80,10 @@ class ImageProblem(Problem):
         chosen = self._order[place * size : (place + 1) * size]
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
-            images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1))
+            images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1), self.task.padding)
         return images.to(self.device)
 
-    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Cross-entropy, and the share of images classified rightly."""
         batch = self.batch(number)
         logits = model(batch.pixels)
@@ -108,8 +111,8 @@ class ImageProblem(Problem):
 class TextProblem(Problem):
     """Characters to the next character."""
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
-        corpus = load_text(config.task)
+    def __init__(self, config: TrainConfig, data_root: Path | None, device: torch.device) -> None:
+        corpus = load_text(config.task, data_root)
         self.train, self.validation = corpus.split()
         self.model = text_network(config.model, corpus.alphabet).to(device)
         self.config = config
@@ -117,7 +120,7 @@ class TextProblem(Problem):
         self.context = self.model.shape.context
         self.batches_per_epoch = max(len(self.train.ids) // (config.batch_size * self.context), 1)
 
-    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Cross-entropy of the next character."""
         generator = _generator(self.config.seed, number)
         tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
