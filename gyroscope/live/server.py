@@ -25,7 +25,7 @@ from gyroscope.render import theme
 from gyroscope.render.page import asset, linked, page_json, plotly
 from gyroscope.render.run_data import Report
 from gyroscope.render.run_gather import ordered
-from gyroscope.render.run_page import body
+from gyroscope.render.run_page import SCRIPTS, body
 from gyroscope.store import RunError
 
 # Seconds between updates of a page.
@@ -56,7 +56,7 @@ class RunServer:
         self.index = index
         self.stopping = stopping
         self.feeds: dict[str, Feed] = {}
-        scripts = ("report.js", "live.js", "list.js")
+        scripts = (*SCRIPTS, "live.js", "list.js")
         self.assets: dict[str, tuple[Callable[[], str], str]] = {
             "style.css": (lambda: theme.style() + asset("report.css"), "text/css"),
             "theme.js": (theme.script, "text/javascript"),
@@ -94,7 +94,7 @@ class RunServer:
         feeds = await self._feeds(request)
         names = ", ".join(feed.name for feed in feeds)
         back = '<p class="screen"><a href="./">All runs</a> <span id="message" role="status"></span></p>'
-        return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", "report.js", "live.js")))
+        return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", *SCRIPTS, "live.js")))
 
     async def data(self, request: Request) -> Response:
         """What the page shows, and how far that goes."""

@@ -7,7 +7,7 @@
   };
   Look.start();
   if (!("DecompressionStream" in window)) {
-    document.getElementById("verdict-body").textContent = "This page needs a browser of 2023 or later.";
+    document.querySelector("main").textContent = "This page needs a browser of 2023 or later.";
     return;
   }
   const script = document.createElement("script");

@@ -6,6 +6,9 @@ from string import Template
 from gyroscope.render.page import asset, page_json, plotly, standalone
 from gyroscope.render.run_data import Report
 
+# In the order of what each uses.
+SCRIPTS = ("figure.js", "run_figures.js", "layer.js", "report.js")
+
 
 def page(report: Report) -> str:
     """The whole page as HTML. Plotly and the data are compressed: a page of a hundred layers stays small."""
@@ -15,7 +18,7 @@ def page(report: Report) -> str:
         body(title),
         style=asset("report.css"),
         packed={"plotly": plotly(), "data": page_json(report)},
-        script=asset("report.js") + asset("boot.js"),
+        script="".join(map(asset, (*SCRIPTS, "boot.js"))),
     )
 
 

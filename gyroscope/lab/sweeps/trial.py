@@ -1,7 +1,11 @@
 """One trial of a sweep in a process of its own: python -m gyroscope.lab.sweeps.trial FOLDER [DATA_ROOT]."""
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from gyroscope.lab.training.config import TrainConfig
@@ -15,13 +19,23 @@ def run_trial(folder: str, data_root: str | None = None) -> None:
     train(config, path, resume=True, data_root=None if data_root is None else Path(data_root))
 
 
+def stop_with_parent(parent: int) -> None:
+    """Interrupt this process, which then writes a checkpoint, once the sweep that started it was killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def main() -> int:
     """Run the trial; bad settings are one line in the log."""
+    threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         run_trial(*sys.argv[1:])
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

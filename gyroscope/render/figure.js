@@ -1,0 +1,99 @@
+"use strict";
+// What all pages with figures share: small helpers, figures by Plotly in the colours of the page, tables that sort.
+const COLOURS = Look.colours;
+const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter twins for a dark ground
+
+const $ = id => document.getElementById(id);
+const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // for Plotly
+const colour = number => { const one = COLOURS[number % COLOURS.length]; return Look.dark ? DARKER[one] ?? one : one; };
+const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
+const sig = (x, digits = 3) => x === null || x === undefined ? "–"
+  : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(digits - 1) : Math.abs(x) >= 10 ** digits ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(digits)));
+// Names as labels: without an ending that all have, and cut where they are long.
+function labels(names, most = innerWidth < 700 ? 15 : 36) {
+  const ending = names.length > 1 && names.every(name => name.endsWith(".weight")) ? ".weight".length : 0;
+  return names.map(name => name.slice(0, name.length - ending)).map(name => plain(name.length > most ? "…" + name.slice(1 - most) : name));
+}
+const finite = values => values.filter(value => value !== null);
+function element(tag, options = {}, ...children) {
+  const { dataset, ...rest } = options;
+  const made = Object.assign(document.createElement(tag), rest);
+  Object.assign(made.dataset, dataset);
+  made.append(...children);
+  return made;
+}
+
+// ---- figures
+function draw(id, traces, options = {}) {
+  const { axis, ...look } = Look.layout();
+  const figure = $(id), narrow = innerWidth < 700;
+  const layout = { ...look, height: 340, margin: { l: narrow ? 52 : 64, r: 12, t: 12, b: 42 }, hovermode: "closest",
+    width: figure.clientWidth,
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } }, showlegend: traces.length > 1, uirevision: "keep",
+    ...options };
+  for (const name of ["xaxis", "yaxis", ...Object.keys(options).filter(key => /^[xy]axis/.test(key))])
+    layout[name] = { ...axis, automargin: true, exponentformat: "power", ...ticks(options[name]), ...options[name] };
+  if (figure.layout && figure.layout.width !== layout.width) Plotly.purge(figure); // or its legend stays where it was
+  Plotly.react(figure, traces, layout, { displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] }); // each is a stop for the Tab key
+}
+// Of a logarithmic axis: decades where there are several, else numbers between them too, written out.
+function ticks(axis) {
+  if (axis?.type !== "log" || axis.tickvals || !axis.range) return {};
+  if (Math.abs(axis.range[1] - axis.range[0]) > 2.2) return { dtick: 1 };
+  const decades = Array.from({ length: 30 }, (_, i) => 10 ** (i - 20));
+  const span = Math.abs(axis.range[1] - axis.range[0]);
+  const digits = span > 0.8 ? [1, 2, 5] : span > 0.4 ? [1, 1.5, 2, 3, 5, 7] : [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+  const tickvals = decades.flatMap(decade => digits.map(digit => Number((digit * decade).toPrecision(3))));
+  return { tickangle: 0, tickvals, ticktext: tickvals.map(value => value < 1e-4 || value >= 1e5 ? value.toExponential() : String(value)) };
+}
+const line = (x, y, name, shade, extra = {}) => ({ x, y, name: plain(name), mode: "lines", type: "scatter",
+  line: { color: shade, width: 2, ...extra.line }, hovertemplate: "step %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+  ...Object.fromEntries(Object.entries(extra).filter(([key]) => key !== "line")) });
+function band(x, low, high, shade, name, extra = {}) {
+  const edge = { mode: "lines", type: "scatter", line: { width: 0 }, hoverinfo: "skip", ...extra };
+  return [{ ...edge, x, y: low, showlegend: false },
+    { ...edge, x, y: high, fill: "tonexty", fillcolor: faint(shade), name: plain(name) }];
+}
+// A logarithmic axis that the last steps of a schedule, which go to nothing, do not flatten.
+function logRange(...lists) {
+  const values = lists.flat().filter(value => value > 0);
+  if (!values.length) return undefined;
+  const high = values.reduce((a, b) => Math.max(a, b)), low = values.reduce((a, b) => Math.min(a, b));
+  return [Math.log10(Math.max(low, high / 1000) / 1.3), Math.log10(high * 1.3)];
+}
+const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
+
+// A table that its headings sort. Columns are { key, label, value, cell, first }: what sorts a row, what its cell shows, and the
+// way that a first click sorts, 1 upwards. `sort` is [key, way] and is changed; `again` draws the table anew.
+function drawRows(table, columns, rows, sort, again) {
+  const by = columns.find(column => column.key === sort[0]);
+  const ranked = !by ? rows : [...rows].sort((a, b) => {
+    const [x, y] = [by.value(a), by.value(b)];
+    if (x === null || y === null) return (x === null) - (y === null); // unknown ones last, whichever the way
+    return sort[1] * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+  });
+  const heads = columns.map(({ key, label, first = -1 }) => {
+    const mark = sort[0] === key ? (sort[1] > 0 ? " ▲" : " ▼") : "";
+    const press = () => {
+      Object.assign(sort, [key, sort[0] === key ? -sort[1] : first]);
+      again();
+      table.querySelector(`[data-sort="${key}"]`).focus();
+    };
+    const head = element("th", { scope: "col" }, element("button", { type: "button", dataset: { sort: key }, onclick: press }, label + mark));
+    head.setAttribute("aria-sort", !mark ? "none" : sort[1] > 0 ? "ascending" : "descending");
+    return head;
+  });
+  const body = ranked.map(row => element("tr", {}, ...columns.map(column => column.cell(row))));
+  const focused = table.contains(document.activeElement) ? document.activeElement.textContent : null;
+  table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
+  if (focused) [...table.querySelectorAll("button")].find(button => button.textContent === focused)?.focus();
+}
+
+function onResize(redraw) { // once the window has come to rest
+  let width = innerWidth, later = 0;
+  addEventListener("resize", () => {
+    clearTimeout(later);
+    later = setTimeout(() => { if (width !== innerWidth) redraw(); width = innerWidth; }, 100);
+  });
+}

@@ -1,0 +1,81 @@
+"use strict";
+// One layer of a run: its curves, and the distribution of its neurons at a step.
+const QUANTITY = { angular_update: "rotation, rad per step", norm: "norm" };
+function openLayer(name) {
+  if (!layerOf(current(), name)) return;
+  state.layer = name; state.look = -1;
+  drawLayer();
+  $("layer-choice").value = name;
+  $("layer").scrollIntoView({ behavior: "smooth", block: "nearest" });
+}
+const CURVES = [
+  ["norm", { measured: "norm.rms", predicted: "predicted_norm", forecast: "forecast_norm", log: true }],
+  ["rotation", { measured: "angular_update.mean", low: "angular_update.q05", high: "angular_update.q95",
+    predicted: "predicted_angular_update", forecast: "forecast_angular_update", log: true }],
+  ["cosine", { measured: "grad_weight_cosine.mean", level: 0 }],
+  ["decay", { measured: "lambda_e.q50", group: "weight_decay" }],
+  ["kappa", { measured: "kappa.q50", level: 1, log: true, within: [0.03, 30] }],
+];
+function drawLayer() {
+  $("layer").hidden = false;
+  const one = layerOf(current(), state.layer);
+  $("layer-name").textContent = state.layer;
+  $("layer-about").textContent = `${one.shape.join(" × ")}: ${one.vectors.toLocaleString("en")} vectors of ` +
+    `${one.fan_in.toLocaleString("en")} entries (per ${one.granularity}), group ${one.group}.`;
+  for (const [id, want] of CURVES) drawCurve("layer-" + id, want);
+  drawLook();
+}
+function drawCurve(id, want) {
+  const traces = [], shown = [];
+  state.report.runs.forEach((run, number) => {
+    const layer = layerOf(run, state.layer), many = several(), own = colour(number);
+    if (!layer) return;
+    const take = (key, name, shade, dash) => {
+      const values = key === want.group ? run.groups[layer.group].series[key] : layer.series[key];
+      if (!values || !finite(values).length) return;
+      shown.push(values);
+      traces.push(line(run.steps, values, many ? (dash ? `${run.name}, ${name}` : run.name) : name, shade,
+        { legendgroup: "run" + number, showlegend: !(many && dash), line: dash ? { dash, width: 1.6 } : {} }));
+    };
+    if (want.low && !many) traces.push(...band(run.steps, layer.series[want.low], layer.series[want.high], own, "5–95 % of neurons"));
+    if (want.low && !many) shown.push(layer.series[want.low], layer.series[want.high]);
+    take(want.measured, "measured", own);
+    if (want.predicted) take(want.predicted, "equilibrium", many ? own : colour(1), "dash");
+    if (want.forecast) take(want.forecast, "forecast", many ? own : colour(2), "dot");
+    if (want.group) take(want.group, "weight decay λ", many ? own : colour(1), "dash");
+  });
+  const shapes = want.level === undefined ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: want.level, y1: want.level,
+    line: { color: Look.of("soft"), dash: "dash", width: 1 } }];
+  if (!shown.length) return empty(id, "Not measured for this optimizer.");
+  const [low, high] = want.within ?? [0, Infinity]; // beyond, a curve runs out of the picture
+  const seen = shown.map(values => values.filter(value => value > low && value < high));
+  const axis = want.log ? { type: "log", range: logRange(...seen, want.level ? [want.level] : []) } : {};
+  draw(id, traces, { height: 250, shapes, xaxis: { title: { text: "step" } }, yaxis: axis });
+}
+
+// The steps at which neurons can be looked at: a live page asks the server, a page in a file holds a few.
+const looks = () => state.live ? current().steps : (layerOf(current(), state.layer).distributions[state.quantity] ?? []);
+async function drawLook() {
+  const all = looks(), slider = $("look-step");
+  slider.max = Math.max(0, all.length - 1);
+  const place = state.look < 0 ? all.length - 1 : Math.min(state.look, all.length - 1);
+  slider.value = place;
+  const wanted = [state.run, state.layer, state.quantity, place].join();
+  let found = all[place];
+  if (state.live && found !== undefined) found = await state.live.distribution(current(), state.layer, state.quantity, found);
+  if (wanted !== [state.run, state.layer, state.quantity, place].join()) return; // another was chosen meanwhile
+  if (!found) { $("look-extremes").textContent = ""; return empty("look-figure", "Not measured at this step."); }
+  slider.setAttribute("aria-valuetext", "step " + found.step);
+  $("look-at").textContent = `step ${found.step.toLocaleString("en")}`;
+  const edges = [...found.counts, 0].map((_, i) => 2 ** ((found.first + i - 96) / 2));
+  const own = colour(state.run), unit = state.quantity === "norm" ? "" : " rad";
+  const shapes = [found.least, found.most].filter(x => x > 0).map(x => ({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1,
+    line: { color: colour(1), dash: "dot", width: 2 } }));
+  draw("look-figure", [{ x: edges, y: [...found.counts, 0], type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: faint(own, 0.45),
+    line: { shape: "hv", color: own, width: 1.5 }, hovertemplate: "from %{x:.3g}: %{y} neurons<extra></extra>" }],
+  { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange(edges) },
+    yaxis: { title: { text: "neurons" }, rangemode: "tozero" } });
+  const words = state.quantity === "norm" ? ["Smallest", "largest"] : ["Slowest", "fastest"];
+  $("look-extremes").textContent = found.least_id < 0 ? ""
+    : `${words[0]}: neuron ${found.least_id}, ${sig(found.least)}${unit}; ${words[1]}: neuron ${found.most_id}, ${sig(found.most)}${unit}.`;
+}

@@ -1,0 +1,168 @@
+"use strict";
+// The figures of a run: equilibrium with what training logged, the map of layers, balance, the plane, stability.
+// What training logged, one small chart for each name above the curves of rotation, on the same axis of steps.
+const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // charts; pixels of each; its share that stays free below it
+const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
+const loggedNames = () => [...new Set(state.report.runs.flatMap(run => Object.keys(run.scalars)))].slice(0, MOST_LOGGED);
+function loggedChart(name, place, count, base, traces) {
+  const axis = place + 3, all = []; // after the axes of rotation and of the learning rate
+  state.report.runs.forEach((run, number) => {
+    const logged = Object.hasOwn(run.scalars, name) ? run.scalars[name] : null;
+    if (!logged) return;
+    all.push(finite(logged.values));
+    traces.push(line(logged.steps, logged.values, several() ? `${name}, ${run.name}` : name, colour(number), { yaxis: "y" + axis, showlegend: false,
+      legendgroup: several() ? "run" + number : name, mode: logged.steps.length > 1 ? "lines" : "markers", line: { width: 1.5 } }));
+  });
+  const values = all.flat(), low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  const part = (1 - base) / count, top = 1 - place * part, log = LOSS.test(name) && low > 0 && high > 10 * low;
+  const title = name.length > 16 ? name.slice(0, 15) + "…" : name;
+  return ["yaxis" + axis, { title: { text: plain(title) }, domain: [top - part * (1 - GAP), top],
+    ...(log ? { type: "log", range: [Math.log10(low / 1.2), Math.log10(high * 1.2)] } : {}) }];
+}
+
+const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
+function drawEquilibrium() {
+  const traces = [], shapes = [], annotations = [], shown = [], rows = Math.min(4, state.report.runs.length);
+  const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
+  state.report.runs.forEach((run, number) => {
+    const many = several(), own = colour(number), group = { legendgroup: "run" + number };
+    const pick = name => run.series[name];
+    const [low, middle, high] = ["q05", "q50", "q95"].map(q => pick("angular_update.mean." + q));
+    const predicted = pick("predicted_angular_update.q50"), forecast = pick("forecast_angular_update.q50");
+    shown.push(middle, predicted, low, high);
+    traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { ...group, showlegend: false }));
+    if (!many) traces.at(-1).showlegend = true;
+    traces.push(line(run.steps, middle, many ? run.name : "measured, median layer", own, group));
+    traces.push(line(run.steps, predicted, many ? run.name + ", equilibrium" : "equilibrium, predicted",
+      many ? own : colour(1), { ...group, line: { dash: "dash", width: 1.8 }, showlegend: !many }));
+    traces.push(line(run.steps, forecast, many ? run.name + ", forecast" : "forecast",
+      many ? own : colour(2), { ...group, line: { dash: "dot", width: 1.8 }, showlegend: !many }));
+    run.groups.forEach((settings, place) => {
+      if (!settings.series.lr) return;
+      traces.push(line(run.steps, settings.series.lr, `lr of group ${place}` + (many ? `, ${run.name}` : ""),
+        many ? own : Look.of("soft"), { ...group, yaxis: "y2", showlegend: false, line: { width: 1.5 } }));
+    });
+    run.marks.forEach(mark => {
+      shapes.push({ type: "line", x0: mark.step, x1: mark.step, yref: "paper", y0: 0, y1: 1,
+        line: { color: many ? own : Look.of("soft"), width: 1, dash: "dot" } });
+      annotations.push({ x: mark.step, yref: "paper", y: base * (0.995 - ROW * (number % rows)), text: plain(mark.what), showarrow: false,
+        xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: many ? own : Look.of("soft") } });
+    });
+  });
+  const range = logRange(...shown);
+  if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
+  const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces)));
+  draw("equilibrium-figure", traces, { height, shapes, annotations, showlegend: true, ...logged,
+    xaxis: { title: { text: "step" }, anchor: "y2" },
+    yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3 * base, base] },
+    yaxis2: { title: { text: "lr" }, domain: [0, 0.22 * base], rangemode: "tozero" } });
+  $("equilibrium-note").textContent = several() ? "Solid: measured. Dashed: predicted equilibrium. Dotted: forecast." : "";
+  $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as training logged ${names.length > 1 ? "them" : "it"}.` : "";
+}
+
+const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
+  const predicted = layer.series.predicted_angular_update[i];
+  return value > 0 && predicted > 0 ? Math.log2(value / predicted) : null;
+});
+function drawHeat() {
+  const run = current(), names = run.layers.map(layer => layer.name), rows = names.map((_, i) => i);
+  const [low, high] = Look.dark ? ["#4aa8e0", "#f08a3c"] : ["#0072b2", "#c24a00"];
+  const every = Math.ceil(names.length / 55); // labels that stay apart
+  const heat = { type: "heatmap", x: run.steps, y: rows, z: run.layers.map(ratios), zmin: -2, zmax: 2,
+    colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.steps.map(() => plain(names[i]))),
+    hovertemplate: "%{customdata}<br>step %{x}: 2^%{z:.2f} × predicted<extra></extra>",
+    colorbar: { title: { text: "measured ÷ predicted", side: "right" }, tickvals: [-2, -1, 0, 1, 2],
+      ticktext: ["≤ ¼", "½", "1", "2", "≥ 4"], thickness: 12 } };
+  if (innerWidth < 700) heat.colorbar = { ...heat.colorbar, orientation: "h", y: 1.02, yanchor: "bottom", len: 0.9, title: { text: "" } };
+  draw("heat-figure", [heat], { height: Math.max(240, Math.min(900, 18 * names.length + 110)), showlegend: false,
+    xaxis: { title: { text: "step" }, showgrid: false }, yaxis: { autorange: "reversed", showgrid: false, zeroline: false,
+      tickvals: rows.filter(i => i % every === 0), ticktext: labels(names).filter((_, i) => i % every === 0) } });
+  const figure = $("heat-figure");
+  figure.removeAllListeners("plotly_click");
+  figure.on("plotly_click", event => openLayer(current().layers[event.points[0].y].name));
+}
+
+const MOST_BOXES = 40;
+function drawBalance() {
+  const run = current(), known = run.layers.filter(layer => layer.spread.q05 !== null && layer.vectors > 1);
+  if (!known.length) return empty("balance-figure", "No layer's neurons were measured.");
+  const worst = [...known].sort((a, b) => b.summary.imbalance - a.summary.imbalance).slice(0, MOST_BOXES);
+  const rows = worst.map((_, i) => i), of = key => worst.map(layer => layer.spread[key]);
+  const noise = worst.map(layer => Math.sqrt(layer.spread.noise));
+  const soft = Look.of("soft"), own = colour(state.run);
+  const pure = { type: "scatter", mode: "lines", name: "5–95 % of pure noise", line: { color: faint(soft, 0.45), width: 15 },
+    x: noise.flatMap(s => [1 / s, s, null]), y: rows.flatMap(i => [i, i, null]), hoverinfo: "skip" };
+  const boxes = { type: "box", orientation: "h", name: "neurons: 5, 25, 50, 75, 95 %", y: rows, q1: of("q25"), q3: of("q75"),
+    median: rows.map(() => 1), lowerfence: of("q05"), upperfence: of("q95"), line: { color: own, width: 1.5 }, fillcolor: faint(own, 0.3),
+    width: 0.55, hoverinfo: "x" };
+  draw("balance-figure", [pure, boxes], { height: Math.max(240, 24 * rows.length + 120), showlegend: true,
+    xaxis: { type: "log", title: { text: "rotation ÷ median of the layer" }, range: logRange(of("q05"), of("q95"), noise, [0.8, 1.25]) },
+    yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.name)) } });
+  $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers; the table has all.` : "";
+}
+
+// Levels for lines of equal value: 1 and 3 of each decade that the grid covers.
+function levels(grid) {
+  const values = grid.flat().filter(value => value > 0), found = [];
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+  for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
+    for (const digit of [1, 3]) if (digit * 10 ** decade > low && digit * 10 ** decade < high) found.push(digit * 10 ** decade);
+  return found.length > 9 ? found.filter((_, i) => i % 2 === 0) : found;
+}
+function drawPlane() {
+  const plane = current().plane;
+  if (!plane) return empty("plane-figure", "No map: theory does not know this optimizer's rule, or it has no weight decay.");
+  const traces = [];
+  for (const [key, name, shade, dash] of [["rotation", "equal rotation, rad per step", colour(2), "solid"],
+    ["timescale", "equal timescale, steps", colour(3), "dash"]])
+    levels(plane[key]).forEach((value, i) => traces.push({ type: "contour", x: plane.lr, y: plane.weight_decay, z: plane[key], name,
+      contours: { type: "constraint", operation: "=", value, showlabels: true, labelfont: { size: 11, color: shade }, labelformat: "~g" },
+      line: { color: shade, width: 1.3, dash }, hoverinfo: "skip", legendgroup: key, showlegend: i === 0, showscale: false }));
+  state.report.runs.forEach((run, number) => {
+    if (!run.plane) return;
+    const { lr, weight_decay } = run.groups[run.plane.group].series, peak = lr.indexOf(finite(lr).reduce((a, b) => Math.max(a, b)));
+    const name = several() ? run.name : "this run's path; ● its peak", own = colour(number);
+    traces.push(line(lr, weight_decay, name, own, { legendgroup: "run" + number, showlegend: false, line: { width: 5 }, hoverinfo: "skip" }));
+    traces.push({ x: [lr[peak]], y: [weight_decay[peak]], name: plain(name), legendgroup: "run" + number, type: "scatter", mode: "markers",
+      marker: { size: 13, color: own, line: { color: Look.of("ground"), width: 2 } }, hovertemplate: "lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
+  });
+  const near = plane.neighbours;
+  if (near.length) traces.push({ x: near.map(one => one.lr), y: near.map(one => one.weight_decay), text: near.map(one => plain(one.name)),
+    name: "same norm and memory with", type: "scatter", mode: "markers+text", textposition: "top center",
+    marker: { symbol: "diamond", size: 11, color: colour(4) }, hovertemplate: "%{text}: lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
+  const range = values => [Math.log10(values[0]), Math.log10(values.at(-1))];
+  draw("plane-figure", traces, { height: 460, xaxis: { type: "log", title: { text: "learning rate" }, range: range(plane.lr) },
+    yaxis: { type: "log", title: { text: "weight decay" }, range: range(plane.weight_decay) } });
+  $("plane-note").replaceChildren(...near.map(one => element("li", {}, `${one.name}(lr=${sig(one.lr)}, weight_decay=${sig(one.weight_decay)}) ` +
+    `keeps ${one.kept.join(" and ")}${one.rotation === null ? "" : `; its rotation is ${sig(one.rotation)} times as large`}.`)));
+}
+
+function drawStability() {
+  const runs = state.report.runs, first = runs.find(run => run.stability);
+  if (!first) empty("betas-figure", "Only Adam has two averages that can be unstable.");
+  else {
+    const away = values => values.map(value => 1 - value), region = first.stability, x = away(region.beta2);
+    const ticks = { type: "log", autorange: false, tickangle: 0, tickvals: [0.5, 0.1, 0.01, 0.001, 0.0001], ticktext: ["0.5", "0.9", "0.99", "0.999", "0.9999"] };
+    const traces = [
+      { x, y: x.map(() => 1), type: "scatter", mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" },
+      { x, y: away(region.exact), type: "scatter", mode: "lines", fill: "tonexty", fillcolor: faint(colour(2), 0.2), name: "stable: β₁² < β₂",
+        line: { color: colour(2), width: 2 }, hoverinfo: "skip" },
+      { x, y: away(region.continuous), type: "scatter", mode: "lines", name: "in continuous time, C = 0", line: { color: colour(2), width: 1.5, dash: "dash" }, hoverinfo: "skip" }];
+    runs.forEach((run, number) => run.stability?.betas.forEach(pair => traces.push({ x: [1 - pair.beta2], y: [1 - pair.beta1],
+      type: "scatter", mode: "markers", name: plain(several() ? run.name : `(${pair.beta1}, ${pair.beta2}), margin ${sig(pair.exact_margin)}`),
+      marker: { size: 13 + 3 * number, color: colour(number), symbol: number ? "circle-open" : "circle", line: { width: 2, color: colour(number) } },
+      hovertemplate: `β₁ ${pair.beta1}, β₂ ${pair.beta2}: margin ${sig(pair.exact_margin)}<extra></extra>` })));
+    draw("betas-figure", traces, { height: 360, showlegend: true, xaxis: { ...ticks, title: { text: "β₂" }, range: [0, -5] }, yaxis: { ...ticks, title: { text: "β₁" }, range: [0, -3.5] } });
+  }
+  const traces = [], shown = [];
+  runs.forEach((run, number) => {
+    const many = several(), measured = run.series["max_update.max.max"], bound = run.series.update_bound;
+    if (!finite(measured).length) return;
+    shown.push(measured, bound);
+    traces.push(line(run.steps, measured, many ? run.name : "largest entry of an update ÷ lr", colour(number), { legendgroup: "run" + number }));
+    if (finite(bound).length) traces.push(line(run.steps, bound, many ? run.name + ", bound" : "bound, whatever the gradients", many ? colour(number) : colour(1),
+      { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
+  });
+  if (!traces.length) return empty("bound-figure", "The largest update was not measured.");
+  draw("bound-figure", traces, { height: 360, showlegend: true, xaxis: { title: { text: "step" } }, yaxis: { type: "log", range: logRange(...shown), title: { text: "max |u|" } } });
+}
