@@ -188,14 +188,17 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", help="folder of the trials; runs/<name of the file> otherwise")
     ] = None,
-    jobs: Annotated[int, whole("trials at once")] = 1,
+    jobs: Annotated[int | None, whole("trials at once, 1 if not given; at most one for each core")] = None,
     ray: Annotated[str | None, typer.Option(help="run on Ray: 'local', or the address of a cluster")] = None,
     data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try again what failed before")] = False,
 ) -> None:
     """Train every combination of settings of a file; interrupted, it goes on where it was and repeats nothing."""
     from gyroscope.lab.sweeps.console import sweep_in_terminal
 
-    raise typer.Exit(sweep_in_terminal(file, out or Path("runs") / file.stem, jobs=jobs, ray=ray, data_root=data_root))
+    folder = out or Path("runs") / file.stem
+    options = {"jobs": jobs, "ray": ray, "data_root": data_root, "retry_failed": retry_failed}
+    raise typer.Exit(sweep_in_terminal(file, folder, **options))
 
 
 lab = typer.Typer(rich_markup_mode=None)
@@ -241,14 +244,18 @@ def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: R
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="directories that a tracker made")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="folders that a tracker made; or one of a sweep")],
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
-    text: Annotated[bool, typer.Option("--text", help="print verdict and layers instead")] = False,
+    text: Annotated[bool, typer.Option("--text", help="print verdict and layers, or a sweep's table, instead")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
 ) -> None:
-    """Say whether training is healthy: one page with the verdict first, that opens without a network."""
+    """Say whether training is healthy, or which settings of a sweep are best: one page that opens without a network."""
     from gyroscope.render import gather, page_json
+    from gyroscope.render.sweep_data import SWEEP_FILE
 
+    if any((path / SWEEP_FILE).is_file() for path in runs):
+        report_sweep(runs, out, text, as_json)
+        return
     gathered = gather(runs)
     if as_json:
         typer.echo(page_json(gathered))
@@ -260,6 +267,25 @@ def report(
         from gyroscope.render.run_page import page
 
         write_text(out, page(gathered))
+        typer.echo(f"wrote {out}", err=True)
+
+
+def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> None:
+    """The same for a sweep; the pages of its runs go into a folder beside its own."""
+    if len(folders) > 1:
+        raise ValueError(f"{len(folders)} folders, one of them a sweep: report on one sweep, or on runs")
+    from gyroscope.lab.sweeps.report import gather_sweep, write_run_pages
+    from gyroscope.render import page_json
+    from gyroscope.render.sweep_page import sweep_page
+    from gyroscope.render.sweep_text import SweepText
+
+    sweep = gather_sweep(folders[0])
+    if as_json:
+        typer.echo(page_json(sweep))
+    elif text:
+        show(SweepText(sweep))
+    else:
+        write_text(out, sweep_page(write_run_pages(sweep, folders[0], out.with_name(f"{out.stem}_runs"))))
         typer.echo(f"wrote {out}", err=True)
 
 

@@ -2,7 +2,7 @@
 // The page of a sweep: data in the layout of gyroscope/render/sweep_data.py.
 let sweep = null;
 const sort = ["mean", 0];
-const MOST_MAPS = 12, MOST_LABELLED = 120; // maps of arms, the best first; cells of a map that still have room for their numbers
+const MOST_MAPS = 12, LABEL_WIDTH = 52; // maps of arms, the best first; pixels that a number in a cell needs
 const shown = value => value === null ? "default" : typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value);
 const score = x => x === null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : x.toFixed(4);
 const spaced = name => name.replaceAll("_", " ");
@@ -26,38 +26,35 @@ function follow(id) { // a click on a point or a cell opens the page of its runs
 }
 
 // ---- two axes: a map for each arm, in the same colours
-// Colours end where a setting is much worse than the usual: one that diverged would make all others look alike.
-function colourRange(means) {
-  const ranked = [...means].sort(better), best = ranked[0], middle = ranked[Math.floor(ranked.length / 2)], worst = ranked.at(-1);
-  const far = 3 * Math.abs(middle - best) || Math.abs(worst - best), end = Math.abs(worst - best) > far ? best + Math.sign(worst - best) * far : worst;
-  return [Math.min(best, end), Math.max(best, end) || 1e-12];
+// How deep a cell's colour is: 1 the best, one half the median setting. However bad one setting is, the others stay apart.
+function depths(known) {
+  const distances = known.map(setting => Math.abs(setting.mean - sweep.settings[sweep.best].mean)).sort((a, b) => a - b);
+  const typical = distances[Math.floor(distances.length / 2)] || distances.at(-1) || 1;
+  return new Map(known.map(setting => [setting.place, typical / (typical + Math.abs(setting.mean - sweep.settings[sweep.best].mean))]));
 }
-function drawMap(id, arm, range) {
+function drawMap(id, arm, depth) {
   const [across, up] = sweep.drawn, own = sweep.settings.map((setting, place) => ({ ...setting, place })).filter(setting => setting.arm === arm);
   const values = name => [...new Set(own.map(setting => setting.settings[name]))].sort((a, b) => a - b);
   const [xs, ys] = [values(across), values(up)];
   const cells = ys.map(y => xs.map(x => own.find(setting => setting.settings[across] === x && setting.settings[up] === y) ?? null));
   const each = make => cells.map(row => row.map(cell => cell && make(cell)));
-  const scale = [[0, Look.of("middle")], [1, Look.dark ? "#2f8fce" : "#0072b2"]];
   const text = each(cell => cell.n ? score(cell.mean) : cell.failures ? "failed" : "…");
-  const map = { type: "heatmap", x: xs.map(shown), y: ys.map(shown), z: each(cell => cell.n ? cell.mean : null), zmin: range[0], zmax: range[1],
-    colorscale: sweep.higher_is_better ? scale : scale.map(([at], i) => [at, scale[1 - i][1]]), xgap: 2, ygap: 2, hoverongaps: false, showscale: false,
+  const map = { type: "heatmap", x: xs.map(shown), y: ys.map(shown), z: each(cell => depth.get(cell.place) ?? null), zmin: 0, zmax: 1,
+    colorscale: [[0, Look.of("middle")], [1, Look.dark ? "#2f8fce" : "#0072b2"]], xgap: 2, ygap: 2, hoverongaps: false, showscale: false,
     customdata: each(cell => cell.place), text: each(hover), hovertemplate: "%{text}<extra></extra>" };
-  const annotations = xs.length * ys.length > MOST_LABELLED ? [] : cells.flatMap((row, i) => row.flatMap((cell, j) => cell ? [{ x: j, y: i, showarrow: false,
-    text: (cell.place === sweep.best ? "★ " : "") + text[i][j], font: { size: 12, color: ink(cell, range) } }] : []));
+  const roomy = ($(id).clientWidth - 80) / xs.length > LABEL_WIDTH;
+  const label = (cell, words) => (cell.place === sweep.best ? "★ " : "") + (roomy ? words : "");
+  const annotations = cells.flatMap((row, i) => row.flatMap((cell, j) => cell ? [{ x: j, y: i, showarrow: false,
+    text: label(cell, text[i][j]), font: { size: 12, color: ink(depth.get(cell.place)) } }] : []));
   const best = sweep.arms[arm].best, mark = own.find(setting => setting.place === best);
   const [j, i] = mark ? [xs.indexOf(mark.settings[across]), ys.indexOf(mark.settings[up])] : [];
   const shapes = mark ? [{ type: "rect", x0: j - 0.49, x1: j + 0.49, y0: i - 0.49, y1: i + 0.49, line: { color: Look.of("text"), width: best === sweep.best ? 3 : 1.5 } }] : [];
-  const axis = name => ({ type: "category", title: { text: spaced(name) }, showgrid: false, tickangle: 0 });
+  const axis = name => ({ type: "category", title: { text: spaced(name) }, showgrid: false, tickangle: roomy || name === up ? 0 : -90 });
   draw(id, [map], { height: Math.max(220, Math.min(700, 44 * ys.length + 110)), annotations, shapes, xaxis: axis(across), yaxis: axis(up) });
   follow(id);
 }
 // Ink that can be read on a cell: light on the saturated half of the scale.
-function ink(cell, [low, high]) {
-  if (!cell.n) return Look.of("soft");
-  const depth = (cell.mean - low) / (high - low), saturated = sweep.higher_is_better ? depth : 1 - depth;
-  return saturated > 0.45 || Look.dark ? "#ffffff" : Look.of("text");
-}
+const ink = depth => depth === undefined ? Look.of("soft") : depth > 0.55 || Look.dark ? "#ffffff" : Look.of("text");
 
 // ---- one axis: a line for each arm; none: a point for each setting
 const bars = settings => ({ array: settings.map(setting => setting.interval ?? 0), thickness: 1.5, width: 5 });
@@ -68,7 +65,7 @@ function scoreRange(settings) {
   const low = all.reduce((a, b) => Math.min(a, b)), high = all.reduce((a, b) => Math.max(a, b)), margin = 0.08 * (high - low) || 0.01 * Math.abs(high) || 1;
   return [low - margin, high + margin];
 }
-const marked = settings => ({ size: settings.map(setting => setting.place === sweep.best ? 13 : 8), symbol: settings.map(setting => setting.place === sweep.best ? "star" : "circle") });
+const marked = settings => ({ size: settings.map(setting => setting.place === sweep.best ? 16 : 8), opacity: 1, symbol: settings.map(setting => setting.place === sweep.best ? "star" : "circle") });
 const points = settings => ({ customdata: settings.map(setting => setting.place), text: settings.map(hover), hovertemplate: "%{text}<extra></extra>" });
 function drawLine(id, settings) {
   const [across] = sweep.drawn, values = settings.map(setting => setting.settings[across]);
@@ -101,16 +98,15 @@ function drawResults() {
   const arms = sweep.arms.map((arm, number) => ({ ...arm, number })).filter(arm => arm.best !== null)
     .sort((a, b) => better(settings[a.best].mean, settings[b.best].mean)).slice(0, MOST_MAPS);
   if (!$("map-" + arms[0].number)) fill("maps", ...arms.map(arm => element("div", {}, element("h3", {}, armName(arm)), element("div", { id: "map-" + arm.number, className: "figure" }))));
-  const range = colourRange(known.map(setting => setting.mean));
-  for (const arm of arms) drawMap("map-" + arm.number, arm.number, range);
+  const depth = depths(known);
+  for (const arm of arms) drawMap("map-" + arm.number, arm.number, depth);
 }
 
 // ---- words and tables
 function regionText(width) {
   const values = width.low === width.high ? shown(width.low) : `${shown(width.low)} to ${shown(width.high)}`;
-  const decades = width.decades === null ? "" : `, ${width.decades.toFixed(1)} decades`;
-  const ends = width.at_low_end && width.at_high_end ? "all that was tried" : width.at_low_end ? "the lowest tried" : width.at_high_end ? "the highest tried" : "";
-  return values + decades + (ends ? ` (${ends}: it may be wider)` : "");
+  const open = width.at_low_end || width.at_high_end ? "≥ " : "";
+  return values + (width.decades === null ? "" : `: ${open}${width.decades.toFixed(1)} decades`);
 }
 function drawWords() {
   const top = sweep.settings[sweep.best], failed = sweep.settings.reduce((sum, setting) => sum + setting.failures, 0);
@@ -121,7 +117,11 @@ function drawWords() {
   const linked = sweep.settings.some(setting => setting.page);
   const what = sweep.drawn.length > 1 ? "Mean over seeds. ★ the best of all; framed, the best of its arm." : "Mean over seeds with its 95 % interval; ★ the best of all.";
   fill("map-note", `${what} ${sweep.higher_is_better ? "Higher" : "Lower"} is better. ${linked ? "Click to open the runs." : ""}`);
-  fill("arms-note", `Good: a mean within ${sweep.tolerance * 100} % of the arm's best. The good region of an axis is in one piece around the best, all else chosen anew.`);
+  // Without an axis to draw along, an arm is one setting: the table of settings says all of it but the tests.
+  $("arms-table").parentElement.hidden = $("arms-note").hidden = !sweep.drawn.length;
+  if (!sweep.drawn.length) fill("arms-title", "Is the best better than the others?");
+  $("arms").hidden = !sweep.drawn.length && !sweep.comparisons.length;
+  fill("arms-note", `Good: a mean within ${sweep.tolerance * 100} % of the arm's best. The good region of an axis is in one piece around the best, all else chosen anew; ≥ where it reaches the end of what was tried.`);
   fill("tests", ...sweep.comparisons.map(test => {
     const [first, second] = [test.first, test.second].map(number => armName(sweep.arms[number]));
     const p = test.p_value === null ? "one seed each says nothing about chance" : `Welch's test gives p = ${sig(test.p_value, 2)}`;
@@ -129,6 +129,7 @@ function drawWords() {
   }));
 }
 const td = (...children) => element("td", {}, ...children);
+const text = (...children) => element("td", { className: "sentence" }, ...children);
 const link = (setting, text) => setting.page ? element("a", { href: setting.page }, text) : text;
 function drawTables() {
   const axes = Object.keys(sweep.axes), place = new Map(sweep.settings.map((setting, i) => [setting, i]));
@@ -139,17 +140,17 @@ function drawTables() {
     { key: "n", label: "n", value: setting => setting.n, cell: setting => td(setting.n) },
     { key: "failures", label: "failed", value: setting => setting.failures, cell: setting => td(setting.failures) },
     { key: "p_best", label: "p against best", value: setting => setting.p_best, cell: setting => td(sig(setting.p_best, 2)) },
-    { key: "good", label: "good", value: setting => Number(setting.good), cell: setting => td(setting.good ? "✓" : "") },
+    ...(sweep.drawn.length ? [{ key: "good", label: "good", value: setting => Number(setting.good), cell: setting => td(setting.good ? "✓" : "") }] : []),
     { key: "page", label: "runs", value: setting => setting.page, cell: setting => td(link(setting, setting.page ? "open" : "–")) },
   ];
   drawRows($("settings-table"), columns, sweep.settings, sort, drawTables);
   const head = (...labels) => element("thead", {}, element("tr", {}, ...labels.map(label => element("th", { scope: "col" }, label))));
-  fill("arms-table", head("arm", ...(sweep.drawn.length ? ["best settings"] : []), "mean", "± 95 %", "n", "good settings", ...sweep.drawn.map(name => `good ${spaced(name)}`)),
+  fill("arms-table", head("arm", "mean", "± 95 %", "n", "good settings", ...(sweep.drawn.length ? ["best settings"] : []), ...sweep.drawn.map(name => `good ${spaced(name)}`)),
     element("tbody", {}, ...sweep.arms.map(arm => {
       const top = sweep.settings[arm.best];
       if (!top) return element("tr", {}, td(armName(arm)), td("no score"));
-      return element("tr", {}, td(armName(arm)), ...(sweep.drawn.length ? [td(link(top, settingsText(top, sweep.drawn)))] : []), td(score(top.mean)), td(score(top.interval)), td(top.n),
-        td(`${arm.good} of ${arm.settings}`), ...arm.widths.map(width => td(regionText(width))));
+      return element("tr", {}, td(armName(arm)), td(score(top.mean)), td(score(top.interval)), td(top.n), td(`${arm.good} of ${arm.settings}`),
+        ...(sweep.drawn.length ? [text(link(top, settingsText(top, sweep.drawn)))] : []), ...arm.widths.map(width => text(regionText(width))));
     })));
   const failures = sweep.settings.flatMap(setting => setting.trials.filter(trial => trial.problem).map(trial => ({ setting, trial })));
   $("failures").hidden = !failures.length;

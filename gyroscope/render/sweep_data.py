@@ -1,13 +1,15 @@
 """What the page of a sweep shows, as plain data: the same that `gyroscope report SWEEP --json` prints.
 
 A setting is one combination of the sweep's axes with all its seeds. An arm is what is compared: the settings that share
-everything but the one or two axes along which results are drawn. A number that is undetermined is NaN here and null in JSON.
+everything but the one or two axes along which results are drawn. An undetermined number is NaN here and null in JSON.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+# The plan of a sweep in its folder: what makes a folder a sweep.
+SWEEP_FILE = "sweep.toml"
 # Of this layout; a change that would break a reader adds one.
 VERSION = 1
 # Relative distance from the best mean within which a setting is called good.

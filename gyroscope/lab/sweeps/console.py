@@ -1,58 +1,56 @@
-"""A sweep in a terminal: a bar with the time left, then the table of its arms."""
+"""A sweep in a terminal: a bar with the time left, then what it says."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from gyroscope._checks import check_count
-from gyroscope.lab.sweeps.plan import Sweep, read_sweep
-from gyroscope.lab.sweeps.run import outcome, run_local, run_ray
-from gyroscope.lab.sweeps.table import Arm, arms, best, compare, good_region, write_table
+from gyroscope._files import write_text
+from gyroscope.lab.sweeps.plan import read_sweep
+from gyroscope.lab.sweeps.report import gather_sweep
+from gyroscope.lab.sweeps.run import forget_failures, outcome, run_local, run_ray
+from gyroscope.lab.sweeps.table import outcomes_of, write_table
+from gyroscope.render.sweep_data import SWEEP_FILE
+from gyroscope.render.sweep_text import SweepText
 
 
-def sweep_in_terminal(file: Path, out: Path, *, jobs: int, ray: str | None, data_root: Path | None) -> int:
+class TimeLeft(ProgressColumn):
+    """Mean time of the trials so far times those left. rich's own column forgets what took longer than 30 seconds."""
+
+    def render(self, task: Task) -> Text:
+        """Hours, minutes and seconds; dashes until the first trial has ended."""
+        if not task.completed or task.elapsed is None:
+            return Text("-:--:-- left")
+        return Text(f"{timedelta(seconds=round(task.elapsed / task.completed * (task.remaining or 0)))} left")
+
+
+def sweep_in_terminal(
+    file: Path, out: Path, *, jobs: int | None, ray: str | None, data_root: Path | None, retry_failed: bool
+) -> int:
     """Run the trials that are left and print what the sweep says; 1 where every trial failed."""
-    check_count("jobs", jobs, at_least=1)
+    if jobs is not None:
+        check_count("jobs", jobs, at_least=1)
+        if ray is not None:
+            raise ValueError(f"jobs={jobs} and ray={ray!r}: Ray decides how many run at once; give one of them")
     sweep = read_sweep(file)
+    write_text(out / SWEEP_FILE, file.read_text(encoding="utf-8"))
+    if retry_failed:
+        forget_failures(sweep, out)
     console = Console()
     left = sum(outcome(trial, out) is None for trial in sweep.trials)
     columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f} trials"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
+    with Progress(*columns, TimeLeft(), console=console) as progress:
         task = progress.add_task("", total=left)
-        if ray is not None:
-            ended = run_ray(sweep, out, None if ray == "local" else ray, data_root)
-        else:
-            ended = run_local(sweep, out, jobs, data_root)
+        ended = run_local(sweep, out, jobs or 1, data_root) if ray is None else run_ray(sweep, out, ray, data_root)
         for _ in ended:
             progress.advance(task)
-    outcomes = [found for trial in sweep.trials if (found := outcome(trial, out)) is not None]
-    write_table(out / "sweep.sqlite", sweep, outcomes)
-    known = arms(sweep, outcomes)
-    console.print(arm_table(sweep, known))
-    for found in outcomes:
-        if found.problem:
-            console.print(f"{found.trial.varied}: {found.problem}", markup=False)
-    return int(not any(arm.values for arm in known))
-
-
-def arm_table(sweep: Sweep, known: list[Arm]) -> Table:
-    """Every setting with its mean, deviation and 95 % interval; p is Welch's against the best."""
-    top = best(sweep, known)
-    good = good_region(sweep, known)
-    names = list(sweep.axes)
-    caption = f"best is bold; {len(good)} of {len(known)} settings are within 2 % of it"
-    table = Table(title=sweep.metric.replace("_", " "), caption=caption)
-    for name in names:
-        table.add_column(name)
-    for column in ("mean", "deviation", "± 95 %", "n", "failed", "p against best"):
-        table.add_column(column, justify="right")
-    for arm in known:
-        numbers = [arm.mean, arm.deviation, arm.interval]
-        p_value = float("nan") if top is None or arm is top else compare(arm, top)
-        cells = [str(arm.settings.get(name, "")) for name in names]
-        cells += ["–" if number != number else f"{number:.4f}" for number in numbers]
-        cells += [str(len(arm.values)), str(arm.failures), "–" if p_value != p_value else f"{p_value:.2g}"]
-        table.add_row(*cells, style="bold" if arm is top else "")
-    return table
+    write_table(out / "sweep.sqlite", sweep, outcomes_of(sweep, out))
+    data = gather_sweep(out)
+    console.print(SweepText(data))
+    if data.failed:
+        console.print("To try failed trials again: the same command with --retry-failed", markup=False)
+    console.print(f"To see it on a page: gyroscope report {out}", markup=False, soft_wrap=True)
+    return int(len(data.failed) == data.planned)

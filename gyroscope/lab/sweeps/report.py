@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import gyroscope
 from gyroscope._files import write_text
-from gyroscope.lab.sweeps.plan import Sweep, read_sweep
+from gyroscope.lab.sweeps.plan import read_sweep
 from gyroscope.lab.sweeps.table import (
     Setting,
     best,
@@ -22,28 +22,19 @@ from gyroscope.lab.sweeps.table import (
 )
 from gyroscope.render import gather
 from gyroscope.render.run_page import page
-from gyroscope.render.sweep_data import ArmData, Comparison, SettingData, SweepData, TrialData
+from gyroscope.render.sweep_data import SWEEP_FILE, ArmData, Comparison, SettingData, SweepData, TrialData
 from gyroscope.store import RunError
 from gyroscope.store.database import FILE
 
-# The sweep's own file in its folder: what makes a folder a sweep.
-PLAN = "sweep.toml"
 # Axes that are drawn before all others, the horizontal one first.
 FIRST_DRAWN = ("lr", "weight_decay")
 # Pages of settings, the best first: each is a file of a megabyte or two.
 MOST_PAGES = 200
 
 
-def is_sweep(path: Path) -> bool:
-    """Whether `gyroscope sweep` made this folder."""
-    return (path / PLAN).is_file()
-
-
 def gather_sweep(folder: Path) -> SweepData:
     """The data of a sweep, finished or not."""
-    if not is_sweep(folder):
-        raise ValueError(f"{str(folder)!r} is no sweep: it has no {PLAN}. Run gyroscope sweep FILE --out {folder}")
-    sweep = read_sweep(folder / PLAN)
+    sweep = read_sweep(folder / SWEEP_FILE)
     outcomes = outcomes_of(sweep, folder)
     settings = settings_of(sweep, outcomes)
     drawn = drawn_axes(sweep.axes)

@@ -106,7 +106,7 @@ def _start(trial: SweepTrial, out: Path, threads: int, data_root: Path | None) -
             stdout=log,
             stderr=log,
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            # Ctrl-C in a terminal goes to a whole session, and a second one cuts a checkpoint short: the sweep sends one.
+            # Ctrl-C in a terminal reaches a whole session, and a second one would cut a checkpoint short.
             start_new_session=True,
         )
 

@@ -142,8 +142,15 @@ def write_table(path: Path, sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes
     ]
     settings = [
-        (json.dumps(each.settings), each.metric, len(each.values), each.mean, each.deviation, each.interval)
-        + (each.failures,)
+        (
+            json.dumps(each.settings),
+            each.metric,
+            each.mean,
+            each.deviation,
+            each.interval,
+            len(each.values),
+            each.failures,
+        )
         for each in settings_of(sweep, outcomes)
     ]
     with sqlite3.connect(path) as database:
@@ -151,7 +158,7 @@ def write_table(path: Path, sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
         database.execute("DROP TABLE IF EXISTS setting")
         database.execute("CREATE TABLE trial (settings TEXT, seed INTEGER, folder TEXT, scores TEXT, problem TEXT)")
         database.execute(
-            "CREATE TABLE setting (settings TEXT, metric TEXT, n INTEGER, mean REAL, deviation REAL, interval REAL, "
+            "CREATE TABLE setting (settings TEXT, metric TEXT, mean REAL, deviation REAL, interval REAL, n INTEGER, "
             "failures INTEGER)"
         )
         database.executemany("INSERT INTO trial VALUES (?, ?, ?, ?, ?)", trials)
