@@ -11,6 +11,7 @@ import torch
 MARKED = {
     "browser": [
         "tests/live/test_browser.py::*",
+        "tests/render/test_sweep_browser.py::*",
         "tests/lab/test_runner.py::test_a_browser_*",
     ],
     "distributed": [
@@ -30,7 +31,7 @@ MARKED = {
         "tests/lab/test_demo.py::*",
         "tests/lab/test_experiments.py::*",
         "tests/lab/test_random_walks.py::*",
-        "tests/lab/test_sweeps.py::test_a_*",
+        "tests/lab/test_sweep_runs.py::*",
         "tests/lab/test_training.py::test_a_run_*",
         "tests/measure/test_own_loop.py::*",
         "tests/measure/test_robustness.py::test_a_run_that_nobody_closed_*",

@@ -56,12 +56,12 @@ class RunServer:
         self.index = index
         self.stopping = stopping
         self.feeds: dict[str, Feed] = {}
-        scripts = (*SCRIPTS, "live.js", "list.js")
         self.assets: dict[str, tuple[Callable[[], str], str]] = {
             "style.css": (lambda: theme.style() + asset("report.css"), "text/css"),
             "theme.js": (theme.script, "text/javascript"),
             "plotly.js": (plotly, "text/javascript"),
-            **{name: (partial(asset, name), "text/javascript") for name in scripts},
+            **{name: (partial(asset, name), "text/javascript") for name in SCRIPTS},
+            **{name: (partial(asset, name, "live"), "text/javascript") for name in ("live.js", "list.js")},
         }
 
     def routes(self) -> list[Route]:

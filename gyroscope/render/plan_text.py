@@ -24,9 +24,8 @@ HEADER = (
     "fastest step ×",
     "warmup needed",
     "X",
-    "settles at step",
-    "falls out at step",
 )
+HEADER += ("settles at step", "falls out at step")
 
 
 class PlanText:
@@ -102,13 +101,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def findings_text(findings: Sequence[Finding], width: int, explain: bool = False) -> Iterator[RenderableType]:
     """Findings behind their marks, remedies behind an arrow, and formulas under them if `explain`."""
     for finding in findings:
-        sentence = fill(finding.sentence, width - 2, subsequent_indent="  ", break_on_hyphens=False)
-        yield Text.assemble((MARKS[finding.severity], STYLES[finding.severity]), " ", sentence)
-        if finding.remedy:
-            remedy = f"→ {finding.remedy}"
-            yield Text(
-                fill(remedy, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False), "dim"
-            )
+        yield from finding_lines(finding.severity, finding.sentence, finding.remedy, width)
         if explain and finding.formula:
-            indent = 4 * " "
-            yield Text(fill(finding.formula, width, initial_indent=indent, subsequent_indent=indent), "italic cyan")
+            yield Text(filled(finding.formula, width, indent=4), "italic cyan")
+
+
+def finding_lines(severity: Severity, sentence: str, remedy: str, width: int) -> Iterator[RenderableType]:
+    """A finding and what to change, in lines of at most so many characters."""
+    yield Text.assemble((MARKS[severity], STYLES[severity]), " ", filled(sentence, width, indent=2)[2:])
+    if remedy:
+        yield Text(filled("→ " + remedy, width, indent=2, hang=2), "dim")
+
+
+def filled(text: str, width: int, indent: int = 0, hang: int = 0) -> str:
+    """Text in lines, all of them indented, and those after the first by `hang` more."""
+    after = " " * (indent + hang)
+    return fill(text, width, initial_indent=" " * indent, subsequent_indent=after, break_on_hyphens=False)

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope.advice.findings import Severity
+
 Array: TypeAlias = npt.NDArray[np.float64]
 Series: TypeAlias = dict[str, Array]
 
@@ -65,7 +67,7 @@ class FindingData:
     """A finding of the diagnosis and the panel that shows its evidence."""
 
     kind: str
-    severity: str
+    severity: Severity
     sentence: str
     remedy: str
     layers: Sequence[str]

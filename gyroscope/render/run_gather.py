@@ -201,15 +201,10 @@ def _rule(group: Any) -> str:
     return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"
 
 
-def _finding(finding: Finding) -> FindingData:
+def _finding(found: Finding) -> FindingData:
+    panel = PANELS.get(found.kind, "equilibrium")
     return FindingData(
-        kind=finding.kind,
-        severity=finding.severity,
-        sentence=finding.sentence,
-        remedy=finding.remedy,
-        layers=finding.layers,
-        evidence=dict(finding.evidence),
-        panel=PANELS.get(finding.kind, "equilibrium"),
+        found.kind, found.severity, found.sentence, found.remedy, found.layers, dict(found.evidence), panel
     )
 
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from math import isfinite
-from textwrap import fill
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope.advice.findings import MARKS
 from gyroscope.advice.phrases import sig
-from gyroscope.render.plan_text import table
+from gyroscope.render.plan_text import filled, finding_lines, table
 from gyroscope.render.run_data import LayerData, Report, RunData
 
-STYLES = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
 # Characters of a name that stay together.
 LONGEST = 40
 HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
@@ -40,22 +37,13 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
         yield Text(rule, style="dim")
     if run.scalars:
         values = (f"{name} {_number(series.last, str(series.last))}" for name, series in run.scalars.items())
-        yield Text(_filled(f"last logged: {', '.join(values)}", width, "", hang=2))
+        yield Text(filled(f"last logged: {', '.join(values)}", width, hang=2))
     yield Text("")
     for finding in run.verdicts:
-        # MARKS has a narrower type of keys than the plain text of a report.
-        mark = next(mark for severity, mark in MARKS.items() if severity == finding.severity)
-        yield Text.assemble((mark, STYLES[finding.severity]), " ", _filled(finding.sentence, width, "  ")[2:])
-        if finding.remedy:
-            yield Text(_filled("→ " + finding.remedy, width, "  ", hang=2), style="dim")
-    yield from (Text(_filled("• " + note, width, ""), style="dim") for note in run.notes)
+        yield from finding_lines(finding.severity, finding.sentence, finding.remedy, width)
+    yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
     yield _table(run)
-
-
-def _filled(text: str, width: int, indent: str, hang: int = 0) -> str:
-    after = indent + " " * hang
-    return fill(text, width, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)
 
 
 def _table(run: RunData) -> Table:

@@ -1,15 +1,20 @@
-"""Sweeps: every trial once, whatever is killed; and numbers that statistics' textbooks give."""
+"""Sweeps: the plan, the share of cores, and numbers that statistics' textbooks give."""
 
-import os
-import signal
-import threading
-import time
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 
 import pytest
+from rich.progress import Progress
 
+from gyroscope.cli import main
+from gyroscope.lab.sweeps.console import TimeLeft
 from gyroscope.lab.sweeps.plan import read_sweep
-from gyroscope.lab.sweeps.run import Outcome, outcome, run_local
-from gyroscope.lab.sweeps.table import Arm, arms, best, compare, good_region, write_table
+from gyroscope.lab.sweeps.run import Outcome, _connect, run_local, shared_cores
+from gyroscope.lab.sweeps.table import best, compare, good_region, settings_of, width, write_table
+from tests.render.make import sweep_at
 
 FILE = """
 seeds = 2
@@ -22,13 +27,18 @@ track = false
 [grid]
 lr = [1e-3, 1e-2]
 """
+ONE = FILE.replace("seeds = 2", "seeds = 1").replace("lr = [1e-3, 1e-2]", "lr = [1e-3]")
+
+
+def plan(tmp_path, text=FILE):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return read_sweep(path)
 
 
 @pytest.fixture
 def sweep(tmp_path):
-    path = tmp_path / "sweep.toml"
-    path.write_text(FILE)
-    return read_sweep(path)
+    return plan(tmp_path)
 
 
 def test_a_grid_is_every_combination_with_every_seed(sweep):
@@ -37,86 +47,146 @@ def test_a_grid_is_every_combination_with_every_seed(sweep):
     assert len({trial.name for trial in sweep.trials}) == 4
 
 
-def test_a_sweep_goes_on_where_it_stopped_and_repeats_nothing(sweep, tmp_path):
-    out = tmp_path / "out"
-    first = run_local(sweep, out, jobs=1)
-    assert not next(first).problem
-    first.close()
-    done = {
-        trial.name: (out / trial.name / "result.json").stat().st_mtime_ns
-        for trial in sweep.trials
-        if outcome(trial, out)
-    }
-    assert done
-    list(run_local(sweep, out, jobs=2))
-    assert all(outcome(trial, out).scores for trial in sweep.trials)
-    assert all((out / name / "result.json").stat().st_mtime_ns == made for name, made in done.items())
+def test_a_table_of_the_list_that_leaves_a_setting_out_has_that_of_the_base(tmp_path):
+    text = '[base]\nsteps = 3\nlr = 0.5\n[[list]]\noptimizer = "sgd"\n[[list]]\noptimizer = "adamw"\nlr = 0.1\n'
+    found = plan(tmp_path, text)
+    assert found.axes == {"optimizer": ["sgd", "adamw"], "lr": [0.5, 0.1]}
+    assert [each.settings["lr"] for each in settings_of(found, [])] == [0.5, 0.1]
 
 
-def test_a_killed_worker_is_resumed_and_the_sweep_ends_whole(sweep, tmp_path):
-    out = tmp_path / "out"
-    killed = []
+def test_no_cluster_at_an_address_is_one_sentence():
+    class Ray:
+        """What ray.init does after its timeouts, which take minutes."""
 
-    def kill_one():
-        deadline = time.monotonic() + 60
-        while not killed and time.monotonic() < deadline:
-            for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]:
-                try:
-                    with open(f"/proc/{pid}/cmdline") as file:
-                        mine = str(out) in file.read()
-                except OSError:
-                    continue
-                if mine and not killed:
-                    time.sleep(0.5)
-                    os.kill(pid, signal.SIGKILL)
-                    killed.append(pid)
-            time.sleep(0.05)
+        def init(self, **options):
+            raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nMore words.")
 
-    thread = threading.Thread(target=kill_one)
-    thread.start()
-    outcomes = list(run_local(sweep, out, jobs=1))
-    thread.join()
-    assert killed
-    assert [ended.problem for ended in outcomes] == ["", "", "", ""]
+    with pytest.raises(
+        ValueError, match=r"^no Ray at 'host:1': Could not .* host:1\.; use --ray local, or the address"
+    ):
+        _connect(Ray(), "host:1")
 
 
-def test_a_trial_that_fails_is_a_row(tmp_path):
-    path = tmp_path / "sweep.toml"
-    path.write_text(
-        FILE.replace("lr = [1e-3, 1e-2]", 'optimizer = ["adamw", "nonsense"]').replace("seeds = 2", "seeds = 1")
-    )
-    outcomes = list(run_local(read_sweep(path), tmp_path / "out", jobs=2))
-    problems = {ended.trial.varied["optimizer"]: ended.problem for ended in outcomes}
-    assert problems["adamw"] == ""
-    assert "unknown optimizer 'nonsense'" in problems["nonsense"]
+def test_trials_times_threads_are_at_most_the_cores():
+    for available in range(1, 17):
+        for jobs in range(1, 20):
+            at_once, threads = shared_cores(jobs, available)
+            assert at_once * threads <= available
+            assert at_once == min(jobs, available)
+            assert (threads + 1) * at_once > available, "a core is left that every trial could use"
 
 
-def test_mean_deviation_and_interval_are_the_textbooks(sweep, tmp_path):
-    outcomes = [
-        Outcome(trial, tmp_path, {"validation_loss": value})
-        for trial, value in zip(sweep.trials, [1.0, 3.0, 0.5, 0.7], strict=True)
-    ]
-    low, high = arms(sweep, outcomes)
+def test_a_trial_has_as_many_threads_as_its_share_of_the_cores(tmp_path, monkeypatch):
+    threads = []
+    start = subprocess.Popen
+
+    def record(command, **options):
+        threads.append(options["env"]["OMP_NUM_THREADS"])
+        return start([sys.executable, "-c", ""], **options)
+
+    monkeypatch.setattr("gyroscope.lab.sweeps.run.cores", lambda: 7)
+    monkeypatch.setattr("gyroscope.lab.sweeps.run.subprocess.Popen", record)
+    ended = list(run_local(plan(tmp_path), tmp_path / "out", jobs=3))
+    assert threads == ["2"] * 4
+    assert {each.problem for each in ended} == {"exit code 0 without a word"}
+
+
+def test_the_time_left_follows_from_the_mean_of_all_trials_however_long_each_takes():
+    now = [0.0]
+    with Progress(get_time=lambda: now[0], disable=True) as progress:
+        progress.add_task("", total=10)
+        (task,) = progress.tasks
+        assert str(TimeLeft().render(task)) == "-:--:-- left"
+        for done in range(1, 5):
+            now[0] = 600.0 * done
+            progress.advance(task.id)
+        assert str(TimeLeft().render(task)) == "1:00:00 left"
+
+
+def outcomes(sweep, values):
+    return [Outcome(trial, {"validation_loss": each}) for trial, each in zip(sweep.trials, values, strict=True)]
+
+
+def test_mean_deviation_and_interval_are_the_textbooks_in_the_database_too(sweep, tmp_path):
+    ended = outcomes(sweep, [1.0, 3.0, 0.5, 0.7])
+    low, high = settings_of(sweep, ended)
     assert low.mean == 2.0
     assert low.deviation == pytest.approx(2**0.5)
     assert low.interval == pytest.approx(12.706 * 2**0.5 / 2**0.5, rel=1e-4)  # t of 1 degree of freedom
     assert best(sweep, [low, high]) is high
     assert good_region(sweep, [low, high]) == [high]
-    write_table(tmp_path / "sweep.sqlite", sweep, outcomes)
+    write_table(tmp_path / "sweep.sqlite", sweep, ended)
+    with closing(sqlite3.connect(tmp_path / "sweep.sqlite")) as database:
+        rows = database.execute("SELECT settings, mean, deviation, interval, n, failures FROM setting").fetchall()
+        folders = [row[0] for row in database.execute("SELECT folder FROM trial")]
+    assert json.loads(rows[0][0]) == {"lr": 1e-3}
+    assert rows[0][1:] == (2.0, low.deviation, low.interval, 2, 0)
+    assert folders == [trial.name for trial in sweep.trials]
 
 
-def test_welchs_test_tells_arms_apart():
-    first = Arm({}, (1.0, 1.1, 0.9, 1.0), 0, ())
-    second = Arm({}, (2.0, 2.1, 1.9, 2.0), 0, ())
-    assert compare(first, second) < 1e-3
+def test_welchs_test_tells_settings_apart(sweep):
+    first, second = settings_of(sweep, outcomes(sweep, [1.0, 1.1, 2.0, 2.1]))
+    # t = 1/sqrt(2 · 0.005/2) = 14.14 with 2 degrees of freedom: p = 1 - t/sqrt(2 + t²)
+    assert compare(first, second) == pytest.approx(1 - 14.1421 / (2 + 14.1421**2) ** 0.5, rel=1e-3)
     assert compare(first, first) == pytest.approx(1.0)
 
 
-def test_a_file_that_makes_no_sweep_is_named(tmp_path):
-    path = tmp_path / "x.toml"
-    path.write_text("[grid]\nlr = 3\n")
-    with pytest.raises(ValueError, match="must be a list"):
-        read_sweep(path)
-    path.write_text("bases = 3\n")
-    with pytest.raises(ValueError, match="unknown key 'bases'"):
-        read_sweep(path)
+def test_the_good_region_is_one_piece_around_the_best(tmp_path):
+    text = "[base]\nsteps = 3\n[grid]\nlr = [0.0001, 0.001, 0.01, 0.1, 1.0]\nweight_decay = [0.1, 1.0]\n"
+    sweep = plan(tmp_path, text)
+    losses = {1e-4: (0.505, 9), 1e-3: (2, 3), 1e-2: (2, 0.509), 0.1: (0.5, 1), 1.0: (0.6, 0.7)}
+    settings = settings_of(sweep, outcomes(sweep, [value for pair in losses.values() for value in pair]))
+    found = width(sweep, settings, "lr")
+    assert (found.low, found.high, found.decades) == (0.01, 0.1, pytest.approx(1.0))
+    assert (found.at_low_end, found.at_high_end) == (False, False)  # 0.0001 is good, but beyond a bad one
+    assert len(good_region(sweep, settings)) == 3
+    found = width(sweep, settings, "weight_decay")
+    assert (found.low, found.high, found.at_low_end, found.at_high_end) == (0.1, 1.0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[grid\n", "is not TOML"),
+        ("bases = 3\n", "unknown key 'bases'"),
+        ("[base]\nspeed = 3\n", "unknown setting 'speed'"),
+        ("[base]\nlr = 3\n", "give the length of the run"),
+        ("[base]\nsteps = 3\nlr = [1, 2]\n", r"lists of values belong in \[grid\]"),
+        ("[base]\nsteps = 3\n[grid]\n", r"\[grid\] is empty"),
+        ("[base]\nsteps = 3\n[grid]\nlr = []\n", "must be a list of values"),
+        ("[grid]\nlr = 3\n", "must be a list of values"),
+        ("[base]\nsteps = 3\n[grid]\nlr = [1, 1]\n", "the trial lr = 1, seed = 0 is there twice"),
+        ("base = 3\n", "base=3 is not what a sweep has there"),
+        ("list = [3]\n", "must be tables of settings"),
+        ("list = []\n", "makes 0 trials"),
+        ("seeds = 0\n", "seeds=0 must be their number"),
+        ("seeds = ['a']\n", "must be their number"),
+        ("metric = 'beauty'\n", "metric='beauty' is unknown: choose validation_loss or validation_accuracy"),
+        ("seeds = 20000\n[base]\nsteps = 3\n", "makes 20,000 trials"),
+    ],
+)
+def test_a_file_that_makes_no_sweep_is_one_sentence_that_names_it(tmp_path, text, words):
+    with pytest.raises(ValueError, match=words) as error:
+        plan(tmp_path, text)
+    assert "plan.toml" in str(error.value)
+
+
+def test_a_sweep_that_cannot_begin_is_one_sentence(tmp_path, capsys):
+    for arguments, words in [
+        ([tmp_path / "none.toml"], "cannot read the sweep"),
+        ([tmp_path / "plan.toml", "--jobs", "0"], "jobs=0 must be a whole number"),
+        ([tmp_path / "plan.toml", "--jobs", "2", "--ray", "local"], "give one of them"),
+    ]:
+        plan(tmp_path)
+        assert main(["sweep", *map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+
+
+def test_a_sweep_without_the_wanted_score_says_which_there_are(tmp_path, capsys):
+    text = FILE.replace("seeds = 2", 'seeds = 2\nmetric = "validation_accuracy"')
+    folder = sweep_at(tmp_path / "text", text, lambda config: 1.0)
+    assert main(["report", str(folder), "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["settings"][0]["trials"]
+    assert trials[0]["problem"] == "no validation_accuracy but validation_loss: choose another metric"

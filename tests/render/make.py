@@ -154,7 +154,7 @@ def loss_at(step, seed=0):
 
 
 def sweep_at(folder, plan, score, tracked=()):
-    """Write a sweep as it stands after `score(config)` of each trial: a number, a problem, or None where it has not run.
+    """Write a sweep with the `score(config)` of each trial: a number, a problem, or None where it has not run.
 
     Trials with a seed in `tracked` also have a run.
     """

@@ -1,0 +1,192 @@
+"""Sweeps as they run, in processes and on Ray: every trial once, whatever is interrupted or killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gyroscope.cli import main
+from gyroscope.lab.sweeps.run import outcome, run_local, run_ray
+from tests.lab.test_sweeps import FILE, ONE, plan
+
+LONG = ONE.replace("steps = 12", "steps = 4000")
+
+
+def processes_of(out):
+    """Ids of the processes that train below a folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                words = file.read()
+        except OSError:
+            continue
+        if str(out) in words and "sweeps.trial" in words:
+            found.append(int(pid))
+    return found
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def checkpoints(out):
+    return sorted(out.glob("*/checkpoints/*"))
+
+
+def test_a_sweep_goes_on_where_it_stopped_and_repeats_nothing(tmp_path):
+    sweep = plan(tmp_path)
+    out = tmp_path / "out"
+    first = run_local(sweep, out, jobs=1)
+    assert not next(first).problem
+    first.close()
+    assert processes_of(out) == []
+    done = {
+        trial.name: (out / trial.name / "result.json").stat().st_mtime_ns
+        for trial in sweep.trials
+        if outcome(trial, out)
+    }
+    assert 1 <= len(done) < 4
+    assert len(list(run_local(sweep, out, jobs=2))) == 4 - len(done)
+    assert all(outcome(trial, out).scores for trial in sweep.trials)
+    assert all((out / name / "result.json").stat().st_mtime_ns == made for name, made in done.items())
+    assert list(run_local(sweep, out, jobs=2)) == []
+
+
+def test_an_interrupted_trial_writes_a_checkpoint_and_goes_on_from_it(tmp_path):
+    """Ctrl-C in the middle of a trial costs a step at most: the checkpoint is of the step at which it was noticed."""
+    file = tmp_path / "plan.toml"
+    file.write_text(LONG)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "gyroscope.cli", "sweep", str(file), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: checkpoints(out))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "gyroscope: interrupted\n")
+    assert processes_of(out) == []
+    steps = [int("".join(filter(str.isdigit, path.stem))) for path in checkpoints(out)]
+    assert any(step % 400 for step in steps), "no checkpoint but the ten of every run"
+    assert outcome(plan(tmp_path, LONG).trials[0], out) is None
+
+
+def test_a_sweep_that_is_killed_leaves_no_process_behind(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(LONG)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gyroscope.cli", "sweep", str(file), "--out", str(out)], stdout=subprocess.DEVNULL
+    )
+    wait_for(lambda: checkpoints(out))
+    process.kill()
+    process.wait()
+    wait_for(lambda: not processes_of(out))
+    assert outcome(plan(tmp_path, LONG).trials[0], out) is None
+
+
+def kill_once(out, find, killed):
+    """SIGKILL the first process that trains, once it has written a checkpoint."""
+    wait_for(lambda: checkpoints(out))
+    pid = wait_for(lambda: find(out))[0]
+    os.kill(pid, signal.SIGKILL)
+    killed.append(pid)
+
+
+def test_a_killed_worker_is_resumed_and_the_sweep_ends_whole(tmp_path):
+    text = FILE.replace("steps = 12", "steps = 300")
+    sweep = plan(tmp_path, text)
+    out = tmp_path / "out"
+    killed = []
+    thread = threading.Thread(target=kill_once, args=(out, processes_of, killed))
+    thread.start()
+    outcomes = list(run_local(sweep, out, jobs=1))
+    thread.join()
+    assert killed
+    assert [ended.problem for ended in outcomes] == ["", "", "", ""]
+    undisturbed = list(run_local(sweep, tmp_path / "again", jobs=1))
+    assert [ended.scores for ended in outcomes] == [ended.scores for ended in undisturbed]
+
+
+def test_a_trial_that_is_killed_every_time_is_a_row(tmp_path):
+    sweep = plan(tmp_path, LONG)
+    out = tmp_path / "out"
+    stop = threading.Event()
+
+    def kill_all():
+        while not stop.is_set():
+            for pid in processes_of(out):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=kill_all)
+    thread.start()
+    (ended,) = run_local(sweep, out, jobs=1)
+    stop.set()
+    thread.join()
+    assert ended.problem == "killed by signal 9, 3 times"
+    assert outcome(sweep.trials[0], out) == ended
+
+
+def ray_workers(out):
+    """Ids of Ray's processes that run a trial: their title is the task's name."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                title = file.read()
+        except OSError:
+            continue
+        if title.startswith("ray::run_trial"):
+            found.append(int(pid))
+    return found
+
+
+def test_the_same_on_ray_with_a_worker_killed_and_a_trial_that_fails(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        text = FILE.replace("seeds = 2", "seeds = 1").replace("steps = 12", "steps = 300")
+        sweep = plan(tmp_path, text.replace("lr = [", 'optimizer = ["adamw", "nonsense"]\nlr = ['))
+        out = tmp_path / "out"
+        killed = []
+        thread = threading.Thread(target=kill_once, args=(out, ray_workers, killed))
+        thread.start()
+        outcomes = list(run_ray(sweep, out, "local"))
+        thread.join()
+        assert killed
+        assert sorted(ended.problem[:29] for ended in outcomes) == ["", "", *2 * ["unknown optimizer 'nonsense';"]]
+        assert list(run_ray(sweep, out, "local")) == []
+    finally:
+        ray.shutdown()
+    good = plan(tmp_path, text)
+    here = list(run_local(good, tmp_path / "again", jobs=1))
+    there = [ended for ended in outcomes if not ended.problem]
+    assert sorted(ended.scores["validation_loss"] for ended in there) == pytest.approx(
+        sorted(ended.scores["validation_loss"] for ended in here), rel=1e-6
+    )
+
+
+def test_a_trial_that_fails_is_a_row_and_is_tried_again_on_request_only(tmp_path, capsys):
+    file = tmp_path / "plan.toml"
+    file.write_text(ONE.replace("lr = [1e-3]", 'optimizer = ["adamw", "nonsense"]'))
+    command = ["sweep", str(file), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    assert main(command) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 trials ended well, 1 failed" in printed
+    assert "✗ optimizer nonsense, seed 0: unknown optimizer 'nonsense'" in printed
+    files = sorted((tmp_path / "out").glob("*/result.json"))
+    before = [path.stat().st_mtime_ns for path in files]
+    assert main(command) == 0
+    assert [path.stat().st_mtime_ns for path in files] == before
+    assert main([*command, "--retry-failed"]) == 0
+    changed = [path for path, made in zip(files, before, strict=True) if path.stat().st_mtime_ns != made]
+    assert len(changed) == 1
+    assert "nonsense" in changed[0].parent.name
