@@ -34,7 +34,7 @@ function draw(id, traces, options = {}) {
   for (const name of ["xaxis", "yaxis", ...Object.keys(options).filter(key => /^[xy]axis/.test(key))])
     layout[name] = { ...axis, automargin: true, exponentformat: "power", ...ticks(options[name]), ...options[name] };
   if (figure.layout && figure.layout.width !== layout.width) Plotly.purge(figure); // or its legend stays where it was
-  Plotly.react(figure, traces, layout, { displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
+  Plotly.react(figure, traces, layout, { displaylogo: false, showSendToCloud: false, displayModeBar: narrow || options.dragmode === false ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] }); // each is a stop for the Tab key
 }
 // Of a logarithmic axis: decades where there are several, else numbers between them too, written out.

@@ -41,7 +41,7 @@ function drawMap(id, arm, depth) {
   const text = each(cell => cell.n ? score(cell.mean) : cell.failures ? "failed" : "…");
   const map = { type: "heatmap", x: xs.map(shown), y: ys.map(shown), z: each(cell => depth.get(cell.place) ?? null), zmin: 0, zmax: 1,
     colorscale: [[0, Look.of("middle")], [1, Look.dark ? "#2f8fce" : "#0072b2"]], xgap: 2, ygap: 2, hoverongaps: false, showscale: false,
-    customdata: each(cell => cell.place), text: each(hover), hovertemplate: "%{text}<extra></extra>" };
+    customdata: each(cell => cell.place), text: each(hover), hovertemplate: "%{text}<extra></extra>", hoverlabel: { align: "left" } };
   const roomy = ($(id).clientWidth - 80) / xs.length > LABEL_WIDTH;
   const label = (cell, words) => (cell.place === sweep.best ? "★ " : "") + (roomy ? words : "");
   const annotations = cells.flatMap((row, i) => row.flatMap((cell, j) => cell ? [{ x: j, y: i, showarrow: false,
@@ -50,7 +50,7 @@ function drawMap(id, arm, depth) {
   const [j, i] = mark ? [xs.indexOf(mark.settings[across]), ys.indexOf(mark.settings[up])] : [];
   const shapes = mark ? [{ type: "rect", x0: j - 0.49, x1: j + 0.49, y0: i - 0.49, y1: i + 0.49, line: { color: Look.of("text"), width: best === sweep.best ? 3 : 1.5 } }] : [];
   const axis = name => ({ type: "category", title: { text: spaced(name) }, showgrid: false, tickangle: roomy || name === up ? 0 : -90 });
-  draw(id, [map], { height: Math.max(220, Math.min(700, 44 * ys.length + 110)), annotations, shapes, xaxis: axis(across), yaxis: axis(up) });
+  draw(id, [map], { height: Math.max(220, Math.min(700, 44 * ys.length + 110)), dragmode: false, annotations, shapes, xaxis: axis(across), yaxis: axis(up) });
   follow(id);
 }
 // Ink that can be read on a cell: light on the saturated half of the scale.
@@ -66,7 +66,8 @@ function scoreRange(settings) {
   return [low - margin, high + margin];
 }
 const marked = settings => ({ size: settings.map(setting => setting.place === sweep.best ? 16 : 8), opacity: 1, symbol: settings.map(setting => setting.place === sweep.best ? "star" : "circle") });
-const points = settings => ({ customdata: settings.map(setting => setting.place), text: settings.map(hover), hovertemplate: "%{text}<extra></extra>" });
+const points = settings => ({ customdata: settings.map(setting => setting.place), text: settings.map(hover), hovertemplate: "%{text}<extra></extra>",
+  hoverlabel: { align: "left" } });
 function drawLine(id, settings) {
   const [across] = sweep.drawn, values = settings.map(setting => setting.settings[across]);
   const log = values.every(value => value > 0) && Math.max(...values) >= 8 * Math.min(...values);

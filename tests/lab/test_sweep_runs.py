@@ -13,7 +13,7 @@ from gyroscope.cli import main
 from gyroscope.lab.sweeps.run import outcome, run_local, run_ray
 from tests.lab.test_sweeps import FILE, ONE, plan
 
-LONG = ONE.replace("steps = 12", "steps = 4000")
+LONG = ONE.replace("steps = 12", "steps = 1000")
 
 
 def processes_of(out):
@@ -30,7 +30,7 @@ def processes_of(out):
     return found
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
@@ -61,33 +61,36 @@ def test_a_sweep_goes_on_where_it_stopped_and_repeats_nothing(tmp_path):
     assert list(run_local(sweep, out, jobs=2)) == []
 
 
-def test_an_interrupted_trial_writes_a_checkpoint_and_goes_on_from_it(tmp_path):
-    """Ctrl-C in the middle of a trial costs a step at most: the checkpoint is of the step at which it was noticed."""
-    file = tmp_path / "plan.toml"
+@pytest.fixture
+def sweeping(tmp_path):
+    """A sweep of one long trial in a process of its own, once it has written a checkpoint: (process, folder)."""
+    file = tmp_path / "long.toml"
     file.write_text(LONG)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "gyroscope.cli", "sweep", str(file), "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: checkpoints(out))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: checkpoints(out))
+            yield process, out
+        finally:
+            process.kill()
+
+
+def test_an_interrupted_trial_writes_a_checkpoint_before_it_ends(sweeping, tmp_path):
+    """Ctrl-C in the middle of a trial loses nothing: the checkpoint is of the step after which it was noticed."""
+    process, out = sweeping
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "gyroscope: interrupted\n")
     assert processes_of(out) == []
-    steps = [int("".join(filter(str.isdigit, path.stem))) for path in checkpoints(out)]
-    assert any(step % 400 for step in steps), "no checkpoint but the ten of every run"
+    steps = [int(path.stem.removeprefix("step-")) for path in checkpoints(out)]
+    assert any(step % 100 for step in steps), "no checkpoint but the ten of every run"
     assert outcome(plan(tmp_path, LONG).trials[0], out) is None
 
 
-def test_a_sweep_that_is_killed_leaves_no_process_behind(tmp_path):
-    file = tmp_path / "plan.toml"
-    file.write_text(LONG)
-    out = tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gyroscope.cli", "sweep", str(file), "--out", str(out)], stdout=subprocess.DEVNULL
-    )
-    wait_for(lambda: checkpoints(out))
+def test_a_sweep_that_is_killed_leaves_no_process_behind(sweeping, tmp_path):
+    process, out = sweeping
     process.kill()
-    process.wait()
     wait_for(lambda: not processes_of(out))
     assert outcome(plan(tmp_path, LONG).trials[0], out) is None
 
@@ -101,16 +104,15 @@ def kill_once(out, find, killed):
 
 
 def test_a_killed_worker_is_resumed_and_the_sweep_ends_whole(tmp_path):
-    text = FILE.replace("steps = 12", "steps = 300")
-    sweep = plan(tmp_path, text)
+    sweep = plan(tmp_path, FILE.replace("seeds = 2", "seeds = 1").replace("steps = 12", "steps = 200"))
     out = tmp_path / "out"
     killed = []
-    thread = threading.Thread(target=kill_once, args=(out, processes_of, killed))
+    thread = threading.Thread(target=kill_once, daemon=True, args=(out, processes_of, killed))
     thread.start()
     outcomes = list(run_local(sweep, out, jobs=1))
     thread.join()
     assert killed
-    assert [ended.problem for ended in outcomes] == ["", "", "", ""]
+    assert [ended.problem for ended in outcomes] == ["", ""]
     undisturbed = list(run_local(sweep, tmp_path / "again", jobs=1))
     assert [ended.scores for ended in outcomes] == [ended.scores for ended in undisturbed]
 
@@ -126,7 +128,7 @@ def test_a_trial_that_is_killed_every_time_is_a_row(tmp_path):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
 
-    thread = threading.Thread(target=kill_all)
+    thread = threading.Thread(target=kill_all, daemon=True)
     thread.start()
     (ended,) = run_local(sweep, out, jobs=1)
     stop.set()
@@ -153,11 +155,11 @@ def test_the_same_on_ray_with_a_worker_killed_and_a_trial_that_fails(tmp_path):
     ray = pytest.importorskip("ray")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        text = FILE.replace("seeds = 2", "seeds = 1").replace("steps = 12", "steps = 300")
+        text = FILE.replace("seeds = 2", "seeds = 1").replace("steps = 12", "steps = 200")
         sweep = plan(tmp_path, text.replace("lr = [", 'optimizer = ["adamw", "nonsense"]\nlr = ['))
         out = tmp_path / "out"
         killed = []
-        thread = threading.Thread(target=kill_once, args=(out, ray_workers, killed))
+        thread = threading.Thread(target=kill_once, daemon=True, args=(out, ray_workers, killed))
         thread.start()
         outcomes = list(run_ray(sweep, out, "local"))
         thread.join()

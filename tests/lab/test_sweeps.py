@@ -156,7 +156,7 @@ def test_the_good_region_is_one_piece_around_the_best(tmp_path):
         ("[base]\nsteps = 3\n[grid]\nlr = []\n", "must be a list of values"),
         ("[grid]\nlr = 3\n", "must be a list of values"),
         ("[base]\nsteps = 3\n[grid]\nlr = [1, 1]\n", "the trial lr = 1, seed = 0 is there twice"),
-        ("base = 3\n", "base=3 is not what a sweep has there"),
+        ("base = 3\n", "base=3: seeds is a number or a list"),
         ("list = [3]\n", "must be tables of settings"),
         ("list = []\n", "makes 0 trials"),
         ("seeds = 0\n", "seeds=0 must be their number"),

@@ -93,7 +93,7 @@ def _sweep(data: dict[str, Any]) -> Sweep:
         if key not in KINDS:
             raise ValueError(f"unknown key {key!r}; a sweep has seeds, metric, [base], [grid] and [[list]]")
         if not isinstance(data[key], KINDS[key]):
-            raise ValueError(f"{key}={data[key]!r} is not what a sweep has there, see examples/sweep.toml")
+            raise ValueError(f"{key}={data[key]!r}: seeds is a number or a list, metric a text, the others are tables")
     metric = data.get("metric", "validation_loss")
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is unknown: choose {' or '.join(METRICS)}")
