@@ -197,8 +197,8 @@ def sweep(
     from gyroscope.lab.sweeps.console import sweep_in_terminal
 
     folder = out or Path("runs") / file.stem
-    options = {"jobs": jobs, "ray": ray, "data_root": data_root, "retry_failed": retry_failed}
-    raise typer.Exit(sweep_in_terminal(file, folder, **options))
+    code = sweep_in_terminal(file, folder, jobs=jobs, ray=ray, data_root=data_root, retry_failed=retry_failed)
+    raise typer.Exit(code)
 
 
 lab = typer.Typer(rich_markup_mode=None)

@@ -16,16 +16,9 @@ from gyroscope.theory.layer_prediction import LayerPrediction
 
 STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
 HEADER = (
-    "layer",
-    "rotation",
-    "norm at start",
-    "norm settles at",
-    "first step ×",
-    "fastest step ×",
-    "warmup needed",
-    "X",
+    *("layer", "rotation", "norm at start", "norm settles at", "first step ×", "fastest step ×"),
+    *("warmup needed", "X", "settles at step", "falls out at step"),
 )
-HEADER += ("settles at step", "falls out at step")
 
 
 class PlanText:

@@ -90,8 +90,11 @@ def arm_name(axes: Sequence[str], values: Sequence[Any]) -> str:
     >>> arm_name(["optimizer"], ["adamw"]), arm_name(["optimizer", "clip"], ["adamw", 1.0])
     ('adamw', 'adamw, clip 1.0')
     """
+    named = zip(axes, values, strict=True)
+    # None is what a trainer gets who names no value: the optimizer's own default.
+    words = [(axis, "default" if value is None else value) for axis, value in named]
     return ", ".join(
-        str(value) if isinstance(value, str) else f"{axis} {value}" for axis, value in zip(axes, values, strict=True)
+        value if isinstance(value, str) and value != "default" else f"{axis} {value}" for axis, value in words
     )
 
 
