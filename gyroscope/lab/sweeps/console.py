@@ -30,7 +30,7 @@ class TimeLeft(ProgressColumn):
 def sweep_in_terminal(
     file: Path, out: Path, *, jobs: int | None, ray: str | None, data_root: Path | None, retry_failed: bool
 ) -> int:
-    """Run the trials that are left and print what the sweep says; 1 where every trial failed."""
+    """Run the trials that are left and print what the sweep says; 1 where every trial failed, 130 after Ctrl-C."""
     if jobs is not None:
         check_count("jobs", jobs, at_least=1)
         if ray is not None:
@@ -45,8 +45,14 @@ def sweep_in_terminal(
     with Progress(*columns, TimeLeft(), console=console) as progress:
         task = progress.add_task("", total=left)
         ended = run_local(sweep, out, jobs or 1, data_root) if ray is None else run_ray(sweep, out, ray, data_root)
-        for _ in ended:
-            progress.advance(task)
+        try:
+            for _ in ended:
+                progress.advance(task)
+        except KeyboardInterrupt:
+            # Waits for the trials, which write their checkpoints.
+            ended.close()
+            console.print("Interrupted; the same command goes on where it was.")
+            return 130
     write_table(out / "sweep.sqlite", sweep, outcomes_of(sweep, out))
     data = gather_sweep(out)
     console.print(SweepText(data))

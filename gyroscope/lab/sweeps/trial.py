@@ -28,6 +28,8 @@ def stop_with_parent(parent: int) -> None:
 
 def main() -> int:
     """Run the trial; bad settings are one line in the log."""
+    # A sweep in the background of a shell has interrupts ignored, and what it starts would have too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         run_trial(*sys.argv[1:])
