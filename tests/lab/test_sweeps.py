@@ -4,7 +4,9 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from rich.progress import Progress
@@ -89,6 +91,33 @@ def test_a_trial_has_as_many_threads_as_its_share_of_the_cores(tmp_path, monkeyp
     ended = list(run_local(plan(tmp_path), tmp_path / "out", jobs=3))
     assert threads == ["2"] * 4
     assert {each.problem for each in ended} == {"exit code 0 without a word"}
+
+
+def test_an_interrupt_reaches_a_trial_once_and_the_sweep_waits_for_its_checkpoint(tmp_path, monkeypatch):
+    code = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: None)
+pathlib.Path(sys.argv[1], "ready").touch()
+signal.pause()
+time.sleep(0.5)
+pathlib.Path(sys.argv[1], "checkpoint").touch()
+"""
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        "gyroscope.lab.sweeps.run.subprocess.Popen",
+        lambda command, **options: start([sys.executable, "-c", code, str(tmp_path)], **options),
+    )
+    running = run_local(plan(tmp_path, ONE), tmp_path / "out", jobs=1)
+
+    def interrupt(seconds):
+        if (tmp_path / "ready").exists():
+            raise KeyboardInterrupt
+        time.sleep(seconds)
+
+    monkeypatch.setattr("gyroscope.lab.sweeps.run.time", SimpleNamespace(sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        next(running)
+    assert (tmp_path / "checkpoint").exists()
 
 
 def test_the_time_left_follows_from_the_mean_of_all_trials_however_long_each_takes():
