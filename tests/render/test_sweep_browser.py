@@ -41,9 +41,10 @@ def test_clicking_a_cell_opens_the_page_of_its_runs(browser, address):
     box = tab.page.locator("#map-0 .nsewdrag").first.bounding_box()
     tab.page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.25 * box["height"])
     tab.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.25 * box["height"])  # the upper of two, the middle
+    tab.page.wait_for_selector("#map-0 .hovertext")
     tab.page.mouse.down()
     tab.page.mouse.up()
-    tab.page.wait_for_selector("body[data-ready] #verdict li")
+    tab.page.wait_for_selector("body[data-ready] #verdict li", timeout=60_000)
     assert "lr=0.01_weight_decay=0.1_seed=0" in unquote(tab.page.url)
     assert tab.wrong == []
     tab.close()
