@@ -167,14 +167,12 @@ def test_the_same_on_ray_with_a_worker_killed_and_a_trial_that_fails(tmp_path):
         assert killed
         assert sorted(ended.problem[:29] for ended in outcomes) == ["", "", *2 * ["unknown optimizer 'nonsense';"]]
         assert list(run_ray(sweep, out, "local")) == []
+        undisturbed = list(run_ray(plan(tmp_path, text), tmp_path / "again", "local"))
     finally:
         ray.shutdown()
-    good = plan(tmp_path, text)
-    here = list(run_local(good, tmp_path / "again", jobs=1))
-    there = [ended for ended in outcomes if not ended.problem]
-    assert sorted(ended.scores["validation_loss"] for ended in there) == pytest.approx(
-        sorted(ended.scores["validation_loss"] for ended in here), rel=1e-6
-    )
+    scores = {ended.trial.config.lr: ended.scores for ended in outcomes if not ended.problem}
+    # Here and not against local processes: another number of threads adds in another order.
+    assert scores == {ended.trial.config.lr: ended.scores for ended in undisturbed}
 
 
 def test_a_trial_that_fails_is_a_row_and_is_tried_again_on_request_only(tmp_path, capsys):
