@@ -1,7 +1,6 @@
 """All findings about a run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 
 import numpy as np
 
@@ -11,11 +10,14 @@ from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.health import dead_vectors, frozen_entries, not_measured, scale_sensitive, unstable_betas
 from gyroscope.advice.history import LayerHistory, Record, layer_histories
 from gyroscope.advice.phrases import clause, listed, sig, span
+from gyroscope.advice.remedies import GO_BACK, MEASURE_LONGER
 from gyroscope.advice.rotation import layer_imbalance, neuron_imbalance, over_rotation
-from gyroscope.advice.settling import NormState, fell_out, transient, weak_decay
+from gyroscope.advice.settling import NormState, course_from_start, fell_out, shorter_than_memory, transient
 
 # Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on.
 CAUSES = ("unstable_betas", "over_rotation", "fast_rotation")
+# Beside every green: runs that turned as predicted have ended with a poor loss.
+NO_JUDGEMENT = "This compares rotation with theory; whether training is good, the loss says."
 
 
 def diagnose(record: Record) -> Diagnosis:
@@ -67,10 +69,10 @@ def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: 
         "diverged",
         "bad",
         sentence,
-        "Go back to a checkpoint from before that step, and lower the learning rate, lengthen the warmup or clip "
-        "gradients; torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
+        GO_BACK.text,
         layers=tuple(sorted(lost, key=lambda name: int(lost[name].argmax()))),
         evidence={"step": float(record.steps[first])},
+        trial=GO_BACK.trial,
     )
 
 
@@ -88,17 +90,18 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
     findings = [
         *explained,
         *transient(usual),
-        *weak_decay(states, getattr(record, "status", "finished") == "running"),
+        *shorter_than_memory(states, getattr(record, "status", "finished") == "running"),
         *fell_out(usual),
         *over_rotation(states),
-        *layer_imbalance([state.history for state in usual if state.state not in ("transient", "weak")]),
+        *layer_imbalance([state.history for state in usual if state.state not in ("transient", "short")]),
         *neuron_imbalance([state.history for state in usual]),
         *dead_vectors(measured),
         *unstable_betas(measured),
         *not_measured(histories),
     ]
+    findings += rising_loss(record)
     if not any(finding.severity in ("bad", "warn") for finding in findings):
-        findings += _well(states)
+        findings += _against_theory(states)
     return findings or list(_undecided(states))
 
 
@@ -114,42 +117,92 @@ def _too_short(histories: Sequence[LayerHistory], measured: Sequence[LayerHistor
             "note",
             f"Too short to judge: {samples:,} samples in {steps:,} steps; it takes {limit.SAMPLES} samples and "
             f"{needed:,} steps, {limit.MEMORIES} memories of the momentum.",
-            "Train on, or measure more often (a smaller every=).",
+            MEASURE_LONGER.text,
             evidence={"samples": float(samples), "steps": float(steps)},
         )
 
 
 def _undecided(states: Sequence[NormState]) -> Iterator[Finding]:
-    """Nothing is wrong, and yet no layer turns as predicted."""
+    """Nothing is wrong, and no layer has a prediction to compare with."""
     names = tuple(state.name for state in states)
     yield Finding(
         "not_measured",
         "note",
-        f"Nothing stands out, but {clause(names, 'cannot', 'cannot')} be confirmed either: the norm stays off its "
-        "equilibrium, or there is none to compare with.",
-        "Compare angular_update with predicted_angular_update; a persistent gradient holds a norm off its prediction.",
+        f"Nothing stands out, but {clause(names, 'cannot', 'cannot')} be confirmed either: there is no prediction to "
+        "compare with.",
         layers=names,
     )
 
 
-def _well(states: Sequence[NormState]) -> Iterator[Finding]:
-    """The evidence that all is as it should be."""
-    known = [s.history for s in states if s.state in ("settled", "fell out") and s.history.speed > 0]
+def _against_theory(states: Sequence[NormState]) -> Iterator[Finding]:
+    """How closely layers turn as predicted. Only closeness is green, and of training it says nothing."""
+    known = [state.history for state in states if state.history.speed > 0]
     if not known:
         return
-    angles = [history.mean(history.angle) for history in known]
     speeds = [history.speed for history in known]
-    error = max(max(speed, 1 / speed) - 1 for speed in speeds)
-    since = [history.settled_at for history in known if isfinite(history.settled_at)]
-    settled = f", settled since step {sig(max(since))}" if len(since) == len(known) else ""
+    error = max(max(speed, 1 / speed) for speed in speeds) - 1
+    names = tuple(history.name for history in known)
     count = f"All {len(known)}" if len(known) == len(states) else f"{len(known)} of {len(states)}"
+    angles = f"{span([history.mean(history.angle) for history in known], 2)} rad per step"
+    evidence = {"largest_error": error, "slowest": min(speeds), "fastest": max(speeds)}
+    context = f" {_context(known)}" if _context(known) else ""
+    if 1 + error > limit.CLOSE:
+        sentence = f"{clause(names, 'turns', 'turn')} {span(speeds, 2)} times as predicted, {angles}.{context}"
+        yield Finding("off_prediction", "note", sentence, layers=names, evidence=evidence)
+        return
     fell = any(state.state == "fell out" for state in states)
     turn = "turn as predicted, or did before they fell out" if fell else "turn as predicted"
-    size = f"{span(angles, 2)} rad per step, within {sig(100 * error, 2)} % of theory"
-    yield Finding(
-        "well",
-        "good",
-        f"{count} layers {turn}: {size}{settled}.",
-        layers=tuple(history.name for history in known),
-        evidence={"largest_error": error, "slowest": min(speeds), "fastest": max(speeds)},
+    sentence = f"{count} layers {turn}, within {sig(100 * error, 2)} %: {angles}.{context} {NO_JUDGEMENT}"
+    yield Finding("well", "good", sentence, layers=names, evidence=evidence)
+
+
+def _context(histories: Sequence[LayerHistory]) -> str:
+    """What rotation is compared with, in X and memory; of a rotational optimizer also what its base would have done."""
+    totals = [history.total_decay for history in histories if history.total_decay > 0]
+    if not totals:
+        return ""
+    steps = histories[0].steps[-1] + 1
+    memory = f"X = {span(totals, 2)}, a memory of {span([steps / total for total in totals], 2)} steps"
+    references = " and ".join(dict.fromkeys(history.reference for history in histories))
+    base = next((ratio for history in histories if (ratio := base_speed(history)) is not None), None)
+    if base is None:
+        return f"Compared with the {references}; {memory}."
+    name = histories[0].rule.name if histories[0].rule is not None else "its base"
+    return (
+        f"{memory}. {name} with these settings would turn {histories[0].name} {sig(base, 2)} times as fast on average."
     )
+
+
+def base_speed(history: LayerHistory) -> float | None:
+    """How many times as fast the plain rule would turn a layer that a rotational optimizer turns, over the run.
+
+    From the same norms: those of the plain rule start there, and settle where they settle.
+    """
+    if not history.keeps_norm or history.rule is None:
+        return None
+    course = course_from_start(history, float(history.steps[0]), float(history.steps[-1]) + 1)
+    return None if course is None else float(course.angular_update.mean() / course.equilibrium_angular_update.mean())
+
+
+def rising_loss(record: Record) -> Iterator[Finding]:
+    """A logged loss that ends far above its best: no green beside it."""
+    for name in ("validation_loss", "loss"):
+        if name not in getattr(record, "scalars", ()):
+            continue
+        steps, values = record.scalar(name)  # type: ignore[attr-defined]  # a record with `scalars` has it
+        finite = np.isfinite(values)
+        if finite.sum() < limit.SAMPLES:
+            continue
+        # Means of an eighth of the run each: a single batch says little.
+        parts = np.array_split(np.flatnonzero(finite), limit.SAMPLES)
+        means = np.array([values[part].mean() for part in parts])
+        best = int(means.argmin())
+        if means[best] > 0 and means[-1] > limit.LOSS_RISE * means[best]:
+            yield Finding(
+                "rising_loss",
+                "warn",
+                f"The logged {name} rose from {sig(means[best])} around step {int(steps[parts[best]].mean()):,} to "
+                f"{sig(means[-1])} at the end.",
+                evidence={"best": float(means[best]), "last": float(means[-1])},
+            )
+            return

@@ -11,9 +11,10 @@ MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": 
 # Kinds of judgements, in the order in which those of one severity are listed.
 KINDS = (
     "diverged",
+    "rising_loss",
     "unstable_betas",
     "fell_out",
-    "weak_decay",
+    "short_memory",
     "transient",
     "over_rotation",
     "fast_rotation",
@@ -26,6 +27,7 @@ KINDS = (
     "not_measured",
     "too_short",
     "assumption",
+    "off_prediction",
     "well",
 )
 # Kinds of statements in a plan that judge nothing; all are notes.
@@ -41,6 +43,8 @@ class Finding:
     severity  bad, warn, note or good
     sentence  the statement, with numbers and units
     remedy    what to change; empty where nothing has to change
+    trial     the section of results/advice.md that shows what the remedy did to real training; empty where it does not
+              change training
     formula   the equation behind the numbers; empty where they were measured
     layers    the layers it is about; empty where it is about the whole run
     evidence  the numbers of the sentence by name
@@ -53,6 +57,7 @@ class Finding:
     formula: str = ""
     layers: tuple[str, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
+    trial: str = ""
 
     def __str__(self) -> str:
         return f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else "")

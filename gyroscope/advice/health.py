@@ -11,6 +11,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.phrases import clause, sig
+from gyroscope.advice.remedies import CHECK_LAYER, CHECK_RULE, REVIVE, WIDER_WEIGHTS, stable_betas
 from gyroscope.advice.rotation import measured_vectors
 from gyroscope.theory import sensitivity, stability
 
@@ -29,26 +30,26 @@ class RadialGradient(NamedTuple):
 
 
 def scale_sensitive(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
-    """Layers whose gradient pulls the norm in or pushes it out, in the median vector, by λ_u."""
+    """Layers that miss their prediction because the gradient pulls the norm in or pushes it out, by λ_u.
+
+    A fact: networks train well with such layers, and in a transformer every matrix is one.
+    """
     radial = {history: _radial(history) for history in histories}
     sensitive = [h for h in histories if radial[h].is_significant and radial[h].factor > limit.DECAY_ERROR]
+    sensitive = [history for history in sensitive if _effect(history) > limit.SENSITIVE]
     if not sensitive:
         return
     sensitive.sort(key=lambda history: -radial[history].factor)
     worst = sensitive[0]
     names = tuple(history.name for history in sensitive)
-    distance = worst.mean(worst.distance)
+    ratio = worst.mean(worst.norm_ratio)
     measured = f"; it turns {sig(worst.speed, 2)} times as far as predicted" if isfinite(worst.speed) else ""
-    measured += f" at {sig(distance, 2)} times the norm" if measured and isfinite(distance) else ""
-    # The loss chooses the scale of the outputs, so the last layer is sensitive in healthy networks too.
-    last = worst.record.layers[-1]
-    serious = any(_effect(history) > limit.SENSITIVE and history.name != last for history in sensitive)
+    measured += f" at {sig(ratio, 2)} times the norm" if measured and isfinite(ratio) else ""
     yield Finding(
         "scale_sensitive",
-        "warn" if serious else "note",
-        f"{clause(names, 'is', 'are')} not scale-invariant: in {worst.name} the gradient acts as "
-        f"λ_u = {sig(radial[worst].lambda_u, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
-        "Expect it of the last layer; elsewhere put a normalisation after the layer, or use gyro.nn.standardise.",
+        "note",
+        f"{clause(names, 'is', 'are')} not scale-invariant, so predictions are rough: in {worst.name} the gradient "
+        f"acts as λ_u = {sig(radial[worst].lambda_u, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
         layers=names,
         evidence={"lambda_u": radial[worst].lambda_u, "decay_error": radial[worst].decay_error},
     )
@@ -56,7 +57,7 @@ def scale_sensitive(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
 
 def _effect(history: LayerHistory) -> float:
     """By what factor rotation or norm miss their prediction."""
-    ratios = [ratio for ratio in (history.speed, history.mean(history.distance)) if ratio > 0]
+    ratios = [ratio for ratio in (history.speed, history.mean(history.norm_ratio)) if ratio > 0]
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
 
 
@@ -91,10 +92,10 @@ def dead_vectors(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
         "bad" if shares[worst] > limit.DEAD_BAD else "warn",
         f"{clause(names, 'has', 'have')} vectors without any gradient, {total:,} in all: {dead[worst]:,} in {worst}, "
         f"{sig(100 * shares[worst], 2)} % of it. Weight decay shrinks them to nothing.",
-        "Lower the learning rate or lengthen the warmup that killed them, use LeakyReLU or GELU, or make the layer "
-        "narrower.",
+        REVIVE.text,
         layers=names,
         evidence={"dead_vectors": float(total), "worst_share": shares[worst]},
+        trial=REVIVE.trial,
     )
 
 
@@ -117,10 +118,10 @@ def frozen_entries(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
         "bad" if share > limit.FROZEN_BAD else "warn",
         f"{clause(names, 'has', 'have')} entries that a step leaves as they are though they have a gradient, "
         f"{sig(100 * share, 2)} % in {names[0]}: the update is smaller than the weights' rounding.",
-        "Keep the weights in float32 and compute in bfloat16 (torch.autocast), or use a rotational optimizer with "
-        "stochastic_rounding=True.",
+        WIDER_WEIGHTS.text,
         layers=names,
         evidence={"worst_share": share},
+        trial=WIDER_WEIGHTS.trial,
     )
 
 
@@ -141,14 +142,16 @@ def unstable_betas(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
         worst = max(members, key=lambda history: _growth(history)[0])
         growth, largest = _growth(worst)
         has_grown = growth > limit.GROWTH
+        remedy = stable_betas(betas[0])
         grew = f", and grew {sig(growth, 2)} times in {worst.name}, to {sig(largest, 2)} × lr" if has_grown else ""
         yield Finding(
             "unstable_betas",
             "bad" if has_grown else "warn",
             phrases.unstable_betas(*betas, float(stability.growth_rate(*betas, exact=True)), grew),
-            phrases.stable_betas(betas[0]),
+            remedy.text,
             layers=tuple(member.name for member in members),
             evidence={"margin": float(stability.exact_margin(*betas)), "growth": growth, "max_update": largest},
+            trial=remedy.trial,
         )
 
 
@@ -172,7 +175,7 @@ def not_measured(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
             "not_measured",
             "note",
             f"{clause(silent, 'was', 'were')} never measured: no step with a gradient was seen.",
-            "Check that the layer is used, and that it is not frozen.",
+            CHECK_LAYER.text,
             layers=silent,
         )
     unpredicted = [history for history in histories if not np.isfinite(history.predicted_angle).any()]
@@ -182,6 +185,6 @@ def not_measured(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
             "not_measured",
             "note",
             f"{clause(unknown, 'has', 'have')} no prediction: theory does not know the optimizer's rule.",
-            "The measurements stand alone; gyro.rule_of(group, optimizer) says what is missing.",
+            CHECK_RULE.text,
             layers=unknown,
         )

@@ -10,8 +10,9 @@ import numpy as np
 
 from gyroscope import theory
 from gyroscope._types import Array, Int64, Mask
-from gyroscope.advice.thresholds import FULL_RATE, JUDGED
+from gyroscope.advice.thresholds import FULL_RATE, JUDGED, LASTING
 from gyroscope.theory import UpdateRule
+from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import over
 
@@ -108,8 +109,14 @@ class LayerHistory:
 
     @cached_property
     def peak(self) -> int:
-        """Sample with the highest learning rate, the first of several; 0 where rates are unknown."""
-        return int(np.nanargmax(self.lr)) if np.isfinite(self.lr).any() else 0
+        """Sample with the highest learning rate that lasts, the first of several; 0 where rates are unknown."""
+        known = np.flatnonzero(np.isfinite(self.lr))
+        if not known.size:
+            return 0
+        # A running median passes over a rate that somebody raised for a moment: that is no peak of a schedule.
+        padded = np.pad(self.lr[known], LASTING // 2, mode="edge")
+        lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, LASTING), axis=1)
+        return int(known[np.argmax(lasting)])
 
     @cached_property
     def full_rate(self) -> Mask:
@@ -164,8 +171,40 @@ class LayerHistory:
         return float(decay[0] * (steps[0] + 1) + between)
 
     @cached_property
+    def is_longer_than_memory(self) -> bool:
+        """Whether equilibrium is what the layer is to be compared with: it has forgotten where it started, X ≥ 1.
+
+        Below that its norm is mostly the initial one, and the forecast from there is what theory predicts. Where the
+        optimizer holds norms, nothing has to be forgotten; where X is unknown, equilibrium is all there is.
+        """
+        return self.keeps_norm or not self.total_decay < MEMORY_PASSED
+
+    @property
+    def reference(self) -> str:
+        """What theory predicts for this layer, in a word."""
+        return "equilibrium" if self.is_longer_than_memory else "forecast"
+
+    @cached_property
+    def reference_angle(self) -> Array:
+        """Predicted angle per step: of equilibrium, or of the forecast from the start while X is below 1."""
+        return self.predicted_angle if self.is_longer_than_memory else self.series("forecast_angular_update")
+
+    @cached_property
+    def norm_ratio(self) -> Array:
+        """RMS norm over the one predicted: `distance`, or the same of the forecast while X is below 1."""
+        if self.is_longer_than_memory:
+            return self.distance
+        ratio = over(self.series("norm", "rms"), self.series("forecast_norm"))
+        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+
+    @cached_property
     def settled_at(self) -> float:
-        """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium; else NaN."""
+        """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium; else NaN.
+
+        NaN in a run shorter than its memory: a falling target may pass by the norm, which has settled nowhere.
+        """
+        if not self.is_longer_than_memory:
+            return float("nan")
         # Two samples in a row: a norm on its way through equilibrium would be near it in one.
         near = np.abs(self.distance - 1) <= SETTLED
         near[: self.peak] = False
@@ -213,8 +252,8 @@ class LayerHistory:
 
     @cached_property
     def speeds(self) -> Array:
-        """Measured over predicted rotation at each sample."""
-        ratio = over(self.angle, self.predicted_angle)
+        """Measured over predicted rotation, `reference_angle`, at each sample."""
+        ratio = over(self.angle, self.reference_angle)
         return np.where(np.isfinite(ratio), ratio, np.nan)
 
     @property

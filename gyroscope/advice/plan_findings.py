@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import exp, isfinite
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice import phrases
+from gyroscope.advice import phrases, remedies
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Diagnosis, Finding, Severity
 from gyroscope.advice.phrases import clause, sig, span, step_span
 from gyroscope.advice.plan_facts import RECURSION, TOTAL_DECAY
+from gyroscope.advice.remedies import LOWER_RATE, NOTHING
 from gyroscope.theory import Forecast, stability
-from gyroscope.theory.convergence import settling
 from gyroscope.theory.law import over
-from gyroscope.theory.layer_prediction import LayerPrediction, at_equilibrium, needed_warmups
+from gyroscope.theory.layer_prediction import LayerPrediction
 
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
+KEPT_NORM = "cos∠(w_0, w_T) = e^-X with X = Σ a_t of the rule whose angle is taken (docs/theory.md)"
 # Layers for which the warmup after another start is worked out: those with the fastest start, or a remedy is slow.
 MOST_WARMUPS = 12
 
@@ -56,73 +57,67 @@ def _missing(missing: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-class Settling(NamedTuple):
-    """How a layer settles, and the weight decay that would change it; layers for which both agree share a finding."""
-
-    case: str
-    weight_decay: str = ""
-
-
 def _settling(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    for settled, members in _grouped(predictions, _case):
-        yield _settling_finding(settled, members)
+    for case, members in _grouped(predictions, _case):
+        yield _settling_finding(case, members)
 
 
-def _case(prediction: LayerPrediction) -> Settling:
-    forecast = _forecast(prediction)
-    rule = prediction.rule
-    if rule.keeps_norm:
-        return Settling("keeps norm")
-    weight_decay = phrases.set_weight_decay(phrases.decay_to_settle(rule, forecast.lr), rule.weight_decay)
-    if forecast.total_decay == 0:
-        return Settling("never", weight_decay or "give it a weight decay")
-    extent = settling(forecast.total_decay)
-    # A layer that starts in equilibrium and stays there has settled, however little the run decays.
-    if prediction.settled_at is not None and (extent == "settles" or prediction.falls_out_at is None):
-        late = prediction.settled_at + 1 > limit.LATE * prediction.schedule.steps
-        return Settling("late" if late else "settles")
-    if extent == "settles":
-        return Settling("far")
-    never = prediction.settled_at is None and extent == "never"
-    return Settling("never" if never else "partly", weight_decay)
+def _case(prediction: LayerPrediction) -> str:
+    """How a layer stands to its equilibrium: keeps norm, short, settles or far."""
+    if prediction.rule.keeps_norm:
+        return "keeps norm"
+    # Before anything else: what does not forget its start neither settles nor falls out.
+    if not prediction.is_longer_than_memory:
+        return "short"
+    return "far" if prediction.settled_at is None else "settles"
 
 
-def _settling_finding(settled: Settling, members: Sequence[LayerPrediction]) -> Finding:
+def _settling_finding(case: str, members: Sequence[LayerPrediction]) -> Finding:
     names = tuple(member.name for member in members)
-    totals = [_forecast(member).total_decay for member in members]
+    totals = [member.total_decay for member in members]
     steps = members[0].schedule.steps
     evidence = {"total_decay": min(totals)}
-    remedy = phrases.to_settle(min(totals), settled.weight_decay)
-    if settled.case == "keeps norm":
-        sentence = f"{clause(names, 'keeps its norm', 'keep their norms')}: nothing has to settle."
-        return Finding("well", "good", sentence, layers=names)
-    if settled.case == "never":
-        sentence = phrases.decays_too_little(names, totals, steps)
-        return Finding("weak_decay", "warn", sentence, remedy, TOTAL_DECAY, names, evidence)
-    if settled.case == "partly":
-        left = span((100 * exp(-total) for total in totals), 2)
-        verb = clause(names, "settles", "settle")
-        sentence = f"{verb} only in part, X = {span(totals)}: {left} % of the start remains."
-        return Finding("transient", "warn", sentence, remedy, TOTAL_DECAY, names, evidence)
-    if settled.case == "far":
+    if case == "keeps norm":
+        return Finding("well", "note", _kept_norms(members), "", KEPT_NORM, names, evidence)
+    if case == "short":
+        sentence = phrases.shorter_than_memory(names, totals, steps)
+        return Finding("short_memory", "note", sentence, "", TOTAL_DECAY, names, evidence)
+    if case == "far":
         verb = clause(names, "does", "do")
-        sentence = f"{verb} not come within 10 % of equilibrium, though X = {span(totals)}: the start is too far off."
-        remedy = phrases.slower_start(members[0].rule, 0, (), (), _initial_norm(members[0]))
-        return Finding("transient", "warn", sentence, remedy, RECURSION, names, evidence)
+        sentence = (
+            f"{verb} not come within 10 % of equilibrium, though X = {span(totals, 2)}: the start is too far off."
+        )
+        return Finding("transient", "note", sentence, "", RECURSION, names, evidence)
     after = [(member.settled_at or 0) + 1 for member in members]
     share = span([100 * count / steps for count in after], 2)
-    sentence = f"{clause(names, 'settles', 'settle')} after {step_span(after)} steps ({share} % of the run)"
-    evidence = {"settled_at": max(after) - 1.0}
-    if settled.case == "late":
-        sentence += ", late: until then the initial norm sets the rotation."
-        return Finding("transient", "warn", sentence, "", RECURSION, names, evidence)
     angle = span(float(_forecast(member).equilibrium_angular_update.max()) for member in members)
-    sentence += f" and then {'turns' if len(names) == 1 else 'turn'} as predicted, {angle} rad per step."
-    return Finding("well", "good", sentence, formula=RECURSION, layers=names, evidence=evidence)
+    sentence = (
+        f"{clause(names, 'settles', 'settle')} after {step_span(after)} step{'' if max(after) == 1 else 's'} "
+        f"({share} % of the run) and then "
+        f"{'turns' if len(names) == 1 else 'turn'} {angle} rad per step; X = {span(totals, 2)}."
+    )
+    return Finding("well", "good", sentence, "", RECURSION, names, {**evidence, "settled_at": max(after) - 1.0})
+
+
+def _kept_norms(members: Sequence[LayerPrediction]) -> str:
+    """How far layers turn whose norms are held, and what the plain rule would do from the same start."""
+    names = [member.name for member in members]
+    totals = [member.total_decay for member in members]
+    sentence = f"{clause(names, 'keeps its norm', 'keep their norms')} and {'turns' if len(names) == 1 else 'turn'}"
+    sentence += " by the equilibrium angle from the first step"
+    if not min(totals) > 0:  # Hyperball: the angle is lr, and no weight decay says what is forgotten
+        return f"{sentence}."
+    left = span([100 * exp(-total) for total in totals], 2)
+    sentence += f"; over the run X = {span(totals, 2)}, so {left} % of the initial direction is left."
+    speeds = [speed for member in members if (speed := member.base_speed) is not None]
+    if speeds:
+        base = members[0].rule.plain.name
+        sentence += f" {base} would turn {span(speeds, 2)} times as fast on average, from the same initial norms."
+    return sentence
 
 
 def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    """Layers that start too fast, and the warmup or the initial norm that slows them down."""
+    """Layers that start too fast, and what slows them down."""
     # Without decay there is no equilibrium to be faster than.
     fast = [p for p in predictions if p.rule.weight_decay > 0 and p.fastest[0] > limit.OVER_ROTATION]
     if not fast:
@@ -131,46 +126,24 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     names = tuple(prediction.name for prediction in fast)
     ratios = [prediction.fastest[0] for prediction in fast]
     step = fast[0].fastest[1]
+    warmups = [prediction.warmup for prediction in fast]
+    layers = [prediction.layer for prediction in fast if prediction.rule == fast[0].rule]
+    remedy = remedies.slower_start(fast[0].rule, fast[0].schedule.warmup, warmups, layers)
     yield Finding(
         "over_rotation",
-        over_rotation_severity(ratios[0]),
+        "note",
         phrases.starts_too_fast(names, ratios, names[0], step, happened=False),
-        _slower_start(fast),
+        remedy.text,
         START,
         names,
         {"ratio": ratios[0], "step": float(step)},
+        remedy.trial,
     )
-
-
-def over_rotation_severity(ratio: float) -> Severity:
-    """Of a start so many times as fast as equilibrium, planned or measured."""
-    return "bad" if ratio > limit.OVER_ROTATION_BAD else "warn"
 
 
 def imbalance_severity(ratio: float) -> Severity:
     """Of a fastest layer that turns so many times as fast as the slowest with the same settings."""
     return "bad" if ratio > limit.LAYER_IMBALANCE_BAD else "warn" if ratio > limit.LAYER_IMBALANCE else "note"
-
-
-def _slower_start(members: Sequence[LayerPrediction]) -> str:
-    needed = [member.warmup for member in members]
-    at_equilibrium_norm: list[int | None] = []
-    # AdamW's first step is sqrt(τ) times too long even at the equilibrium norm: some warmup may remain.
-    if None in needed:
-        for member in members[:MOST_WARMUPS]:
-            layer = at_equilibrium(member.rule, member.layer)
-            at_equilibrium_norm += needed_warmups(member.rule, member.schedule.steps, [layer])
-    first = members[0]
-    return phrases.slower_start(first.rule, first.schedule.warmup, needed, at_equilibrium_norm, _initial_norm(first))
-
-
-def _initial_norm(prediction: LayerPrediction) -> str:
-    """Where a layer starts and where it would settle, as a clause."""
-    norm = prediction.equilibrium.norm or 0.0
-    fan_in = prediction.layer.weights.fan_in
-    whole = prediction.rule.whole_matrix
-    entries = f" (entries of deviation {sig(norm / fan_in**0.5)})" if fan_in and not whole else ""
-    return f"{prediction.name} starts at norm {sig(prediction.layer.norm)} and settles at {sig(norm)}{entries}"
 
 
 def _fast_rotation(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
@@ -179,14 +152,13 @@ def _fast_rotation(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     if fast:
         sentence = f"{clause(list(fast), 'turns', 'turn')} {span(fast.values(), 2)} rad per step in equilibrium, "
         sentence += "which is very fast."
-        remedy = "Lower lr or weight decay."
         evidence = {"angular_update": max(fast.values())}
-        yield Finding("fast_rotation", "warn", sentence, remedy, layers=tuple(fast), evidence=evidence)
+        yield Finding("fast_rotation", "warn", sentence, LOWER_RATE.text, "", tuple(fast), evidence, LOWER_RATE.trial)
 
 
 def _end(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     """Layers whose norm cannot follow the end of the schedule: a note, for every decay to zero does it."""
-    steps = {p.name: p.falls_out_at for p in predictions if p.falls_out_at is not None}
+    steps = {p.name: p.falls_out_at for p in predictions if p.is_longer_than_memory and p.falls_out_at is not None}
     if not steps:
         return
     names = tuple(steps)
@@ -197,7 +169,7 @@ def _end(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
         "fell_out",
         "note",
         phrases.falls_out(names, list(steps.values()), cause, ratios, verb),
-        phrases.FOLLOW_THE_RATE,
+        "",
         "norm above 1.3 × equilibrium (SGD 1.2); before the end about sqrt(2x²T/a0) for linear, "
         "(16x²T²/(π²a0))^(1/3) for cosine decay, norm ∝ lr^x",
         names,
@@ -240,16 +212,18 @@ def _imbalance(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     same_settings = all(p.rule == first.rule and p.schedule is first.schedule for p in predictions)
     # Groups with settings of their own may be meant to turn at different speeds.
     severity: Severity = imbalance_severity(moments[1]) if same_settings else "note"
+    remedy = NOTHING if severity == "note" else remedies.balance(fastest.rule, fastest.rule.keeps_norm)
     yield Finding(
         "layer_imbalance",
         severity,
         f"{phrases.turns_faster(fastest.name, slowest.name, moments[1])} in the middle of the run; the fastest layer "
         f"turns {sig(moments[0])} times as fast as the slowest at the first step and {sig(moments[2])} times at the "
         "last.",
-        "" if severity == "note" else phrases.balance_layers(fastest.rule, fastest.rule.keeps_norm),
+        remedy.text,
         RECURSION,
         (fastest.name, slowest.name),
         {"ratio": moments[1], "first": moments[0], "last": moments[2]},
+        remedy.trial,
     )
 
 
@@ -258,14 +232,16 @@ def _betas(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
         if betas is None or stability.exact_margin(*betas) > 0:
             continue
         growth_rate = float(stability.growth_rate(*betas, exact=True))
+        remedy = remedies.stable_betas(betas[0])
         yield Finding(
             "unstable_betas",
             "warn",
             phrases.unstable_betas(*betas, growth_rate),
-            phrases.stable_betas(betas[0]),
+            remedy.text,
             "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous)",
             tuple(member.name for member in members),
             {"margin": float(stability.exact_margin(*betas))},
+            remedy.trial,
         )
 
 

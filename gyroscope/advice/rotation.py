@@ -6,23 +6,24 @@ from statistics import NormalDist
 
 import numpy as np
 
-from gyroscope.advice import phrases
+from gyroscope.advice import phrases, remedies
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory, raw_angles
 from gyroscope.advice.phrases import listed, sig
-from gyroscope.advice.plan_findings import MOST_WARMUPS, imbalance_severity, over_rotation_severity
+from gyroscope.advice.plan_findings import MOST_WARMUPS, imbalance_severity
+from gyroscope.advice.remedies import Remedy
 from gyroscope.advice.settling import NormState, initial_layer
 from gyroscope.theory import UpdateRule
-from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups
+from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups
 
 # Share of the vectors below the low percentile, and above the high one, that are compared.
 OUTER = 0.05
 
 
 def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
-    """Layers that turned too fast at the start, and the warmup or initial norm that would have prevented it."""
-    judged = [s.history for s in states if s.state not in ("weak", "unknown") and not s.history.keeps_norm]
+    """Layers that turned too fast at the start, and what slows it down."""
+    judged = [s.history for s in states if s.state != "unknown" and not s.history.keeps_norm]
     fastest = {history.name: _fastest(history) for history in judged}
     fast = [history for history in judged if fastest[history.name][0] > limit.OVER_ROTATION]
     if not fast:
@@ -30,25 +31,28 @@ def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
     fast.sort(key=lambda history: -fastest[history.name][0])
     names = tuple(history.name for history in fast)
     ratio, step = fastest[names[0]]
+    remedy = _slower_start(fast)
     yield Finding(
         "over_rotation",
-        over_rotation_severity(ratio),
+        "note",
         phrases.starts_too_fast(names, [fastest[name][0] for name in names], names[0], step, happened=True),
-        _slower_start(fast[:MOST_WARMUPS]),
+        remedy.text,
         layers=names,
         evidence={"ratio": ratio, "step": step},
+        trial=remedy.trial,
     )
 
 
 def _fastest(history: LayerHistory) -> tuple[float, float]:
-    """The largest angle before it settled over the equilibrium's at full rate, and its step."""
+    """The largest angle of the start over the equilibrium's at full rate, and its step."""
     # Within 10 % of the peak: equilibrium at full rate, whatever warmup came before.
     high = np.isfinite(history.predicted_angle) & (history.lr >= 0.9 * history.lr[history.peak])
     if not high.any():
         return 0.0, 0.0
     usual = float(np.median(history.predicted_angle[high]))
-    # What never settled is judged by its first fifth.
-    until = history.settled_at if isfinite(history.settled_at) else history.steps[0] + 0.2 * np.ptp(history.steps)
+    # The start lasts until the layer has settled, but no longer than a tenth of the run after its warmup.
+    until = history.steps[history.peak] + limit.START * np.ptp(history.steps)
+    until = min(until, history.settled_at) if isfinite(history.settled_at) else until
     early = np.isfinite(history.angle) & (history.steps <= until)
     if not early.any() or not usual > 0:
         return 0.0, 0.0
@@ -56,22 +60,19 @@ def _fastest(history: LayerHistory) -> tuple[float, float]:
     return float(history.angle[first] / usual), float(history.steps[first])
 
 
-def _slower_start(histories: Sequence[LayerHistory]) -> str:
-    """The same advice that a plan gives, for layers as they were first measured."""
+def _slower_start(histories: Sequence[LayerHistory]) -> Remedy:
+    """The same advice that a plan gives, for layers as they were first measured, the fastest first."""
     steps = int(histories[0].steps[-1]) + 1
     starts: dict[UpdateRule, list[InitialLayer]] = {}
-    for history in histories:
+    for history in histories[:MOST_WARMUPS]:
         layer = initial_layer(history)
         if history.rule is not None and layer is not None and not layer.missing(history.rule):
             starts.setdefault(history.rule, []).append(layer)
-    needed: list[int | None] = []
-    at_equilibrium_norm: list[int | None] = []
-    for rule, layers in starts.items():
-        needed += needed_warmups(rule, steps, layers)
-        at_equilibrium_norm += needed_warmups(rule, steps, [at_equilibrium(rule, layer) for layer in layers])
+    needed = [warmup for rule, layers in starts.items() for warmup in needed_warmups(rule, steps, layers)]
+    rule = histories[0].rule
     # The first sample at the peak rate ends the warmup.
     has = int(histories[0].steps[histories[0].peak])
-    return phrases.slower_start(histories[0].rule, has, needed, at_equilibrium_norm)
+    return remedies.slower_start(rule, has, needed, starts.get(rule, []) if rule is not None else [])
 
 
 def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float = 1.0, momentum: float = 0.0) -> float:
@@ -109,14 +110,16 @@ def layer_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     ratio = speeds[fastest] / speeds[slowest]
     if imbalance_severity(ratio) == "note":
         return
+    remedy = remedies.balance(fastest.rule, fastest.keeps_norm)
     yield Finding(
         "layer_imbalance",
         imbalance_severity(ratio),
         f"{phrases.turns_faster(fastest.name, slowest.name, ratio)}: {sig(speeds[fastest], 2)} and "
         f"{sig(speeds[slowest], 2)} times what their settings predict.",
-        phrases.balance_layers(fastest.rule, fastest.keeps_norm),
+        remedy.text,
         layers=(fastest.name, slowest.name),
         evidence={"ratio": ratio, "fastest": speeds[fastest], "slowest": speeds[slowest]},
+        trial=remedy.trial,
     )
 
 
@@ -147,15 +150,17 @@ def neuron_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     names = tuple(unequal)
     worst = max(names, key=lambda name: unequal[name][0] / unequal[name][1])
     ratio, noise = unequal[worst]
+    remedy = next(remedies.balance(h.rule, h.keeps_norm) for h in histories if h.name == worst)
     beginning = f"Neurons of {listed(names)} turn at different speeds: in" if len(names) > 1 else "In"
     yield Finding(
         "neuron_imbalance",
         "warn",
         f"{beginning} {worst} the 95th percentile of the neurons' rotation is {sig(ratio, 2)} times the 5th, where "
         f"noise gives {sig(noise, 2)}.",
-        next(phrases.balance_layers(h.rule, h.keeps_norm) for h in histories if h.name == worst),
+        remedy.text,
         layers=names,
         evidence={"ratio": ratio, "noise_ratio": noise},
+        trial=remedy.trial,
     )
 
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from gyroscope.advice import phrases
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import Finding, Severity
+from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory
-from gyroscope.advice.phrases import clause, sig, span
-from gyroscope.theory import forecast
-from gyroscope.theory.convergence import NEVER, SETTLES
+from gyroscope.advice.phrases import clause, span
+from gyroscope.theory import Forecast, forecast
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer
@@ -23,7 +22,7 @@ LONGEST = 50_000
 # `UpdateRule.falls_out_ratio` where the rule is unknown: that of most rules.
 FALLS_OUT = 1.3
 
-State = Literal["unknown", "settled", "transient", "weak", "steady", "fell out"]
+State = Literal["unknown", "settled", "transient", "short", "steady", "fell out"]
 
 
 @final
@@ -33,7 +32,7 @@ class NormState:
 
     settled    within 10 % of equilibrium
     transient  on the way there, about as fast as theory has it
-    weak       far from it, with too little decay to get there
+    short      in a run shorter than its memory: mostly where it started
     steady     far from it and still, by a force that theory does not know
     fell out   was settled, and is now too large for its learning rate
     unknown    without a prediction to compare with
@@ -78,25 +77,31 @@ class NormState:
 
 def _forecast_settling(history: LayerHistory, now: float, left: float) -> float | None:
     """Step at which a forecast from the first sample settles, if that is after `now` and at most `left` steps later."""
-    layer = initial_layer(history)
-    rule = history.rule
-    known = np.isfinite(history.lr)
-    if rule is None or layer is None or layer.missing(rule) or not (rule.lr > 0 and known.any()):
-        return None
     first = float(history.steps[0])
-    until = now + left
-    if until - first > LONGEST:
-        return None
-    # Beyond the last sample np.interp repeats its value: the learning rate is taken to stay.
-    rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])
-    try:
-        course = forecast(rule, (rates / rule.lr).tolist(), norm=layer.norm, **layer.known)
-    except ValueError:  # numbers out of all proportion
+    course = course_from_start(history, first, now + left)
+    if course is None:
         return None
     start = int(now - first)
     # Settled at `start` itself would contradict the measurement: the forecast is of no use then.
     settled_at = course.settled_after(start)[0]
     return None if settled_at is None or settled_at == start else first + settled_at
+
+
+def course_from_start(history: LayerHistory, first: float, until: float) -> Forecast | None:
+    """The forecast of a layer from its first sample, at the rates that were measured; None where it lacks an input."""
+    layer = initial_layer(history)
+    rule = history.rule
+    known = np.isfinite(history.lr)
+    if rule is None or layer is None or layer.missing(rule) or not (rule.lr > 0 and known.any()):
+        return None
+    if not 1 <= until - first <= LONGEST:
+        return None
+    # Beyond the last sample np.interp repeats its value: the learning rate is taken to stay.
+    rates = np.interp(np.arange(first, until), history.steps[known], history.lr[known])
+    try:
+        return forecast(rule, (rates / rule.lr).tolist(), norm=layer.norm, **layer.known)
+    except ValueError:  # numbers out of all proportion
+        return None
 
 
 def initial_layer(history: LayerHistory) -> InitialLayer | None:
@@ -126,9 +131,12 @@ def _falls_out_ratio(history: LayerHistory) -> float:
 
 
 def _state(history: LayerHistory) -> State:
+    # Before anything else: what has not forgotten its start has neither settled nor fallen out.
+    if _no_decay(history) or (history.total_decay > 0 and not history.is_longer_than_memory):
+        return "short"
     known = history.distance[np.isfinite(history.distance)]
     if not known.size:
-        return "weak" if _no_decay(history) else "unknown"
+        return "unknown"
     if isfinite(history.settled_at):
         # A norm above its equilibrium counts only if it slows the layer: else the prediction is off.
         last_speeds = history.speeds[np.isfinite(history.speeds)][-3:]
@@ -139,14 +147,13 @@ def _state(history: LayerHistory) -> State:
         return "unknown"
     if abs(ratio - 1) <= SETTLED:
         return "settled"
-    if history.total_decay < NEVER:
-        return "weak"
     return "transient" if _approaches(history, ratio) else "steady"
 
 
 def _no_decay(history: LayerHistory) -> bool:
     """Whether nothing settles because nothing decays, by a rule that could."""
-    return history.weight_decay == 0 and history.rule is not None and history.rule.has_weight_decay
+    decays = history.rule is not None and history.rule.has_weight_decay
+    return decays and history.weight_decay == 0 and not history.keeps_norm
 
 
 def _approaches(history: LayerHistory, ratio: float) -> bool:
@@ -162,7 +169,7 @@ def _approaches(history: LayerHistory, ratio: float) -> bool:
 
 
 def transient(states: Sequence[NormState]) -> Iterator[Finding]:
-    """Layers on their way, and when they will have settled."""
+    """Layers on their way, and when they will have settled: a fact, for training goes on all the while."""
     members = [state for state in states if state.state == "transient"]
     if not members:
         return
@@ -171,69 +178,38 @@ def transient(states: Sequence[NormState]) -> Iterator[Finding]:
     steps = [member.settles_at for member in members]
     distances = [member.history.distance for member in members]
     ratios = [float(distance[np.isfinite(distance)][-1]) for distance in distances]
-    raise_or_start = f"lr × weight decay, or start at the equilibrium norm with {_to_equilibrium(members[0])}."
-    if max(steps) <= limit.IN_REACH * (now + 1):
-        when = f"at this rate settled at about step {_finite_span(steps)}."
-        remedy = f"Train on to about step {_finite_span([max(steps)])}, raise {raise_or_start}"
-    else:
-        when = "at this rate it will not settle."
-        remedy = f"Raise {raise_or_start}"
+    in_reach = max(steps) <= limit.IN_REACH * (now + 1)
+    when = f"at this rate settled at about step {span(steps, 2)}" if in_reach else "at this rate it will not settle"
     yield Finding(
         "transient",
-        "warn",
-        f"{clause(names, 'is', 'are')} still in transient after {now + 1:,.0f} steps, {span(ratios, 2)} times the "
-        f"equilibrium norm; {when}",
-        remedy,
+        "note",
+        f"{clause(names, 'is', 'are')} on the way to equilibrium after {now + 1:,.0f} steps, at {span(ratios, 2)} "
+        f"times its norm; {when}.",
         layers=names,
         evidence={"settles_at": max(steps), "smallest_ratio": min(ratios), "largest_ratio": max(ratios)},
     )
 
 
-def _to_equilibrium(state: NormState) -> str:
-    return phrases.to_equilibrium(state.history.rule)
-
-
-def _finite_span(steps: Sequence[float]) -> str:
-    finite = [step for step in steps if isfinite(step)]
-    return span(finite, 2) if finite else "∞"
-
-
-def weak_decay(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
-    """Layers whose decay is too weak to bring them to equilibrium within a run of this length."""
-    members = [state for state in states if state.state == "weak"]
+def shorter_than_memory(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
+    """Layers that have not forgotten where they started: a fact, with what they are compared with instead."""
+    members = [state.history for state in states if state.state == "short"]
     if not members:
         return
-    names = tuple(member.name for member in members)
-    totals = [0.0 if _no_decay(member.history) else member.history.total_decay for member in members]
-    least = min(totals)
-    worst = members[totals.index(least)].history
-    steps = worst.steps[-1] + 1
-    more_decay = _more_decay(worst, least)
-    remedy = phrases.to_settle(least, more_decay)
-    # A run that goes on may still settle: name the step by which it must last, not a factor.
-    if running and least > 0:
-        remedy = f"If the run ends before about step {sig(steps * SETTLES / least, 2)}: {more_decay}."
-    severity: Severity = "note" if running else "warn"
-    sentence = phrases.decays_too_little(names, totals, steps)
-    yield Finding("weak_decay", severity, sentence, remedy, layers=names, evidence={"total_decay": least})
-
-
-def _more_decay(history: LayerHistory, total_decay: float) -> str:
-    """The weight decay with which a run of this length settles."""
-    now = history.weight_decay
-    needed = None
-    known = np.isfinite(history.lr)
-    if history.rule is not None and known.any():
-        # The sum over the steps, from as many points as hold its shape however long the run is.
-        points = np.linspace(0, history.steps[-1], 10_000)
-        lr = np.interp(points, history.steps[known], history.lr[known]) * (history.steps[-1] + 1) / len(points)
-        needed = phrases.decay_to_settle(history.rule, lr)
-    # Where the decay depends on the gradient, X is taken to be proportional to weight decay.
-    if needed is None and total_decay > 0:
-        scaled = now * SETTLES / total_decay
-        if scaled * float(np.nan_to_num(history.lr).max()) < limit.LARGEST_DECAY:
-            needed = float(f"{scaled:.2g}")
-    return phrases.set_weight_decay(needed, now) or "raise lr × weight decay"
+    names = tuple(history.name for history in members)
+    totals = [0.0 if _no_decay(history) else history.total_decay for history in members]
+    speeds = [history.speed for history in members if isfinite(history.speed)]
+    compared = (
+        f" There {'it turns' if len(names) == 1 else 'they turn'} {span(speeds, 2)} times as forecast."
+        if speeds
+        else ""
+    )
+    yield Finding(
+        "short_memory",
+        "note",
+        phrases.shorter_than_memory(names, totals, members[0].steps[-1] + 1, so_far=running) + compared,
+        layers=names,
+        evidence={"total_decay": min(totals), **({"slowest": min(speeds), "fastest": max(speeds)} if speeds else {})},
+    )
 
 
 def fell_out(states: Sequence[NormState]) -> Iterator[Finding]:
@@ -244,20 +220,15 @@ def fell_out(states: Sequence[NormState]) -> Iterator[Finding]:
     names = tuple(member.name for member in members)
     since = [_left_at(member.history) for member in members]
     ratios = [_end_ratio(member.history) for member in members]
-    rate = max(_final_rate(member.history) for member in members)
     # At a rate that has not fallen, the schedule cannot be the cause.
-    if rate < limit.FALLEN_RATE:
-        cause = "the norm could not follow the learning rate and is now"
-        remedy = phrases.FOLLOW_THE_RATE
-    else:
+    scheduled = max(_final_rate(member.history) for member in members) < limit.FALLEN_RATE
+    cause = "the norm could not follow the learning rate and is now"
+    if not scheduled:
         cause = "updates or gradients shrank, and the norm is still that of before,"
-        again = _finite_span([max(member.settles_at for member in members)])
-        remedy = f"At this rate settled again at about step {again}: wait, or look for what changed."
     yield Finding(
         "fell_out",
-        "note" if rate < limit.FULL_RATE else "warn",
+        "note",
         phrases.falls_out(names, since, cause, ratios, "fell"),
-        remedy,
         layers=names,
         evidence={"step": min(since), "ratio": max(ratios)},
     )

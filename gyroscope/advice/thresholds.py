@@ -1,14 +1,22 @@
 """Every number that a finding depends on, with its reason. Ratios unless another unit is named.
 
-Three more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
-has settled), `convergence.NEVER` and `convergence.SETTLES` (X = Σ a_t of a run that never settles, and of one that
-does).
+Four more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
+has settled), `convergence.NEVER`, `MEMORY_PASSED` and `SETTLES` (X = Σ a_t of a run that never settles, that is
+compared with equilibrium, and that settles). Distance from equilibrium is a fact, not a fault: only what was seen to
+cost (results/advice.md) is a warning.
 """
 
 # Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count.
 SAMPLES = 8
 # Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling.
 MEMORIES = 3
+
+# Samples over which a learning rate must last, in the median, to count as the schedule's: a rate that was raised for
+# three steps passes by.
+LASTING = 7
+# Measured over predicted rotation, or its inverse, within which "as predicted" may be said of a layer: scale-invariant
+# layers of the tracked networks stay within 10 %.
+CLOSE = 1.15
 
 # Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
 JUDGED = 0.4
@@ -29,17 +37,22 @@ FALLEN_RATE = 0.7
 
 # Lengths of the run so far within which a layer must settle for waiting to be advice.
 IN_REACH = 10.0
-# Part of a planned run after which settling counts as late: the initial norm decides more than half of the run.
-LATE = 0.5
-# lr × weight decay beyond which no advice goes: a direction would be forgotten within 50 steps.
-LARGEST_DECAY = 0.02
-
-# Rotation at the start over the equilibrium's at full rate that is too fast: in equilibrium it would take a learning
-# rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first samples. The
-# warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
+# Rotation at the start over the equilibrium's at full rate that is worth a word: in equilibrium it would take a
+# learning rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first
+# samples. The warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
 OVER_ROTATION = 1.5
-# The same that is far too fast: a learning rate 25 times as high would be called a mistake.
-OVER_ROTATION_BAD = 5.0
+# Part of the run that counts as its start, after the warmup.
+START = 0.1
+# Initial norm over the equilibrium's below which the norm, and not the first steps of the momentum, makes a start too
+# fast: at 2/3 a filled momentum turns 1.5 times too far.
+SMALL_START = 0.67
+# Norm of a vector below which it counts as tiny: outputs are then below 0.4 of the inputs' size, where an
+# initialisation that keeps it has 1 and torch's own 0.58. Only from there did a start at equilibrium help, or at least
+# not cost.
+TINY_NORM = 0.4
+# Steps of the longest warmup that is advice: those of large language models (2,000 in GPT-3 and Llama). A start that
+# needs more begins at too small norms.
+LONGEST_WARMUP = 2000
 # Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone.
 FAST_ROTATION = 0.1
 
@@ -62,9 +75,9 @@ VECTORS = 8
 
 # λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off.
 DECAY_ERROR = 1.25
-# Measured over predicted rotation or norm, or its inverse, of a scale-sensitive layer that is worth a warning. Of the
-# last layer it never is: the scale of its outputs is for the loss to choose.
-SENSITIVE = 1.5
+# Measured over predicted rotation or norm, or its inverse, from which on scale sensitivity is named as the reason:
+# below it there is nothing to explain.
+SENSITIVE = 1.15
 # Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false alarm
 # in a hundred runs.
 STANDARD_ERRORS = 4.0
@@ -81,3 +94,7 @@ FROZEN_BAD = 0.5
 
 # Largest update late in the run over an early one that counts as growth: extremes of noise stay within 2.
 GROWTH = 3.0
+
+# Mean loss over the last eighth of a run over that of its best eighth that counts as a rise: overfitting and the noise
+# of batches stay below it.
+LOSS_RISE = 1.25

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from gyroscope import theory
 from gyroscope.geometry import Axis, Granularity, Split
-from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
+from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
 
 WHOLE_MATRIX = Split("tensor")
 # Where Lightning, Fabric and Accelerate keep the optimizer that they wrap.
@@ -118,6 +118,20 @@ def decide(
     return [
         _by_group(replace(default, group=groups[default.parameter]), stepping, measured=default.name in invariant)
         for default in defaults
+    ]
+
+
+def embeddings_of(model: nn.Module, optimizer: Optimizer) -> list[Decision]:
+    """The embeddings that the optimizer trains, one vector per token, unless it turns them anyway.
+
+    Nobody turns an embedding by default: which of its rows have a gradient depends on the batch. They decay and turn
+    all the same, so whoever asks for them gets the same answer here.
+    """
+    known = {parameter.parameter: parameter for parameter in model_parameters(model)}
+    return [
+        replace(decision, split=ROWS, reason="embedding")
+        for decision in decide(model, optimizer)
+        if not decision.turns and known[decision.parameter].is_embedding and decision.parameter.requires_grad
     ]
 
 

@@ -1,18 +1,63 @@
 """A start at equilibrium: each rotating weight vector of a fresh model at the norm at which it would settle."""
 
+import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope.geometry import gathered
-from gyroscope.model.gradients import Loss, unit_grad_norms
-from gyroscope.model.selection import Decision, select
+from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
+from gyroscope.model.selection import Decision, embeddings_of, select
 from gyroscope.optim._engine.shards import placed_like
+from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.rules.base import UpdateRule
+
+
+@final
+@dataclass(frozen=True)
+class StartingNorm:
+    """RMS norm of a weight's vectors before and after; both are the same for vectors that stayed as they were."""
+
+    name: str
+    before: float
+    after: float
+
+    @property
+    def factor(self) -> float:
+        """What the weight was multiplied by; 1 for vectors of zeros."""
+        return self.after / self.before if self.before > 0 else 1.0
+
+
+@final
+@dataclass(frozen=True)
+class EquilibriumStart:
+    """What `to_equilibrium_` changed. Prints as a table; the losses are None unless a loss was given."""
+
+    layers: tuple[StartingNorm, ...]
+    loss_before: float | None = None
+    loss_after: float | None = None
+
+    def __repr__(self) -> str:
+        table = Table(box=None, pad_edge=False, header_style="")
+        table.add_column("weight", overflow="fold")
+        for column in ("norm before", "after", "factor"):
+            table.add_column(column, justify="right")
+        for layer in self.layers:
+            table.add_row(layer.name, f"{layer.before:.4g}", f"{layer.after:.4g}", f"{layer.factor:.3g}")
+        text = io.StringIO()
+        Console(file=text, width=100).print(table)
+        lines = [line.rstrip() for line in text.getvalue().splitlines()]
+        if self.loss_before is not None and self.loss_after is not None:
+            lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
+        return "\n".join(lines)
 
 
 @torch.no_grad()
@@ -20,34 +65,51 @@ def to_equilibrium_(
     model: nn.Module,
     optimizer: Optimizer,
     *,
+    embeddings: bool = False,
     loss: Loss | None = None,
     unit_grad_norm: float | Mapping[str, float] | None = None,
     batches: int = 4,
-) -> None:
-    """Bring each rotating weight vector of a fresh model to its equilibrium norm at the group's lr and weight decay.
+) -> EquilibriumStart:
+    """Bring each rotating weight vector of a fresh model to its equilibrium norm at the peak learning rate.
 
-    There is then no transient in which vectors turn too fast or too slowly. The function stays the same where weights
-    are scale-invariant. Which vectors these are is the selection that the tracker and `gyro.plan` use as well: weights
-    by the type of their layer or as their group says, never embeddings or biases, unless the optimizer turns them.
+    There is then no transient in which norms grow or shrink, and vectors turn too fast or too slowly. The function
+    stays the same where weights are scale-invariant; elsewhere the loss before the first step may change.
+    results/advice.md shows where this start helped training, and where not.
+
+    What is rescaled, by one rule for every kind of layer:
+
+    - Weights that turn, by the selection that the tracker and `gyro.plan` use as well, in groups with weight decay.
+      Every vector gets the norm of its own fan-in, whatever its initial norm was: scaled-down residual projections
+      (GPT-2's 1/√(2·layers)) and output layers get the norm to which training would bring them.
+    - Embeddings, and output layers tied to them, only with `embeddings=True`, one vector per token, and only where
+      they decay.
+    - Vectors of zeros stay: they have no direction. So do biases, gains and norm layers.
+
+    The peak learning rate is the highest that the group knows: its `lr`, the `initial_lr` that torch's schedulers write
+    and multiply, or the `max_lr` of OneCycleLR. It does not matter whether the scheduler is made before or after.
+    CyclicLR does not tell its peak: call this before it is made, with lr at the peak.
 
     Args:
         model: the model, before training; its weights are changed in place.
         optimizer: the optimizer of its parameters, before the first step. Groups without weight decay are left alone.
+        embeddings: whether embeddings that decay are brought to their norm as well.
         loss: loss(model) -> scalar, on a fresh batch at each call. Measures the gradient where the norm depends on it,
-            as with SGD and Adam with L2.
+            as with SGD and Adam with L2, and is reported before and after.
         unit_grad_norm: what `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
         batches: how many batches `loss` is called for.
 
     >>> layer = nn.Linear(512, 4, bias=False)
+    >>> _ = torch.nn.init.orthogonal_(layer.weight)
     >>> to_equilibrium_(layer, torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.1))
-    >>> layer.weight.norm(dim=1).detach()
-    tensor([1.5993, 1.5993, 1.5993, 1.5993])
+    weight  norm before  after  factor
+    weight            1  1.599     1.6
     """
     if optimizer.state:
         raise ValueError("the optimizer has taken steps: call to_equilibrium_ on a fresh one, before the first step")
     groups = optimizer.param_groups
-    weights = [weight for weight in select(model, optimizer) if float(groups[weight.group]["weight_decay"]) > 0]
-    rules = [rule_of(groups[weight.group], optimizer) for weight in weights]
+    chosen = [*select(model, optimizer), *(embeddings_of(model, optimizer) if embeddings else ())]
+    weights = [weight for weight in chosen if float(groups[weight.group]["weight_decay"]) > 0]
+    rules = [_rule_at_peak(weight, optimizer) for weight in weights]
     given: Mapping[str, float | Tensor] = {}
     if isinstance(unit_grad_norm, Mapping):
         given = unit_grad_norm
@@ -55,8 +117,22 @@ def to_equilibrium_(
         given = dict.fromkeys((weight.name for weight in weights), unit_grad_norm)
     elif loss is not None:
         given = _measured(model, loss, weights, rules, batches)
-    for weight, rule in zip(weights, rules, strict=True):
-        _bring_(weight, rule, given.get(weight.name))
+    loss_before = _mean_loss(model, loss, batches)
+    layers = tuple(_bring_(weight, rule, given.get(weight.name)) for weight, rule in zip(weights, rules, strict=True))
+    return EquilibriumStart(layers, loss_before, _mean_loss(model, loss, batches))
+
+
+def _rule_at_peak(weight: Decision, optimizer: Optimizer) -> UpdateRule:
+    group = optimizer.param_groups[weight.group]
+    return rule_of({**group, "lr": peak_lr(group)}, optimizer)
+
+
+def _mean_loss(model: nn.Module, loss: Loss | None, batches: int) -> float | None:
+    """The loss over some batches; random states are put back, so that it draws the same ones before and after."""
+    if loss is None:
+        return None
+    with preserved(model):
+        return sum(float(loss(model)) for _ in range(batches)) / batches
 
 
 def _measured(
@@ -67,9 +143,9 @@ def _measured(
     return unit_grad_norms(model, loss, needed, batches) if needed else {}
 
 
-def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor | None) -> None:
+def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor | None) -> StartingNorm:
     if rule.lr == 0:
-        raise ValueError(f"lr=0 has no equilibrium for {weight.name!r}: call to_equilibrium_ before a warmup is set up")
+        raise ValueError(f"lr=0 has no equilibrium for {weight.name!r}: give its group a learning rate")
     if "unit_grad_norm" in rule.needs and unit_grad_norm is None:
         raise ValueError(
             f"{rule.name} needs unit_grad_norm for {weight.name!r}: pass unit_grad_norm=… (a number or a "
@@ -82,8 +158,9 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
     if unit_grad_norm is not None:
         grads = torch.as_tensor(unit_grad_norm, device=norms.device).expand_as(norms)
     alive = (norms > 0) & (grads > 0)  # neither a zero vector nor one without gradient has a norm to go to
+    before = _rms(norms)
     if not alive.any():
-        return
+        return StartingNorm(weight.name, before, before)
     equilibrium = rule.equilibrium(
         fan_in=weight.split.fan_in(parameter.shape),
         unit_grad_norm=grads[alive].double().cpu().numpy(),
@@ -92,5 +169,11 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
     factors = torch.ones_like(norms)
     target = torch.as_tensor(np.asarray(equilibrium.norm), dtype=norms.dtype, device=norms.device)
     factors[alive] = target / norms[alive]
+    after = _rms(norms * factors)
     factors = weight.split.broadcast(factors, parameter.shape)
     parameter.mul_(placed_like(factors.expand(parameter.shape), parameter))
+    return StartingNorm(weight.name, before, after)
+
+
+def _rms(norms: Tensor) -> float:
+    return float(norms.double().square().mean().sqrt())

@@ -63,6 +63,9 @@ class EquilibriumRescale(AfterScheduler):
     s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so do the moments that remember them.
     Without it, a lower lr means thousands of steps of too slow rotation. Weights far from equilibrium stay as far.
 
+    A warmup rescales nothing: until lr has reached its peak (`peak_lr`), the weights are taken to stand where they
+    belong at the peak, as `to_equilibrium_` leaves them.
+
     With `model`, the weights are those that the tracker and `gyro.plan` select: by the type of their layer, or as their
     group says; parameters that are not the model's stay. Without it only the groups are known: those made by
     `gyro.param_groups` say what rotates; in all others every tensor of two or more dimensions is rescaled, embeddings
@@ -70,11 +73,11 @@ class EquilibriumRescale(AfterScheduler):
 
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
-    >>> schedule = EquilibriumRescale(adamw, torch.optim.lr_scheduler.ConstantLR(adamw, factor=0.25, total_iters=1))
+    >>> schedule = EquilibriumRescale(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.25))
     >>> adamw.step()
-    >>> schedule.step()  # lr goes from 0.25e-3 to 1e-3, norms to twice what they were
+    >>> schedule.step()  # lr goes from 1e-3 to 0.25e-3, norms to half of what they were
     >>> w.detach().mean().item()
-    2.0
+    0.5
     """
 
     def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", *, model: nn.Module | None = None) -> None:
@@ -91,7 +94,10 @@ class EquilibriumRescale(AfterScheduler):
         for number, group in enumerate(groups):
             if _lr_over_decay(group) is not None and self._rotating(number, group):
                 rule_of(group, optimizer)  # an unknown optimizer is an error now, not at the first change of lr
-        super().__init__(optimizer, scheduler, {"lr_over_decay": [_lr_over_decay(group) for group in groups]})
+        at_peak = [_lr_over_decay({**group, "lr": peak_lr(group)}) for group in groups]
+        # The learning rate of each group for as long as it climbs to its peak, then None.
+        climbing = [float(group["lr"]) if float(group["lr"]) < peak_lr(group) else None for group in groups]
+        super().__init__(optimizer, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
 
     def _rotating(self, number: int, group: Group) -> list[nn.Parameter]:
         return [p for i, p in enumerate(group["params"]) if i in self._places[number] and p.requires_grad]
@@ -99,6 +105,13 @@ class EquilibriumRescale(AfterScheduler):
     def _follow(self, number: int, group: dict[str, Any]) -> None:
         settled = self._memory["lr_over_decay"]
         before = settled[number]
+        climbing = self._memory["climbing_lr"]
+        if climbing[number] is not None:
+            # Until lr falls, not until it equals the peak: between two steps OneCycleLR may pass over its own.
+            is_climbing = climbing[number] <= float(group["lr"]) < peak_lr(group)
+            climbing[number] = float(group["lr"]) if is_climbing else None
+            if is_climbing:
+                return
         now = _lr_over_decay(group)
         weights = self._rotating(number, group)
         if now is None:  # no equilibrium to go to: the weights stay, and the last one is remembered
@@ -119,8 +132,7 @@ class CorrectedDecay(AfterScheduler):
 
         a_t = lr_t·weight_decay_t = λ·lr_t²/lr_max
 
-    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `max_lr` (OneCycleLR) or
-    `initial_lr`, which torch's schedulers write.
+    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`.
 
     >>> adamw = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 8))], lr=1e-3, weight_decay=0.1)
     >>> schedule = CorrectedDecay(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.5))
@@ -140,7 +152,7 @@ class CorrectedDecay(AfterScheduler):
                     "decay, as AdamW's or decoupled_weight_decay=True"
                 )
         decays: list[float | None] = [float(group["weight_decay"]) for group in groups]
-        peaks: list[float | None] = [float(g.get("max_lr", g.get("initial_lr", g["lr"]))) for g in groups]
+        peaks: list[float | None] = [peak_lr(group) for group in groups]
         super().__init__(optimizer, scheduler, {"weight_decay": decays, "lr_max": peaks})
         for number, group in enumerate(groups):
             self._follow(number, group)
@@ -159,6 +171,15 @@ def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> 
         for name, power in MOMENTS.items():
             if isinstance(state.get(name), Tensor):
                 state[name].mul_(factor**power)
+
+
+def peak_lr(group: Group) -> float:
+    """The highest learning rate that a group knows of.
+
+    torch's schedulers write the rate that they multiply as `initial_lr`, and OneCycleLR its peak as `max_lr`. While a
+    warmup lasts, `lr` is below both.
+    """
+    return max(float(group[name]) for name in ("lr", "initial_lr", "max_lr") if name in group)
 
 
 def _lr_over_decay(group: Group) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope._types import Array
+from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED, Forecast, forecast
 from gyroscope.theory.law import Equilibrium, Weights, over
 from gyroscope.theory.rules.base import UpdateRule
@@ -41,6 +42,11 @@ class InitialLayer:
         """The inputs that the rule's norm needs and that were not given."""
         return tuple(name for name in rule.needs if self.known[name] is None)
 
+    def norm_ratio(self, rule: UpdateRule) -> float:
+        """Initial norm over that of equilibrium; 1 where there is none, as without decay."""
+        norm = rule.equilibrium(**self.known).norm
+        return self.norm / float(norm) if norm is not None and 0 < norm < np.inf else 1.0
+
 
 @final
 @dataclass(frozen=True)
@@ -63,6 +69,28 @@ class LayerPrediction:
     def name(self) -> str:
         """The layer's name."""
         return self.layer.name
+
+    @property
+    def total_decay(self) -> float:
+        """X = Σ a_t over the run; NaN without forecast."""
+        return float("nan") if self.forecast is None else float(self.forecast.total_decay)
+
+    @property
+    def is_longer_than_memory(self) -> bool:
+        """Whether the run forgets where it started, X ≥ 1, so that equilibrium is what to compare it with."""
+        return self.rule.keeps_norm or self.total_decay >= MEMORY_PASSED
+
+    @property
+    def base_speed(self) -> float | None:
+        """How many times as fast the plain rule would turn this layer on average, from the same norm.
+
+        None where nothing holds the norm, or where an input of the plain rule is missing.
+        """
+        plain = self.rule.plain
+        if plain is self.rule or self.layer.missing(plain):
+            return None
+        course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known)
+        return float(np.mean(course.angular_update) / np.mean(course.equilibrium_angular_update))
 
     @property
     def fastest(self) -> tuple[float, int]:
@@ -123,12 +151,6 @@ def _forecasts(
 def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any]:
     """The inputs that the rule needs, as arrays over layers."""
     return {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
-
-
-def at_equilibrium(rule: UpdateRule, layer: InitialLayer) -> InitialLayer:
-    """The same layer, started at its equilibrium norm."""
-    norm = rule.equilibrium(**layer.known).norm
-    return replace(layer, norm=float(norm)) if norm is not None and 0 < norm < np.inf else layer
 
 
 def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:

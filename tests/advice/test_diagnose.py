@@ -25,7 +25,9 @@ def only(diagnosis, kind):
 def test_layers_in_equilibrium_are_well_with_the_evidence():
     diagnosis = diagnose(record())
     assert diagnosis.kinds == ("well",)
-    assert "All 3 layers turn as predicted: 0.023 rad per step" in diagnosis[0].sentence
+    assert "All 3 layers turn as predicted, within 0.15 %: 0.023 rad per step" in diagnosis[0].sentence
+    assert "X = 5, a memory of 200 steps" in diagnosis[0].sentence
+    assert "whether training is good, the loss says" in diagnosis[0].sentence
     assert diagnosis[0].evidence["largest_error"] < 0.02
 
 
@@ -42,11 +44,11 @@ def test_few_samples_are_too_short_however_many_steps():
 
 @pytest.mark.parametrize(
     ("rule", "start"),
-    [(AdamW(1e-2, 0.1), 0.2), (AdamW(1e-2, 0.1), 4.0), (SGDM(0.1, 1e-3), 4.0), (Lion(1e-3, 1.0), 3.0)],
+    [(AdamW(1e-2, 0.1), 6.0), (SGDM(0.1, 1e-3), 8.0), (Lion(1e-3, 1.0), 6.0)],
 )
 def test_a_transient_names_the_step_at_which_it_will_settle(rule, start):
     settled = rule.equilibrium(fan_in=64, unit_grad_norm=1.0)
-    steps = round(0.5 * settled.timescale)
+    steps = round(1.1 * settled.timescale)
     course = forecast(rule, steps=20 * steps, norm=start * settled.norm, fan_in=64, unit_grad_norm=1.0)
     assert course.settled_at > steps
     part = record(
@@ -58,10 +60,10 @@ def test_a_transient_names_the_step_at_which_it_will_settle(rule, start):
 
 
 def test_a_transient_of_an_unknown_rule_is_judged_by_its_decay():
-    a, t = 1e-3, np.arange(0, 600, 10)
-    part = record(rule=AdamW(1e-2, 0.1), steps=600, norm=(1 + 15 * np.exp(-2 * a * t)) ** 0.5)
+    a, t = 1e-3, np.arange(0, 1200, 10)
+    part = record(rule=AdamW(1e-2, 0.1), steps=1200, norm=(1 + 35 * np.exp(-2 * a * t)) ** 0.5)
     part.config = {}
-    truth = np.log(15 / (1.1**2 - 1)) / (2 * a)
+    truth = np.log(35 / (1.1**2 - 1)) / (2 * a)
     assert only(diagnose(part), "transient").evidence["settles_at"] == pytest.approx(truth, rel=0.01)
 
 
@@ -69,25 +71,77 @@ def test_a_norm_that_stands_still_far_from_its_prediction_is_no_transient():
     assert "transient" not in diagnose(record(norm=1.4)).kinds
 
 
-def test_weak_decay_gives_the_decay_that_would_settle():
-    found = only(diagnose(record(rule=AdamW(1e-3, 0.1), norm=0.4)), "weak_decay")
+def test_a_run_shorter_than_its_memory_is_a_fact_without_advice():
+    short = record(rule=AdamW(1e-3, 0.1), norm=0.4)
+    found = only(diagnose(short), "short_memory")
+    assert (found.severity, found.remedy) == ("note", "")
     assert found.evidence["total_decay"] == pytest.approx(0.1, rel=0.01)
-    assert "weight_decay=3 (now 0.1)" in found.remedy
-    assert found.severity == "warn"
+    assert found.sentence.startswith("The run is shorter than the memory of a, b and c: X = 0.099 (below 1)")
+    short.status = "running"
+    assert only(diagnose(short), "short_memory").sentence.startswith("So far the run")
 
 
-def test_weak_decay_of_a_run_that_goes_on_is_a_note():
-    running = record(rule=AdamW(1e-3, 0.1), norm=0.4)
-    running.status = "running"
-    found = only(diagnose(running), "weak_decay")
-    assert found.severity == "note"
-    assert "before about step 30,000" in found.remedy
+def test_a_short_run_is_compared_with_its_forecast_and_not_with_equilibrium():
+    """nanoGPT's setting on Shakespeare: layers turned 1.74 times as in equilibrium, and as forecast."""
+    rule = AdamW(1e-3, 0.1)
+    short = record(rule=rule, norm=0.57, speed=1.74)
+    for series in short.data.values():
+        series["forecast_angular_update"] = 1.7 * series["predicted_angular_update"]
+        series["forecast_norm"] = series["norm"] * 1.02
+    diagnosis = diagnose(short)
+    assert "1 times as forecast" in only(diagnosis, "short_memory").sentence
+    assert "within 2.2 %" in only(diagnosis, "well").sentence
+    assert "Compared with the forecast" in only(diagnosis, "well").sentence
+    for series in short.data.values():
+        series["forecast_angular_update"] = series["predicted_angular_update"]
+    diagnosis = diagnose(short)
+    assert "well" not in diagnosis.kinds
+    assert "1.7 times as predicted" in only(diagnosis, "off_prediction").sentence
+
+
+def test_a_falling_target_that_passes_the_norm_of_a_short_run_is_neither_settling_nor_falling_out():
+    """X = 0.1: the norm stays, and the equilibrium of a falling rate comes down past it."""
+    steps = np.arange(0, 2000, 10)
+    rate = 0.1 + 0.9 * (1 + np.cos(np.pi * steps / 2000)) / 2
+    short = record(rule=AdamW(1e-3, 0.1), steps=2000, lr=lambda t: 1e-3 * rate, norm=0.5 / rate**0.5, speed=rate**0.5)
+    kinds = diagnose(short).kinds
+    assert "short_memory" in kinds
+    assert not {"fell_out", "transient"} & set(kinds)
+
+
+def test_a_rate_that_was_raised_for_a_moment_is_not_the_peak_of_the_schedule():
+    spiked = np.full(100, 1e-2)
+    spiked[60:63] = 0.1
+    fast = np.ones(100)
+    fast[60:63] = 10**0.5
+    assert "over_rotation" not in diagnose(record(lr=lambda t: spiked, speed=fast)).kinds
+
+
+def test_a_start_is_the_start():
+    """Step 720 of 1,000 is not."""
+    fast = np.where(np.arange(100) == 72, 3.0, 1.0)
+    assert "over_rotation" not in diagnose(record(speed=fast)).kinds
+
+
+def logged(values, name="loss"):
+    run = record()
+    run.scalars = [name]
+    run.scalar = lambda asked: (np.arange(len(values)), np.asarray(values))
+    return diagnose(run)
+
+
+def test_a_loss_that_rose_is_named_and_nothing_beside_it_is_green():
+    falling = np.linspace(3, 1, 200)
+    assert logged(falling).kinds == ("well",)
+    ruined = logged(np.concatenate([falling, np.linspace(1, 4, 100)]))
+    assert ruined.kinds == ("rising_loss",)
+    assert "The logged loss rose from 1." in ruined[0].sentence
 
 
 def test_no_decay_at_all_is_named():
     without = record(rule=AdamW(1e-2, 0.1), weight_decay=np.zeros(100), predicted_norm=np.full(100, np.inf))
     without.config["groups"][0]["rule"]["weight_decay"] = 0.0
-    assert "have no weight decay" in only(diagnose(without), "weak_decay").sentence
+    assert "have no weight decay" in only(diagnose(without), "short_memory").sentence
 
 
 def cosine(steps):
@@ -106,10 +160,10 @@ def test_falling_out_names_its_step_and_is_a_note_where_the_rate_goes_to_zero():
     assert "could not follow the learning rate" in found.sentence
 
 
-def test_falling_out_at_a_rate_that_stays_is_a_warning():
+def test_falling_out_at_a_rate_that_stays_has_another_cause():
     distance = np.where(np.arange(100) < 60, 1.0, 1.8)
     found = only(diagnose(record(norm=distance, speed=1 / distance)), "fell_out")
-    assert found.severity == "warn"
+    assert found.remedy == ""
     assert "gradients shrank" in found.sentence
 
 
@@ -120,7 +174,6 @@ def test_a_norm_off_its_prediction_that_turns_as_predicted_has_not_fallen_out():
 def test_over_rotation_at_the_start_gives_the_warmup():
     fast = np.where(np.arange(100) < 1, 4.36, 1.0)
     found = only(diagnose(record(speed=fast)), "over_rotation")
-    assert found.severity == "warn"
     assert found.evidence["ratio"] == pytest.approx(4.36, rel=0.1)
     assert found.evidence["step"] == 0
     warmup = int(found.remedy.removeprefix("Use a warmup of about ").removesuffix(" steps (now 0)."))
@@ -132,10 +185,10 @@ def test_over_rotation_at_the_start_gives_the_warmup():
 
 
 def test_over_rotation_of_a_norm_too_small_asks_for_another_start():
-    fast, small = np.where(np.arange(100) < 5, 8.0, 1.0), np.where(np.arange(100) < 5, 0.3, 1.0)
+    fast, small = np.where(np.arange(100) < 5, 8.0, 1.0), np.where(np.arange(100) < 5, 0.2, 1.0)
     found = only(diagnose(record(speed=fast, norm=small)), "over_rotation")
-    assert found.severity == "bad"
-    assert "to_equilibrium_(model, optimizer), and warm up over about" in found.remedy
+    assert "to_equilibrium_(model, optimizer)" in found.remedy
+    assert found.trial == "start_at_equilibrium"
 
 
 def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
@@ -149,7 +202,7 @@ def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
 
 
 def test_predictions_that_differ_within_a_group_are_imbalance_too():
-    mixed = record(rule=AdamL2(1e-2, 1e-3))
+    mixed = record(rule=AdamL2(1e-2, 1e-2))
     for series in ("angular_update", "predicted_angular_update"):
         mixed.data["b"][series] = mixed.data["b"][series] * 4
     found = only(diagnose(mixed), "layer_imbalance")
@@ -212,16 +265,16 @@ def test_scale_sensitivity_quotes_lambda_u_and_what_was_measured():
     rng = np.random.default_rng(0)
     sensitive.data["a"]["lambda_u"] = -0.3 + 0.1 * rng.standard_normal((100, 32))
     found = only(diagnose(sensitive), "scale_sensitive")
-    assert found.severity == "warn"
+    assert (found.severity, found.remedy) == ("note", "")
     assert found.evidence["lambda_u"] == pytest.approx(-0.3, rel=0.05)
     assert found.evidence["decay_error"] == pytest.approx(0.4, rel=0.1)
     assert "λ_u = -0.3 beside a weight decay of 0.5; it turns 0.6 times as far as predicted at 1.5" in found.sentence
 
 
-def test_a_scale_sensitive_last_layer_is_only_noted():
-    sensitive = record(speed=0.6, norm=1.5)
+def test_a_scale_sensitive_layer_that_turns_as_predicted_is_not_mentioned():
+    sensitive = record(speed=0.99)
     sensitive.data["c"]["lambda_u"] = np.full(100, -0.3)
-    assert only(diagnose(sensitive), "scale_sensitive").severity == "note"
+    assert diagnose(sensitive).kinds == ("well",)
 
 
 def test_a_radial_gradient_that_is_noise_is_not_scale_sensitivity():
@@ -266,8 +319,8 @@ def test_layers_without_measurement_or_prediction_are_named():
 
 def test_layers_that_stay_off_their_prediction_are_neither_well_nor_wrong():
     diagnosis = diagnose(record(norm=1.4, speed=1 / 1.4))
-    assert diagnosis.kinds == ("not_measured",)
-    assert "cannot be confirmed" in diagnosis[0].sentence
+    assert diagnosis.kinds == ("off_prediction",)
+    assert "turn 0.71 times as predicted" in diagnosis[0].sentence
 
 
 def test_a_run_at_rate_zero_says_something():
@@ -277,8 +330,8 @@ def test_a_run_at_rate_zero_says_something():
 
 def test_many_layers_are_counted_not_listed():
     names = [f"blocks.{i}.weight" for i in range(15)]
-    found = only(diagnose(record(names, rule=AdamW(1e-3, 0.1), norm=0.4)), "weak_decay")
-    assert "blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more never settle, X = 0.0991" in found.sentence
+    found = only(diagnose(record(names, rule=AdamW(1e-3, 0.1), norm=0.4)), "short_memory")
+    assert "of blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more: X = 0.099" in found.sentence
     assert len(found.layers) == 15
 
 

@@ -142,20 +142,22 @@ def test_a_start_far_from_equilibrium_is_a_transient_that_ends_when_predicted(tm
     assert "transient" not in healthy.kinds
 
 
-def test_little_weight_decay_is_weak_decay_and_its_remedy_settles(tmp_path, healthy):
+def test_a_run_shorter_than_its_memory_is_compared_with_its_forecast(tmp_path, healthy):
     model = network()
-    found = said(Training(tmp_path / "weak", model, adamw(model, 0.01)).go(200).diagnose(), "weak_decay")
+    training = Training(tmp_path / "short", model, adamw(model, 0.01), layers=HIDDEN).go(200)
+    found = said(training.diagnose(), "short_memory")
     assert found.evidence["total_decay"] == pytest.approx(0.02, rel=0.05)
-    advised = float(found.remedy.split("weight_decay=")[1].split(" ")[0])
-    model = network()
-    mended = Training(tmp_path / "mended", model, adamw(model, advised)).go(200).diagnose()
-    assert "weak_decay" not in mended.kinds
-    assert "weak_decay" not in healthy.kinds
+    assert found.evidence["slowest"] == pytest.approx(1, abs=0.25)
+    assert found.evidence["fastest"] == pytest.approx(1, abs=0.25)
+    with gyro.store.open_run(training.tracker.path) as run:
+        equilibrium = run.series("0.weight", "predicted_angular_update")[-1]
+        assert run.series("0.weight", "angular_update")[-1] > 1.5 * equilibrium
+    assert "short_memory" not in healthy.kinds
 
 
-def test_no_weight_decay_is_weak_decay(tmp_path):
+def test_no_weight_decay_is_named(tmp_path):
     model = network()
-    found = said(Training(tmp_path / "run", model, adamw(model, 0.0)).go(100).diagnose(), "weak_decay")
+    found = said(Training(tmp_path / "run", model, adamw(model, 0.0)).go(100).diagnose(), "short_memory")
     assert "no weight decay" in found.sentence
 
 

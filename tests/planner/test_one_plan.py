@@ -125,5 +125,5 @@ def test_both_agree_on_several_layers_under_a_schedule(tmp_path):
     )
     by_settings = plan_settings(read_settings(read_config(path)))
     assert len(by_model.findings) > 2
-    assert {"layer_imbalance", "transient"} <= set(by_model.findings.kinds)
+    assert {"layer_imbalance", "short_memory"} <= set(by_model.findings.kinds)
     assert str(by_model) == str(by_settings)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, AdamW, Lion, Muon, constant, forecast
+from gyroscope.theory import SGDM, AdamW, FixedNorm, Lion, Muon, constant, forecast
 from gyroscope.theory.law import Weights
-from gyroscope.theory.layer_prediction import InitialLayer, at_equilibrium, needed_warmups, predict_layers
+from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups, predict_layers
 from gyroscope.theory.rules import lion
 
 RULES = [AdamW(1e-3, 0.1), AdamW(1e-2, 0.5, (0.95, 0.99)), Lion(1e-3, 1.0), Muon(0.02, 0.01), SGDM(0.1, 1e-3, 0.9)]
@@ -53,9 +53,24 @@ def test_a_layer_without_an_input_has_its_equilibrium_and_no_forecast():
     assert np.isnan(prediction.fastest[0])
 
 
-def test_at_equilibrium_starts_at_the_rules_norm():
+def test_the_norm_ratio_is_over_the_rules_equilibrium_and_1_without_one():
     rule = AdamW(1e-2, 0.5)
-    assert at_equilibrium(rule, layer(0.1)).norm == pytest.approx(rule.equilibrium(fan_in=64).norm)
+    assert layer(0.1).norm_ratio(rule) == pytest.approx(0.1 / rule.equilibrium(fan_in=64).norm)
+    assert layer(0.1).norm_ratio(AdamW(1e-2, 0.0)) == 1.0
+
+
+def test_a_held_norm_has_the_memory_of_its_rule_and_a_base_that_turns_faster_from_a_small_start():
+    rule = AdamW(1e-3, 0.1)
+    held = predict_layers(FixedNorm(rule), constant(1000), [layer(0.1)])[0]
+    assert held.total_decay == pytest.approx(0.1)
+    assert held.is_longer_than_memory
+    plain = predict_layers(rule, constant(1000), [layer(0.1)])[0]
+    assert not plain.is_longer_than_memory
+    assert plain.base_speed is None
+    assert held.base_speed == pytest.approx(
+        plain.forecast.angular_update.mean() / plain.equilibrium.angular_update, rel=1e-3
+    )
+    assert held.base_speed > 1.5
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.99), (0.9999, 0.99999), (0.999999, 0.9999999)])

@@ -114,6 +114,11 @@ class UpdateRule(ABC):
         return rule
 
     @property
+    def plain(self) -> "UpdateRule":
+        """The rule without a norm that is held: itself, for most."""
+        return self
+
+    @property
     def whole_matrix(self) -> bool:
         """Whether the vector that turns is the whole matrix, as under Muon."""
         return "shape" in self.needs

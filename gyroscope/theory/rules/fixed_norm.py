@@ -91,8 +91,14 @@ class FixedNorm(UpdateRule):
         """The rule's."""
         return self.rule.angle_exponent
 
+    @property
+    def plain(self) -> UpdateRule:
+        """The rule whose angle is taken."""
+        return self.rule
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The angle alone: any norm stays as it is."""
-        tangent: Number = self.rule.at(lr, weights, leading=True).angular_update
+        """The angle, and the rule's memory of directions, 1/a: any norm stays as it is."""
+        settled = self.rule.at(lr, weights, leading=True)
+        tangent: Number = settled.angular_update
         known = tangent is not None and not leading
-        return Equilibrium(np.arctan(tangent) if known else tangent, None, None, None)
+        return Equilibrium(np.arctan(tangent) if known else tangent, None, None, settled.timescale)

@@ -1,0 +1,119 @@
+"""Every remedy that a finding of a plan or a run can name, and the trial of each on real training.
+
+`gyroscope lab run advice/…` trains networks that show a finding, and the same networks with the remedy followed to the
+letter; results/advice.md has the outcome. A remedy that did harm there is not in this file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.phrases import sig
+from gyroscope.theory import UpdateRule
+from gyroscope.theory.layer_prediction import InitialLayer
+
+# The experiments of `gyroscope.lab.advice`, each a section of results/advice.md.
+TRIALS = (
+    "start_at_equilibrium",
+    "warmup",
+    "slower_rotation",
+    "decoupled_decay",
+    "rotational",
+    "dead_vectors",
+    "frozen_entries",
+    "stable_betas",
+    "divergence",
+)
+
+
+@final
+@dataclass(frozen=True)
+class Remedy:
+    """What to change. `trial` names the experiment that tried it; empty for what changes nothing about training."""
+
+    text: str = ""
+    trial: str = ""
+
+
+NOTHING = Remedy()
+MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
+CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
+CHECK_RULE = Remedy("The measurements stand alone; gyro.rule_of(group, optimizer) says what is missing.")
+OWN_IMBALANCE = Remedy(
+    "The optimizer sets these angles itself: look at its imbalance= and at the settings of its groups."
+)
+
+LOWER_RATE = Remedy("Lower lr or weight decay.", "slower_rotation")
+GO_BACK = Remedy(
+    "Go back to a checkpoint from before that step, and lower the learning rate, lengthen the warmup or clip "
+    "gradients; torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
+    "divergence",
+)
+REVIVE = Remedy(
+    "Lower the learning rate or lengthen the warmup that killed them, use LeakyReLU or GELU, or make the layer "
+    "narrower.",
+    "dead_vectors",
+)
+WIDER_WEIGHTS = Remedy(
+    "Keep the weights in float32 and compute in bfloat16 (torch.autocast), or use a rotational optimizer with "
+    "stochastic_rounding=True.",
+    "frozen_entries",
+)
+DECOUPLE = Remedy(
+    "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.", "decoupled_decay"
+)
+
+
+def slower_start(
+    rule: UpdateRule | None, has: int, needed: Sequence[int | None], layers: Sequence[InitialLayer]
+) -> Remedy:
+    """What slows down a start that is too fast: the norms of equilibrium if it begins at tiny ones, else a warmup.
+
+    rule    of the layers, for their equilibrium and the call that rescales them
+    has     steps of warmup that the run has
+    needed  warmup that each layer needs; None where no warmup helps
+    layers  as they start
+    """
+    # Both: with the norms of torch's own initialisation, 0.58, a start at equilibrium cost more than it gave.
+    if rule is not None and any(
+        layer.norm < limit.TINY_NORM and layer.norm_ratio(rule) < limit.SMALL_START for layer in layers
+    ):
+        return start_at_equilibrium(rule)
+    longest = max((warmup for warmup in needed if warmup is not None), default=0)
+    # A warmup is no remedy where it is long enough already and the start is too fast nevertheless.
+    if None in needed or not has < longest <= limit.LONGEST_WARMUP:
+        return NOTHING
+    return Remedy(f"Use a warmup of about {sig(longest, 2)} steps (now {has:,}).", "warmup")
+
+
+def start_at_equilibrium(rule: UpdateRule | None) -> Remedy:
+    """The call that starts every vector at its equilibrium norm."""
+    loss = ", loss=…" if rule is not None and "unit_grad_norm" in rule.needs else ""
+    return Remedy(
+        f"Start at the norms of equilibrium: gyro.optim.to_equilibrium_(model, optimizer{loss}).",
+        "start_at_equilibrium",
+    )
+
+
+def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:
+    """What makes layers, and the neurons of a layer, turn alike."""
+    if keeps_norm:
+        return OWN_IMBALANCE
+    if rule is not None and rule.adam_betas is not None and not rule.is_decoupled:
+        return DECOUPLE
+    twin = rule.rotational_twin if rule is not None else None
+    return Remedy(f"gyro.optim.{twin or 'Rotational(optimizer)'} turns every layer by the same angle.", "rotational")
+
+
+def stable_betas(beta1: float) -> Remedy:
+    """Betas that are stable, with an example well inside the region.
+
+    >>> stable_betas(0.9).text
+    'Set beta2 above beta1² = 0.81, for example betas=(0.9, 0.99).'
+    """
+    # The first usual value above beta1, so that the margin is comfortable.
+    beta2 = next(beta2 for beta2 in (0.99, 0.999, 0.9999, (1 + beta1) / 2) if beta2 > beta1)
+    return Remedy(
+        f"Set beta2 above beta1² = {sig(beta1**2)}, for example betas=({beta1:g}, {beta2:g}).", "stable_betas"
+    )

@@ -1,0 +1,1 @@
+"""Advice on trial: each remedy that the package prints, followed to the letter on real training."""

@@ -1,0 +1,163 @@
+"""Every remedy on trial: networks that show a finding, and the same networks with the remedy followed to the letter.
+
+A part of an experiment is one task as it was or as advised. Each measures the loss on data held out after a short
+training, whether the finding was made, and the severest finding of the run. The claim is that following the remedy
+does not raise the loss; where the interval of the difference holds 0, no harm was seen and the claim is undecided.
+"""
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from plotly.graph_objects import Figure
+
+from gyroscope.advice.findings import MARKS
+from gyroscope.advice.remedies import TRIALS
+from gyroscope.lab.claims import Claim, at_least, at_most
+from gyroscope.lab.experiment import Measurements, Result, Trial
+from gyroscope.lab.figures import COLOURS, styled
+from gyroscope.lab.training import TrainConfig, train
+from gyroscope.store import open_run
+
+CLAIMS = {
+    "start_at_equilibrium": "Vectors that begin at tiny norms: a start at the norms of equilibrium does not raise the loss",
+    "warmup": "A start that is too fast: the warmup that is named does not raise the loss",
+    "slower_rotation": "Rotation above 0.1 rad per step: a lower learning rate does not raise the loss",
+    "decoupled_decay": "Layers unbalanced by Adam with L2: AdamW does not raise the loss",
+    "rotational": "Layers that turn at different speeds: the rotational variant does not raise the loss",
+    "dead_vectors": "Vectors without gradient: a lower learning rate does not raise the loss",
+    "frozen_entries": "Weights in bfloat16 that rounding freezes: weights in float32 do not raise the loss",
+    "stable_betas": "Betas outside the stable region: stable betas do not raise the loss",
+    "divergence": "A run that diverged: a lower learning rate does not raise the loss",
+}
+COST = {name: {"quick": "5 min", "paper": "30 min"} for name in TRIALS}
+# Loss of a run that diverged: as if it had learnt nothing, of ten classes; of characters it is higher still.
+LOST = math.log(10)
+SEVERITIES = list(MARKS)
+# Warmup that the finding names for Adam's betas: the start is sqrt(19) times too fast until the momentum has filled.
+NAMED_WARMUP = 30
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training that shows a finding: settings of `TrainConfig`, and those of them that the remedy changes."""
+
+    name: str
+    settings: dict[str, Any]
+    remedy: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The finding that must be made, and the tasks on which its remedy is tried."""
+
+    finding: str
+    tasks: tuple[Task, ...]
+    seeds: int = 3
+
+    @property
+    def parts(self) -> tuple[tuple[int, bool], ...]:
+        """Each task as it was, and as advised."""
+        return tuple((number, advised) for number in range(len(self.tasks)) for advised in (False, True))
+
+
+def _config(finding: str, settings: dict[str, Any], remedy: dict[str, Any], factor: int = 1) -> Config:
+    """The same settings and the same remedy on three kinds of networks, `factor` times as long."""
+    networks = {
+        "digits, CNN with BatchNorm": {"task": "digits", "model": "cnn", "steps": 200},
+        "CIFAR-10 halved, MLP": {"task": "cifar10", "shrink": 2, "model": "mlp", "norm": "none", "steps": 400},
+        "source text, GPT": {"task": "stdlib", "model": "gpt:layers=2,width=64", "steps": 400, "batch_size": 16},
+    }
+    return Config(
+        finding,
+        tuple(
+            Task(name, {**network, "steps": factor * network["steps"], **settings}, remedy)
+            for name, network in networks.items()
+        ),
+    )
+
+
+def _configs(factor: int) -> dict[str, Config]:
+    slow = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.1}
+    return {
+        # torch's initial norms of 0.58 times 0.3, and GPT-2's 0.02 for each entry times 0.5.
+        "start_at_equilibrium": _config("over_rotation", {**slow, "init_scale": 0.3}, {"start": "equilibrium"}, factor),
+        "warmup": _config("over_rotation", {**slow, "weight_decay": 1.0}, {"warmup": NAMED_WARMUP}, factor),
+        "slower_rotation": _config("fast_rotation", {**slow, "lr": 0.1, "weight_decay": 1.0}, {"lr": 0.01}, factor),
+        "decoupled_decay": _config(
+            "layer_imbalance",
+            {**slow, "optimizer": "adam", "lr": 1e-2, "weight_decay": 0.03},
+            {"optimizer": "adamw"},
+            factor,
+        ),
+        "rotational": _config(
+            "layer_imbalance",
+            {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-3},
+            {"optimizer": "rotational-sgd"},
+            factor,
+        ),
+        "dead_vectors": _config("dead_vectors", {**slow, "lr": 0.1}, {"lr": 0.01}, factor),
+        "frozen_entries": _config(
+            "frozen_entries", {**slow, "lr": 1e-4, "precision": "pure-bf16"}, {"precision": "bf16"}, factor
+        ),
+        "stable_betas": _config("unstable_betas", {**slow, "betas": (0.95, 0.5)}, {"betas": (0.95, 0.99)}, factor),
+        "divergence": _config("diverged", {"optimizer": "sgd", "lr": 1e3, "weight_decay": 5e-4}, {"lr": 0.1}, factor),
+    }
+
+
+QUICK = _configs(factor=1)
+PAPER = _configs(factor=5)
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """Train once; the loss on data held out, whether the finding was made, and the severest one (0 bad … 3 good)."""
+    number, advised = trial.part
+    task = trial.config.tasks[number]
+    settings = {**task.settings, **(task.remedy if advised else {}), "seed": trial.seed, "evaluations": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(
+            TrainConfig(**settings), Path(folder) / "run", on_step=lambda at: trial.report(at.step / at.steps)
+        )
+        with open_run(result.path / "rotation") as run:
+            diagnosis = run.diagnose()
+    loss = result.scores.get("validation_loss", math.nan)
+    return {
+        "loss": loss if math.isfinite(loss) and result.diverged_at is None else LOST,
+        "found": float(trial.config.finding in diagnosis.kinds),
+        "severity": float(SEVERITIES.index(diagnosis[0].severity)),
+    }
+
+
+def differences(result: Result[Config]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Loss as advised minus loss as it was, by task, one for each seed."""
+    loss = result["loss"]
+    return {task.name: loss[:, 2 * i + 1] - loss[:, 2 * i] for i, task in enumerate(result.config.tasks)}
+
+
+def plot(result: Result[Config]) -> Figure:
+    """The loss of each task, seed by seed, as it was and as advised."""
+    figure = Figure()
+    for i, task in enumerate(result.config.tasks):
+        for seed, losses in enumerate(result["loss"][:, 2 * i : 2 * i + 2]):
+            figure.add_scatter(
+                x=["as it was", "as advised"],
+                y=losses,
+                mode="lines+markers",
+                line={"color": COLOURS[i]},
+                name=task.name,
+                showlegend=seed == 0,
+            )
+    figure.update_yaxes(title_text="loss on data held out")
+    return styled(figure, f"Finding {result.config.finding}: the loss before and after its remedy")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The finding was made on every task, and the remedy does not raise the loss of any."""
+    judged = []
+    for i, (name, difference) in enumerate(differences(result).items()):
+        judged.append(at_least(f"{name}: the finding is made", 1.0, result["found"][:, 2 * i]))
+        judged.append(at_most(f"{name}: change of the loss by the remedy", 0.0, difference))
+    return judged
