@@ -23,7 +23,7 @@ from gyroscope.lab.training import TrainConfig, train
 from gyroscope.store import open_run
 
 CLAIMS = {
-    "start_at_equilibrium": "Vectors that begin at tiny norms: a start at the norms of equilibrium does not raise the loss",
+    "start_at_equilibrium": "Vectors that begin at tiny norms: a start at equilibrium does not raise the loss",
     "warmup": "A start that is too fast: the warmup that is named does not raise the loss",
     "slower_rotation": "Rotation above 0.1 rad per step: a lower learning rate does not raise the loss",
     "decoupled_decay": "Layers unbalanced by Adam with L2: AdamW does not raise the loss",
@@ -64,7 +64,7 @@ class Config:
         return tuple((number, advised) for number in range(len(self.tasks)) for advised in (False, True))
 
 
-def _config(finding: str, settings: dict[str, Any], remedy: dict[str, Any], factor: int = 1) -> Config:
+def _config(factor: int, finding: str, settings: dict[str, Any], **remedy: Any) -> Config:
     """The same settings and the same remedy on three kinds of networks, `factor` times as long."""
     networks = {
         "digits, CNN with BatchNorm": {"task": "digits", "model": "cnn", "steps": 200},
@@ -81,30 +81,23 @@ def _config(finding: str, settings: dict[str, Any], remedy: dict[str, Any], fact
 
 
 def _configs(factor: int) -> dict[str, Config]:
-    slow = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.1}
+    def tried(finding: str, settings: dict[str, Any], **remedy: Any) -> Config:
+        return _config(factor, finding, settings, **remedy)
+
+    adamw = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.1}
+    adam = {"optimizer": "adam", "lr": 1e-2, "weight_decay": 0.03}
+    sgd = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-3}
     return {
-        # torch's initial norms of 0.58 times 0.3, and GPT-2's 0.02 for each entry times 0.5.
-        "start_at_equilibrium": _config("over_rotation", {**slow, "init_scale": 0.3}, {"start": "equilibrium"}, factor),
-        "warmup": _config("over_rotation", {**slow, "weight_decay": 1.0}, {"warmup": NAMED_WARMUP}, factor),
-        "slower_rotation": _config("fast_rotation", {**slow, "lr": 0.1, "weight_decay": 1.0}, {"lr": 0.01}, factor),
-        "decoupled_decay": _config(
-            "layer_imbalance",
-            {**slow, "optimizer": "adam", "lr": 1e-2, "weight_decay": 0.03},
-            {"optimizer": "adamw"},
-            factor,
-        ),
-        "rotational": _config(
-            "layer_imbalance",
-            {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-3},
-            {"optimizer": "rotational-sgd"},
-            factor,
-        ),
-        "dead_vectors": _config("dead_vectors", {**slow, "lr": 0.1}, {"lr": 0.01}, factor),
-        "frozen_entries": _config(
-            "frozen_entries", {**slow, "lr": 1e-4, "precision": "pure-bf16"}, {"precision": "bf16"}, factor
-        ),
-        "stable_betas": _config("unstable_betas", {**slow, "betas": (0.95, 0.5)}, {"betas": (0.95, 0.99)}, factor),
-        "divergence": _config("diverged", {"optimizer": "sgd", "lr": 1e3, "weight_decay": 5e-4}, {"lr": 0.1}, factor),
+        # torch's initial norms of 0.58, and the 0.16 that GPT-2's give to 64 entries, times 0.3.
+        "start_at_equilibrium": tried("over_rotation", adamw | {"init_scale": 0.3}, start="equilibrium"),
+        "warmup": tried("over_rotation", adamw | {"weight_decay": 1.0}, warmup=NAMED_WARMUP),
+        "slower_rotation": tried("fast_rotation", adamw | {"lr": 0.1, "weight_decay": 1.0}, lr=0.01),
+        "decoupled_decay": tried("layer_imbalance", adam, optimizer="adamw"),
+        "rotational": tried("layer_imbalance", sgd, optimizer="rotational-sgd"),
+        "dead_vectors": tried("dead_vectors", adamw | {"lr": 0.1}, lr=0.01),
+        "frozen_entries": tried("frozen_entries", adamw | {"lr": 1e-4, "precision": "pure-bf16"}, precision="bf16"),
+        "stable_betas": tried("unstable_betas", adamw | {"betas": (0.95, 0.5)}, betas=(0.95, 0.99)),
+        "divergence": tried("diverged", sgd | {"lr": 1e3}, lr=0.1),
     }
 
 
