@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from gyroscope import theory
 from gyroscope.model.groups import param_groups
@@ -419,3 +419,98 @@ def test_sgd_without_decay_on_the_exponential_schedule_turns_as_sgd_with_decay()
     assert not torch.allclose(directions(0.0, lambda step: 1.0), with_decay, rtol=0, atol=1e-3)
     with pytest.raises(ValueError, match=r"lr=0"):
         instead_of_decay(0.0, 0.1)
+
+
+SCHEDULES = {
+    "none": lambda o: None,
+    "LinearLR": lambda o: LinearLR(o, start_factor=1 / 30, total_iters=50),
+    "OneCycleLR": lambda o: OneCycleLR(o, max_lr=1e-2, total_steps=100, cycle_momentum=False),
+    "LambdaLR": lambda o: LambdaLR(o, lambda step: min(1.0, (step + 1) / 100)),
+    "EquilibriumRescale": lambda o: EquilibriumRescale(o, LambdaLR(o, lambda step: min(1.0, (step + 1) / 100))),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULES)
+@pytest.mark.parametrize("start_first", [True, False])
+def test_a_start_is_that_of_the_peak_rate_whichever_was_made_first(scheduler, start_first):
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    if start_first:
+        to_equilibrium_(model, adamw)
+    SCHEDULES[scheduler](adamw)
+    if not start_first:
+        to_equilibrium_(model, adamw)
+    at_peak = theory.AdamW(1e-2, 0.1).equilibrium(fan_in=FAN_IN).norm
+    assert model.w.detach().norm(dim=1).numpy() == pytest.approx(np.full(ROWS, at_peak), rel=1e-5)
+
+
+def test_rescaling_begins_at_the_peak_and_then_follows_the_rate():
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    shares = [0.1, 0.5, 1.0, 0.25, 1.0, 0.25]
+    schedule = EquilibriumRescale(adamw, LambdaLR(adamw, lambda step: shares[step]))
+    before = model.w.detach().clone()
+    adamw.step()
+    for expected in (1.0, 1.0, 0.5, 1.0, 0.5):
+        schedule.step()
+        assert torch.allclose(model.w.detach(), before * expected, rtol=1e-6)
+
+
+def test_rescaling_begins_when_the_rate_falls_where_it_passes_over_its_peak():
+    """OneCycleLR reaches its max_lr between two steps if pct_start·total_steps is not whole."""
+    model = Vectors()
+    adamw = AdamW([model.w], lr=1e-2, weight_decay=0.1)
+    one_cycle = OneCycleLR(adamw, max_lr=1e-2, total_steps=21, pct_start=0.31, cycle_momentum=False)
+    schedule = EquilibriumRescale(adamw, one_cycle)
+    before = model.w.detach().norm().item()
+    adamw.step()
+    for _ in range(19):
+        schedule.step()
+    expected = (adamw.param_groups[0]["lr"] / 1e-2) ** 0.5
+    assert model.w.detach().norm().item() / before == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_start_reports_what_it_changed_and_the_loss():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        model[2].weight.zero_()
+    x = torch.randn(32, 16)
+    adamw = AdamW(param_groups(model, weight_decay=0.1), lr=1e-2)
+    before = [layer.weight.detach().norm(dim=1).square().mean().sqrt().item() for layer in (model[0], model[2])]
+    loss_before = model(x).square().mean().item()
+    start = to_equilibrium_(model, adamw, loss=lambda m: m(x).square().mean())
+    assert [layer.name for layer in start.layers] == ["0.weight", "2.weight"]
+    assert [layer.before for layer in start.layers] == pytest.approx(before)
+    assert start.layers[0].after == pytest.approx(model[0].weight.detach().norm(dim=1)[0].item(), rel=1e-5)
+    assert start.layers[0].factor == pytest.approx(start.layers[0].after / before[0])
+    assert (start.layers[1].after, start.layers[1].factor) == (0.0, 1.0)
+    assert start.loss_before == pytest.approx(loss_before)
+    assert start.loss_after == pytest.approx(model(x).square().mean().item())
+    assert "0.weight" in str(start)
+    assert "loss" in str(start)
+
+
+def test_embeddings_start_at_equilibrium_only_on_request_and_only_where_they_decay():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Embedding(12, 16)
+            self.hidden = nn.Linear(16, 16)
+            self.head = nn.Linear(16, 12, bias=False)
+            self.head.weight = self.token.weight
+
+    equilibrium = theory.AdamW(1e-2, 0.1).equilibrium(fan_in=16).norm
+    for make, embeddings, moves in (
+        (lambda m: m.parameters(), False, False),
+        (lambda m: m.parameters(), True, True),
+        (lambda m: param_groups(m, weight_decay=0.1), True, False),
+    ):
+        model = Tied()
+        before = model.token.weight.detach().clone()
+        adamw = AdamW(make(model), lr=1e-2, weight_decay=0.1)
+        start = to_equilibrium_(model, adamw, embeddings=embeddings)
+        assert ("token.weight" in [layer.name for layer in start.layers]) == moves
+        assert torch.equal(model.token.weight.detach(), before) != moves
+        norms = model.token.weight.detach().norm(dim=1)
+        assert not moves or norms.numpy() == pytest.approx(np.full(12, equilibrium), rel=1e-5)
