@@ -127,11 +127,10 @@ def embeddings_of(model: nn.Module, optimizer: Optimizer) -> list[Decision]:
     Nobody turns an embedding by default: which of its rows have a gradient depends on the batch. They decay and turn
     all the same, so whoever asks for them gets the same answer here.
     """
-    known = {parameter.parameter: parameter for parameter in model_parameters(model)}
     return [
         replace(decision, split=ROWS, reason="embedding")
         for decision in decide(model, optimizer)
-        if not decision.turns and known[decision.parameter].is_embedding and decision.parameter.requires_grad
+        if decision.is_embedding and not decision.turns and decision.parameter.requires_grad
     ]
 
 
