@@ -7,7 +7,14 @@ import numpy as np
 from gyroscope._types import Mask
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Diagnosis, Finding
-from gyroscope.advice.health import dead_vectors, frozen_entries, not_measured, scale_sensitive, unstable_betas
+from gyroscope.advice.health import (
+    dead_vectors,
+    frozen_entries,
+    non_finite_vectors,
+    not_measured,
+    scale_sensitive,
+    unstable_betas,
+)
 from gyroscope.advice.history import LayerHistory, Record, layer_histories
 from gyroscope.advice.phrases import clause, listed, sig, span
 from gyroscope.advice.remedies import GO_BACK, MEASURE_LONGER
@@ -78,6 +85,8 @@ def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: 
 
 def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding]:
     """What is judged of a run whose numbers are finite, as far as these histories go."""
+    # Embeddings are drawn, and not judged: a rare token stands still, decays and turns late, and nothing is wrong.
+    histories = [history for history in histories if not history.is_embedding] or histories
     measured = [history for history in histories if np.isfinite(history.angle).any()]
     short = list(_too_short(histories, measured))
     if short:
@@ -97,6 +106,7 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
         *neuron_imbalance([state.history for state in usual]),
         *dead_vectors(measured),
         *unstable_betas(measured),
+        *non_finite_vectors(measured),
         *not_measured(histories),
     ]
     findings += rising_loss(record)

@@ -11,7 +11,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.phrases import clause, sig
-from gyroscope.advice.remedies import CHECK_LAYER, CHECK_RULE, REVIVE, WIDER_WEIGHTS, stable_betas
+from gyroscope.advice.remedies import CHECK_LAYER, CHECK_RULE, GO_BACK, REVIVE, WIDER_WEIGHTS, stable_betas
 from gyroscope.advice.rotation import measured_vectors
 from gyroscope.theory import sensitivity, stability
 
@@ -76,6 +76,27 @@ def _radial(history: LayerHistory) -> RadialGradient:
     standard_error = float(judged.std(ddof=1)) / judged.size**0.5
     error = float(sensitivity.decay_error(decay, mean))
     return RadialGradient(mean, error, abs(mean) > limit.STANDARD_ERRORS * standard_error)
+
+
+def non_finite_vectors(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
+    """Layers of which some vectors are not finite at the end; where all are, the run has diverged."""
+    shares = {history.name: history.series("non_finite") for history in histories}
+    ends = {name: share[np.isfinite(share)][-1:] for name, share in shares.items()}
+    names = tuple(name for name, end in ends.items() if end.size and end[0] > 0)
+    if not names:
+        return
+    worst = max(names, key=lambda name: float(ends[name][0]))
+    first = min(int(np.flatnonzero(shares[name] > 0)[0]) for name in names)
+    yield Finding(
+        "diverged",
+        "bad",
+        f"{clause(names, 'has', 'have')} vectors that are not finite since step {histories[0].steps[first]:,.0f}: "
+        f"{sig(100 * float(ends[worst][0]), 2)} % of {worst} at the end.",
+        GO_BACK.text,
+        layers=names,
+        evidence={"step": float(histories[0].steps[first]), "worst_share": float(ends[worst][0])},
+        trial=GO_BACK.trial,
+    )
 
 
 def dead_vectors(histories: Sequence[LayerHistory]) -> Iterator[Finding]:

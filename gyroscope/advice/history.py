@@ -79,6 +79,11 @@ class LayerHistory:
         """Shape, vectors and group."""
         return self.record.layer(self.name)
 
+    @property
+    def is_embedding(self) -> bool:
+        """Whether its vectors are tokens: which of them have a gradient, and so turn, depends on the text."""
+        return getattr(self.layer, "granularity", "") == "token"
+
     @cached_property
     def angle(self) -> Array:
         """Mean angle per step, in radians."""

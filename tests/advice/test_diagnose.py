@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -288,6 +289,27 @@ def test_dead_vectors_are_those_without_gradient_in_every_sample():
     assert "4 in a, 12 % of it" in found.sentence
     now_and_then = np.where(np.arange(100) % 2, 4.0, 0.0)
     assert "dead_vectors" not in diagnose(record(("a",), dead_vectors=now_and_then)).kinds
+
+
+def test_a_few_vectors_that_are_not_finite_are_seen_and_nothing_beside_them_is_green():
+    share = np.where(np.arange(100) < 40, 0.0, 1 / 32)
+    run = record(non_finite=np.zeros(100))
+    run.data["b"]["non_finite"] = share
+    diagnosis = diagnose(run)
+    found = only(diagnosis, "diverged")
+    assert (found.severity, found.layers, found.evidence["step"]) == ("bad", ("b",), 400)
+    assert "b has vectors that are not finite since step 400: 3.1 % of b at the end" in found.sentence
+    assert "well" not in diagnosis.kinds
+
+
+def test_embeddings_are_not_judged():
+    run = record()
+    run.data["b"]["angular_update"] /= 5
+    run.data["b"]["dead_vectors"] = np.full(100, 20.0)
+    assert "layer_imbalance" in diagnose(run).kinds
+    plain = run.layer
+    run.layer = lambda name: SimpleNamespace(**vars(plain(name)), granularity="token" if name == "b" else "neuron")
+    assert diagnose(run).kinds == ("well",)
 
 
 def test_frozen_entries_are_a_share_of_those_measured():
