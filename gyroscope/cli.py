@@ -153,6 +153,10 @@ def train(
     decay_embeddings: Annotated[
         bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
     ] = False,
+    start: Annotated[
+        Literal["initial", "equilibrium", "equilibrium+embeddings"], typer.Option(help="norms of the initial weights")
+    ] = "initial",
+    init_scale: Annotated[float, numeric("factor of the initial weights, before that")] = 1.0,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
@@ -164,7 +168,7 @@ def train(
     norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, of convolutional networks")] = "batch",
     shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
     augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
-    precision: Annotated[Literal["float32", "bf16"], typer.Option()] = "float32",
+    precision: Annotated[Literal["float32", "bf16", "pure-bf16"], typer.Option()] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole()] = 0,
     track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",

@@ -15,7 +15,6 @@ import numpy as np
 from plotly.graph_objects import Figure
 
 from gyroscope.advice.findings import MARKS
-from gyroscope.advice.remedies import TRIALS
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, styled
@@ -33,7 +32,17 @@ CLAIMS = {
     "stable_betas": "Betas outside the stable region: stable betas do not raise the loss",
     "divergence": "A run that diverged: a lower learning rate does not raise the loss",
 }
-COST = {name: {"quick": "5 min", "paper": "30 min"} for name in TRIALS}
+COST = {
+    "start_at_equilibrium": {"quick": "3 min", "paper": "15 min"},
+    "warmup": {"quick": "3 min", "paper": "15 min"},
+    "slower_rotation": {"quick": "3 min", "paper": "15 min"},
+    "decoupled_decay": {"quick": "3 min", "paper": "15 min"},
+    "rotational": {"quick": "3 min", "paper": "15 min"},
+    "dead_vectors": {"quick": "3 min", "paper": "15 min"},
+    "frozen_entries": {"quick": "3 min", "paper": "15 min"},
+    "stable_betas": {"quick": "3 min", "paper": "15 min"},
+    "divergence": {"quick": "3 min", "paper": "15 min"},
+}
 # Loss of a run that diverged: as if it had learnt nothing, of ten classes; of characters it is higher still.
 LOST = math.log(10)
 SEVERITIES = list(MARKS)
@@ -118,7 +127,7 @@ def measure(trial: Trial[Config]) -> Measurements:
             diagnosis = run.diagnose()
     loss = result.scores.get("validation_loss", math.nan)
     return {
-        "loss": loss if math.isfinite(loss) and result.diverged_at is None else LOST,
+        "loss": loss if math.isfinite(loss) and result.divergence is None else LOST,
         "found": float(trial.config.finding in diagnosis.kinds),
         "severity": float(SEVERITIES.index(diagnosis[0].severity)),
     }

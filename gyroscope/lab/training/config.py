@@ -1,12 +1,14 @@
 """What a training run is: one frozen dataclass, from Python or from the command line."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from gyroscope._checks import check_count, check_non_negative
+from gyroscope._checks import check_count, check_non_negative, check_positive
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
 
-Precision = Literal["float32", "bf16"]
+# Of the computation; pure-bf16 rounds the weights too, which most updates are then too small to change.
+Precision = Literal["float32", "bf16", "pure-bf16"]
+Start = Literal["initial", "equilibrium", "equilibrium+embeddings"]
 SCHEDULES = ("constant", "linear", "cosine", "step", "inverse_sqrt")
 # Shares of the run after which the step schedule divides lr by 10 (He et al. 2016, section 4.2).
 STEP_MILESTONES = (0.5, 0.75)
@@ -22,6 +24,8 @@ class TrainConfig:
         optimizer: a name of `gyroscope train --help`.
         lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
         decay_embeddings: weight decay also of embeddings, as nanoGPT has it.
+        start: initial weights as the network makes them, or at the norms of equilibrium; embeddings where they decay.
+        init_scale: what the initial weights that turn are multiplied by, before that.
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
         warmup: of the same unit as the length, and part of it.
@@ -42,6 +46,8 @@ class TrainConfig:
     momentum: float | None = None
     betas: tuple[float, float] | None = None
     decay_embeddings: bool = False
+    start: Start = "initial"
+    init_scale: float = 1.0
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"
@@ -69,8 +75,10 @@ class TrainConfig:
         check_non_negative("warmup", self.warmup)
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule={self.schedule!r} is unknown: choose one of {', '.join(SCHEDULES)}")
-        if self.precision not in ("float32", "bf16"):
-            raise ValueError(f"precision={self.precision!r} is unknown: choose float32 or bf16")
+        for name, known in (("precision", get_args(Precision)), ("start", get_args(Start))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(known)}")
+        check_positive("init_scale", self.init_scale)
         if self.clip is not None:
             check_non_negative("clip", self.clip)
 

@@ -22,6 +22,8 @@ from gyroscope.lab.training.interrupts import interrupts_between_steps
 from gyroscope.lab.training.optimizers import make_optimizers
 from gyroscope.lab.training.problems import Problem, Scores, make_problem
 from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
+from gyroscope.lab.training.start import prepare_weights
+from gyroscope.optim.equilibrium_init import EquilibriumStart
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
 CHECKPOINTS = 10
@@ -58,15 +60,19 @@ def train(
     resume: bool = False,
     data_root: Path | None = None,
     device: str = "cpu",
+    on_start: Callable[[EquilibriumStart], None] = lambda start: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> TrainResult:
     """Train as `config` says in the folder `out`; `resume` goes on from its newest checkpoint, bit for bit.
 
-    `on_step` is called after each step. Ctrl-C writes a checkpoint before it ends the run.
+    `on_start` gets what a start at equilibrium changed, `on_step` is called after each step. Ctrl-C writes a checkpoint
+    before it ends the run.
     """
     folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else out
     training = Training(config, make_problem(config, data_root, torch.device(device)), folder)
     _prepare(folder, config, resume)
+    for start in training.started:
+        on_start(start)
     if resume:
         training.restore()
     divergence = None
@@ -103,6 +109,7 @@ class Training:
         self.model: nn.Module = problem.model
         self.forward: Any = torch.compile(self.model) if config.compile else self.model
         self.optimizers = make_optimizers(config, self.model)
+        self.started = prepare_weights(config, problem, self.optimizers)
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
@@ -160,7 +167,7 @@ class Training:
         scores: Scores = {}
         for part in range(self.config.accumulate):
             number = self.step * self.config.accumulate + part
-            with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision != "float32"):
                 loss, scores = self.problem.loss(self.forward, number)
             torch.autograd.backward(loss / self.config.accumulate)
             mean_loss += loss.detach() / self.config.accumulate
