@@ -9,7 +9,7 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope.advice import phrases, remedies
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import Diagnosis, Finding, Severity
+from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.phrases import clause, sig, span, step_span
 from gyroscope.advice.plan_facts import RECURSION, TOTAL_DECAY
 from gyroscope.advice.remedies import LOWER_RATE, NOTHING
@@ -141,11 +141,6 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     )
 
 
-def imbalance_severity(ratio: float) -> Severity:
-    """Of a fastest layer that turns so many times as fast as the slowest with the same settings."""
-    return "bad" if ratio > limit.LAYER_IMBALANCE_BAD else "warn" if ratio > limit.LAYER_IMBALANCE else "note"
-
-
 def _fast_rotation(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     angles = {p.name: p.equilibrium.angular_update for p in predictions}
     fast = {name: angle for name, angle in angles.items() if angle is not None and angle > limit.FAST_ROTATION}
@@ -211,11 +206,11 @@ def _imbalance(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     first = predictions[0]
     same_settings = all(p.rule == first.rule and p.schedule is first.schedule for p in predictions)
     # Groups with settings of their own may be meant to turn at different speeds.
-    severity: Severity = imbalance_severity(moments[1]) if same_settings else "note"
-    remedy = NOTHING if severity == "note" else remedies.balance(fastest.rule, fastest.rule.keeps_norm)
+    is_unbalanced = same_settings and moments[1] > limit.LAYER_IMBALANCE
+    remedy = remedies.balance(fastest.rule, fastest.rule.keeps_norm) if is_unbalanced else NOTHING
     yield Finding(
         "layer_imbalance",
-        severity,
+        remedies.severity(remedy),
         f"{phrases.turns_faster(fastest.name, slowest.name, moments[1])} in the middle of the run; the fastest layer "
         f"turns {sig(moments[0])} times as fast as the slowest at the first step and {sig(moments[2])} times at the "
         "last.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.layer_prediction import InitialLayer
@@ -19,7 +20,6 @@ TRIALS = (
     "warmup",
     "slower_rotation",
     "decoupled_decay",
-    "rotational",
     "dead_vectors",
     "frozen_entries",
     "stable_betas",
@@ -65,6 +65,11 @@ DECOUPLE = Remedy(
 )
 
 
+def severity(remedy: Remedy) -> Severity:
+    """Of a finding that is a warning only where following its remedy was seen to lower the loss."""
+    return "warn" if remedy.trial else "note"
+
+
 def slower_start(
     rule: UpdateRule | None, has: int, needed: Sequence[int | None], layers: Sequence[InitialLayer]
 ) -> Remedy:
@@ -97,13 +102,11 @@ def start_at_equilibrium(rule: UpdateRule | None) -> Remedy:
 
 
 def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:
-    """What makes layers, and the neurons of a layer, turn alike."""
+    """What makes layers, and the neurons of a layer, turn alike: known of Adam with L2 alone to lower the loss."""
     if keeps_norm:
         return OWN_IMBALANCE
-    if rule is not None and rule.adam_betas is not None and not rule.is_decoupled:
-        return DECOUPLE
-    twin = rule.rotational_twin if rule is not None else None
-    return Remedy(f"gyro.optim.{twin or 'Rotational(optimizer)'} turns every layer by the same angle.", "rotational")
+    is_coupled_adam = rule is not None and rule.adam_betas is not None and not rule.is_decoupled
+    return DECOUPLE if is_coupled_adam else NOTHING
 
 
 def stable_betas(beta1: float) -> Remedy:

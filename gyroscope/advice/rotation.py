@@ -11,7 +11,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory, raw_angles
 from gyroscope.advice.phrases import listed, sig
-from gyroscope.advice.plan_findings import MOST_WARMUPS, imbalance_severity
+from gyroscope.advice.plan_findings import MOST_WARMUPS
 from gyroscope.advice.remedies import Remedy
 from gyroscope.advice.settling import NormState, initial_layer
 from gyroscope.theory import UpdateRule
@@ -108,12 +108,12 @@ def layer_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     fastest = max(speeds, key=lambda history: speeds[history])
     slowest = min(speeds, key=lambda history: speeds[history])
     ratio = speeds[fastest] / speeds[slowest]
-    if imbalance_severity(ratio) == "note":
+    if ratio <= limit.LAYER_IMBALANCE:
         return
     remedy = remedies.balance(fastest.rule, fastest.keeps_norm)
     yield Finding(
         "layer_imbalance",
-        imbalance_severity(ratio),
+        remedies.severity(remedy),
         f"{phrases.turns_faster(fastest.name, slowest.name, ratio)}: {sig(speeds[fastest], 2)} and "
         f"{sig(speeds[slowest], 2)} times what their settings predict.",
         remedy.text,
@@ -154,7 +154,7 @@ def neuron_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     beginning = f"Neurons of {listed(names)} turn at different speeds: in" if len(names) > 1 else "In"
     yield Finding(
         "neuron_imbalance",
-        "warn",
+        remedies.severity(remedy),
         f"{beginning} {worst} the 95th percentile of the neurons' rotation is {sig(ratio, 2)} times the 5th, where "
         f"noise gives {sig(noise, 2)}.",
         remedy.text,

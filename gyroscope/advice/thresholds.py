@@ -59,8 +59,6 @@ FAST_ROTATION = 0.1
 # Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four
 # times; layers in noise equilibrium stay within 1.2.
 LAYER_IMBALANCE = 2.0
-# The same where the slowest layer hardly takes part: as if lr × weight decay differed 25 times.
-LAYER_IMBALANCE_BAD = 5.0
 # The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent.
 ALIKE = 1.05
 

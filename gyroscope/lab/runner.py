@@ -12,6 +12,7 @@ import torch
 
 from gyroscope._checks import check_count
 from gyroscope._files import write_text
+from gyroscope.lab.advice._table import write_advice
 from gyroscope.lab.catalogue import entry_of
 from gyroscope.lab.experiment import Experiment, Result, load
 from gyroscope.lab.figures import write_figure
@@ -47,6 +48,8 @@ def run(
     record = write_record(out, description, claims, result.values)
     write_figure(experiment.plot(result), record)
     write_readme(out)
+    if name.startswith("advice/"):
+        write_advice(out)
     shutil.rmtree(cache)  # last: until everything is written, the trials are the only copy
 
 

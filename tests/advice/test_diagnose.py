@@ -199,7 +199,7 @@ def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
     assert found.evidence["ratio"] == pytest.approx(3.0, rel=0.02)
     assert found.layers[1] == "b"
     assert "turns 3 times as fast as b" in found.sentence
-    assert "RotationalAdamW" in found.remedy
+    assert (found.severity, found.remedy) == ("note", "")
 
 
 def test_predictions_that_differ_within_a_group_are_imbalance_too():
@@ -208,6 +208,7 @@ def test_predictions_that_differ_within_a_group_are_imbalance_too():
         mixed.data["b"][series] = mixed.data["b"][series] * 4
     found = only(diagnose(mixed), "layer_imbalance")
     assert found.layers[0] == "b"
+    assert (found.severity, found.trial) == ("warn", "decoupled_decay")
     assert "AdamW" in found.remedy
 
 

@@ -107,10 +107,9 @@ def test_each_judgement_has_settings_that_bring_it_about(settings, kind, severit
     assert found[0].layers == ("weight",)
 
 
-def test_layers_far_apart_are_an_imbalance_with_a_remedy():
+def test_layers_far_apart_are_an_imbalance():
     layers = [{"name": "slow", "init_norm": 30.0}, {"name": "fast", "init_norm": 1.0}]
     plan = plan_settings(read_settings({"fan_in": 256, "steps": 200, "layer": layers}))
     finding = next(finding for finding in plan.findings if finding.kind == "layer_imbalance")
-    assert finding.severity == "bad"
     assert finding.layers == ("fast", "slow")
-    assert "gyro.optim.RotationalAdamW" in finding.remedy
+    assert (finding.severity, finding.remedy) == ("note", "")

@@ -115,13 +115,6 @@ def test_norm_and_angle_follow_the_learning_rate_with_their_exponents(rule, corr
         assert math.log2(high.norm / low.norm) == pytest.approx(rule.norm_exponent, abs=1e-3)
 
 
-def test_the_rotational_twin_is_a_class_of_optim():
-    optim = pytest.importorskip("gyroscope.optim")
-    twins = {rule.rotational_twin for rule in RULES} - {None}
-    assert twins == {"RotationalAdamW", "RotationalSGD", "RotationalLion"}
-    assert all(hasattr(optim, twin) for twin in twins)
-
-
 CLASSES = {rule.name for rule in RULES}
 OUTSIDE = [path for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "theory" / "rules" not in path.parents]
 

@@ -45,7 +45,6 @@ class AdamW(BetaRule):
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
-    rotational_twin: ClassVar[str | None] = "RotationalAdamW"
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""

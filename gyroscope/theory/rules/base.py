@@ -47,8 +47,6 @@ class UpdateRule(ABC):
     """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
     gradient_scales_update: ClassVar[bool] = False
     """Whether an update is as long as its gradients, which grow as the weight shrinks; Adam's and Lion's are not."""
-    rotational_twin: ClassVar[str | None] = None
-    """The class in gyroscope.optim that turns every vector by this rule's equilibrium angle."""
     angle_formula: ClassVar[str] = (
         "η_r = sqrt(2a/τ) to leading order; exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)); "
         "a: decay per step, τ: correlation time of the updates"

@@ -94,7 +94,6 @@ class Lion(BetaRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     is_decoupled: ClassVar[bool] = True
-    rotational_twin: ClassVar[str | None] = "RotationalLion"
 
     @property
     def sign_beta(self) -> float:

@@ -121,7 +121,6 @@ class SGDM(MomentumRule):
     needs: ClassVar[tuple[str, ...]] = ("unit_grad_norm",)
     norm_power: ClassVar[float] = 0.25
     gradient_scales_update: ClassVar[bool] = True
-    rotational_twin: ClassVar[str | None] = "RotationalSGD"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,72 @@
+"""Every remedy that can be printed was tried on real training, and did no harm there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gyroscope
+from gyroscope.advice import remedies
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.remedies import TRIALS, Remedy
+from gyroscope.theory import AdamL2, AdamW
+from gyroscope.theory.law import Weights
+from gyroscope.theory.layer_prediction import InitialLayer
+
+PACKAGE = Path(gyroscope.__file__).parent
+RESULTS = PACKAGE.parent / "results" / "advice.md"
+TINY = InitialLayer("weight", Weights(64.0), 0.1)
+USUAL = InitialLayer("weight", Weights(64.0), 0.58)
+MADE = [
+    *(value for value in vars(remedies).values() if isinstance(value, Remedy)),
+    remedies.slower_start(AdamW(1e-3, 0.1), 0, [None], [TINY]),
+    remedies.slower_start(AdamW(1e-3, 0.1), 0, [30], [USUAL]),
+    remedies.balance(AdamL2(1e-3, 0.1), keeps_norm=False),
+    remedies.stable_betas(0.9),
+]
+
+
+def test_every_trial_belongs_to_a_remedy_and_every_remedy_to_a_trial():
+    assert {remedy.trial for remedy in MADE if remedy.trial} == set(TRIALS)
+
+
+def test_every_trial_is_an_experiment_of_the_lab():
+    from gyroscope.lab.catalogue import catalogue
+
+    assert {f"advice/{trial}" for trial in TRIALS} <= {entry.id for entry in catalogue().values() if entry.implemented}
+
+
+@pytest.mark.parametrize("trial", TRIALS)
+def test_every_trial_was_run_and_its_remedy_did_no_harm(trial):
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", RESULTS.read_text(encoding="utf-8"), re.M | re.S))
+    rows = [line for line in sections[trial].splitlines() if line.startswith("| ") and not line.startswith("| task")]
+    assert len(rows) >= 3
+    assert not any("harms" in row for row in rows), sections[trial]
+
+
+def test_no_finding_writes_a_remedy_of_its_own():
+    """Advice is in one file: where a finding is made, its remedy comes from there."""
+    for path in (PACKAGE / "advice").glob("*.py"):
+        if path.name != "remedies.py":
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"remedy\s*=\s*f?[\"']", text), path
+            assert "to_equilibrium_(" not in text, path
+
+
+@pytest.mark.parametrize(
+    ("has", "needed", "layer", "trial"),
+    [
+        (0, [30], USUAL, "warmup"),
+        (100, [30], USUAL, ""),
+        (2000, [60_000], USUAL, ""),
+        (0, [None], USUAL, ""),
+        (0, [None], TINY, "start_at_equilibrium"),
+    ],
+)
+def test_a_start_is_slowed_down_only_by_what_can_help(has, needed, layer, trial):
+    """Not: "use a warmup of about 26 steps (now 100)", nor "of about 60,000 steps (now 2,000)"."""
+    assert remedies.slower_start(AdamW(1e-3, 0.1), has, needed, [layer]).trial == trial
+
+
+def test_a_finding_carries_the_name_of_its_trial():
+    assert Finding("warmup", "note", "…", trial="warmup").trial == "warmup"
