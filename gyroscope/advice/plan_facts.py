@@ -112,17 +112,17 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         return
     ratio, step = prediction.fastest
     if prediction.warmup is None:
-        remedy = "the norm starts too small for a warmup to help"
+        slowed_by = "the norm starts too small for a warmup to slow it down"
     elif prediction.warmup == 0:
-        remedy = "no warmup is needed"
+        slowed_by = "no warmup is needed"
     else:
         warmup = _steps(float(f"{prediction.warmup:.2g}"), steps_per_epoch)
-        remedy = f"a warmup of about {warmup} keeps it within 10 % of the rotation at full rate"
+        slowed_by = f"a warmup of about {warmup} keeps it within 10 % of the rotation at full rate"
     yield _fact(
         "start",
         f"The first step turns {sig(forecast.over_rotation)} times its equilibrium angle, "
         f"{sig(forecast.filled_over_rotation)} times once the momentum has filled; the fastest, step {step:,}, turns "
-        f"{sig(ratio)} times the equilibrium angle at full rate; {remedy}.",
+        f"{sig(ratio)} times the equilibrium angle at full rate; {slowed_by}.",
         "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)²; "
         "then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
         over_rotation=forecast.over_rotation,
