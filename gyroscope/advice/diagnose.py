@@ -17,6 +17,7 @@ from gyroscope.advice.health import (
 )
 from gyroscope.advice.history import LayerHistory, Record, layer_histories
 from gyroscope.advice.phrases import clause, listed, sig, span
+from gyroscope.advice.plan_findings import fast_rotation
 from gyroscope.advice.remedies import GO_BACK, MEASURE_LONGER
 from gyroscope.advice.rotation import layer_imbalance, neuron_imbalance, over_rotation
 from gyroscope.advice.settling import NormState, course_from_start, fell_out, shorter_than_memory, transient
@@ -102,6 +103,7 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
         *shorter_than_memory(states, getattr(record, "status", "finished") == "running"),
         *fell_out(usual),
         *over_rotation(states),
+        *fast_rotation({history.name: history.mean(history.predicted_angle) for history in measured}),
         *layer_imbalance([state.history for state in usual if state.state not in ("transient", "short")]),
         *neuron_imbalance([state.history for state in usual]),
         *dead_vectors(measured),

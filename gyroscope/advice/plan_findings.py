@@ -41,7 +41,7 @@ def plan_findings(
             *_missing(missing),
             *_settling(forecasts),
             *_start(forecasts),
-            *_fast_rotation(predictions),
+            *fast_rotation({p.name: p.equilibrium.angular_update or 0.0 for p in predictions}),
             *_end(forecasts),
             *_imbalance(forecasts),
             *_betas(predictions),
@@ -141,14 +141,20 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     )
 
 
-def _fast_rotation(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    angles = {p.name: p.equilibrium.angular_update for p in predictions}
-    fast = {name: angle for name, angle in angles.items() if angle is not None and angle > limit.FAST_ROTATION}
+def fast_rotation(angles: Mapping[str, float]) -> Iterator[Finding]:
+    """Layers of a plan or a run whose equilibrium turns very fast; `angles` are those of all layers."""
+    fast = {name: angle for name, angle in angles.items() if angle > limit.FAST_ROTATION}
     if fast:
-        sentence = f"{clause(list(fast), 'turns', 'turn')} {span(fast.values(), 2)} rad per step in equilibrium, "
-        sentence += "which is very fast."
-        evidence = {"angular_update": max(fast.values())}
-        yield Finding("fast_rotation", "warn", sentence, LOWER_RATE.text, "", tuple(fast), evidence, LOWER_RATE.trial)
+        yield Finding(
+            "fast_rotation",
+            "warn",
+            f"{clause(list(fast), 'turns', 'turn')} {span(fast.values(), 2)} rad per step in equilibrium, which is very "
+            "fast.",
+            LOWER_RATE.text,
+            layers=tuple(fast),
+            evidence={"angular_update": max(fast.values())},
+            trial=LOWER_RATE.trial,
+        )
 
 
 def _end(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:

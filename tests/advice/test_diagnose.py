@@ -192,6 +192,13 @@ def test_over_rotation_of_a_norm_too_small_asks_for_another_start():
     assert found.trial == "start_at_equilibrium"
 
 
+def test_very_fast_rotation_is_named_in_a_run_as_in_a_plan():
+    found = only(diagnose(record(rule=AdamW(0.5, 0.5))), "fast_rotation")
+    assert (found.severity, found.trial) == ("warn", "slower_rotation")
+    assert "rad per step in equilibrium, which is very fast" in found.sentence
+    assert "fast_rotation" not in diagnose(record()).kinds
+
+
 def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
     mixed = record()
     mixed.data["b"]["angular_update"] /= 3

@@ -41,8 +41,9 @@ COST = {
     "stable_betas": {"quick": "3 min", "paper": "15 min"},
     "divergence": {"quick": "3 min", "paper": "15 min"},
 }
-# Loss of a run that diverged: as if it had learnt nothing, of ten classes; of characters it is higher still.
-LOST = math.log(10)
+# Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
+# one loss of 1e9 would be all that an interval shows.
+LOST = 5.0
 SEVERITIES = list(MARKS)
 # Warmup that the finding names for Adam's betas: the start is sqrt(19) times too fast until the momentum has filled.
 NAMED_WARMUP = 30
@@ -124,7 +125,7 @@ def measure(trial: Trial[Config]) -> Measurements:
             diagnosis = run.diagnose()
     loss = result.scores.get("validation_loss", math.nan)
     return {
-        "loss": loss if math.isfinite(loss) and result.divergence is None else LOST,
+        "loss": min(loss, LOST) if result.divergence is None else LOST,
         "found": float(trial.config.finding in diagnosis.kinds),
         "severity": float(SEVERITIES.index(diagnosis[0].severity)),
     }
