@@ -148,8 +148,8 @@ def fast_rotation(angles: Mapping[str, float]) -> Iterator[Finding]:
         yield Finding(
             "fast_rotation",
             "warn",
-            f"{clause(list(fast), 'turns', 'turn')} {span(fast.values(), 2)} rad per step in equilibrium, which is very "
-            "fast.",
+            f"{clause(list(fast), 'turns', 'turn')} {span(fast.values(), 2)} rad per step in equilibrium, which is "
+            "very fast.",
             LOWER_RATE.text,
             layers=tuple(fast),
             evidence={"angular_update": max(fast.values())},

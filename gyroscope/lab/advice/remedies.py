@@ -49,6 +49,18 @@ SEVERITIES = list(MARKS)
 NAMED_WARMUP = 30
 
 
+IMAGES: dict[str, dict[str, Any]] = {
+    "digits, CNN with BatchNorm": {"task": "digits", "model": "cnn", "steps": 200},
+    "CIFAR-10 halved, MLP": {"task": "cifar10", "shrink": 2, "model": "mlp", "norm": "none", "steps": 400},
+}
+TEXT: dict[str, dict[str, Any]] = {
+    "source text, GPT": {"task": "stdlib", "model": "gpt:layers=2,width=64", "steps": 400, "batch_size": 16},
+}
+RELU: dict[str, dict[str, Any]] = {
+    "digits, MLP": {"task": "digits", "model": "mlp", "norm": "none", "steps": 200},
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """A training that shows a finding: settings of `TrainConfig`, and those of them that the remedy changes."""
@@ -74,11 +86,9 @@ class Config:
 
 def _config(factor: int, finding: str, settings: dict[str, Any], **remedy: Any) -> Config:
     """The same settings and the same remedy on three kinds of networks, `factor` times as long."""
-    networks = {
-        "digits, CNN with BatchNorm": {"task": "digits", "model": "cnn", "steps": 200},
-        "CIFAR-10 halved, MLP": {"task": "cifar10", "shrink": 2, "model": "mlp", "norm": "none", "steps": 400},
-        "source text, GPT": {"task": "stdlib", "model": "gpt:layers=2,width=64", "steps": 400, "batch_size": 16},
-    }
+    # GELU, which a GPT has, leaves no vector without a gradient.
+    third = RELU if finding == "dead_vectors" else TEXT
+    networks = {**IMAGES, **third}
     return Config(
         finding,
         tuple(
