@@ -141,7 +141,8 @@ class Training:
             if evaluating or saving or self.step % FINITE_EVERY == 0:
                 self._refuse_divergence()
             if evaluating:
-                held_out = self.problem.evaluate(self.model)
+                with self._precision():
+                    held_out = self.problem.evaluate(self.model)
                 self.history.append({"step": self.step, **held_out})
                 scores |= held_out
             if tracker is not None:
@@ -159,6 +160,9 @@ class Training:
         total = self.schedule.steps
         return self.step == total or self.step * times // total > (self.step - 1) * times // total
 
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision != "float32")
+
     def one_step(self) -> tuple[Tensor, Scores]:
         """Forward, backward, step; the mean loss over the batches of the step, and the scores of the last."""
         for optimizer in self.optimizers:
@@ -167,7 +171,7 @@ class Training:
         scores: Scores = {}
         for part in range(self.config.accumulate):
             number = self.step * self.config.accumulate + part
-            with torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision != "float32"):
+            with self._precision():
                 loss, scores = self.problem.loss(self.forward, number)
             torch.autograd.backward(loss / self.config.accumulate)
             mean_loss += loss.detach() / self.config.accumulate
