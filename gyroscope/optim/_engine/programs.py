@@ -37,9 +37,10 @@ def rotate_rows(
     """
     w, grad, *others = entries
     radius, update_sq, *imbalance, ones = rows
-    u = others.pop() if scratch else torch.empty_like(w, dtype=radius.dtype)
+    # Not others.pop(): to Dynamo of torch 2.8 what a star takes is a tuple.
+    u = others[-1] if scratch else torch.empty_like(w, dtype=radius.dtype)
+    noise = others[moments:-1] if scratch else others[moments:]
     values = numbers.unbind(0)
-    noise = others[moments:]
     knobs: dict[str, Any] = {**flags, **dict(zip(names, values[7:], strict=False))}
     if l2:
         knobs |= {"w": w, "l2": column(values[-1] * (radius == 0), w)}
