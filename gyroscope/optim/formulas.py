@@ -1,14 +1,15 @@
 """What one update does to weight vectors: pure functions on tensors, the same for eager and compiled steps.
 
-Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`). A *direction* brings the moments up to
-date and writes Δ, the inner rule's update at learning rate 1 without its decay, into `out`. The rest is rule-agnostic:
-`sums` reads five numbers per vector, `turn` makes three coefficients of them, `move_` takes  ω ← A·ω + B·Δ + D.
+Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`); the entries of a step are [weight,
+gradient, *moments]. A *direction* brings the moments up to date and writes Δ, the inner rule's update at learning rate
+1 without its decay, into `out`. The rest is rule-agnostic: `sums` reads five numbers per vector, `turn` makes three
+coefficients of them, `move_` takes  ω ← A·ω + B·Δ + D.
 Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it. Δ and moments are float32
 or better whatever the weights are; gradients and weights are converted where they enter.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,13 +24,12 @@ Tensors = list[Tensor] | tuple[Tensor, ...]
 # Directions
 
 
-def adamw(
-    grad: Tensor, out: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number
-) -> None:
+def adamw(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number) -> None:
     """Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)): both bias corrections fold into the two scalars.
 
     w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t): see `adam_numbers`.
     """
+    _, grad, exp_avg, exp_avg_sq = entries
     grad = grad.to(out.dtype)
     if is_fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
         # One pass instead of four: Adam's own step of a weight that is 0 leaves Δ in the weight's place.
@@ -41,11 +41,10 @@ def adamw(
     torch.div(exp_avg, out, out=out)
 
 
-def adam_l2(
-    grad: Tensor, out: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, w: Tensor, l2: Number, **numbers: Number
-) -> None:
+def adam_l2(entries: Sequence[Tensor], out: Tensor, *, l2: Number, **numbers: Number) -> None:
     """Adam's direction with L2 in the gradient: that of g + λω."""
-    adamw(grad.to(out.dtype) + l2 * w.to(out.dtype), out, exp_avg, exp_avg_sq, **numbers)
+    w, grad, *moments = entries
+    adamw([w, grad.to(out.dtype) + l2 * w.to(out.dtype), *moments], out, **numbers)
 
 
 def adam_numbers(beta1: Number, beta2: Number, t: int, eps: Number) -> dict[str, Number]:
@@ -108,46 +107,44 @@ def is_fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> boo
     )
 
 
-def sgd(
-    grad: Tensor,
-    out: Tensor,
-    momentum_buffer: Tensor | None = None,
-    *,
-    w: Tensor,
-    l2: Number,
-    momentum: Number,
-    nesterov: bool,
-) -> None:
-    """SGD's direction, m ← α·m + g, Δ = -m, or -(g + α·m) for Nesterov; without momentum Δ = -g.
+def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
+    """SGD's direction, m ← α·m + g + λω, Δ = -m; without a momentum buffer Δ = -(g + λω).
 
-    `l2` adds l2·ω to the gradient, where a vector takes the plain step: it is 0 for one that turns.
+    λ, `l2`, is 0 for a vector that turns: L2 acts along it.
     """
-    torch.addcmul(grad.to(out.dtype), w.to(out.dtype), torch.as_tensor(l2, dtype=out.dtype), out=out)
-    if momentum_buffer is None:
+    _, _, *buffer = entries
+    _add_l2(entries, out, l2)
+    if not buffer:
         out.neg_()
         return
+    buffer[0].mul_(momentum).add_(out)
+    torch.mul(buffer[0], -1, out=out)
+
+
+def nesterov(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
+    """SGD's direction with Nesterov's momentum, m ← α·m + g + λω, Δ = -(g + λω + α·m)."""
+    momentum_buffer = entries[2]
+    _add_l2(entries, out, l2)
     momentum_buffer.mul_(momentum).add_(out)
-    if nesterov:
-        out.add_(momentum_buffer * momentum).neg_()
-    else:
-        torch.mul(momentum_buffer, -1, out=out)
+    out.add_(momentum_buffer * momentum).neg_()
 
 
-def lion(grad: Tensor, out: Tensor, exp_avg: Tensor, *, w1: Number, w2: Number) -> None:
+def _add_l2(entries: Sequence[Tensor], out: Tensor, l2: Number) -> None:
+    w, grad = entries[:2]
+    torch.addcmul(grad.to(out.dtype), w.to(out.dtype), torch.as_tensor(l2, dtype=out.dtype), out=out)
+
+
+def lion(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number) -> None:
     """Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g; w1 = 1-β1, w2 = 1-β2.
 
     A gradient that is not a number makes Δ so too, as in every other rule, where a sign alone would be 0.
     """
+    _, grad, exp_avg = entries
     # torch's sign of NaN is 0: entries with such a momentum would stand still for good, and silently. Cut off at the
     # smallest normal number and divided by it, a power of 2, all but NaN and what is smaller becomes its sign.
     tiny = torch.finfo(out.dtype).tiny
     torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).clamp_(-tiny, tiny).mul_(1 / tiny)
     _average(exp_avg, grad, w2)
-
-
-def given(update: Tensor, out: Tensor) -> None:
-    """A direction that another optimizer has made."""
-    out.copy_(update)
 
 
 def _average(average: Tensor, value: Tensor, weight: Number) -> None:
@@ -222,54 +219,54 @@ class TurnNumbers(NamedTuple):
     decay: Number
 
 
-def sums(w: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-    """⟨ω,1⟩, ⟨Δ,1⟩, ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩ of each vector: all that a rotational step needs to know of it."""
-    w = w.to(u.dtype)
-    dims = tuple(range(1, u.dim()))
-    return w.sum(dims), u.sum(dims), (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims)
-
-
-def eager_sums(w: Tensor, u: Tensor, product: Tensor) -> tuple[Tensor, ...]:
-    """The same for eager execution, where each operation is a pass over memory; `product` is scratch memory.
-
-    A norm is one pass, and a product that is summed would be two.
-    """
-    w = w.to(u.dtype)
-    dims = tuple(range(1, u.dim()))
-    ww = torch.linalg.vector_norm(w, dim=dims).square_()
-    uu = torch.linalg.vector_norm(u, dim=dims).square_()
-    return w.sum(dims), u.sum(dims), ww, torch.mul(w, u, out=product).sum(dims), uu
-
-
 def update_and_sums(
     entries: Sequence[Tensor],
     rows: Sequence[Tensor],
     u: Tensor,
-    product: Tensor,
+    product: Tensor | None,
+    numbers: Sequence[Number],
     *,
-    direction: Callable[..., None],
-    numbers: Mapping[str, Any],
-    l2: Number | None,
+    direction: Callable[..., None] | None,
+    names: Sequence[str],
 ) -> tuple[Tensor, ...]:
-    """Δ into `u`, by the direction of [weight, gradient, *moments], and its sums; `product` is scratch memory.
+    """Δ into `u` by the direction, and its sums; without a direction Δ is there already.
 
-    `l2` (None for a rule that has none) acts on vectors of radius 0 only: they take the plain step.
+    The numbers after those of `TurnNumbers` are the direction's, by these names. L2 acts on vectors of radius 0 only:
+    they take the plain step.
     """
-    w, grad, *moments = entries
-    if l2 is not None:
-        radius = rows[0]
-        numbers = {**numbers, "w": w, "l2": l2 * column((radius == 0).to(radius.dtype), w)}
-    direction(grad, u, *moments, **numbers)
-    return eager_sums(w, u, product)
+    w = entries[0]
+    if direction is not None:
+        known = dict(zip(names, numbers[len(TurnNumbers._fields) :], strict=True))
+        if "l2" in known:
+            radius = rows[0]
+            known["l2"] = known["l2"] * column((radius == 0).to(radius.dtype), w)
+        direction(entries, u, **known)
+    return sums(w, u, product)
 
 
-def sums_of_given(entries: Sequence[Tensor], rows: Sequence[Tensor], u: Tensor, product: Tensor) -> tuple[Tensor, ...]:
-    """The sums where Δ is known already."""
-    return eager_sums(entries[0], u, product)
+def sums(w: Tensor, u: Tensor, product: Tensor | None = None) -> tuple[Tensor, ...]:
+    """⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩, ⟨ω,1⟩, ⟨Δ,1⟩ of each vector: all that a rotational step needs to know of it.
+
+    `product` is scratch memory for eager execution, where each operation is a pass over memory.
+    """
+    w = w.to(u.dtype)
+    dims = tuple(range(1, u.dim()))
+    if product is None:  # a program reads all five in one loop
+        return (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims), w.sum(dims), u.sum(dims)
+    # A norm is one pass, and a product that is summed would be two.
+    ww = torch.linalg.vector_norm(w, dim=dims).square_()
+    uu = torch.linalg.vector_norm(u, dim=dims).square_()
+    return ww, torch.mul(w, u, out=product).sum(dims), uu, w.sum(dims), u.sum(dims)
 
 
 def turn(
-    sums: Sequence[Tensor], rows: Sequence[Tensor], fan_in: Number, *, by: TurnNumbers, centre: bool, slack: float
+    sums: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    fan_in: Number,
+    numbers: Sequence[Number],
+    *,
+    centre: bool,
+    slack: float,
 ) -> Change:
     """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
 
@@ -281,7 +278,8 @@ def turn(
     weights stay, uncentred if they were. Vectors without a direction, of norm 0 or with all entries equal, take the
     plain step. The coefficients are A, B and D of `move_`.
     """
-    sum_w, sum_u, ww, wu, uu = sums
+    by = TurnNumbers(*numbers[: len(TurnNumbers._fields)])
+    ww, wu, uu, sum_w, sum_u = sums
     radius, update_sq, *imbalance = rows
     angle = by.angle * imbalance[0] if imbalance else by.angle
     none = torch.zeros_like(ww)

@@ -11,7 +11,6 @@ from torch.autograd.graph import increment_version
 
 from gyroscope._checks import check_fraction, check_non_negative
 from gyroscope.geometry import Granularity, Split
-from gyroscope.optim import formulas
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import Task, take_step
@@ -178,19 +177,14 @@ class Rotational(torch.optim.Optimizer):
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
-        eps = group.get("eps", 0.0)
-        inner = InnerRule(
-            direction=formulas.given,
-            moments=(),
-            numbers={},
-            lr=lr,
-            decay=lr * group.get("weight_decay", 0.0),
-            eps=eps if isinstance(eps, Real) else 0.0,  # Adafactor has a pair, for other uses
-            cheap=True,
-        )
+        decay = lr * group.get("weight_decay", 0.0)
         if group["mode"] == "hyperball":
+            # Each turn is divided by the update's exact size.
             hyperball = {**group, "beta": 0.0, "centre": False}
-            return rotation(inner.without_eps(), lr, hyperball, t, vectors)
+            return rotation(InnerRule(None, (), {}, lr, decay), lr, hyperball, t, vectors)
+        eps = group.get("eps", 0.0)
+        known_eps = eps if isinstance(eps, Real) else 0.0  # Adafactor has a pair, for other uses
+        inner = InnerRule(None, (), {}, lr, decay, known_eps)
         return rotation(inner, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
 
     def _angle(self, group: Group, fan_in: int, shape: torch.Size, t: int) -> Any:

@@ -74,11 +74,10 @@ class RotationalSGD(EngineOptimizer):
         momentum = group["momentum"]
         nesterov = group["nesterov"]
         inner = InnerRule(
-            direction=formulas.sgd,
+            direction=formulas.nesterov if nesterov else formulas.sgd,
             moments=("momentum_buffer",) if momentum > 0 else (),
-            numbers={"momentum": momentum, "nesterov": nesterov},
+            numbers={"l2": weight_decay, "momentum": momentum},
             lr=lr,
-            l2=weight_decay,
         )
         if not vectors.rotate:
             return plain(inner)

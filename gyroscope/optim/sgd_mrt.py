@@ -11,7 +11,7 @@ from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.sphere import sphere
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
-from gyroscope.optim.sphere_formulas import SGDNumbers, sgd_mrt
+from gyroscope.optim.sphere_formulas import sgd_mrt
 
 
 @final
@@ -64,12 +64,11 @@ class SGDMRT(EngineOptimizer):
         momentum = group["momentum"]
         l2 = group["weight_decay"]
         if momentum > 0 and vectors.rotate:
-            return sphere("momentum_buffer", {}, sgd_mrt, SGDNumbers(lr, l2, momentum), vectors)
+            return sphere("momentum_buffer", {}, sgd_mrt, (lr, l2, momentum), vectors)
         inner = InnerRule(
             direction=formulas.sgd,
             moments=("momentum_buffer",) if momentum > 0 else (),
-            numbers={"momentum": momentum, "nesterov": False},
+            numbers={"l2": l2, "momentum": momentum},
             lr=lr,
-            l2=l2,
         )
         return plain(inner)

@@ -31,16 +31,8 @@ class AdamNumbers(NamedTuple):
     eps: Number
 
 
-class SGDNumbers(NamedTuple):
-    """Options of the moment."""
-
-    lr: Number
-    l2: Number
-    momentum: Number
-
-
 def inner_products(
-    entries: Sequence[Tensor], rows: Sequence[Tensor] = (), u: Tensor | None = None, product: Tensor | None = None
+    entries: Sequence[Tensor], rows: Sequence[Tensor], u: Tensor, product: Tensor | None, numbers: Sequence[Number]
 ) -> tuple[Tensor, ...]:
     """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of the vectors of [weight, gradient, momentum].
 
@@ -54,42 +46,27 @@ def inner_products(
 
 
 def combine_(
-    entries: Sequence[Tensor],
-    u: Tensor | None,
-    coefficients: Sequence[Number],
-    noise: Tensor | None = None,
-    *,
-    eps: Number,
-    divide: bool,
+    entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number], noise: Tensor | None = None
 ) -> None:
     """Move the entries by the coefficients y0, y1, y2, w0, w1, m0, m1, in float32 or better, and round once.
 
         y = y0·ω + y1·g + y2·m,   ω ← ω + w0·ω + w1·y,   m ← m0·ω + m1·y
 
-    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. Two more coefficients, prior and share (or None),
-    are Adam's division (`adam_divisor`) for vectors without a direction. It costs all entries a root: without `divide`
-    it is left to `divide_`.
+    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. The three coefficients before these, prior, share
+    and ε (or None), are Adam's division (`adam_divisor`) for vectors without a direction.
     """
     w, g, m = entries
     dtype = at_least_float32(w.dtype)
     x = w.to(dtype)
     g = g.to(dtype)
     columns = [column(c, g) if is_per_vector(c) else c for c in coefficients]
-    y0, y1, y2, w0, w1, m0, m1, prior, share = columns
+    prior, share, eps, y0, y1, y2, w0, w1, m0, m1 = columns
     y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
     m.copy_(_combined((y, m1), (x, m0)))
-    if divide and prior is not None:
+    # On a CPU a root of every entry would cost more than the step: `divide_` follows, only where it is needed.
+    if prior is not None and w.device.type != "cpu":
         y = y / adam_divisor(g, prior, share, eps)
     w.copy_(_combined((y, w1), (x, w0)).add_(x))
-
-
-def combine_then_divide_(
-    entries: Sequence[Tensor], u: Tensor | None, coefficients: Sequence[Number], noise: Tensor | None, *, eps: Number
-) -> None:
-    """`combine_`, and Adam's division only if a vector needs it: for a CPU, where the test waits for no device."""
-    combine_(entries, u, coefficients, noise, eps=eps, divide=False)
-    *_, prior, share = coefficients
-    divide_(entries[0], entries[1], prior, share, eps)
 
 
 def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor:
@@ -100,8 +77,13 @@ def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor
     return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + eps)
 
 
-def divide_(w: Tensor, g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> None:
-    """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself."""
+def divide_(entries: Sequence[Tensor], coefficients: Sequence[Tensor], *, eps: Number) -> None:
+    """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself.
+
+    The first two coefficients are prior and share. For a CPU: elsewhere the test would wait for the device.
+    """
+    w, g = entries[:2]
+    prior, share = coefficients[:2]
     if not bool((prior < 0).all()):
         w.div_(adam_divisor(g.to(prior.dtype), column(prior, g), column(share, g), eps))
 
@@ -119,7 +101,7 @@ def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
 
 
 def adam_s(
-    products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, transport: bool = False
+    products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, transport: bool = False
 ) -> Change:
     """Adam-S: Adam with one second moment v per vector     (SP 61–63).
 
@@ -127,6 +109,7 @@ def adam_s(
 
     Vectors of norm 0 take Adam's step, from a v that is the same for all their entries.
     """
+    by = AdamNumbers(*numbers)
     ww, wg, wm, gg, gm, mm = _with_l2(products, by.l2)
     (exp_avg_sq,) = rows
     none = ww == 0
@@ -143,24 +126,27 @@ def adam_s(
     prior = torch.where(none, by.beta2 / by.correction2 * exp_avg_sq, -1.0)
     share = torch.zeros_like(ww) + (1 - by.beta2) / by.correction2
     y = ((1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1)
-    return Change((*y, 0.0, -rate, m0, m1, prior, share), (v * shrink,))
+    return Change((prior, share, by.eps, *y, 0.0, -rate, m0, m1), (v * shrink,))
 
 
-def adam_srt(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers) -> Change:
+def adam_srt(products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number]) -> Change:
     """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
-    return adam_s(products, rows, fan_in, by=by, transport=True)
+    return adam_s(products, rows, fan_in, numbers, transport=True)
 
 
-def sgd_mrt(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: SGDNumbers) -> Change:
+def sgd_mrt(products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number]) -> Change:
     """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76). It keeps no values per vector."""
-    ww, wg, wm, gg, gm, mm = _with_l2(products, by.l2)
-    wy = by.momentum * wm + wg
-    yy = by.momentum**2 * mm + 2 * by.momentum * gm + gg
-    m0, m1, _ = _rescale_transport(ww, wy, yy, by.lr)
-    return Change((by.l2, 1.0, by.momentum, 0.0, -by.lr, m0, m1, None, None))
+    lr, l2, momentum = numbers
+    ww, wg, wm, gg, gm, mm = _with_l2(products, l2)
+    wy = momentum * wm + wg
+    yy = momentum**2 * mm + 2 * momentum * gm + gg
+    m0, m1, _ = _rescale_transport(ww, wy, yy, lr)
+    return Change((None, None, None, l2, 1.0, momentum, 0.0, -lr, m0, m1))
 
 
-def adam_g(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, slack: float) -> Change:
+def adam_g(
+    products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, slack: float
+) -> Change:
     """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); the values per vector are n and v.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
@@ -169,6 +155,7 @@ def adam_g(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: Ad
     A norm further than `slack` from its radius was set from outside, so the radius is read again. Vectors of norm 0
     take Adam's step without memory, and their memory begins when they have a direction.
     """
+    by = AdamNumbers(*numbers)
     ww, wg, wm, gg, gm, mm = products
     radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
@@ -184,16 +171,19 @@ def adam_g(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: Ad
     prior = torch.where(none, 0.0, -torch.ones_like(n))
     share = torch.zeros_like(n) + (1 - by.beta2) / by.correction2
     first = by.lr / by.correction1
-    return Change((*y, *_turned(length2, n, rate, yy, none, first), prior, share), (n, v))
+    return Change((prior, share, by.eps, *y, *_turned(length2, n, rate, yy, none, first)), (n, v))
 
 
-def adam_g_star(products: Products, rows: Sequence[Tensor], fan_in: Number, *, by: AdamNumbers, slack: float) -> Change:
+def adam_g_star(
+    products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, slack: float
+) -> Change:
     """AdamG* on ω = n·u, the form of AdamG that SGD with decay takes on the sphere (SP 3.2, Theorem 4).
 
         h = n·g made tangent,  u' = normalise(u - s·h),  s = lr/(√v + ε),  and then v ← β2·v + ‖h‖²
 
     Vectors of norm 0 take Adam's first step.
     """
+    by = AdamNumbers(*numbers)
     ww, wg, _, gg, _, _ = products
     radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
@@ -203,7 +193,8 @@ def adam_g_star(products: Products, rows: Sequence[Tensor], fan_in: Number, *, b
     v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
     prior = torch.where(none, 0.0, -torch.ones_like(n))
     y = (-scale * wg / length2, torch.where(none, 1.0, scale), 0.0)
-    return Change((*y, *_turned(length2, n, rate, hh, none, by.lr), prior, torch.ones_like(n)), (n, v))
+    share = torch.ones_like(n)
+    return Change((prior, share, by.eps, *y, *_turned(length2, n, rate, hh, none, by.lr)), (n, v))
 
 
 def _with_l2(products: Products, l2: Number) -> tuple[Tensor, ...]:

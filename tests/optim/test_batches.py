@@ -86,6 +86,25 @@ def test_groups_with_their_own_options_step_as_they_would_alone():
             torch.testing.assert_close(found, known, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(("lr", "betas"), [(0.01, (0.9, 0.9)), (0.0, (0.5, 0.999))])
+def test_groups_that_turn_by_the_same_angle_keep_betas_of_their_own(lr, betas):
+    """The angle does not depend on β2, nor on β1 while lr = 0."""
+    shape = [(6, 10)]
+    first, second, alone = (weights(shape) for _ in range(3))
+    optimizer = RotationalAdamW([{"params": first}, {"params": second, "betas": betas}], lr=lr)
+    expected = RotationalAdamW(alone, lr=lr, betas=betas)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        gradient = torch.randn(6, 10, generator=generator, dtype=torch.float64)
+        for p in (*first, *second, *alone):
+            p.grad = gradient
+        optimizer.step()
+        expected.step()
+    assert torch.equal(second[0], alone[0])
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(optimizer.state[second[0]][moment], expected.state[alone[0]][moment])
+
+
 def test_low_and_high_precision_in_one_step():
     params = [nn.Parameter(torch.randn(6, 20).to(dtype)) for dtype in (torch.float32, torch.float64, torch.bfloat16)]
     norms = [p.detach().float().norm(dim=1) for p in params]

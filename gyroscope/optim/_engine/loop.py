@@ -7,6 +7,7 @@ A step of vectors runs in three parts (`VectorStep`): measure, decide, move. Wha
 for one tensor as for many, so the vectors of a batch are decided together.
 """
 
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,11 +17,11 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Axis, Split, at_least_float32
-from gyroscope.optim._engine import memory
+from gyroscope.optim._engine import memory, programs
 from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
-from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, laid_out_like, pieces
-from gyroscope.optim._engine.rounding import Rounding
+from gyroscope.optim._engine.memory import Scratch, cut, laid_out_like, pieces
+from gyroscope.optim._engine.rounding import LOST_UPDATES, loses_updates, rounding_noise
 from gyroscope.optim._engine.shards import Across, across_processes, local
 from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
@@ -39,10 +40,10 @@ class Task(NamedTuple):
 
 @dataclass
 class Kept:
-    """What an optimizer keeps from step to step beside its state: scratch memory, and warnings that were given."""
+    """What an optimizer keeps from step to step beside its state: scratch memory, and whether it has warned."""
 
     scratch: Scratch = field(default_factory=Scratch)
-    warned: set[str] = field(default_factory=set)
+    has_warned: bool = False
 
 
 class Piece(NamedTuple):
@@ -51,8 +52,20 @@ class Piece(NamedTuple):
     entries: list[Tensor]
     rows: list[Tensor]
     fan_in: int
-    across: Across | None
-    noise: Tensor | None
+    across: Across | None = None
+    noise: Tensor | None = None
+
+    def cut(self) -> list["Piece"]:
+        """The same in pieces that stay in a CPU's cache from one part of the step to the next."""
+        return [
+            Piece(
+                cut(self.entries, part),
+                cut(self.rows, part),
+                self.fan_in,
+                noise=None if self.noise is None else self.noise[part],
+            )
+            for part in pieces(self.entries[0])
+        ]
 
 
 @dataclass
@@ -87,8 +100,9 @@ def take_step(
     # From here on the step streams through memory; nothing is prepared any more.
     for batch in preparation.batches:
         batch.run(batch.items)
-    if preparation.rounding is not None:
-        preparation.rounding.warn(kept.warned)
+    if preparation.loses_updates and not kept.has_warned:
+        kept.has_warned = True
+        warnings.warn(LOST_UPDATES, stacklevel=7)  # the user's line, behind what torch wraps around step
 
 
 def vectors_for(p: Tensor, group: Group) -> Vectors:
@@ -119,10 +133,11 @@ class Preparation:
 
     def __init__(self, kept: Kept) -> None:
         self.batches: list[Batch] = []
-        self.rounding: Rounding | None = None
+        self.loses_updates = False
         self._scratch = kept.scratch
         self._open: dict[Hashable, Batch] = {}
         self._inputs: dict[Hashable, Tensor] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     def add(self, task: Task, place: int, t: int, vectors: Vectors, step: Step) -> None:
         """Prepare a tensor; `place` counts the tensors of the step, t the steps of the tensor."""
@@ -165,54 +180,56 @@ class Preparation:
         w = tensors[0]
         if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and no process waits for it
             return
-        # 4 bytes and more: float32 weights resolve every angle that training has.
-        noise = self._noise(w, t, step, group) if w.dtype.itemsize < 4 and step.angle is not None else None
-        if noise is not None:
-            tensors.append(noise)
+        is_noisy = self._is_noisy(w, step, group)
+        if is_noisy:
+            tensors.append(rounding_noise(w, t, self._generators))
+        is_compiled = False
         if group["compile"] and across is None and can_run(w):
             alike = [laid_out_like(x, w) for x in tensors]
             # Gradients are copied at each step; moments, which the step writes, get the weights' layout for good.
             moments = zip(step.moments, alike[2:], tensors[2:], strict=False)
             changed = {name: new for name, new, old in moments if new is not old}
-            if not (changed and hasattr(p, "placements")):
+            # A DTensor in the state cannot be replaced by its local part: such a tensor steps eagerly.
+            is_compiled = not (changed and hasattr(p, "placements"))
+            if is_compiled:
                 state.update(changed)
-                self._add_programs(step, merged(split.rows(*alike)), rows, is_noisy=noise is not None)
-                return
+                tensors = alike
         if isinstance(split.axis, tuple):  # they must be one in memory, and a gradient may come in any layout
             tensors[1] = laid_out_like(tensors[1], w)
         views = split.rows(*tensors)
-        noise = None if noise is None else views.pop()
-        # What vectors must share to be decided together: numbers, number of rows (imbalanced or not), dtype and device.
-        key = (step.key, len(rows), w.dtype, w.device, noise is None)
-        run = partial(run_vectors, step, self._scratch)
+        if is_compiled:
+            views = merged(views)
+        noise = views.pop() if is_noisy else None
+        whole = Piece(views, rows, vectors.fan_in, across, noise)
         # Vectors across processes stay whole: each piece would be a reduction of its own.
         is_whole = across is not None or w.numel() <= memory.PIECE
-        for part in [WHOLE] if is_whole else pieces(views[0]):
-            entries = views if part is WHOLE else cut(views, part)
-            values = rows if part is WHOLE else cut(rows, part)
-            piece = Piece(entries, values, vectors.fan_in, across, None if noise is None else noise[part])
-            self._put(key, run, piece, entries[0].numel(), is_noisy=noise is not None)
+        # What vectors share to be decided together; the number of rows tells imbalanced angles from others.
+        key = None if is_compiled else (step.key, step.numbers, len(rows), w.dtype, w.device, is_noisy)
+        for piece in [whole] if is_whole else whole.cut():
+            run = self._compiled(step, piece) if is_compiled else partial(run_vectors, step, self._scratch)
+            self._put(key, run, piece, piece.entries[0].numel(), is_noisy)
 
-    def _noise(self, w: Tensor, t: int, step: VectorStep, group: Group) -> Tensor | None:
-        if self.rounding is None:
-            self.rounding = Rounding()
-        return self.rounding.noise(w, t, step.angle, group["stochastic_rounding"])
+    def _is_noisy(self, w: Tensor, step: VectorStep, group: Group) -> bool:
+        # 4 bytes and more: float32 weights resolve every angle that training has.
+        if step.angle is None or w.dtype.itemsize >= 4:
+            return False
+        is_noisy: bool = group["stochastic_rounding"]
+        self.loses_updates |= not is_noisy and loses_updates(step.angle, w.dtype)
+        return is_noisy
 
-    def _add_programs(self, step: VectorStep, views: list[Tensor], rows: list[Tensor], is_noisy: bool) -> None:
-        form = step.compilable
-        w = views[0]
-        numbers = self._input((form.numbers, w.device), partial(packed, form.numbers, w.device))
-        for part in pieces(w) if form.in_pieces else [WHOLE]:
-            entries = cut(views, part)
-            values = cut(rows, part)
-            if form.ones:
-                like = values[0]
-                values = [*values, self._input((like.shape, like.dtype, w.device), partial(torch.ones_like, like))]
-            # Here only for its dtype and layout; the program gets scratch memory when it runs.
-            scratch = [self._scratch.like(entries[0], at_least_float32(w.dtype))] if form.scratch else []
-            program = program_for(form.key, form.function, [*entries, *scratch], values, numbers, form.scratch)
-            run = partial(_run_program, step, program, self._scratch)
-            self._put(None, run, (entries, [*values, numbers]), w.numel(), is_noisy)
+    def _compiled(self, step: VectorStep, piece: Piece) -> Callable[[list[Piece]], None]:
+        """How a piece takes its step by a program, which is compiled if there is none for its kind."""
+        w = piece.entries[0]
+        dtype = at_least_float32(w.dtype)
+        numbers = self._input((step.numbers, w.device), partial(packed, step.numbers, w.device))
+        ones = self._input((len(w), dtype, w.device), partial(w.new_ones, len(w), dtype=dtype))
+        rows = [*piece.rows, ones]
+        entries = piece.entries if piece.noise is None else [*piece.entries, piece.noise]
+        # Here only for its dtype and layout; the program gets scratch memory when it runs.
+        scratch = [self._scratch.like(w, dtype)] if step.keeps_update else []
+        function = partial(programs.vector_rows, step)
+        program = program_for(step.key, function, [*entries, *scratch], rows, numbers, step.keeps_update)
+        return partial(_run_program, step, self._scratch, program, entries, [*rows, numbers])
 
     def _input(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """A small tensor that many programs of this step take as input."""
@@ -250,10 +267,10 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
     columns: list[list[Tensor]] = [[] for _ in step.rows]
     for entries, rows, fan_in, across, _ in batch:
         w = entries[0]
-        dtype = torch.promote_types(w.dtype, torch.float32)
+        dtype = at_least_float32(w.dtype)
         update = scratch.like(w, dtype, reserve=True) if step.makes_update else entries[1].to(dtype)
         product = scratch.like(w, dtype)
-        values = step.measure(entries, rows if across is None else across.of(rows), update, product)
+        values = step.measure(entries, rows if across is None else across.of(rows), update, product, step.numbers)
         if across is not None:
             # One reduction for all the sums of a tensor, not one for each.
             values = across.summed(torch.stack(values)).unbind(0)
@@ -264,24 +281,29 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
         for column, row in zip(columns, rows, strict=True):
             column.append(row)
     # map and zip, not comprehensions: the vectors of 200 tiny layers would wait for them.
-    change = step.decide(
-        list(map(torch.cat, zip(*measured, strict=True))), list(map(torch.cat, columns)), torch.cat(fan_ins)
-    )
+    values = tuple(map(torch.cat, zip(*measured, strict=True)))
+    change = step.decide(values, list(map(torch.cat, columns)), torch.cat(fan_ins), step.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
         across = piece.across
         mine = coefficients if across is None else across.of(coefficients)
         step.move(piece.entries, update, mine, piece.noise)
+        if step.finish is not None:
+            step.finish(piece.entries, mine)
     for column, new in zip(columns, change.rows, strict=False):  # factors of an imbalanced angle do not change
         torch._foreach_copy_(column, torch.split(new, sizes))
 
 
 def _run_program(
-    step: VectorStep, program: Program, scratch: Scratch, batch: list[tuple[list[Tensor], list[Tensor]]]
+    step: VectorStep,
+    scratch: Scratch,
+    program: Program,
+    entries: list[Tensor],
+    others: list[Tensor],
+    batch: list[Piece],
 ) -> None:
-    form = step.compilable
-    for entries, others in batch:
-        scratch.reserved.clear()
-        memory_for_update = [scratch.like(entries[0], at_least_float32(entries[0].dtype))] if form.scratch else []
-        outputs = program([*entries, *memory_for_update, *others])
-        if form.finish is not None:
-            form.finish(entries, outputs)
+    scratch.reserved.clear()
+    w = entries[0]
+    memory_for_update = [scratch.like(w, at_least_float32(w.dtype))] if step.keeps_update else []
+    outputs = program([*entries, *memory_for_update, *others])
+    if step.finish is not None:
+        step.finish(entries, outputs)

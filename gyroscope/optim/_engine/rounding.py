@@ -1,7 +1,5 @@
 """Low-precision weights: noise for stochastic rounding, and a warning where rounding loses the update."""
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -13,34 +11,16 @@ LOST_UPDATES = (
 )
 
 
-class Rounding:
-    """How the weights of one step are rounded."""
-
-    def __init__(self) -> None:
-        self._generators: dict[torch.device, torch.Generator] = {}
-        self._loses_updates = False
-
-    def noise(self, w: Tensor, step: int, angle: Number, stochastic: bool) -> Tensor | None:
-        """Uniform in [-½, ½), to round low-precision weights with; seeded by `step`: a resumed run rounds alike.
-
-        None without `stochastic`: then an angle too small for the weights is remembered.
-        """
-        if not stochastic:
-            # Rounding to nearest keeps a mean turn down to about 1.28 spacings of the dtype.
-            self._loses_updates |= _is_known_below(angle, 1.28 * torch.finfo(w.dtype).eps)
-            return None
-        generator = self._generators.get(w.device)
-        if generator is None:
-            generator = self._generators[w.device] = torch.Generator(w.device).manual_seed(step)
-        return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
-
-    def warn(self, warned: set[str]) -> None:
-        """Warn of lost updates, once for each set of messages that were given."""
-        if self._loses_updates and LOST_UPDATES not in warned:
-            warned.add(LOST_UPDATES)
-            warnings.warn(LOST_UPDATES, stacklevel=8)  # the user's line, behind what torch wraps around step
+def rounding_noise(w: Tensor, t: int, generators: dict[torch.device, torch.Generator]) -> Tensor:
+    """Uniform in [-½, ½), to round low-precision weights with; seeded by the step t: a resumed run rounds alike."""
+    if w.device not in generators:
+        generators[w.device] = torch.Generator(w.device).manual_seed(t)
+    return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generators[w.device])
 
 
-def _is_known_below(angle: Number, threshold: float) -> bool:
-    """Whether the angle is above 0 and below the threshold, as far as that is known without asking a device."""
-    return not (isinstance(angle, Tensor) and angle.device.type != "cpu") and bool(0 < angle < threshold)
+def loses_updates(angle: Number, dtype: torch.dtype) -> bool:
+    """Whether rounding to nearest loses much of a turn, as far as that is known without asking a device."""
+    if isinstance(angle, Tensor) and angle.device.type != "cpu":
+        return False
+    # Rounding to nearest keeps a mean turn down to about 1.28 spacings of the dtype.
+    return bool(0 < angle < 1.28 * torch.finfo(dtype).eps)

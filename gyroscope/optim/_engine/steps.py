@@ -1,7 +1,7 @@
 """How a class describes its update to the loop: a step entry by entry, or a step of whole vectors in three parts."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._checks import check_fraction
-from gyroscope.geometry import Split
+from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import formulas
-from gyroscope.optim._engine import programs
 from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim.formulas import Change, Number, TurnNumbers
 
@@ -54,41 +53,29 @@ class PlainStep:
 
 
 @dataclass(frozen=True)
-class Compilable:
-    """A vector step as one function for `compiled.program_for`: of entries, values per vector and packed numbers.
-
-    `key` names what the function depends on beside its tensors. `scratch` appends memory for Δ to the entries, `ones` a
-    row of ones to the values; `finish(entries, outputs)` is run after the program. `in_pieces`: large tensors go
-    through the program piece by piece, for the sake of scratch memory that stays in cache.
-    """
-
-    function: Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
-    key: tuple[object, ...]
-    numbers: tuple[Number, ...]
-    scratch: bool = False
-    ones: bool = False
-    in_pieces: bool = False
-    finish: Callable[[list[Tensor], Sequence[Tensor]], None] | None = None
-
-
-@dataclass(frozen=True)
 class VectorStep:
     """A step of whole weight vectors, in rows: read a few sums, decide for each vector, move its entries.
 
-    `measure(entries, rows, update, product)` gives values per vector of [weight, gradient, *moments]; with
-    `makes_update` it also writes Δ into `update`, which is the gradient's place otherwise. `decide(values, rows,
-    fan_in)` makes coefficients and new rows of them, `move(entries, update, coefficients, noise)` takes the step.
-    Steps with equal keys decide alike, so that vectors of many tensors are decided together.
+    key         what the functions depend on beside their arguments; with equal numbers vectors are decided together
+    measure     (entries, rows, update, product, numbers) -> values per vector of [weight, gradient, *moments], the
+                first of them 0 or above. With `makes_update` it writes Δ into `update`, else the gradient's place
+    decide      (values, rows, fan_in, numbers) -> coefficients and new rows
+    move        (entries, update, coefficients, noise): takes the step
+    finish      (entries, coefficients): runs after it, outside of a compiled program
+    keeps_update    a compiled program writes Δ into memory and reads it there, rather than make it twice
+    angle       radians of a rotation, by which low precision is judged; None on the sphere
     """
 
     moments: tuple[str, ...]
     rows: Mapping[str, FirstValue]
-    key: Hashable
+    numbers: tuple[Number, ...]
+    key: tuple[object, ...]
     measure: Callable[..., tuple[Tensor, ...]]
     decide: Callable[..., Change]
     move: Callable[..., None]
-    compilable: Compilable
+    finish: Callable[[Sequence[Tensor], Sequence[Any]], None] | None = None
     makes_update: bool = False
+    keeps_update: bool = False
     angle: Number | None = None
 
 
@@ -97,33 +84,26 @@ Step = PlainStep | VectorStep
 
 @dataclass(frozen=True)
 class InnerRule:
-    """The rule whose direction is turned: a function of `formulas`, its moments, its numbers, and its own step.
+    """The rule whose direction is turned: a function of `formulas` with its moments and numbers, and the rule's lr.
 
-    `decay` is decoupled; `l2` goes into the gradient of what takes the plain step (None for a rule that has none);
-    `fused` is the rule's own step of many tensors at once, where torch has a kernel for it; `cheap` says that a
+    `direction` is None where another optimizer has made Δ. `decay` is decoupled; L2, if the rule has it, is the number
+    "l2". `fused` is the rule's own step of many tensors at once, where torch has a kernel for it; `cheap` says that a
     program makes Δ twice in less time than it takes to keep it.
     """
 
-    direction: Callable[..., None]
+    direction: Callable[..., None] | None
     moments: tuple[str, ...]
-    numbers: Mapping[str, Any]
+    numbers: Mapping[str, Number]
     lr: Number
     decay: Number = 0.0
     eps: Number = 0.0
-    l2: Number | None = None
     fused: Callable[..., None] | None = None
     cheap: bool = False
-
-    def without_eps(self) -> "InnerRule":
-        """The rule for a turn that is divided by the update's exact size."""
-        return replace(self, eps=0.0)
 
 
 def plain(inner: InnerRule) -> PlainStep:
     """The inner rule's own step."""
     numbers = {**inner.numbers, "lr": inner.lr, "decay": inner.decay}
-    if inner.l2 is not None:
-        numbers["l2"] = inner.l2
     # The kernel takes floats; a tensor may be on a device that one would have to wait for.
     is_known = not any(isinstance(number, Tensor) for number in numbers.values())
     fused = partial(inner.fused, **numbers) if inner.fused is not None and is_known else None
@@ -133,10 +113,10 @@ def plain(inner: InnerRule) -> PlainStep:
 
 
 def _take_plain_step(inner: InnerRule, tensors: list[Tensor], scratch: Scratch) -> None:
-    w, grad, *moments = tensors
-    u = scratch.like(w, torch.promote_types(w.dtype, torch.float32))
-    l2 = {} if inner.l2 is None else {"w": w, "l2": inner.l2}
-    inner.direction(grad, u, *moments, **inner.numbers, **l2)
+    w = tensors[0]
+    u = scratch.like(w, at_least_float32(w.dtype))
+    assert inner.direction is not None
+    inner.direction(tensors, u, **inner.numbers)
     formulas.plain_(w, u, inner.lr, inner.decay)
 
 
@@ -147,45 +127,22 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
     centre = group["centre"] and vectors.fan_in >= MIN_CENTRED
     slack = norm_slack(vectors.dtype)
-    # A Δ that another optimizer has made is turned where it is, without a copy to scratch memory.
-    makes_update = inner.direction is not formulas.given
+    names = tuple(inner.numbers)
     rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
     if group.get("imbalance") is not None:
         rows["imbalance"] = partial(_imbalance_rows, group["imbalance"])
-    measure: Callable[..., tuple[Tensor, ...]] = formulas.sums_of_given
-    if makes_update:
-        measure = partial(formulas.update_and_sums, direction=inner.direction, numbers=inner.numbers, l2=inner.l2)
     return VectorStep(
         moments=inner.moments,
         rows=rows,
-        key=(by, centre, slack),
-        measure=measure,
-        decide=partial(formulas.turn, by=by, centre=centre, slack=slack),
+        numbers=(*by, *inner.numbers.values()),
+        key=(inner.direction, names, centre, slack, inner.cheap),
+        measure=partial(formulas.update_and_sums, direction=inner.direction, names=names),
+        decide=partial(formulas.turn, centre=centre, slack=slack),
         move=formulas.move_,
-        compilable=_compilable_rotation(inner, by, centre, slack),
-        makes_update=makes_update,
+        makes_update=inner.direction is not None,
+        keeps_update=inner.direction is not None and not inner.cheap,
         angle=known_angle,
     )
-
-
-def _compilable_rotation(inner: InnerRule, by: TurnNumbers, centre: bool, slack: float) -> Compilable:
-    # Flags are part of the program, numbers are its input.
-    flags = {name: value for name, value in inner.numbers.items() if isinstance(value, bool)}
-    numbers = {name: value for name, value in inner.numbers.items() if name not in flags}
-    l2 = () if inner.l2 is None else (inner.l2,)
-    function = partial(
-        programs.rotate_rows,
-        direction=inner.direction,
-        names=tuple(numbers),
-        flags=flags,
-        l2=inner.l2 is not None,
-        moments=len(inner.moments),
-        scratch=not inner.cheap,
-        centre=centre,
-        slack=slack,
-    )
-    key = (inner.direction, tuple(numbers), *flags.values(), centre, slack)
-    return Compilable(function, key, (*by, *numbers.values(), *l2), scratch=not inner.cheap, ones=True, in_pieces=True)
 
 
 def norm_slack(dtype: torch.dtype) -> float:
