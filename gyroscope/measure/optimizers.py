@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope.model.selection import unwrapped
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
 
-# Where Lightning, Fabric and Accelerate keep the optimizer that they wrap, themselves posing as an Optimizer.
-WRAPPED = ("optimizer", "_optimizer")
 # Options of a parameter group that the run's configuration shows.
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
 
@@ -28,17 +27,13 @@ def real_optimizer(optimizer: Any) -> Optimizer:
     >>> real_optimizer(wrapper) is adamw
     True
     """
-    for name in WRAPPED:
-        inner = getattr(optimizer, name, None)
-        # Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
-        if isinstance(inner, Optimizer) and inner is not optimizer:
-            return real_optimizer(inner)
-    if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "register_step_pre_hook"):
+    stepping = unwrapped(optimizer)
+    if not isinstance(stepping, Optimizer) or not hasattr(stepping, "register_step_pre_hook"):
         raise ValueError(
             f"optimizer={optimizer!r} is not a torch optimizer, nor a wrapper around one: pass the "
             "torch.optim.Optimizer whose step() changes the weights"
         )
-    return optimizer
+    return stepping
 
 
 def steps_taken(optimizer: Optimizer) -> int:

@@ -134,12 +134,15 @@ def embeddings_of(model: nn.Module, optimizer: Optimizer) -> list[Decision]:
     ]
 
 
-def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate, which pose as one."""
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate; without wrappers, the argument itself.
+
+    Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
+    """
     for name in WRAPPED:
         inner = getattr(optimizer, name, None)
-        if isinstance(inner, Optimizer) and inner is not optimizer:
-            return unwrapped(inner)
+        if inner is not None and isinstance(stepping := unwrapped(inner), Optimizer):
+            return stepping
     return optimizer
 
 

@@ -1,7 +1,8 @@
 """Adam-S and Adam-SRT: Adam as the sphere sees it, with one second moment per weight vector (SP)."""
 
+from abc import ABC
 from collections.abc import Callable
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -14,8 +15,35 @@ from gyroscope.optim.formulas import Change
 from gyroscope.optim.sphere_formulas import adam_s, adam_srt
 
 
+class AdamOfVectors(EngineOptimizer, ABC):
+    """What Adam-S and Adam-SRT share: all but the rule."""
+
+    rule: ClassVar[Callable[..., Change]]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        granularity: Granularity = "neuron",
+        compile: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+    def _check(self, group: Group) -> None:
+        check_adam(group)
+
+    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
+        if not vectors.rotate:
+            return plain_adam(group, t)
+        return sphere("exp_avg", {"exp_avg_sq": 0.0}, type(self).rule, adam_numbers(group, t), vectors)
+
+
 @final
-class AdamS(EngineOptimizer):
+class AdamS(AdamOfVectors):
     """Adam with L2 and one second moment per weight vector, which keeps the direction of the gradient.
 
         v ← β2·v + (1-β2)‖g + λω‖²/d,   ω ← ω - lr·m̂/(√v̂ + ε)     (SP 61–63; d entries in a vector)
@@ -38,36 +66,11 @@ class AdamS(EngineOptimizer):
     [1.0, -0.1414]
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        *,
-        granularity: Granularity = "neuron",
-        compile: bool = False,
-    ) -> None:
-        options: Group = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "granularity": granularity,
-            "compile": compile,
-        }
-        super().__init__(params, options)
-
-    def _check(self, group: Group) -> None:
-        check_adam(group)
-
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        return _step(adam_s, group, t, vectors)
+    rule = staticmethod(adam_s)
 
 
 @final
-class AdamSRT(EngineOptimizer):
+class AdamSRT(AdamOfVectors):
     """Adam-S whose memory follows the weight: after each step m is rescaled and transported, and v rescaled.
 
         m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩,   v ← v·‖ω‖²/‖ω'‖²     (SP Algorithm 1, whose line 10 has a stray factor m)
@@ -84,36 +87,4 @@ class AdamSRT(EngineOptimizer):
     True
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        *,
-        granularity: Granularity = "neuron",
-        compile: bool = False,
-    ) -> None:
-        options: Group = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "granularity": granularity,
-            "compile": compile,
-        }
-        super().__init__(params, options)
-
-    def _check(self, group: Group) -> None:
-        check_adam(group)
-
-    def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        return _step(adam_srt, group, t, vectors)
-
-
-def _step(rule: Callable[..., Change], group: Group, t: int, vectors: Vectors) -> Step:
-    by = adam_numbers(group, t)
-    if not vectors.rotate:
-        return plain_adam(group, t)
-    return sphere("exp_avg", {"exp_avg_sq": 0.0}, rule, by, vectors)
+    rule = staticmethod(adam_srt)

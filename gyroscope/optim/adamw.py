@@ -57,19 +57,7 @@ class RotationalAdamW(EngineOptimizer):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "beta": beta,
-            "centre": centre,
-            "granularity": granularity,
-            "compile": compile,
-            "imbalance": imbalance,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])

@@ -64,17 +64,7 @@ class KAdam(EngineOptimizer):
         *,
         compile: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "k": k,
-            "betas": betas,
-            "strategy": strategy,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "coupled": coupled,
-            "compile": compile,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
         if _is_list_of_pairs(betas):
             # OneCycleLR and CyclicLR look here for a beta1 to cycle: without it they say that there is none.
             del self.defaults["betas"]

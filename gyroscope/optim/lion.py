@@ -40,7 +40,7 @@ class Lion(EngineOptimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])
@@ -82,18 +82,7 @@ class RotationalLion(EngineOptimizer):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "beta": beta,
-            "centre": centre,
-            "granularity": granularity,
-            "compile": compile,
-            "imbalance": imbalance,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_betas(group["betas"])

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, ClassVar, Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
-from torch.autograd.graph import increment_version
 
 from gyroscope._checks import check_fraction, check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import Task, take_step
-from gyroscope.optim._engine.optimizer import SPLIT_OPTIONS, check_lr, check_spelling, kept_by, refuse_complex
+from gyroscope.optim._engine.loop import Task
+from gyroscope.optim._engine.optimizer import (
+    SPLIT_OPTIONS,
+    EngineOptimizer,
+    check_lr,
+    check_spelling,
+    options_of,
+    refuse_complex,
+)
 from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
@@ -29,7 +34,7 @@ ANGLES = ("angular_update", "angle_schedule")
 
 
 @final
-class Rotational(torch.optim.Optimizer):
+class Rotational(EngineOptimizer):
     """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
@@ -51,7 +56,8 @@ class Rotational(torch.optim.Optimizer):
     True
     """
 
-    turns_by_group: ClassVar[bool] = True
+    # The inner optimizer counts its own steps under "step", also of what does not turn.
+    counter = "turns"
 
     def __init__(
         self,
@@ -65,19 +71,9 @@ class Rotational(torch.optim.Optimizer):
         compile: bool = False,
         stochastic_rounding: bool = False,
     ) -> None:
+        self._options: Group = {**SPLIT_OPTIONS, **options_of(locals()), "angle_schedule": None}
         refuse_needed_closure(inner)
         self.inner = inner
-        self._options: Group = {
-            **SPLIT_OPTIONS,
-            "granularity": granularity,
-            "mode": mode,
-            "beta": beta,
-            "centre": centre,
-            "compile": compile,
-            "stochastic_rounding": stochastic_rounding,
-            "angular_update": angular_update,
-            "angle_schedule": None,
-        }
         # The inner defaults are there for schedulers that ask for betas or momentum (OneCycleLR, CyclicLR).
         super().__init__(inner.param_groups, {**inner.defaults, **self._options})
         self.param_groups = inner.param_groups
@@ -118,27 +114,7 @@ class Rotational(torch.optim.Optimizer):
                 )
             self._angle(group, Split.of(group).fan_in(turning[0].shape), turning[0].shape, 0)
 
-    @_disable_dynamo  # in a trace its numbers would be constants, and the memory that it lends would be lost
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure recomputes the loss, which is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            check_lr(group)
-        tasks = self._inner_updates()
-        for task in tasks:
-            # Only now: torch's optimizers take an empty state for their sign to begin.
-            if "turns" not in task.state:
-                task.state["turns"] = torch.tensor(0.0)
-            task.state["turns"].add_(1)
-        take_step(tasks, self._step_for, kept_by(self), count="turns")
-        increment_version([task.p for task in tasks])  # a compiled program tells autograd nothing of what it changes
-        return loss
-
-    def _inner_updates(self) -> list[Task]:
+    def _tasks(self) -> list[Task]:
         """The inner optimizer's step: taken by what does not rotate, and as an update Δ of what does."""
         turning = []
         stand_ins = []
@@ -239,12 +215,7 @@ class Rotational(torch.optim.Optimizer):
             after(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **super().__getstate__(),
-            "inner": self.inner,
-            "_options": self._options,
-            "_loan": Loan(),
-        }
+        return {**super().__getstate__(), "inner": self.inner, "_options": self._options, "_loan": Loan()}
 
 
 def _turning(group: Group) -> list[Tensor]:

@@ -48,19 +48,7 @@ class RotationalSGD(EngineOptimizer):
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "weight_decay": weight_decay,
-            "beta": beta,
-            "centre": centre,
-            "granularity": granularity,
-            "compile": compile,
-            "imbalance": imbalance,
-            "stochastic_rounding": stochastic_rounding,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])

@@ -47,14 +47,7 @@ class SGDMRT(EngineOptimizer):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "granularity": granularity,
-            "compile": compile,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_fraction("momentum", group["momentum"])

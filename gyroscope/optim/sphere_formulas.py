@@ -45,9 +45,7 @@ def inner_products(
     return tuple(torch.mul(a, b, out=product).sum(dims) for a, b in pairs)
 
 
-def combine_(
-    entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number], noise: Tensor | None = None
-) -> None:
+def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number], noise: Tensor | None = None) -> None:
     """Move the entries by the coefficients y0, y1, y2, w0, w1, m0, m1, in float32 or better, and round once.
 
         y = y0·ω + y1·g + y2·m,   ω ← ω + w0·ω + w1·y,   m ← m0·ω + m1·y

@@ -51,16 +51,7 @@ class SphericalAdam(EngineOptimizer):
         granularity: Granularity = "neuron",
         compile: bool = False,
     ) -> None:
-        options: Group = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "v0": v0,
-            "granularity": granularity,
-            "compile": compile,
-        }
-        super().__init__(params, options)
+        super().__init__(params, locals())
 
     def _check(self, group: Group) -> None:
         check_adam(group)
@@ -74,10 +65,10 @@ class SphericalAdam(EngineOptimizer):
             raise ValueError(f"beta1={beta1!r} with v0={v0!r}: AdamG* has no momentum, pass betas=(0.0, beta2)")
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        by = adam_numbers(group, t)
-        v0 = group["v0"]
         if not vectors.rotate:
             return plain_adam(group, t)
+        v0 = group["v0"]
         rule = adam_g if v0 is None else adam_g_star
         rows = {"radius": -1.0, "exp_avg_sq": 0.0 if v0 is None else v0}
-        return sphere("exp_avg", rows, rule, by, vectors, slack=norm_slack(vectors.dtype))
+        numbers = adam_numbers(group, t)
+        return sphere("exp_avg", rows, rule, numbers, vectors, slack=norm_slack(vectors.dtype))

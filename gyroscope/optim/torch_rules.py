@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gyroscope.model.selection import unwrapped
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
@@ -34,8 +35,7 @@ REMEDY = (
 def rule_of(group: Group, optimizer: object) -> UpdateRule:
     """The theory's rule, with the hyper-parameters of the moment, by which `optimizer` moves the weights of `group`.
 
-    Wrappers that keep the optimizer under `.optimizer` (Accelerate, Lightning) are looked through. An optimizer that
-    the theory does not cover is a ValueError.
+    Wrappers (Accelerate, Lightning) are looked through. An optimizer that the theory does not cover is a ValueError.
 
     >>> import torch
     >>> sgd = torch.optim.SGD([torch.ones(4, 8)], lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -58,13 +58,11 @@ def keeps_norms(optimizer: object) -> bool:
 
 def _known(optimizer: object) -> tuple[str, Any]:
     """The name in the table, and the optimizer inside its wrappers that bears it."""
-    inner: Any = optimizer
+    stepping = unwrapped(optimizer)
     # By the whole line of ancestors: Lightning and others subclass the optimizers of torch.
-    while inner is not None:
-        for cls in type(inner).__mro__:
-            if cls.__name__ in RULES or cls.__name__ == "Rotational":
-                return cls.__name__, inner
-        inner = getattr(inner, "optimizer", None)
+    for cls in type(stepping).__mro__:
+        if cls.__name__ in RULES or cls.__name__ == "Rotational":
+            return cls.__name__, stepping
     raise ValueError(f"{type(optimizer).__name__} is not among the known optimizers ({', '.join(RULES)}): {REMEDY}")
 
 

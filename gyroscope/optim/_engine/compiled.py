@@ -164,7 +164,6 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
     """
     from torch._functorch.config import patch as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-    from torch._inductor.config import patch as inductor_config
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(flat, tracing_mode="symbolic")(*examples)
@@ -179,14 +178,7 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
         return programs[-1]
 
     with functorch_config(enable_autograd_cache=False):  # from that cache a program would not come by `remember`
-        try:
-            compile_fx(graph, fakes, inner_compile=remember)
-        except RuntimeError as error:
-            # torch 2.6 counts hits of its cache on disk, and refuses to count outside of torch.compile.
-            if "MetricsContext" not in str(error):
-                raise
-            with inductor_config(fx_graph_cache=False):
-                compile_fx(graph, fakes, inner_compile=remember)
+        compile_fx(graph, fakes, inner_compile=remember)
     return cast(Program, programs[-1].current_callable)
 
 

@@ -34,8 +34,12 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     turns_by_group: ClassVar[bool] = True
     """Whether each tensor is split and turned as its group's `granularity`, `axis` and `group_size` say."""
 
-    def __init__(self, params: ParamsT, options: Group) -> None:
-        super().__init__(params, {**SPLIT_OPTIONS, **options})
+    counter: ClassVar[str] = "step"
+    """The name under which a parameter's state counts its steps."""
+
+    def __init__(self, params: ParamsT, arguments: Group) -> None:
+        # A constructor passes its locals(): the options are listed in its signature and nowhere else.
+        super().__init__(params, {**SPLIT_OPTIONS, **options_of(arguments)})
 
     @abstractmethod
     def _check(self, group: Group) -> None:
@@ -64,7 +68,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             split.rotates(p.shape)  # raises where the split does not fit the tensor
         self._check(group)
 
-    @_disable_dynamo  # in a trace its numbers would be constants
+    @_disable_dynamo  # in a trace its numbers would be constants, and memory that is lent would be lost
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; a closure recomputes the loss, which is returned."""
@@ -72,28 +76,31 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready = []
         for group in self.param_groups:
             check_lr(group)
-            ready += [(p, group) for p in group["params"] if p.grad is not None]
-        self._refuse_sparse([p.grad for p, _ in ready])
-        tasks = [Task(p, p.grad, self.state[p], group) for p, group in ready]
+        tasks = self._tasks()
         for task in tasks:
             # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
-            if "step" not in task.state:
-                task.state["step"] = torch.tensor(0.0)
+            if self.counter not in task.state:
+                task.state[self.counter] = torch.tensor(0.0)
         if tasks:
-            torch._foreach_add_([task.state["step"] for task in tasks], 1.0)
-        weights = [task.p for task in tasks]
-        take_step(tasks, self._step_for, kept_by(self))
-        increment_version(weights)  # a compiled program tells autograd nothing of what it changes
+            torch._foreach_add_([task.state[self.counter] for task in tasks], 1.0)
+        # Not pickled with the optimizer, so made when it is first needed.
+        if "_kept" not in self.__dict__:
+            self._kept = Kept()
+        take_step(tasks, self._step_for, self._kept, self.counter)
+        # A compiled program tells autograd nothing of what it changes.
+        increment_version([task.p for task in tasks])
         return loss
 
-    def _refuse_sparse(self, grads: list[Tensor]) -> None:
-        if any(grad.layout != torch.strided for grad in grads):
+    def _tasks(self) -> list[Task]:
+        """The parameters that have a gradient, with all that their step needs."""
+        ready = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if any(p.grad.layout != torch.strided for p, _ in ready):
             raise RuntimeError(
                 f"{type(self).__name__} takes no sparse gradients: set sparse=False in the Embedding that makes them"
             )
+        return [Task(p, p.grad, self.state[p], group) for p, group in ready]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the torch optimizer whose rule it has; by name where both have names.
@@ -128,12 +135,9 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
                 state.pop(key, None)  # torch's SGD saves None for a buffer that it has not begun
 
 
-def kept_by(optimizer: torch.optim.Optimizer) -> Kept:
-    """What the optimizer keeps from step to step; not pickled, so made when it is first needed."""
-    kept: Kept | None = optimizer.__dict__.get("_kept")
-    if kept is None:
-        kept = optimizer.__dict__["_kept"] = Kept()
-    return kept
+def options_of(arguments: Group) -> Group:
+    """The arguments of a constructor that are options of groups; `super()` puts a __class__ among its locals()."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "inner", "__class__")}
 
 
 def merged(saved: Group, present: Group, name: str) -> Group:
