@@ -88,9 +88,9 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         # Not pickled with the optimizer, so made when it is first needed.
         if "_kept" not in self.__dict__:
             self._kept = Kept()
+        weights = [task.p for task in tasks]
         take_step(tasks, self._step_for, self._kept, self.counter)
-        # A compiled program tells autograd nothing of what it changes.
-        increment_version([task.p for task in tasks])
+        increment_version(weights)  # a compiled program tells autograd nothing of what it changes
         return loss
 
     def _tasks(self) -> list[Task]:
