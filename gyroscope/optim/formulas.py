@@ -73,6 +73,7 @@ def fused_adam_(
     The numbers hold the bias corrections already: to the kernel this is a step so late that it needs none.
     """
     step = torch._fused_adam_ if l2 else torch._fused_adamw_
+    # The kernel multiplies the decay by its lr, which is not the one that `decay` was made with.
     rate = lr / bias
     step(
         weights,
@@ -200,6 +201,7 @@ class Change(NamedTuple):
 
     def split(self, sizes: list[int]) -> list[tuple[Number, ...]]:
         """The coefficients of consecutive batches of vectors, of these sizes."""
+        # A number for all vectors is repeated for each piece.
         columns = [torch.split(c, sizes) if is_per_vector(c) else [c] * len(sizes) for c in self.coefficients]
         return list(zip(*columns, strict=True))
 
@@ -302,6 +304,7 @@ def turn(
     nu = by.beta * torch.where(radius < 0, by.prior * across2, update_sq) + (1 - by.beta) * across2
     rms = (nu / by.correction).sqrt() + by.eps
     rate = torch.where(seen & (rms > 0), angle / rms, none)
+    # ω and Δ⊥ are orthogonal, so the new norm before it is set back to n is n·√(1 + (rate·‖Δ⊥‖)²).
     size = n * (1 + rate * rate * across2).rsqrt()
     A = size * (ww_c.rsqrt() - rate * along)
     B = size * rate
@@ -312,6 +315,7 @@ def turn(
         A = torch.where(moves, A, none + 1)
         B = torch.where(moves, B, none)
         D = torch.where(moves, D, none)
+    # Last, so that what is infinite or NaN for a vector without a direction is replaced.
     A = torch.where(alive, A, none + (1 - by.decay))
     B = torch.where(alive, B, none + by.lr)
     return Change((A, B, torch.where(alive, D, none)), (n, nu))

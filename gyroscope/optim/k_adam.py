@@ -128,6 +128,7 @@ def _is_list_of_pairs(betas: object) -> bool:
     return isinstance(betas, Sequence) and len(betas) > 0 and isinstance(betas[0], Sequence)
 
 
+# Asked for at each step and shape; options that were checked once are not checked again.
 @cache
 def _derived(strategy: str, k: int, betas: Betas) -> list[Betas]:
     return kadam_betas(strategy, k, betas)

@@ -21,6 +21,7 @@ from gyroscope.optim._engine.optimizer import (
     refuse_complex,
 )
 from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
+from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
@@ -91,6 +92,7 @@ class Rotational(EngineOptimizer):
         try:
             self._check(param_group)
         except ValueError:
+            # In place: the inner optimizer and this one hold the same list.
             groups = self.inner.param_groups
             groups[:] = [group for group in groups if group is not param_group]
             raise
@@ -134,6 +136,7 @@ class Rotational(EngineOptimizer):
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = self._loan.take_back()
         for p, group, unscaled in turning:
+            # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
             if unscaled["lr"] is group["lr"]:
                 updates[p].sub_(p).div_(group["lr"])
             elif unscaled.get("weight_decay"):
@@ -168,8 +171,6 @@ class Rotational(EngineOptimizer):
         angle = group["angular_update"]
         lr = group["lr"]
         if angle is None:
-            from gyroscope.optim.torch_rules import rule_of
-
             angle = rule_of(group, self.inner)
         if isinstance(angle, UpdateRule):
             rule = angle
@@ -202,11 +203,13 @@ class Rotational(EngineOptimizer):
             {**{option: present[option] for option in self._options}, **saved}
             for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True)
         ]
+        # Loading makes new lists and dicts: both optimizers must go on with the same ones.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups
         self.state = self.inner.state
         for saved_id, p, _ in pairs(state_dict, self.param_groups):
             saved = state_dict["state"].get(saved_id, {})
+            # torch has cast these to the dtype of the weights, bfloat16 perhaps.
             for key in saved.keys() & set(ROTATION_ROWS):
                 self.state[p][key] = restored(saved[key], p)
             if "turns" in saved:

@@ -113,6 +113,7 @@ def adam_s(
     none = ww == 0
     v = by.beta2 * exp_avg_sq + (1 - by.beta2) * gg / fan_in
     rate = by.lr / by.correction1 / torch.where(none, 1.0, (v / by.correction2).sqrt() + by.eps)
+    # Without transport the momentum is y, and v stays as it is.
     m0: Number = 0.0
     m1: Number = 1.0
     shrink: Number = 1.0
@@ -158,6 +159,7 @@ def adam_g(
     radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
     length2 = torch.where(none, 1.0, ww)
+    # 0 before the first step with a direction: what vectors of norm 0 have gathered until then is no tangent.
     memory = (radius > 0).to(ww.dtype)
     scale, hh = _tangent(length2, wg, gg, n)
     y0 = -(by.beta1 * memory * wm + (1 - by.beta1) * scale * wg) / length2
@@ -206,6 +208,7 @@ def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tupl
 
     y stays as it is where ω or ω' has no direction.
     """
+    # ⟨ω',ω⟩, ⟨ω',y⟩ and ⟨ω',ω'⟩, none of which needs ω' itself.
     old = ww - rate * wy
     along = wy - rate * yy
     new2 = old - rate * along  # not with rate², which overflows where eps is tiny and the gradient zero

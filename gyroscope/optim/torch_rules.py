@@ -112,6 +112,7 @@ def _adam(group: Group) -> UpdateRule:
 
 
 def _nadam(group: Group) -> UpdateRule:
+    # Without decay there is nothing to couple.
     decoupled = group.get("decoupled_weight_decay") or _number(group, "weight_decay", 0.0) == 0
     return (NAdam if decoupled else NAdamL2)(*_rates(group), _betas(group))
 

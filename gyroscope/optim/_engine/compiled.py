@@ -153,6 +153,7 @@ def _by_torch_compile(flat: Callable[..., Sequence[Tensor]]) -> Callable[..., Se
     # Dynamo counts recompilations per code object and gives up after a few: a copy for each kind of tensor.
     inner = cast(types.FunctionType, flat)
     copy = types.FunctionType(inner.__code__.replace(), inner.__globals__, inner.__name__, None, inner.__closure__)
+    # Free sizes, as `_by_inductor` has them; and no graph breaks, behind which a step could fail half taken.
     return torch.compile(copy, dynamic=True, fullgraph=True)
 
 
@@ -179,6 +180,7 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
 
     with functorch_config(enable_autograd_cache=False):  # from that cache a program would not come by `remember`
         compile_fx(graph, fakes, inner_compile=remember)
+    # Not what compile_fx returns, which has AOTAutograd's wrappers around it.
     return cast(Program, programs[-1].current_callable)
 
 
@@ -194,6 +196,7 @@ def _check_symbolic(fakes: list[Tensor]) -> None:
 def _write_early(graph: Any, scratch: int) -> None:
     """Let what is written into an input at the end stand there as soon as it is known, and be read there."""
     memory = [node for node in graph.nodes if node.op == "placeholder"][scratch]
+    # The graph is functional: what a step writes into an input is one copy_ at its end.
     (writing,) = (user for user in memory.users if user.target is torch.ops.aten.copy_.default)
     value = writing.args[1]
     value.append(writing)

@@ -51,6 +51,7 @@ def pieces(x: Tensor) -> list[slice]:
     Pieces have 2 indices or more if x has: a size of 1 would be another kind to a compiled step.
     """
     size = x.shape[0]
+    # Rounded up: pieces have PIECE entries or fewer, but for whole rows.
     number = min(-(-x.numel() // PIECE), size // 2)
     if number <= 1 or x.device.type != "cpu":
         return [WHOLE]

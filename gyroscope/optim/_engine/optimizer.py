@@ -52,6 +52,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters with options of their own; a misspelt option is an error, other keys are left alone."""
         check_spelling(param_group, self.defaults, type(self).__name__)
+        # torch fills in the defaults first; a group that is then refused must not stay behind.
         super().add_param_group(param_group)
         try:
             self._check_group(self.param_groups[-1])

@@ -55,6 +55,7 @@ def across_processes(p: Tensor, split: Split) -> Across | None:
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     mesh = cast(DTensor, p).device_mesh
+    # Sums per vector lie along dimension 1 of what is reduced; dimension 0 counts the sums.
     parts = [Replicate() if dim is None else Shard(1) if dim in axes and not numbered else Partial() for dim in dims]
     whole = [Replicate() if part.is_partial() else part for part in parts]
 

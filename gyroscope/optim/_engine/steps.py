@@ -147,6 +147,8 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
 
 def norm_slack(dtype: torch.dtype) -> float:
     """How far rounding may take a norm from its radius, relative; what is further was set from outside."""
+    # A float32 norm drifts far less than 1e-3 in a step, and nobody rescales weights by less. Entries of bfloat16 are
+    # rounded by up to eps/2 (4e-3), and a norm by no more.
     return max(1e-3, 2 * torch.finfo(dtype).eps)
 
 
