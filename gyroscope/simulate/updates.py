@@ -111,15 +111,15 @@ class RuleUpdate:
 
 def _sgdm(s: RuleUpdate, t: int, multiplier: float) -> None:
     """w ← w - lr·m, or Nesterov's combination."""
-    nesterov = s.rule.settings["nesterov"]
-    step.sgd(s.grad, s.out, s.m, w=s.w, l2=s.weight_decay, momentum=s.beta1, nesterov=nesterov)
+    direction = step.nesterov if s.rule.settings["nesterov"] else step.sgd
+    direction([s.w, s.grad, s.m], s.out, l2=s.weight_decay, momentum=s.beta1)
     s.move_along(multiplier)
 
 
 def _adam(s: RuleUpdate, t: int, multiplier: float) -> None:
     """w ← (1-a)·w - lr·m̂/√v̂, or with L2 in the gradient and a = 0."""
     bias = (1 - s.beta1**t) / (1 - s.beta2**t) ** 0.5
-    step.adamw(s.loss_gradient(), s.out, s.m, s.v, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=bias)
+    step.adamw([s.w, s.loss_gradient(), s.m, s.v], s.out, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=bias)
     s.move_along(multiplier)
 
 
@@ -127,7 +127,7 @@ def _nadam(s: RuleUpdate, t: int, multiplier: float) -> None:
     """Adam's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) in the place of m̂, without torch's ramp of β1."""
     grad = s.loss_gradient()
     # For its m and v; the direction that it writes is replaced by Nesterov's.
-    step.adamw(grad, s.out, s.m, s.v, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=1.0)
+    step.adamw([s.w, grad, s.m, s.v], s.out, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=1.0)
     ahead = s.beta1 / (1 - s.beta1 ** (t + 1)) * s.m + (1 - s.beta1) / (1 - s.beta1**t) * grad
     torch.div(ahead, s.v.sqrt().add_(EPS), out=s.out).mul_(-((1 - s.beta2**t) ** 0.5))
     s.move_along(multiplier)
@@ -135,7 +135,7 @@ def _nadam(s: RuleUpdate, t: int, multiplier: float) -> None:
 
 def _lion(s: RuleUpdate, t: int, multiplier: float) -> None:
     """w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
-    step.lion(s.grad, s.out, s.m, w1=1 - s.beta1, w2=1 - s.beta2)
+    step.lion([s.w, s.grad, s.m], s.out, w1=1 - s.beta1, w2=1 - s.beta2)
     s.move_along(multiplier)
 
 

@@ -19,7 +19,10 @@ def sphere(
     **options: float,
 ) -> VectorStep:
     """A step on the sphere: `rule(products, rows, fan_in, numbers, **options)` says what becomes of each vector."""
-    divides = isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu"
+    finish = None
+    # SGD's rule divides nothing; on other devices `combine_` divides.
+    if isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu":
+        finish = partial(divide_, eps=numbers.eps)
     return VectorStep(
         moments=(moment,),
         rows=rows,
@@ -28,7 +31,7 @@ def sphere(
         measure=inner_products,
         decide=partial(rule, **options),
         move=combine_,
-        finish=partial(divide_, eps=numbers.eps) if divides else None,
+        finish=finish,
     )
 
 
