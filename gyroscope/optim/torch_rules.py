@@ -57,13 +57,18 @@ def keeps_norms(optimizer: object) -> bool:
 
 
 def _known(optimizer: object) -> tuple[str, Any]:
-    """The name in the table, and the optimizer inside its wrappers that bears it."""
-    stepping = unwrapped(optimizer)
+    """The name in the table, and the optimizer that bears it: itself, or the one inside its wrappers."""
+    stepping = optimizer if _name(optimizer) is not None else unwrapped(optimizer)
+    name = _name(stepping)
+    if name is None:
+        raise ValueError(f"{type(optimizer).__name__} is not among the known optimizers ({', '.join(RULES)}): {REMEDY}")
+    return name, stepping
+
+
+def _name(optimizer: object) -> str | None:
     # By the whole line of ancestors: Lightning and others subclass the optimizers of torch.
-    for cls in type(stepping).__mro__:
-        if cls.__name__ in RULES or cls.__name__ == "Rotational":
-            return cls.__name__, stepping
-    raise ValueError(f"{type(optimizer).__name__} is not among the known optimizers ({', '.join(RULES)}): {REMEDY}")
+    names = [cls.__name__ for cls in type(optimizer).__mro__]
+    return next((name for name in names if name in RULES or name == "Rotational"), None)
 
 
 def _rotational(group: Group, optimizer: Any) -> UpdateRule:
