@@ -19,7 +19,8 @@ function drawVerdict() {
       const rest = verdict.layers.length > 6 ? ` and ${verdict.layers.length - 6} more` : "";
       const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ": " : "", ...names, rest);
       return element("li", { className: verdict.severity }, element("b", {}, SEVERITY[verdict.severity]),
-        element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []), more);
+        element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []),
+        ...(verdict.trial ? [element("span", { className: "more" }, `Tried on real training: ${verdict.trial} in results/advice.md`)] : []), more);
     });
     const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "Nothing to say yet.")]));
     return several() ? [element("h3", {}, swatch(number), run.name + rank(number)), list] : [list];
@@ -51,6 +52,7 @@ const COLUMNS = [
   { key: "name", label: "layer", first: 1, value: row => row.layer.name, cell: ({ number, layer }) => element("td", {}, ...(several() ? [swatch(number)] : []),
     element("button", { type: "button", className: "name", onclick: () => { choose(number); openLayer(layer.name); } }, layer.name)) },
   { key: "shape", label: "shape", value: row => row.layer.vectors * row.layer.fan_in, cell: row => element("td", {}, row.layer.shape.join("×")) },
+  { key: "reference", label: "compared with", first: 1, value: row => row.layer.summary.reference, cell: row => element("td", {}, row.layer.summary.reference) },
   ...Object.entries(QUANTITIES).map(([key, label]) => ({ key, label, value: row => row.layer.summary[key], cell: ({ layer }) =>
     element("td", { className: off(key, layer.summary[key]) ? "off" : "", dataset: { key } }, shownNumber(layer.summary, key)) })),
 ];

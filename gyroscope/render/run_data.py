@@ -73,6 +73,8 @@ class FindingData:
     layers: Sequence[str]
     evidence: Mapping[str, float]
     panel: str
+    trial: str
+    """Section of results/advice.md that shows what the remedy did to real training."""
 
 
 @final
@@ -125,6 +127,8 @@ class LayerSummary:
     """
 
     diverged: bool
+    reference: str
+    """What the layer is compared with: "equilibrium", or its "forecast" while X = Σ a_t is below 1."""
     rotation: float
     predicted_rotation: float
     rotation_ratio: float

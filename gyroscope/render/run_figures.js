@@ -60,8 +60,9 @@ function drawEquilibrium() {
   $("logged-note").textContent = names.length ? `Above rotation: ${names.join(", ")}, as training logged ${names.length > 1 ? "them" : "it"}.` : "";
 }
 
+// Of the equilibrium, or of the forecast where the run is shorter than its memory: what the table compares with too.
 const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
-  const predicted = layer.series.predicted_angular_update[i];
+  const predicted = layer.series[layer.summary.reference === "forecast" ? "forecast_angular_update" : "predicted_angular_update"][i];
   return value > 0 && predicted > 0 ? Math.log2(value / predicted) : null;
 });
 function drawHeat() {

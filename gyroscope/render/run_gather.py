@@ -204,7 +204,7 @@ def _rule(group: Any) -> str:
 def _finding(found: Finding) -> FindingData:
     panel = PANELS.get(found.kind, "equilibrium")
     return FindingData(
-        found.kind, found.severity, found.sentence, found.remedy, found.layers, dict(found.evidence), panel
+        found.kind, found.severity, found.sentence, found.remedy, found.layers, dict(found.evidence), panel, found.trial
     )
 
 

@@ -20,11 +20,12 @@ def summary(history: LayerHistory) -> LayerSummary:
     dead = dead[np.isfinite(dead)]
     return LayerSummary(
         diverged=history.diverged,
+        reference=history.reference,
         rotation=history.mean(history.angle),
-        predicted_rotation=history.mean(history.predicted_angle),
+        predicted_rotation=history.mean(history.reference_angle),
         rotation_ratio=history.speed,
         norm=history.mean(history.series("norm", "rms")),
-        norm_ratio=history.mean(history.distance),
+        norm_ratio=history.mean(history.norm_ratio),
         decay_ratio=history.mean(_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
         kappa=history.mean(history.series("kappa", "q50")),
         imbalance=history.mean(history.quantile_ratio()) / noise(history),

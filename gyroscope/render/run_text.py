@@ -13,7 +13,17 @@ from gyroscope.render.run_data import LayerData, Report, RunData
 
 # Characters of a name that stay together.
 LONGEST = 40
-HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
+HEADER = [
+    "layer",
+    "rotation",
+    "÷ predicted",
+    "norm",
+    "÷ predicted",
+    "compared with",
+    "λₑ/λ",
+    "spread ÷ noise",
+    "settled at",
+]
 
 
 class ReportText:
@@ -63,7 +73,9 @@ def _row(layer: LayerData) -> list[str]:
         _number(line.rotation, missing),
         _number(line.rotation_ratio),
         _number(line.norm, missing),
-        *(_number(value) for value in (line.norm_ratio, line.decay_ratio, line.imbalance)),
+        _number(line.norm_ratio),
+        line.reference,
+        *(_number(value) for value in (line.decay_ratio, line.imbalance)),
         f"{line.settled_at:,.0f}" if isfinite(line.settled_at) else "–",
     ]
 

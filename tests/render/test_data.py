@@ -94,6 +94,7 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
             assert same([one.pop("imbalance") * layer["spread"]["noise"]], [(high / low).mean()])
             assert one.pop("dead_vectors") == 0 == one.pop("frozen_share")
             assert one.pop("diverged") is False
+            assert one.pop("reference") == "equilibrium"
             settled = one.pop("settled_at")
             assert settled is None or settled in run.steps
             assert not one
@@ -223,7 +224,7 @@ def test_a_layer_whose_numbers_are_not_finite_shows_none_of_its_earlier_ones(tmp
     lost, well = (layer["summary"] for layer in run["layers"])
     assert lost.pop("diverged") is True
     assert well["diverged"] is False
-    assert {key for key, value in lost.items() if value is not None} <= {"settled_at"}
+    assert {key for key, value in lost.items() if value is not None} <= {"settled_at", "reference"}
     assert well["rotation"] > 0
     assert run["verdicts"][0]["kind"] == "diverged"
     assert run["verdicts"][0]["panel"] == "table"
