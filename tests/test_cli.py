@@ -36,7 +36,7 @@ def test_the_example_speaks_of_everything_a_practitioner_asks(capsys):
         "settles at 1.6, 2.77 times its initial 0.577",
         "times its equilibrium angle",
         "X = 0.5",
-        "falls out of equilibrium at step",
+        "shorter than the memory of weight",
         "Betas (0.9, 0.999) are stable",
         "sgdm: add --unit-grad-norm to compare",
         "lion with lr 0.000148, weight_decay 0.675",

@@ -13,17 +13,8 @@ from gyroscope.render.run_data import LayerData, Report, RunData
 
 # Characters of a name that stay together.
 LONGEST = 40
-HEADER = [
-    "layer",
-    "rotation",
-    "÷ predicted",
-    "norm",
-    "÷ predicted",
-    "compared with",
-    "λₑ/λ",
-    "spread ÷ noise",
-    "settled at",
-]
+FORECAST = "* over the forecast from the start: X is below 1, and equilibrium does not apply."
+HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
 
 
 class ReportText:
@@ -54,6 +45,8 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
     yield _table(run)
+    if any(layer.summary.reference == "forecast" for layer in run.layers):
+        yield Text(filled(FORECAST, width), style="dim")
 
 
 def _table(run: RunData) -> Table:
@@ -68,13 +61,13 @@ def _row(layer: LayerData) -> list[str]:
     line = layer.summary
     # A layer that was not measured and a layer whose numbers are not finite must not look the same.
     missing = "not finite" if line.diverged else "–"
+    forecast = "*" if line.reference == "forecast" and isfinite(line.rotation_ratio) else ""
     return [
         layer.name,
         _number(line.rotation, missing),
-        _number(line.rotation_ratio),
+        _number(line.rotation_ratio) + forecast,
         _number(line.norm, missing),
-        _number(line.norm_ratio),
-        line.reference,
+        _number(line.norm_ratio) + forecast,
         *(_number(value) for value in (line.decay_ratio, line.imbalance)),
         f"{line.settled_at:,.0f}" if isfinite(line.settled_at) else "–",
     ]

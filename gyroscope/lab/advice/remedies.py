@@ -89,6 +89,9 @@ def _config(factor: int, finding: str, settings: dict[str, Any], **remedy: Any) 
     # GELU, which a GPT has, leaves no vector without a gradient.
     third = RELU if finding == "dead_vectors" else TEXT
     networks = {**IMAGES, **third}
+    if "start" in remedy:
+        # GPT-2's initial norms, 0.16 of 64 entries, are tiny as they are; torch's own, 0.58, are made so.
+        networks = {name: {"init_scale": 1.0 if name in TEXT else 0.3, **network} for name, network in networks.items()}
     return Config(
         finding,
         tuple(
@@ -106,8 +109,7 @@ def _configs(factor: int) -> dict[str, Config]:
     adam = {"optimizer": "adam", "lr": 1e-2, "weight_decay": 0.03}
     sgd = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-3}
     return {
-        # torch's initial norms of 0.58, and the 0.16 that GPT-2's give to 64 entries, times 0.3.
-        "start_at_equilibrium": tried("over_rotation", adamw | {"init_scale": 0.3}, start="equilibrium"),
+        "start_at_equilibrium": tried("over_rotation", adamw, start="equilibrium"),
         "warmup": tried("over_rotation", adamw | {"weight_decay": 1.0}, warmup=NAMED_WARMUP),
         "slower_rotation": tried("fast_rotation", adamw | {"lr": 0.1, "weight_decay": 1.0}, lr=0.01),
         "decoupled_decay": tried("layer_imbalance", adam, optimizer="adamw"),
