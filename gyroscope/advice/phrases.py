@@ -78,11 +78,11 @@ def rule_text(rule: UpdateRule) -> str:
     return f"{rule.name}({', '.join(values)})"
 
 
-def starts_too_fast(names: Sequence[str], ratios: Sequence[float], worst: str, step: float, happened: bool) -> str:
-    """Layers that turn too fast at the start: in a plan, or, where it `happened`, in a run."""
+def starts_faster(names: Sequence[str], ratios: Sequence[float], worst: str, step: float, happened: bool) -> str:
+    """Layers whose start is faster than equilibrium: in a plan, or, where it `happened`, in a run."""
     turns = clause(names, "turned", "turned") if happened else clause(names, "turns", "turn")
     ratio = span(ratios, 2)
-    return f"{turns} too fast at the start, {ratio} times the rotation of equilibrium (step {step:,.0f} in {worst})."
+    return f"{turns} {ratio} times as fast at the start as in equilibrium at full rate (step {step:,.0f} in {worst})."
 
 
 def shorter_than_memory(names: Sequence[str], totals: Sequence[float], steps: float, *, so_far: bool = False) -> str:
@@ -100,8 +100,8 @@ def shorter_than_memory(names: Sequence[str], totals: Sequence[float], steps: fl
 def falls_out(names: Sequence[str], steps: Sequence[float], cause: str, ratios: Sequence[float], verb: str) -> str:
     """Layers whose norm leaves its equilibrium; `cause` ends before the ratio of the norms."""
     return (
-        f"{listed(names)} {verb} out of equilibrium at step {step_span(steps)}: {cause} {span(ratios, 2)} times too "
-        "large, so the rotation is too slow."
+        f"{listed(names)} {verb} out of equilibrium at step {step_span(steps)}: {cause} {span(ratios, 2)} times "
+        "that of equilibrium, so the rotation is slower."
     )
 
 

@@ -132,7 +132,7 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     yield Finding(
         "over_rotation",
         "note",
-        phrases.starts_too_fast(names, ratios, names[0], step, happened=False),
+        phrases.starts_faster(names, ratios, names[0], step, happened=False),
         remedy.text,
         START,
         names,

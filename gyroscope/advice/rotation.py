@@ -35,7 +35,7 @@ def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
     yield Finding(
         "over_rotation",
         "note",
-        phrases.starts_too_fast(names, [fastest[name][0] for name in names], names[0], step, happened=True),
+        phrases.starts_faster(names, [fastest[name][0] for name in names], names[0], step, happened=True),
         remedy.text,
         layers=names,
         evidence={"ratio": ratio, "step": step},
