@@ -105,11 +105,11 @@ class EquilibriumRescale(AfterScheduler):
     def _follow(self, number: int, group: dict[str, Any]) -> None:
         settled = self._memory["lr_over_decay"]
         before = settled[number]
-        climbing = self._memory["climbing_lr"]
-        if climbing[number] is not None:
+        last_lr = self._memory["climbing_lr"][number]
+        if last_lr is not None:
             # Until lr falls, not until it equals the peak: between two steps OneCycleLR may pass over its own.
-            is_climbing = climbing[number] <= float(group["lr"]) < peak_lr(group)
-            climbing[number] = float(group["lr"]) if is_climbing else None
+            is_climbing = last_lr <= float(group["lr"]) < peak_lr(group)
+            self._memory["climbing_lr"][number] = float(group["lr"]) if is_climbing else None
             if is_climbing:
                 return
         now = _lr_over_decay(group)

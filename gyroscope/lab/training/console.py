@@ -95,8 +95,15 @@ def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root
     """Train with a live line; 0 when it ended, 1 when it diverged."""
     console = Console(highlight=False)
     with progress_line(console) as line:
-        options = {"resume": resume, "data_root": data_root, "device": device}
-        result = train(config, out, **options, on_start=lambda start: console.print(repr(start)), on_step=line)
+        result = train(
+            config,
+            out,
+            resume=resume,
+            data_root=data_root,
+            device=device,
+            on_start=lambda start: console.print(repr(start)),
+            on_step=line,
+        )
     console.print(result_table(result))
     if config.track:
         with result.run() as run:
