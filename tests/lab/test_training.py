@@ -24,6 +24,7 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.console import progress_line
 from gyroscope.lab.training.loop import StepReport, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
+from gyroscope.theory import AdamW
 
 QUICK = TrainConfig(
     task="digits", model="cnn:width=8,convolutions=2", optimizer="rotational-adamw", lr=1e-2, steps=24, batch_size=64
@@ -325,3 +326,33 @@ def test_settings_that_make_no_run_are_errors():
         TrainConfig(steps=3, schedule="linea")
     with pytest.raises(ValueError, match="unknown setting 'learning_rate'"):
         TrainConfig.from_dict({"learning_rate": 3, "steps": 3})
+
+
+def test_a_start_at_equilibrium_is_the_same_call_and_survives_a_resume(tmp_path):
+    config = TrainConfig(task="digits", model="mlp:width=16", steps=12, start="equilibrium", init_scale=0.5, lr=1e-2)
+    started = []
+    whole = train(config, tmp_path / "whole", on_start=started.append)
+    rule = AdamW(1e-2, 0.1)
+    for layer in started[0].layers:
+        weight = dict(problems.make_problem(config, None, torch.device("cpu")).model.named_parameters())[layer.name]
+        assert layer.before == pytest.approx(0.5 * weight.norm(dim=1).square().mean().sqrt().item(), rel=1e-5)
+        assert layer.after == pytest.approx(rule.equilibrium(fan_in=weight.shape[1]).norm, rel=1e-5)
+    for path in (tmp_path / "whole" / "checkpoints").glob("*.pt"):
+        if "12" not in path.stem:
+            path.unlink()
+    again = train(config, tmp_path / "whole", resume=True)
+    assert again.scores == whole.scores
+
+
+def test_pure_bfloat16_rounds_the_weights_that_turn_and_trains(tmp_path):
+    config = TrainConfig(task="digits", model="cnn:width=8", steps=12, precision="pure-bf16", evaluations=1)
+    result = train(config, tmp_path / "run")
+    assert result.divergence is None
+    with result.run() as run:
+        assert run.series(run.layers[1], "frozen_entries").max() > 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("start", "origin"), ("precision", "fp8"), ("init_scale", 0.0)])
+def test_a_start_that_there_is_not_is_a_sentence(option, value):
+    with pytest.raises(ValueError, match=option):
+        TrainConfig(steps=1, **{option: value})
