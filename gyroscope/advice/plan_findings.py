@@ -126,9 +126,7 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     names = tuple(prediction.name for prediction in fast)
     ratios = [prediction.fastest[0] for prediction in fast]
     step = fast[0].fastest[1]
-    warmups = [prediction.warmup for prediction in fast]
-    layers = [prediction.layer for prediction in fast if prediction.rule == fast[0].rule]
-    remedy = remedies.slower_start(fast[0].rule, fast[0].schedule.warmup, warmups, layers)
+    remedy = remedies.slower_start(fast[0].schedule.warmup, [prediction.warmup for prediction in fast])
     yield Finding(
         "over_rotation",
         "note",

@@ -12,11 +12,9 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.theory import UpdateRule
-from gyroscope.theory.layer_prediction import InitialLayer
 
-# The experiments of `gyroscope.lab.advice`, each a section of results/advice.md.
+# The experiments of `gyroscope.lab.advice` that tried a remedy which is printed, each a section of results/advice.md.
 TRIALS = (
-    "start_at_equilibrium",
     "warmup",
     "slower_rotation",
     "decoupled_decay",
@@ -70,35 +68,17 @@ def severity(remedy: Remedy) -> Severity:
     return "warn" if remedy.trial else "note"
 
 
-def slower_start(
-    rule: UpdateRule | None, has: int, needed: Sequence[int | None], layers: Sequence[InitialLayer]
-) -> Remedy:
-    """What slows down a start that is too fast: the norms of equilibrium if it begins at tiny ones, else a warmup.
+def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
+    """The warmup that slows down a start faster than equilibrium.
 
-    rule    of the layers, for their equilibrium and the call that rescales them
     has     steps of warmup that the run has
-    needed  warmup that each layer needs; None where no warmup helps
-    layers  as they start
+    needed  warmup that each layer needs; None where none helps, because the norm itself starts too small
     """
-    # Both: with the norms of torch's own initialisation, 0.58, a start at equilibrium cost more than it gave.
-    if rule is not None and any(
-        layer.norm < limit.TINY_NORM and layer.norm_ratio(rule) < limit.SMALL_START for layer in layers
-    ):
-        return start_at_equilibrium(rule)
     longest = max((warmup for warmup in needed if warmup is not None), default=0)
     # A warmup is no remedy where it is long enough already and the start is too fast nevertheless.
     if None in needed or not has < longest <= limit.LONGEST_WARMUP:
         return NOTHING
     return Remedy(f"Use a warmup of about {sig(longest, 2)} steps (now {has:,}).", "warmup")
-
-
-def start_at_equilibrium(rule: UpdateRule | None) -> Remedy:
-    """The call that starts every vector at its equilibrium norm."""
-    loss = ", loss=…" if rule is not None and "unit_grad_norm" in rule.needs else ""
-    return Remedy(
-        f"Start at the norms of equilibrium: gyro.optim.to_equilibrium_(model, optimizer{loss}).",
-        "start_at_equilibrium",
-    )
 
 
 def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:

@@ -69,10 +69,8 @@ def _slower_start(histories: Sequence[LayerHistory]) -> Remedy:
         if history.rule is not None and layer is not None and not layer.missing(history.rule):
             starts.setdefault(history.rule, []).append(layer)
     needed = [warmup for rule, layers in starts.items() for warmup in needed_warmups(rule, steps, layers)]
-    rule = histories[0].rule
     # The first sample at the peak rate ends the warmup.
-    has = int(histories[0].steps[histories[0].peak])
-    return remedies.slower_start(rule, has, needed, starts.get(rule, []) if rule is not None else [])
+    return remedies.slower_start(int(histories[0].steps[histories[0].peak]), needed)
 
 
 def noise_ratio(fan_in: int, vectors: int, *, samples: int = 1, spacing: float = 1.0, momentum: float = 0.0) -> float:

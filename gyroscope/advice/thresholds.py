@@ -43,13 +43,6 @@ IN_REACH = 10.0
 OVER_ROTATION = 1.5
 # Part of the run that counts as its start, after the warmup.
 START = 0.1
-# Initial norm over the equilibrium's below which the norm, and not the first steps of the momentum, makes a start too
-# fast: at 2/3 a filled momentum turns 1.5 times too far.
-SMALL_START = 0.67
-# Norm of a vector below which it counts as tiny: outputs are then below 0.4 of the inputs' size, where an
-# initialisation that keeps it has 1 and torch's own 0.58. Only from there did a start at equilibrium help, or at least
-# not cost.
-TINY_NORM = 0.4
 # Steps of the longest warmup that is advice: those of large language models (2,000 in GPT-3 and Llama). A start that
 # needs more begins at too small norms.
 LONGEST_WARMUP = 2000

@@ -42,11 +42,6 @@ class InitialLayer:
         """The inputs that the rule's norm needs and that were not given."""
         return tuple(name for name in rule.needs if self.known[name] is None)
 
-    def norm_ratio(self, rule: UpdateRule) -> float:
-        """Initial norm over that of equilibrium; 1 where there is none, as without decay."""
-        norm = rule.equilibrium(**self.known).norm
-        return self.norm / float(norm) if norm is not None and 0 < norm < np.inf else 1.0
-
 
 @final
 @dataclass(frozen=True)

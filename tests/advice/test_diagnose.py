@@ -185,11 +185,11 @@ def test_over_rotation_at_the_start_gives_the_warmup():
         assert (course.angular_update[: steps + 50].max() <= 1.1 * settled.angular_update) == is_enough
 
 
-def test_over_rotation_of_a_norm_too_small_asks_for_another_start():
+def test_over_rotation_of_a_norm_too_small_has_no_remedy():
+    """A warmup does not help, and a start at equilibrium cost a small GPT more than it gave (results/advice.md)."""
     fast, small = np.where(np.arange(100) < 5, 8.0, 1.0), np.where(np.arange(100) < 5, 0.2, 1.0)
     found = only(diagnose(record(speed=fast, norm=small)), "over_rotation")
-    assert "to_equilibrium_(model, optimizer)" in found.remedy
-    assert found.trial == "start_at_equilibrium"
+    assert (found.remedy, found.trial) == ("", "")
 
 
 def test_very_fast_rotation_is_named_in_a_run_as_in_a_plan():

@@ -53,12 +53,6 @@ def test_a_layer_without_an_input_has_its_equilibrium_and_no_forecast():
     assert np.isnan(prediction.fastest[0])
 
 
-def test_the_norm_ratio_is_over_the_rules_equilibrium_and_1_without_one():
-    rule = AdamW(1e-2, 0.5)
-    assert layer(0.1).norm_ratio(rule) == pytest.approx(0.1 / rule.equilibrium(fan_in=64).norm)
-    assert layer(0.1).norm_ratio(AdamW(1e-2, 0.0)) == 1.0
-
-
 def test_a_held_norm_has_the_memory_of_its_rule_and_a_base_that_turns_faster_from_a_small_start():
     rule = AdamW(1e-3, 0.1)
     held = predict_layers(FixedNorm(rule), constant(1000), [layer(0.1)])[0]

@@ -18,9 +18,13 @@ the change seed by seed. *helps* and *harms* are said where the whole interval o
 """
 
 
+# Tried, and not printed: on some networks they did harm.
+DROPPED = ("start_at_equilibrium",)
+
+
 def write_advice(out: Path) -> None:
-    """Write the table of all trials that have been run."""
-    records = {name: ExperimentRecord.read(out, f"advice/{name}") for name in TRIALS}
+    """Write the table of all trials that have been run, those of dropped remedies last."""
+    records = {name: ExperimentRecord.read(out, f"advice/{name}") for name in (*TRIALS, *DROPPED)}
     parts = [HEAD, *(_section(name, record) for name, record in records.items() if record is not None)]
     write_text(out / "advice.md", "\n".join(parts))
 
@@ -28,8 +32,9 @@ def write_advice(out: Path) -> None:
 def _section(name: str, record: ExperimentRecord) -> str:
     loss = np.asarray(record.data["values"]["loss"], dtype=np.float64)
     found = np.asarray(record.data["values"]["found"], dtype=np.float64)
+    dropped = " Not printed, since it did harm." if name in DROPPED else ""
     lines = [
-        f"## {name}\n\n{record.data['claim']}. Finding: `{record.data['config']['finding']}`.\n",
+        f"## {name}\n\n{record.data['claim']}.{dropped} Finding: `{record.data['config']['finding']}`.\n",
         "| task | finding made | loss as it was | as advised | change | outcome |",
         "|---|---|---|---|---|---|",
     ]
