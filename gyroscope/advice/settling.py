@@ -191,22 +191,17 @@ def transient(states: Sequence[NormState]) -> Iterator[Finding]:
 
 
 def shorter_than_memory(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
-    """Layers that have not forgotten where they started: a fact, with what they are compared with instead."""
+    """Layers that have not forgotten where they started: a fact; they are compared with their forecast."""
     members = [state.history for state in states if state.state == "short"]
     if not members:
         return
     names = tuple(history.name for history in members)
     totals = [0.0 if _no_decay(history) else history.total_decay for history in members]
     speeds = [history.speed for history in members if isfinite(history.speed)]
-    compared = (
-        f" There {'it turns' if len(names) == 1 else 'they turn'} {span(speeds, 2)} times as forecast."
-        if speeds
-        else ""
-    )
     yield Finding(
         "short_memory",
         "note",
-        phrases.shorter_than_memory(names, totals, members[0].steps[-1] + 1, so_far=running) + compared,
+        phrases.shorter_than_memory(names, totals, members[0].steps[-1] + 1, so_far=running),
         layers=names,
         evidence={"total_decay": min(totals), **({"slowest": min(speeds), "fastest": max(speeds)} if speeds else {})},
     )

@@ -195,7 +195,11 @@ def _rule(group: Any) -> str:
         return str(group.get("optimizer", "unknown"))
     # JSON has lists.
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}
-    options = (f"{key}={value}" for key, value in known.items() if key != "name" and value is not False)
+    options = (
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in known.items()
+        if key != "name" and value is not False
+    )
     shown = f"{rule.get('name')}({', '.join(options)})"
     optimizer = group.get("optimizer")
     return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"

@@ -90,7 +90,7 @@ def test_a_short_run_is_compared_with_its_forecast_and_not_with_equilibrium():
         series["forecast_angular_update"] = 1.7 * series["predicted_angular_update"]
         series["forecast_norm"] = series["norm"] * 1.02
     diagnosis = diagnose(short)
-    assert "1 times as forecast" in only(diagnosis, "short_memory").sentence
+    assert only(diagnosis, "short_memory").evidence["fastest"] == pytest.approx(1.02, rel=0.01)
     assert "within 2.2 %" in only(diagnosis, "well").sentence
     assert "Compared with the forecast" in only(diagnosis, "well").sentence
     for series in short.data.values():
