@@ -42,22 +42,15 @@ OWN_IMBALANCE = Remedy(
     "The optimizer sets these angles itself: look at its imbalance= and at the settings of its groups."
 )
 
-LOWER_RATE = Remedy("Lower lr or weight decay.", "slower_rotation")
+# Only what was tried is said: a lower learning rate, and not also a longer warmup, clipping or another activation.
+LOWER_RATE = Remedy("Lower the learning rate.", "slower_rotation")
 GO_BACK = Remedy(
-    "Go back to a checkpoint from before that step, and lower the learning rate, lengthen the warmup or clip "
-    "gradients; torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
+    "Go back to a checkpoint from before that step and lower the learning rate; "
+    "torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
     "divergence",
 )
-REVIVE = Remedy(
-    "Lower the learning rate or lengthen the warmup that killed them, use LeakyReLU or GELU, or make the layer "
-    "narrower.",
-    "dead_vectors",
-)
-WIDER_WEIGHTS = Remedy(
-    "Keep the weights in float32 and compute in bfloat16 (torch.autocast), or use a rotational optimizer with "
-    "stochastic_rounding=True.",
-    "frozen_entries",
-)
+REVIVE = Remedy("Lower the learning rate that killed them.", "dead_vectors")
+WIDER_WEIGHTS = Remedy("Keep the weights in float32 and compute in bfloat16 (torch.autocast).", "frozen_entries")
 DECOUPLE = Remedy(
     "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.", "decoupled_decay"
 )
