@@ -103,7 +103,7 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
         *shorter_than_memory(states, getattr(record, "status", "finished") == "running"),
         *fell_out(usual),
         *over_rotation(states),
-        *fast_rotation({history.name: history.mean(history.predicted_angle) for history in measured}),
+        *fast_rotation({history.name: float(history.predicted_angle[history.peak]) for history in measured}),
         *layer_imbalance([state.history for state in usual if state.state not in ("transient", "short")]),
         *neuron_imbalance([state.history for state in usual]),
         *dead_vectors(measured),

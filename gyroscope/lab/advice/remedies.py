@@ -111,7 +111,7 @@ def _configs(factor: int) -> dict[str, Config]:
     return {
         "start_at_equilibrium": tried("over_rotation", adamw, start="equilibrium"),
         "warmup": tried("over_rotation", adamw | {"weight_decay": 1.0}, warmup=NAMED_WARMUP),
-        "slower_rotation": tried("fast_rotation", adamw | {"lr": 0.1, "weight_decay": 1.0}, lr=0.01),
+        "slower_rotation": tried("fast_rotation", adamw | {"lr": 0.1, "weight_decay": 2.0}, lr=0.01),
         "decoupled_decay": tried("layer_imbalance", adam, optimizer="adamw"),
         "dead_vectors": tried("dead_vectors", adamw | {"lr": 0.1}, lr=0.01),
         "frozen_entries": tried("frozen_entries", adamw | {"lr": 1e-4, "precision": "pure-bf16"}, precision="bf16"),
