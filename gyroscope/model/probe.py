@@ -135,8 +135,9 @@ class _Trial:
         grads = self._gradients(weights)
         suspects = [weight for weight in weights if self._is_suspect(weight, grads)]
         enlarged = self._gradients_enlarged(suspects)
-        candidates = {weight.name: _finest(weight, enlarged) for weight in suspects}
-        proven = self._confirmed(suspects, {name: found for name, found in candidates.items() if found is not None})
+        finest = {weight.name: _finest(weight, enlarged) for weight in suspects}
+        candidates = {name: invariance for name, invariance in finest.items() if invariance is not None}
+        proven = self._confirmed([weight for weight in suspects if weight.name in candidates], candidates)
         answers = {}
         for weight in weights:
             if not _arrives(weight, grads):
@@ -193,10 +194,9 @@ class _Trial:
                     p.div_(ENLARGED)
 
     def _confirmed(
-        self, suspects: Sequence[ModelParameter], candidates: Mapping[str, Invariance]
-    ) -> Mapping[str, Invariance]:
-        """What survives rescaling: all at once if the loss stays, else one by one."""
-        weights = [weight for weight in suspects if weight.name in candidates]
+        self, weights: Sequence[ModelParameter], candidates: Mapping[str, Invariance]
+    ) -> dict[str, Invariance]:
+        """What survives rescaling: all at once if the loss stays, else half by half, down to one weight alone."""
 
         def change_() -> None:
             for weight in weights:
@@ -205,8 +205,11 @@ class _Trial:
                     self.biases[weight.name].parameter.mul_(ENLARGED)
 
         if not weights or self._effects(change_)[0] < LOSS_CHANGE:
-            return candidates
-        return {weight.name: self._alone(weight) for weight in weights}
+            return {weight.name: candidates[weight.name] for weight in weights}
+        if len(weights) == 1:
+            return {weights[0].name: self._alone(weights[0])}
+        middle = len(weights) // 2
+        return self._confirmed(weights[:middle], candidates) | self._confirmed(weights[middle:], candidates)
 
     def _alone(self, weight: ModelParameter) -> Invariance:
         """The answer for one weight, enlarged alone."""
@@ -238,13 +241,17 @@ class _Trial:
         """Relative change of the loss on one batch by each of these changes of the model.
 
         The batch is the same where drawing it again from the same random state gives it again; where it comes from an
-        iterator, the spread over batches is what a change must exceed.
+        iterator, the range of the loss over several batches is what a change must exceed.
         """
         state = random_state()
         before = float(self.loss(self.model))
         # The same draws again: what differs now is not due to a change.
         restore_random_state(state)
-        spread = abs(float(self.loss(self.model)) - before)
+        losses = [before, float(self.loss(self.model))]
+        # Two batches may have nearly the same loss by chance; the range of several is no accident.
+        if abs(losses[1] - before) > LOSS_CHANGE * abs(before):
+            losses += [float(self.loss(self.model)) for _ in range(self.batches)]
+        spread = max(losses) - min(losses)
         effects = []
         for change_ in changes:
             with preserved(self.model):
