@@ -41,22 +41,15 @@ class LayerState:
 class JointForecast:
     """Layers whose forecast began together. Those in `left` missed a sample: the motion does not know their norm."""
 
-    rule: UpdateRule
     motion: Motion
     names: list[str]
     left: set[str] = field(default_factory=set)
 
     def obey(self, rule: UpdateRule) -> None:
         """Let the motion go on by other hyper-parameters: its moments stay, unless the rule is of another kind."""
-        if rule is self.rule or _besides_lr(rule) == _besides_lr(self.rule):
-            return
-        motion = rule.motion(self.motion.norm2)
-        if rule.name != self.rule.name:
-            self.motion = motion
-        # A motion keeps its moments in other attributes; these two are what it takes from the rule.
-        for name in {"rule", "inputs"} & vars(motion).keys():
-            setattr(self.motion, name, getattr(motion, name))
-        self.rule = rule
+        if rule is not self.motion.rule and rule.name != self.motion.rule.name:
+            self.motion = rule.motion(self.motion.norm2)
+        self.motion.rule = rule
 
 
 @final
@@ -130,7 +123,7 @@ class Forecaster:
         new = [layer for layer in layers if layer.name not in followed and layer.norm > 0]
         for several in _alike(group_rule, new):
             start = np.array([(layer.norm * _parts(group_rule, layer)) ** 2 for layer in several])
-            forecast = JointForecast(group_rule.rule, group_rule.rule.motion(start), [layer.name for layer in several])
+            forecast = JointForecast(group_rule.rule.motion(start), [layer.name for layer in several])
             self._forecasts.append(forecast)
             # A layer that is new has taken one step, whatever happened before it came.
             yield from self._advance(forecast, group_rule, [rates[-1]._replace(steps=1)])
@@ -178,10 +171,6 @@ class GroupForecasts:
             except ValueError as error:
                 note(f"No predictions for parameter group {number}: {error}")
         return predictions
-
-
-def _besides_lr(rule: UpdateRule) -> tuple[object, ...]:
-    return rule.name, *(value for name, value in rule.settings.items() if name != "lr")
 
 
 def _with_decay(rule: UpdateRule, weight_decay: float) -> UpdateRule:
