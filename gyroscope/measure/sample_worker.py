@@ -78,6 +78,7 @@ class SampleProcessor:
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
         self._skipped = 0
         self._gap = False
+        self._first_step: int | None = None  # above 0 in a run that was resumed
 
     def process(self, samples: list[RawSample | None]) -> None:
         """Take what was logged and one sample from its sums to the store and the sinks; None: only what was logged."""
@@ -86,6 +87,8 @@ class SampleProcessor:
             self.scalars.store()
         if sample is None:
             return
+        if self._first_step is None:
+            self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
         history = _without_skipped([*self._passed, *sample.history], int(skipped) - self._skipped, bool(found_inf))
         gap = self._gap or sample.gap
@@ -123,7 +126,11 @@ class SampleProcessor:
             return known[1]
         group_rule: GroupRule | None = None
         try:
-            group_rule = GroupRule.of(rule_of(options, sample.optimizer), options, keeps_norms(sample.optimizer))
+            rule = rule_of(options, sample.optimizer)
+            # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
+            if rule.rectified and self._first_step:
+                rule = rule.replace(rectified=False)
+            group_rule = GroupRule.of(rule, options, keeps_norms(sample.optimizer))
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
         if comparable:

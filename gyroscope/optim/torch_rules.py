@@ -116,6 +116,10 @@ def _adam(group: Group) -> UpdateRule:
     return (AdamW if group.get("decoupled_weight_decay") else AdamL2)(*_rates(group), _betas(group))
 
 
+def _radam(group: Group) -> UpdateRule:
+    return _adam(group).replace(rectified=True)
+
+
 def _nadam(group: Group) -> UpdateRule:
     # Without decay there is nothing to couple.
     decoupled = group.get("decoupled_weight_decay") or _number(group, "weight_decay", 0.0) == 0
@@ -145,7 +149,7 @@ RULES: Mapping[str, Callable[[Group], UpdateRule]] = MappingProxyType(
         "Adam": _adam,
         "AdamW": _with_betas(AdamW),
         "NAdam": _nadam,
-        "RAdam": _adam,  # its rectification has faded after 1/(1-β2) steps
+        "RAdam": _radam,
         "Muon": _muon,
         "Lion": _with_betas(Lion),
         "RotationalAdamW": _with_betas(AdamW),

@@ -175,10 +175,10 @@ def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
         if not callable(optimizer):
             raise ValueError(f"{optimizer!r} is neither a rule nor a function that makes an optimizer of parameters")
         return ("factory", id(optimizer))
-    if type(optimizer) not in STEPS:
+    if type(optimizer) not in STEPS or optimizer.rectified:
         known = ", ".join(rule.__name__ for rule in STEPS)
         raise ValueError(
-            f"there is no built-in update for {optimizer.name}, only for {known}: pass a function that makes "
+            f"there is no built-in update for {optimizer!r}, only for {known}: pass a function that makes "
             "an optimizer, for example lambda params: torch.optim.Muon(params, lr=1e-3)"
         )
     return (optimizer.name, optimizer.corrected_decay, optimizer.settings.get("nesterov", False))

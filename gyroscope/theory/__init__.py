@@ -15,7 +15,7 @@ from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
-from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, rectification, step
+from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
 
 __all__ = [
     "SGDM",
@@ -43,7 +43,6 @@ __all__ = [
     "inverse_sqrt",
     "linear",
     "match",
-    "rectification",
     "sensitivity",
     "sphere",
     "stability",

@@ -181,8 +181,8 @@ def _changing_settings(
         settings["weight_decay"] = decays
     if betas_schedule is not None:
         # Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
-        if not rule.is_decoupled or rule.adam_betas is None:
-            raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {rule.name}: leave it out")
+        if not rule.is_decoupled or rule.adam_betas is None or rule.rectified:
+            raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {rule!r}: leave it out")
         pairs = [betas_schedule(t) for t in range(len(lr))]
         for pair in pairs:
             check_betas(pair)

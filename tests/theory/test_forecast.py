@@ -22,7 +22,6 @@ from gyroscope.theory import (
     cosine,
     forecast,
     linear,
-    rectification,
     step,
 )
 from gyroscope.theory.convergence import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
@@ -152,20 +151,19 @@ def test_betas_that_change_during_the_run_are_followed_within_two_percent(name, 
 @pytest.mark.parametrize("beta2", [0.99, 0.999])
 @pytest.mark.parametrize("coupled", [False, True])
 def test_radam_is_adam_with_a_warmup_of_its_own_within_two_percent(coupled, beta2):
-    rule = (AdamL2(0.02, 0.05, (0.9, beta2))) if coupled else AdamW(0.02, 0.25, (0.9, beta2))
-    norm = 0.5 * rule.equilibrium(**KNOWN).norm
-    schedule = SCHEDULES["warmup and cosine"](np.arange(STEPS))
-    r = rectification(beta2)(np.arange(STEPS))
-    unrectified = {} if coupled else {"weight_decay_schedule": np.divide(1.0, r, out=np.ones(STEPS), where=r > 0)}
-    f = forecast(rule, schedule * r, norm=norm, **KNOWN, **unrectified)
-    seen = walk.walk(walk.radam(rule.weight_decay, rule.betas, coupled), rule.lr * schedule, norm, dim=C)
+    adam = AdamL2(0.02, 0.05, (0.9, beta2)) if coupled else AdamW(0.02, 0.25, (0.9, beta2))
+    norm = 0.5 * adam.equilibrium(**KNOWN).norm
+    schedule = SCHEDULES["warmup and cosine"]
+    f = forecast(adam.replace(rectified=True), schedule, norm=norm, **KNOWN)
+    seen = walk.walk(walk.radam(adam.weight_decay, adam.betas, coupled), f.lr, norm, dim=C)
     assert largest_error(seen, f) < 0.02
-    assert largest_error(seen, forecast(rule, schedule, norm=norm, **KNOWN)) > 0.1
+    assert largest_error(seen, forecast(adam, schedule, norm=norm, **KNOWN)) > 0.1
 
 
-def test_a_beta2_with_which_radam_never_adapts_is_refused():
+@pytest.mark.parametrize("rule", [AdamW, AdamL2])
+def test_a_beta2_with_which_radam_never_adapts_is_refused(rule):
     with pytest.raises(ValueError, match=r"beta2=0\.6: RAdam never adapts"):
-        rectification(0.6)
+        rule(0.1, 0.1, (0.9, 0.6), rectified=True)
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -215,6 +213,7 @@ def test_muon_follows_a_weight_decay_that_changes():
         (AdamW(0.1, 1.0), {"weight_decay_schedule": [1.0, 1.0]}, "one multiplier for each step"),
         (Lion(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 0.99)}, "not for Lion"),
         (AdamW(0.1, 1.0), {"betas_schedule": lambda t: (0.9, 1.0)}, "beta2=1.0"),
+        (AdamW(0.1, 1.0, rectified=True), {"betas_schedule": lambda t: (0.9, 0.99)}, "rectified=True"),
     ],
 )
 def test_a_change_that_cannot_be_followed_is_refused_in_a_sentence(rule, changing, words):

@@ -18,12 +18,15 @@ class AdamL2(CoupledAdam):
                         η_r² = lr²·C·(1-β1)/(1+β1)/(x·(1 + λ²x²/g̃²))     (RE 87)
         exact:          the heavy ball's fixed point at step size lr·(1-β1)/√v,   cos η_r = 1 - a·(1-β1)/(1+β1)   (ours)
 
-    Derived in docs/theory.md, "Adam with L2". The paper's cubic is exact at β1 = 0.
+    Derived in docs/theory.md, "Adam with L2". The paper's cubic is exact at β1 = 0. With `rectified` it is RAdam, as
+    torch has it by default.
 
     >>> eq = AdamL2(1e-3, 1e-2).equilibrium(fan_in=512, unit_grad_norm=0.05)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
     '0.01352 rad/step at norm 0.384'
     """
+
+    rectified: bool = False
 
     second_moment_per_entry: ClassVar[bool] = True
 

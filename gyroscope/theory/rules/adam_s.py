@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, turning_angle
-from gyroscope.theory.recursion import Motion, Step, adam_scale
+from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.coupled_adam import CoupledAdam, balance, heavy_ball_balance
 from gyroscope.theory.rules.sgd_mrt import transported_power
 
@@ -49,7 +49,7 @@ class TransportedAdamMotion(Motion):
     def _block(self, lr: Array, weights: Weights) -> Step:
         beta1, beta2 = self.rule.betas
         wd = self.rule.weight_decay
-        scale = adam_scale(lr, self.rule.betas, self.done)
+        scale = self.rule.adam_scale(lr, self.done)
         filled = (1 - beta1) ** 2 * transported_power(beta1, self.done, len(lr))  # E‖m‖²·‖w‖²/g̃²
         y = self.norm2
         v = self._v

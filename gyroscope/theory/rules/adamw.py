@@ -33,7 +33,7 @@ class AdamW(BetaRule):
 
     The exact norm lies below RE's finite-rate form (37), which is 22 % too large at lr·λ = 0.05 and β1 = 0.9.
     Derived in docs/theory.md, "The one law". With `corrected_decay` (AdamC) `lr` is the schedule's peak and
-    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t.
+    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t. With `rectified` it is RAdam with decoupled decay.
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -41,6 +41,7 @@ class AdamW(BetaRule):
     """
 
     corrected_decay: bool = False
+    rectified: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True

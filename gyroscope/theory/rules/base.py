@@ -5,12 +5,14 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, plain
-from gyroscope.theory.recursion import LinearMotion, Motion
+from gyroscope.theory.recursion import LinearMotion, Motion, adam_scale
+from gyroscope.theory.schedules import rectification
 
 MEANING = {
     "fan_in": "the number of entries of one weight vector",
@@ -37,6 +39,8 @@ class UpdateRule(ABC):
     """0 where the rule has no such setting."""
     corrected_decay: bool = False
     """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    rectified: bool = False
+    """RAdam: early steps are shortened (`schedules.rectification`), decoupled decay is not. An option of the Adams."""
     has_weight_decay: ClassVar[bool] = True
     """Whether weight_decay is one of the rule's settings."""
     is_decoupled: ClassVar[bool] = False
@@ -230,6 +234,13 @@ class BetaRule(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         check_betas(self.betas)
+        if self.rectified:
+            rectification(self.betas[1])  # raises for a β2 with which RAdam never adapts
+
+    def adam_scale(self, lr: Array, done: int) -> Array:
+        """`recursion.adam_scale` of this rule's steps after `done`."""
+        scale = adam_scale(lr, self.betas, done)
+        return scale * rectification(self.betas[1])(np.arange(done, done + len(lr))) if self.rectified else scale
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import UNDETERMINED, Equilibrium, Weights, forgetting_time, never_settles, turning_angle
-from gyroscope.theory.recursion import LinearSteps, Scale, adam_scale
+from gyroscope.theory.recursion import LinearSteps, Scale
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall
 
@@ -59,7 +59,7 @@ class CoupledAdam(BetaRule):
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """The ball's steps at the size that v allows."""
         wd = self.weight_decay
-        scale = (1 - self.betas[0]) * adam_scale(lr, self.betas, done)
+        scale = (1 - self.betas[0]) * self.adam_scale(lr, done)
         return LinearSteps(
             np.zeros_like(lr),
             scale,

@@ -2,7 +2,7 @@
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
-from gyroscope.theory.recursion import Combination, LinearSteps, Scale, adam_scale
+from gyroscope.theory.recursion import Combination, LinearSteps, Scale
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 
@@ -31,5 +31,5 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
-    scale = adam_scale(lr, rule.betas, done)
+    scale = rule.adam_scale(lr, done)
     return LinearSteps(decay, scale, update, average, Scale(beta2, unit=1 - beta2), size=weights.fan_in)
