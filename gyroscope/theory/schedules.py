@@ -106,8 +106,8 @@ def rectification(beta2: float) -> Multiplier:
         r_t = sqrt((rho_t-4)(rho_t-2)·rho/((rho-4)(rho-2)·rho_t)),   rho = 2/(1-β2) - 1     (Liu et al. 2020)
         rho_t = rho - 2t·β2^t/(1-β2^t),   t from 1;   0 while rho_t ≤ 5, where RAdam's step is SGD's
 
-    Rules that are `rectified` multiply their steps by it, and leave decoupled decay as it is. Derived in docs/theory.md,
-    "RAdam".
+    Rules that are `rectified` multiply their steps by it, and leave decoupled decay as it is. Derived in
+    docs/theory.md, "RAdam".
 
     >>> r = rectification(0.999)
     >>> f"{r(4):.0f} {r(5):.3f} {r(100):.3f} {r(10_000):.3f}"
