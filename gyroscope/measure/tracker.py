@@ -308,9 +308,10 @@ class Tracker:
 
 def _timescale(group: Mapping[str, Any], optimizer: Optimizer) -> float:
     """Steps after which a direction of this group is forgotten; infinite where that is not known."""
-    rule = rule_or_none(group, optimizer)
     lr = frozen(group.get("lr"))
-    if rule is None or not isinstance(lr, float | int):
+    # Before the rule is asked for, which would wait for a learning rate on a device.
+    rule = rule_or_none(group, optimizer) if isinstance(lr, float | int) else None
+    if rule is None:
         return float("inf")
     with np.errstate(all="ignore"):
         timescale = rule.at(lr, Weights()).timescale

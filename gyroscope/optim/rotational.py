@@ -122,9 +122,10 @@ class Rotational(EngineOptimizer):
         stand_ins = []
         for group in self.param_groups:
             unscaled = self._unscaled(group)
-            now = [p for p in _turning(group) if p.grad is not None]
+            turns = _turning(group)
+            now = [p for p in turns if p.grad is not None]
             # A tensor is compared by identity: == of tensors is elementwise.
-            ids = {id(p) for p in _turning(group)}
+            ids = {id(p) for p in turns}
             rest = [p for p in group["params"] if id(p) not in ids]
             turning += [(p, group, unscaled) for p in now]
             stand_ins += [{**unscaled, "params": now}, {**group, "params": rest}]

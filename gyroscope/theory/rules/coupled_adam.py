@@ -60,6 +60,7 @@ class CoupledAdam(BetaRule):
         """The ball's steps at the size that v allows."""
         wd = self.weight_decay
         scale = (1 - self.betas[0]) * self.adam_scale(lr, done)
+        # v averages (g + λw)², whose mixed term is 0 on average, for g is orthogonal to w. There is no other decay.
         return LinearSteps(
             np.zeros_like(lr),
             scale,

@@ -32,4 +32,5 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
     scale = rule.adam_scale(lr, done)
+    # The unit is what v takes of a new gradient; a run whose β2 changes rescales its D by it.
     return LinearSteps(decay, scale, update, average, Scale(beta2, unit=1 - beta2), size=weights.fan_in)

@@ -26,6 +26,15 @@ def nesterov_filter(beta: Number) -> tuple[Number, Number]:
     return 1 - beta * beta, (1 - beta) * beta * beta
 
 
+def nesterov_power(beta: Number) -> Number:
+    """Σc² of that filter, and 1/τ, for its coefficients add up to 1.
+
+    >>> f"{nesterov_power(0.9):.4f}"
+    '0.0706'
+    """
+    return (1 - beta) ** 2 * update_power(beta, nesterov=True)
+
+
 @final
 @dataclass(frozen=True)
 class NAdam(BetaRule):
@@ -49,9 +58,8 @@ class NAdam(BetaRule):
         """The one law; E‖u‖² = lr²·C·Σc²."""
         beta1 = self.betas[0]
         C = weights.fan_in
-        c0, c1 = nesterov_filter(beta1)
-        rms = None if C is None else lr * (C * (c0**2 + c1**2 / (1 - beta1**2))) ** 0.5
-        return decoupled_equilibrium(self, lr, Correlation.of_filter(c0, c1, beta1), rms, leading)
+        rms = None if C is None else lr * (C * nesterov_power(beta1)) ** 0.5
+        return decoupled_equilibrium(self, lr, Correlation.of_filter(*nesterov_filter(beta1), beta1), rms, leading)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """AdamW's steps with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
@@ -78,8 +86,7 @@ class NAdamL2(CoupledAdam):
     @property
     def power(self) -> float:
         """Σc² of the filter, 1/τ."""
-        power: float = (1 - self.betas[0]) ** 2 * update_power(self.betas[0], nesterov=True)
-        return power
+        return float(nesterov_power(self.betas[0]))
 
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
         """The ball's fixed point, where its step size is the one that v allows at that norm."""

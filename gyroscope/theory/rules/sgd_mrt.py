@@ -9,6 +9,7 @@ from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
 from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import MomentumRule
+from gyroscope.theory.rules.sgdm import update_power
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
@@ -82,7 +83,8 @@ class SGDMRT(MomentumRule):
         """Tangent updates against a decay of lr·λ."""
         wd = self.weight_decay
         g_unit = weights.unit_grad_norm
-        power = 1 / (1 - self.momentum**2)
+        # Transport rescales the momentum as gradients are: in their unit it is as long as the heavy ball's.
+        power = update_power(self.momentum, nesterov=False)
         room = 2.0 if leading else 2 - lr * wd
         norm2 = None if g_unit is None else g_unit * over(lr * power, wd * room) ** 0.5
         return Equilibrium(

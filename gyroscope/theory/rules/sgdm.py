@@ -159,6 +159,7 @@ class SGDM(MomentumRule):
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """The heavy ball's steps of size lr."""
+        # Without a decay beside the update, for L2 is part of it.
         update, momentum = self._ball.combinations(self.weight_decay)
         return LinearSteps(np.zeros_like(lr), lr, update, momentum, unit_grad2=weights.unit_grad_norm**2)
 
