@@ -143,7 +143,7 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
     """Check settings by name; a ValueError quotes what does not fit and says what would.
 
     >>> read_settings({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
-    AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False, rectified=False)
+    AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
     """
     for name in settings:
         one_of("setting", name, OPTIONS)

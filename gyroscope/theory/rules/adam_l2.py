@@ -1,6 +1,6 @@
 """Adam with L2 in the gradient: the decay is scaled like the gradient, so it depends on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from gyroscope._types import Number
@@ -26,7 +26,7 @@ class AdamL2(CoupledAdam):
     '0.01352 rad/step at norm 0.384'
     """
 
-    rectified: bool = False
+    rectified: bool = field(default=False, repr=False)
 
     second_moment_per_entry: ClassVar[bool] = True
 

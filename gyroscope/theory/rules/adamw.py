@@ -1,6 +1,6 @@
 """AdamW: weight decay outside the adaptive step (torch multiplies it by lr)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from gyroscope._types import Array, Number
@@ -41,7 +41,7 @@ class AdamW(BetaRule):
     """
 
     corrected_decay: bool = False
-    rectified: bool = False
+    rectified: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True
