@@ -110,10 +110,10 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
         *unstable_betas(measured),
         *non_finite_vectors(measured),
         *not_measured(histories),
+        *_rising_loss(record),
     ]
-    findings += rising_loss(record)
     if not any(finding.severity in ("bad", "warn") for finding in findings):
-        findings += _against_theory(states)
+        findings += _against_theory(usual, len(states))
     return findings or list(_undecided(states))
 
 
@@ -146,46 +146,51 @@ def _undecided(states: Sequence[NormState]) -> Iterator[Finding]:
     )
 
 
-def _against_theory(states: Sequence[NormState]) -> Iterator[Finding]:
-    """How closely layers turn as predicted. Only closeness is green, and of training it says nothing."""
+def _against_theory(states: Sequence[NormState], total: int) -> Iterator[Finding]:
+    """How closely layers turn as predicted: those of all `total` layers that no other finding explains.
+
+    Only closeness is green, and of training it says nothing.
+    """
     known = [state.history for state in states if state.history.speed > 0]
     if not known:
         return
     speeds = [history.speed for history in known]
     error = max(max(speed, 1 / speed) for speed in speeds) - 1
     names = tuple(history.name for history in known)
-    count = f"All {len(known)}" if len(known) == len(states) else f"{len(known)} of {len(states)}"
+    count = f"All {total}" if len(known) == total else f"{len(known)} of {total}"
+    turn = f"{names[0]} turns" if total == 1 else f"{count} layers turn"
     angles = f"{span([history.mean(history.angle) for history in known], 2)} rad per step"
     evidence = {"largest_error": error, "slowest": min(speeds), "fastest": max(speeds)}
-    context = f" {_context(known)}" if _context(known) else ""
+    context = _context(known)
     if 1 + error > limit.CLOSE:
         sentence = f"{clause(names, 'turns', 'turn')} {span(speeds, 2)} times as predicted, {angles}.{context}"
         yield Finding("off_prediction", "note", sentence, layers=names, evidence=evidence)
         return
-    fell = any(state.state == "fell out" for state in states)
-    turn = "turn as predicted, or did before they fell out" if fell else "turn as predicted"
-    sentence = f"{count} layers {turn}, within {sig(100 * error, 2)} %: {angles}.{context} {NO_JUDGEMENT}"
+    earlier = ", or did before falling out" if any(state.state == "fell out" for state in states) else ""
+    sentence = f"{turn} as predicted{earlier}, within {sig(100 * error, 2)} %: {angles}.{context} {NO_JUDGEMENT}"
     yield Finding("well", "good", sentence, layers=names, evidence=evidence)
 
 
 def _context(histories: Sequence[LayerHistory]) -> str:
-    """What rotation is compared with, in X and memory; of a rotational optimizer also what its base would have done."""
+    """A sentence on X, the memory and what rotation is compared with, or, of a rotational optimizer, on its base rule.
+
+    It begins with a space; empty where X is unknown.
+    """
     totals = [history.total_decay for history in histories if history.total_decay > 0]
     if not totals:
         return ""
     steps = histories[0].steps[-1] + 1
     memory = f"X = {span(totals, 2)}, a memory of {span([steps / total for total in totals], 2)} steps"
     references = " and ".join(dict.fromkeys(history.reference for history in histories))
-    base = next((ratio for history in histories if (ratio := base_speed(history)) is not None), None)
-    if base is None:
-        return f"Compared with the {references}; {memory}."
-    name = histories[0].rule.name if histories[0].rule is not None else "its base"
-    return (
-        f"{memory}. {name} with these settings would turn {histories[0].name} {sig(base, 2)} times as fast on average."
-    )
+    for history in histories:
+        ratio = _base_speed(history)
+        if ratio is not None and history.rule is not None:
+            base = f"{history.rule.name} with these settings would turn {history.name}"
+            return f" {memory}. {base} {sig(ratio, 2)} times as fast on average."
+    return f" Compared with the {references}; {memory}."
 
 
-def base_speed(history: LayerHistory) -> float | None:
+def _base_speed(history: LayerHistory) -> float | None:
     """How many times as fast the plain rule would turn a layer that a rotational optimizer turns, over the run.
 
     From the same norms: those of the plain rule start there, and settle where they settle.
@@ -196,7 +201,7 @@ def base_speed(history: LayerHistory) -> float | None:
     return None if course is None else float(course.angular_update.mean() / course.equilibrium_angular_update.mean())
 
 
-def rising_loss(record: Record) -> Iterator[Finding]:
+def _rising_loss(record: Record) -> Iterator[Finding]:
     """A logged loss that ends far above its best: no green beside it."""
     for name in ("validation_loss", "loss"):
         if name not in getattr(record, "scalars", ()):

@@ -45,11 +45,12 @@ def scale_sensitive(histories: Sequence[LayerHistory]) -> Iterator[Finding]:
     ratio = worst.mean(worst.norm_ratio)
     measured = f"; it turns {sig(worst.speed, 2)} times as far as predicted" if isfinite(worst.speed) else ""
     measured += f" at {sig(ratio, 2)} times the norm" if measured and isfinite(ratio) else ""
+    where = f"in {worst.name} " if len(names) > 1 else ""
     yield Finding(
         "scale_sensitive",
         "note",
-        f"{clause(names, 'is', 'are')} not scale-invariant, so predictions are rough: in {worst.name} the gradient "
-        f"acts as λ_u = {sig(radial[worst].lambda_u, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
+        f"{clause(names, 'is', 'are')} not scale-invariant, so predictions are rough: {where}the gradient acts as "
+        f"λ_u = {sig(radial[worst].lambda_u, 2)} beside a weight decay of {sig(_decay(worst), 2)}{measured}.",
         layers=names,
         evidence={"lambda_u": radial[worst].lambda_u, "decay_error": radial[worst].decay_error},
     )

@@ -78,17 +78,21 @@ def rule_text(rule: UpdateRule) -> str:
     return f"{rule.name}({', '.join(values)})"
 
 
-def starts_faster(names: Sequence[str], ratios: Sequence[float], worst: str, step: float, happened: bool) -> str:
-    """Layers whose start is faster than equilibrium: in a plan, or, where it `happened`, in a run."""
+def starts_faster(names: Sequence[str], ratios: Sequence[float], step: float, happened: bool) -> str:
+    """Layers whose start is faster than equilibrium, the fastest first: in a plan, or, where it `happened`, in a run."""
     turns = clause(names, "turned", "turned") if happened else clause(names, "turns", "turn")
     ratio = span(ratios, 2)
-    return f"{turns} {ratio} times as fast at the start as in equilibrium at full rate (step {step:,.0f} in {worst})."
+    where = f"step {step:,.0f}" if len(names) == 1 else f"step {step:,.0f} in {names[0]}"
+    return f"{turns} {ratio} times as fast at the start as in equilibrium at full rate ({where})."
+
+
+def no_decay(names: Sequence[str]) -> str:
+    """Layers that never forget their start."""
+    return f"{clause(names, 'has', 'have')} no weight decay: norms only grow, and the rotation slows down."
 
 
 def shorter_than_memory(names: Sequence[str], totals: Sequence[float], steps: float, *, so_far: bool = False) -> str:
-    """Layers that do not forget their start within the run, with X = Σ a_t of each; 0 where there is no decay."""
-    if min(totals) == 0:
-        return f"{clause(names, 'has', 'have')} no weight decay: norms only grow, and the rotation slows down."
+    """Layers that do not forget their start within the run, with X = Σ a_t of each, above 0."""
     memory = span([steps / total for total in totals], 2)
     subject = "So far the run" if so_far else "The run"
     return (

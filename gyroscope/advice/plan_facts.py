@@ -138,8 +138,7 @@ def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: fl
         TOTAL_DECAY,
         total_decay=total,
     )
-    # Below that a falling target may pass by the norm, which settles nowhere.
-    if prediction.settled_at is not None and prediction.is_longer_than_memory:
+    if prediction.settled_at is not None:
         settled = _steps(prediction.settled_at + 1, steps_per_epoch)
         yield _fact(
             "settles",

@@ -1,4 +1,4 @@
-"""The judgement of a plan: which layers settle, which start too fast, fall out, or turn at another speed."""
+"""What to think of a plan: which layers settle, start fast, fall out, or turn at another speed than the others."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import exp, isfinite
@@ -19,8 +19,6 @@ from gyroscope.theory.layer_prediction import LayerPrediction
 
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
 KEPT_NORM = "cos∠(w_0, w_T) = e^-X with X = Σ a_t of the rule whose angle is taken (docs/theory.md)"
-# Layers for which the warmup after another start is worked out: those with the fastest start, or a remedy is slow.
-MOST_WARMUPS = 12
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -63,10 +61,11 @@ def _settling(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
 
 
 def _case(prediction: LayerPrediction) -> str:
-    """How a layer stands to its equilibrium: keeps norm, short, settles or far."""
+    """How a layer stands to its equilibrium: keeps norm, no decay, short, settles or far."""
     if prediction.rule.keeps_norm:
         return "keeps norm"
-    # Before anything else: what does not forget its start neither settles nor falls out.
+    if prediction.total_decay == 0:
+        return "no decay"
     if not prediction.is_longer_than_memory:
         return "short"
     return "far" if prediction.settled_at is None else "settles"
@@ -79,6 +78,8 @@ def _settling_finding(case: str, members: Sequence[LayerPrediction]) -> Finding:
     evidence = {"total_decay": min(totals)}
     if case == "keeps norm":
         return Finding("well", "note", _kept_norms(members), "", KEPT_NORM, names, evidence)
+    if case == "no decay":
+        return Finding("short_memory", "note", phrases.no_decay(names), "", TOTAL_DECAY, names, evidence)
     if case == "short":
         sentence = phrases.shorter_than_memory(names, totals, steps)
         return Finding("short_memory", "note", sentence, "", TOTAL_DECAY, names, evidence)
@@ -117,7 +118,7 @@ def _kept_norms(members: Sequence[LayerPrediction]) -> str:
 
 
 def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    """Layers that start too fast, and what slows them down."""
+    """Layers that start faster than equilibrium: a fact, with a remedy where one is known."""
     # Without decay there is no equilibrium to be faster than.
     fast = [p for p in predictions if p.rule.weight_decay > 0 and p.fastest[0] > limit.OVER_ROTATION]
     if not fast:
@@ -130,7 +131,7 @@ def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     yield Finding(
         "over_rotation",
         "note",
-        phrases.starts_faster(names, ratios, names[0], step, happened=False),
+        phrases.starts_faster(names, ratios, step, happened=False),
         remedy.text,
         START,
         names,
@@ -157,7 +158,9 @@ def fast_rotation(angles: Mapping[str, float]) -> Iterator[Finding]:
 
 def _end(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     """Layers whose norm cannot follow the end of the schedule: a note, for every decay to zero does it."""
-    steps = {p.name: p.falls_out_at for p in predictions if p.is_longer_than_memory and p.falls_out_at is not None}
+    steps = {
+        prediction.name: prediction.falls_out_at for prediction in predictions if prediction.falls_out_at is not None
+    }
     if not steps:
         return
     names = tuple(steps)
@@ -212,12 +215,14 @@ def _imbalance(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
     # Groups with settings of their own may be meant to turn at different speeds.
     is_unbalanced = same_settings and moments[1] > limit.LAYER_IMBALANCE
     remedy = remedies.balance(fastest.rule, fastest.rule.keeps_norm) if is_unbalanced else NOTHING
+    in_the_middle = phrases.turns_faster(fastest.name, slowest.name, moments[1])
+    if moments[1] < limit.ALIKE:
+        in_the_middle = "All layers turn alike"
     yield Finding(
         "layer_imbalance",
         remedies.severity(remedy),
-        f"{phrases.turns_faster(fastest.name, slowest.name, moments[1])} in the middle of the run; the fastest layer "
-        f"turns {sig(moments[0])} times as fast as the slowest at the first step and {sig(moments[2])} times at the "
-        "last.",
+        f"{in_the_middle} in the middle of the run; rotation of the fastest layer over that of the slowest is "
+        f"{sig(moments[0])} at the first step and {sig(moments[2])} at the last.",
         remedy.text,
         RECURSION,
         (fastest.name, slowest.name),

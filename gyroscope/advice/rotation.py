@@ -1,4 +1,4 @@
-"""Rotation in a run: too fast at the start, or at different speeds among layers and among neurons."""
+"""Rotation in a run: faster at the start than in equilibrium, or at different speeds among layers and neurons."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -11,7 +11,6 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import LayerHistory, raw_angles
 from gyroscope.advice.phrases import listed, sig
-from gyroscope.advice.plan_findings import MOST_WARMUPS
 from gyroscope.advice.remedies import Remedy
 from gyroscope.advice.settling import NormState, initial_layer
 from gyroscope.theory import UpdateRule
@@ -19,10 +18,12 @@ from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups
 
 # Share of the vectors below the low percentile, and above the high one, that are compared.
 OUTER = 0.05
+# Layers for which the warmup that they need is searched, the fastest first: a page is not to wait for a hundred.
+MOST_WARMUPS = 12
 
 
 def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
-    """Layers that turned too fast at the start, and what slows it down."""
+    """Layers that turned faster at the start than in equilibrium: a fact, with a remedy where one is known."""
     judged = [s.history for s in states if s.state != "unknown" and not s.history.keeps_norm]
     fastest = {history.name: _fastest(history) for history in judged}
     fast = [history for history in judged if fastest[history.name][0] > limit.OVER_ROTATION]
@@ -35,7 +36,7 @@ def over_rotation(states: Sequence[NormState]) -> Iterator[Finding]:
     yield Finding(
         "over_rotation",
         "note",
-        phrases.starts_faster(names, [fastest[name][0] for name in names], names[0], step, happened=True),
+        phrases.starts_faster(names, [fastest[name][0] for name in names], step, happened=True),
         remedy.text,
         layers=names,
         evidence={"ratio": ratio, "step": step},

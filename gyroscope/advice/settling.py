@@ -179,12 +179,12 @@ def transient(states: Sequence[NormState]) -> Iterator[Finding]:
     distances = [member.history.distance for member in members]
     ratios = [float(distance[np.isfinite(distance)][-1]) for distance in distances]
     in_reach = max(steps) <= limit.IN_REACH * (now + 1)
-    when = f"at this rate settled at about step {span(steps, 2)}" if in_reach else "at this rate it will not settle"
+    when = f"settled at about step {span(steps, 2)}" if in_reach else f"not within {limit.IN_REACH:g} times as many steps"
     yield Finding(
         "transient",
         "note",
         f"{clause(names, 'is', 'are')} on the way to equilibrium after {now + 1:,.0f} steps, at {span(ratios, 2)} "
-        f"times its norm; {when}.",
+        f"times its norm; at this rate {when}.",
         layers=names,
         evidence={"settles_at": max(steps), "smallest_ratio": min(ratios), "largest_ratio": max(ratios)},
     )
@@ -192,19 +192,24 @@ def transient(states: Sequence[NormState]) -> Iterator[Finding]:
 
 def shorter_than_memory(states: Sequence[NormState], running: bool) -> Iterator[Finding]:
     """Layers that have not forgotten where they started: a fact; they are compared with their forecast."""
-    members = [state.history for state in states if state.state == "short"]
-    if not members:
-        return
-    names = tuple(history.name for history in members)
-    totals = [0.0 if _no_decay(history) else history.total_decay for history in members]
+    short = [state.history for state in states if state.state == "short"]
+    without = [history for history in short if _no_decay(history)]
+    if without:
+        yield _short_memory(phrases.no_decay([history.name for history in without]), without, total_decay=0.0)
+    decaying = [history for history in short if not _no_decay(history)]
+    if decaying:
+        names = [history.name for history in decaying]
+        totals = [history.total_decay for history in decaying]
+        sentence = phrases.shorter_than_memory(names, totals, decaying[0].steps[-1] + 1, so_far=running)
+        yield _short_memory(sentence, decaying, total_decay=min(totals))
+
+
+def _short_memory(sentence: str, members: Sequence[LayerHistory], total_decay: float) -> Finding:
+    evidence = {"total_decay": total_decay}
     speeds = [history.speed for history in members if isfinite(history.speed)]
-    yield Finding(
-        "short_memory",
-        "note",
-        phrases.shorter_than_memory(names, totals, members[0].steps[-1] + 1, so_far=running),
-        layers=names,
-        evidence={"total_decay": min(totals), **({"slowest": min(speeds), "fastest": max(speeds)} if speeds else {})},
-    )
+    if speeds:
+        evidence |= {"slowest": min(speeds), "fastest": max(speeds)}
+    return Finding("short_memory", "note", sentence, layers=tuple(h.name for h in members), evidence=evidence)
 
 
 def fell_out(states: Sequence[NormState]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ NEXT_TO_NOTHING = 0.01
 # square root, and 1.3 squared is 1.7.
 FALLEN_RATE = 0.7
 
-# Lengths of the run so far within which a layer must settle for waiting to be advice.
+# Lengths of the run so far within which a layer must settle for the step to be named: further off it is a guess.
 IN_REACH = 10.0
 # Rotation at the start over the equilibrium's at full rate that is worth a word: in equilibrium it would take a
 # learning rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first

@@ -16,6 +16,7 @@ from gyroscope._files import write_text
 from gyroscope.lab.tasks import digits
 from gyroscope.optim import RotationalAdamW
 from gyroscope.render import gather
+from gyroscope.render.plan_text import findings_text
 from gyroscope.render.run_page import page
 from gyroscope.store import Run, open_run
 
@@ -65,7 +66,7 @@ def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
         shutil.rmtree(out / name, ignore_errors=True)
     console.print("[bold]1. Before training:[/] what lr, weight decay and the initial weights will do\n")
     model, optimizer = _fresh("adamw")
-    console.print(str(plan(model, optimizer, steps=epochs * (len(train.labels) // BATCH))), markup=False)
+    console.print(plan(model, optimizer, steps=epochs * (len(train.labels) // BATCH)).text())
     console.print("\n[bold]2. Training[/] a convolutional network on handwritten digits, with and without control\n")
     accuracies = {name: _train(name, out, train, test, epochs, console) for name in OPTIMIZERS}
     console.print("\n[bold]3. Predicted and measured,[/] over the last quarter of each run\n")
@@ -108,7 +109,7 @@ def _compare(name: str, out: Path, accuracy: float, console: Console) -> list[st
     with open_run(out / name) as run:
         comparisons = [_comparison(run, layer) for layer in run.layers]
         console.print(_table(name, accuracy, comparisons))
-        console.print(str(run.diagnose()) + "\n", markup=False)
+        console.print(*findings_text(run.diagnose(), console.width), "", sep="\n")
         # The linear layer's loss depends on its scale, so its equilibrium is not predicted; the verdict says so too.
         return [
             f"{name}: {layer.layer} turned {layer.error:+.0%} from what was predicted"

@@ -56,7 +56,7 @@ class LayerPrediction:
     warmup: int | None = None
     """Steps of warmup that keep the start within its equilibrium rotation; None where there is no such warmup."""
     settled_at: int | None = None
-    """First step after the warmup within 10 % of equilibrium."""
+    """First step after the warmup within 10 % of equilibrium; None in a run shorter than its memory."""
     falls_out_at: int | None = None
     """First step after that with a norm too large for its rate."""
 
@@ -121,9 +121,12 @@ def predict_layers(
             prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known))
             if layer in futures:
                 future, warmup = futures[layer]
-                # While lr climbs, a norm only passes its equilibrium: count from the end of the warmup.
-                settled, out = future.settled_after(max(schedule.warmup - 1, 0))
-                prediction = replace(prediction, forecast=future, warmup=warmup, settled_at=settled, falls_out_at=out)
+                prediction = replace(prediction, forecast=future, warmup=warmup)
+                # Below that a falling target may pass by the norm, which settles nowhere.
+                if prediction.is_longer_than_memory:
+                    # While lr climbs, a norm only passes its equilibrium: count from the end of the warmup.
+                    settled, out = future.settled_after(max(schedule.warmup - 1, 0))
+                    prediction = replace(prediction, settled_at=settled, falls_out_at=out)
             predictions.append(prediction)
     return tuple(predictions)
 

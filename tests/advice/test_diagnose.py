@@ -145,6 +145,32 @@ def test_no_decay_at_all_is_named():
     assert "have no weight decay" in only(diagnose(without), "short_memory").sentence
 
 
+def test_a_layer_without_decay_is_not_taken_for_one_with_little():
+    mixed = record(rule=AdamW(1e-3, 0.1))
+    mixed.data["b"] |= {"weight_decay": np.zeros(100), "predicted_timescale": np.full(100, np.inf)}
+    without, short = (finding for finding in diagnose(mixed) if finding.kind == "short_memory")
+    assert without.sentence.startswith("b has no weight decay")
+    assert (without.layers, without.evidence["total_decay"]) == (("b",), 0.0)
+    assert short.sentence.startswith("The run is shorter than the memory of a and c: X = 0.099")
+    assert short.layers == ("a", "c")
+
+
+def test_a_layer_that_another_finding_explains_does_not_hide_how_the_others_turn():
+    run = record()
+    pushed = {"angular_update": 0.5 * run.data["c"]["angular_update"], "lambda_u": np.full(100, -0.3)}
+    run.data["c"] |= pushed
+    diagnosis = diagnose(run)
+    assert only(diagnosis, "scale_sensitive").layers == ("c",)
+    assert "c is not scale-invariant, so predictions are rough: the gradient acts as λ_u = -0.3" in str(diagnosis)
+    well = only(diagnosis, "well")
+    assert well.layers == ("a", "b")
+    assert "2 of 3 layers turn as predicted, within 0.15 %" in well.sentence
+
+
+def test_one_layer_alone_is_named_not_counted():
+    assert only(diagnose(record(["a"])), "well").sentence.startswith("a turns as predicted, within 0.15 %")
+
+
 def cosine(steps):
     return lambda t: 1e-2 * (1 + np.cos(np.pi * t / steps)) / 2
 
@@ -154,7 +180,7 @@ def test_falling_out_names_its_step_and_is_a_note_where_the_rate_goes_to_zero():
     rate = (1 + np.cos(np.pi * steps / 1000)) / 2
     lagging = np.maximum(1.0, np.where(steps > 600, rate[60] ** 0.5 / rate**0.5, 1.0))
     diagnosis = diagnose(record(lr=cosine(1000), norm=lagging, speed=1 / lagging))
-    assert "turn as predicted, or did before they fell out" in only(diagnosis, "well").sentence
+    assert "turn as predicted, or did before falling out" in only(diagnosis, "well").sentence
     found = only(diagnosis, "fell_out")
     assert found.severity == "note"
     assert found.evidence["step"] == steps[np.argmax(lagging > 1.3)]

@@ -366,6 +366,24 @@ def test_a_run_shorter_than_its_memory_gets_no_advice_to_settle():
     assert gyro.plan(model, adamw(model, lr=1e-2, weight_decay=0.3), steps=1000).never_settle == []
 
 
+def test_a_layer_without_decay_is_not_taken_for_one_with_little():
+    model = small()
+    hidden, last = model[0].weight, model[3].weight
+    groups = [{"params": [hidden], "weight_decay": 0.02}, {"params": [last], "weight_decay": 0.0}]
+    planned = gyro.plan(model, torch.optim.AdamW(groups, lr=1e-3), steps=1000)
+    sentences = {finding.layers: finding.sentence for finding in planned.findings if finding.kind == "short_memory"}
+    assert "shorter than the memory of 0.weight: X = 0.02" in sentences[("0.weight",)]
+    assert sentences[("3.weight",)].startswith("3.weight has no weight decay")
+
+
+def test_layers_that_turn_alike_in_the_middle_are_not_said_to_differ_there():
+    model = small()
+    planned = gyro.plan(model, adamw(model), steps=2000)
+    found = next(finding for finding in planned.findings if finding.kind == "layer_imbalance")
+    assert found.sentence.startswith("All layers turn alike in the middle of the run; rotation of the fastest layer")
+    assert f"is {planned.imbalance[0]:.3g} at the first step and 1 at the last" in found.sentence
+
+
 def test_a_rotational_plan_says_how_far_it_turns_and_what_its_base_would_do():
     torch.manual_seed(0)
     model = small()

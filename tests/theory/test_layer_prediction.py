@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, AdamW, FixedNorm, Lion, Muon, constant, forecast
+from gyroscope.theory import SGDM, AdamW, FixedNorm, Lion, Muon, constant, cosine, forecast
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups, predict_layers
 from gyroscope.theory.rules import lion
@@ -51,6 +51,16 @@ def test_a_layer_without_an_input_has_its_equilibrium_and_no_forecast():
     assert prediction.forecast is None
     assert prediction.equilibrium.angular_update > 0
     assert np.isnan(prediction.fastest[0])
+
+
+def test_a_norm_that_a_falling_equilibrium_passes_by_has_not_settled():
+    rule = AdamW(1e-3, 0.1)
+    start = layer(0.6 * rule.equilibrium(fan_in=64).norm)
+    prediction = predict_layers(rule, cosine(2000), [start])[0]
+    assert not prediction.is_longer_than_memory
+    assert prediction.forecast.settled_at is not None
+    assert prediction.forecast.falls_out_at is not None
+    assert (prediction.settled_at, prediction.falls_out_at) == (None, None)
 
 
 def test_a_held_norm_has_the_memory_of_its_rule_and_a_base_that_turns_faster_from_a_small_start():
