@@ -154,9 +154,9 @@ def train(
         bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
     ] = False,
     start: Annotated[
-        Literal["initial", "equilibrium", "equilibrium+embeddings"], typer.Option(help="norms of the initial weights")
+        Literal["initial", "equilibrium", "equilibrium+embeddings"], typer.Option(help="as the network makes weights, or at the norms of equilibrium")
     ] = "initial",
-    init_scale: Annotated[float, numeric("factor of the initial weights, before that")] = 1.0,
+    init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
@@ -168,7 +168,9 @@ def train(
     norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, of convolutional networks")] = "batch",
     shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
     augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
-    precision: Annotated[Literal["float32", "bf16", "pure-bf16"], typer.Option()] = "float32",
+    precision: Annotated[
+        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation; pure-bf16: of the weights too")
+    ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole()] = 0,
     track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",

@@ -42,12 +42,12 @@ class Finding:
     kind      what is stated, one of `KINDS` or `FACTS`
     severity  bad, warn, note or good
     sentence  the statement, with numbers and units
-    remedy    what to change; empty where nothing has to change
-    trial     the section of results/advice.md that shows what the remedy did to real training; empty where it does not
-              change training
+    remedy    what to change, from `gyroscope.advice.remedies`; empty where nothing has to change
     formula   the equation behind the numbers; empty where they were measured
     layers    the layers it is about; empty where it is about the whole run
     evidence  the numbers of the sentence by name
+    trial     the section of results/advice.md that shows what the remedy did to real training; empty where it does not
+              change training
     """
 
     kind: str

@@ -49,7 +49,7 @@ GO_BACK = Remedy(
     "torch.autograd.set_detect_anomaly(True) names the operation that made the first NaN.",
     "divergence",
 )
-REVIVE = Remedy("Lower the learning rate that killed them.", "dead_vectors")
+REVIVE = Remedy("Lower the learning rate.", "dead_vectors")
 WIDER_WEIGHTS = Remedy("Keep the weights in float32 and compute in bfloat16 (torch.autocast).", "frozen_entries")
 DECOUPLE = Remedy(
     "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.", "decoupled_decay"
@@ -68,7 +68,7 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
     needed  warmup that each layer needs; None where none helps, because the norm itself starts too small
     """
     longest = max((warmup for warmup in needed if warmup is not None), default=0)
-    # A warmup is no remedy where it is long enough already and the start is too fast nevertheless.
+    # A warmup is no remedy where it is long enough already and the start is fast nevertheless.
     if None in needed or not has < longest <= limit.LONGEST_WARMUP:
         return NOTHING
     return Remedy(f"Use a warmup of about {sig(longest, 2)} steps (now {has:,}).", "warmup")

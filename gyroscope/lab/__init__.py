@@ -6,7 +6,8 @@
 
 An experiment is a module `lab/<paper>/<name>.py`; its id is `<paper>/<name>`. Two that differ in their settings alone
 share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd` (Spherical Motion Dynamics),
-`sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`.
+`sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`; `advice` tries the remedies of
+`gyroscope.advice` on real training.
 
 Training by name stands beside them: `lab.train(lab.TrainConfig(task="digits", epochs=5))`, or `gyroscope train`.
 """

@@ -7,8 +7,8 @@ import pytest
 
 import gyroscope
 from gyroscope.advice import remedies
-from gyroscope.advice.findings import Finding
 from gyroscope.advice.remedies import TRIALS, Remedy
+from gyroscope.planner.settings import plan_settings, read_settings
 from gyroscope.theory import AdamL2
 
 PACKAGE = Path(gyroscope.__file__).parent
@@ -57,5 +57,8 @@ def test_a_warmup_is_named_only_where_it_can_help(has, needed, trial):
     assert remedies.slower_start(has, needed).trial == trial
 
 
-def test_a_finding_carries_the_name_of_its_trial():
-    assert Finding("warmup", "note", "…", trial="warmup").trial == "warmup"
+def test_a_finding_of_a_plan_carries_the_name_of_its_trial():
+    asked = {"optimizer": "AdamW", "lr": 1e-2, "weight_decay": 0.5, "fan_in": 64, "init_norm": 0.78, "steps": 2000}
+    found = next(f for f in plan_settings(read_settings(asked)).findings if f.kind == "over_rotation")
+    assert found.remedy.startswith("Use a warmup of about")
+    assert found.trial == "warmup"

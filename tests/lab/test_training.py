@@ -24,6 +24,7 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.console import progress_line
 from gyroscope.lab.training.loop import StepReport, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
+from gyroscope.lab.training.start import prepare_weights
 from gyroscope.theory import AdamW
 
 QUICK = TrainConfig(
@@ -66,6 +67,29 @@ def test_the_lab_trains_from_python_in_a_folder_of_its_own(tmp_path, monkeypatch
     assert len(list(Path("runs").iterdir())) == 2
     with pytest.raises(AttributeError, match="no attribute 'trian'; it has TrainConfig, TrainResult, train"):
         _ = lab.trian
+
+
+def test_the_losses_before_and_after_a_start_are_of_the_same_batches(monkeypatch):
+    config = replace(QUICK, optimizer="sgd", lr=0.1, start="equilibrium")
+    problem = problems.make_problem(config, None, torch.device("cpu"))
+    numbers = []
+    loss = problem.loss
+    monkeypatch.setattr(problem, "loss", lambda model, number: numbers.append(number) or loss(model, number))
+    prepare_weights(config, problem, make_optimizers(config, problem.model))
+    assert numbers == 3 * [0, 1, 2, 3]  # gradients, the loss before, the loss after
+
+
+def test_weights_in_bfloat16_go_on_bit_for_bit(tmp_path):
+    config = replace(QUICK, optimizer="adamw", precision="pure-bf16", steps=4)
+    result = train(config, tmp_path)
+    ended = weights(tmp_path)
+    assert {name: ended[name].dtype for name in ("features.0.weight", "features.1.weight")} == {
+        "features.0.weight": torch.bfloat16,
+        "features.1.weight": torch.float32,  # a gain, which does not turn
+    }
+    checkpoint.paths(tmp_path / "checkpoints")[-1].unlink()
+    assert train(config, tmp_path, resume=True).scores == result.scores
+    assert same(weights(tmp_path), ended)
 
 
 @pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"])
@@ -340,8 +364,9 @@ def test_a_start_at_equilibrium_is_the_same_call_and_survives_a_resume(tmp_path)
     for path in (tmp_path / "whole" / "checkpoints").glob("*.pt"):
         if "12" not in path.stem:
             path.unlink()
-    again = train(config, tmp_path / "whole", resume=True)
+    again = train(config, tmp_path / "whole", resume=True, on_start=started.append)
     assert again.scores == whole.scores
+    assert len(started) == 1  # a run that goes on has no start
 
 
 def test_pure_bfloat16_rounds_the_weights_that_turn_and_trains(tmp_path):

@@ -20,6 +20,7 @@ from gyroscope.lab.sweeps.table import (
     settings_of,
     width,
 )
+from gyroscope.lab.training.result import ROTATION
 from gyroscope.render import gather
 from gyroscope.render.run_page import page
 from gyroscope.render.sweep_data import SWEEP_FILE, ArmData, Comparison, SettingData, SweepData, TrialData
@@ -91,7 +92,7 @@ def arm_name(axes: Sequence[str], values: Sequence[Any]) -> str:
     ('adamw', 'adamw, clip 1.0')
     """
     named = zip(axes, values, strict=True)
-    # None is what a trainer gets who names no value: the optimizer's own default.
+    # None stands for the optimizer's own default.
     words = [(axis, "default" if value is None else value) for axis, value in named]
     return ", ".join(
         value if isinstance(value, str) and value != "default" else f"{axis} {value}" for axis, value in words
@@ -155,7 +156,7 @@ def _file_name(setting: SettingData) -> str:
 
 
 def _write_page(setting: SettingData, folder: Path, pages: Path) -> bool:
-    runs = [folder / trial.folder / "rotation" for trial in setting.trials if trial.ended]
+    runs = [folder / trial.folder / ROTATION for trial in setting.trials if trial.ended]
     files = [run / FILE for run in runs if (run / FILE).is_file()]
     if not files:
         return False

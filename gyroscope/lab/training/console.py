@@ -17,6 +17,7 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import StepReport, train
 from gyroscope.lab.training.result import TrainResult
 from gyroscope.planner.settings import numbers
+from gyroscope.render.plan_text import findings_text
 
 DEFAULT_EPOCHS = 10.0
 # Share of the past in the loss that is shown: a single batch says little.
@@ -101,13 +102,13 @@ def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root
             resume=resume,
             data_root=data_root,
             device=device,
-            on_start=lambda start: console.print(repr(start)),
+            on_start=lambda start: console.print(repr(start), markup=False),
             on_step=line,
         )
     console.print(result_table(result))
     if config.track:
         with result.run() as run:
-            console.print(str(run.diagnose()), markup=False)
+            console.print(*findings_text(run.diagnose(), console.width), sep="\n")
     if result.divergence is None:
         return 0
     kept = checkpoint.paths(out / "checkpoints")

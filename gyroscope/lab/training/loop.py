@@ -71,10 +71,11 @@ def train(
     folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else out
     training = Training(config, make_problem(config, data_root, torch.device(device)), folder)
     _prepare(folder, config, resume)
-    for start in training.started:
-        on_start(start)
     if resume:
         training.restore()
+    if training.step == 0:  # a run that goes on has left its start behind
+        for start in training.started:
+            on_start(start)
     divergence = None
     try:
         with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:

@@ -1,6 +1,7 @@
 """Where the weights of a run start: scaled, at the norms of equilibrium, or in bfloat16."""
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import torch
 from torch.optim import Optimizer
@@ -30,7 +31,8 @@ def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[
 
 
 def _at_equilibrium(config: TrainConfig, problem: Problem, optimizer: Optimizer) -> EquilibriumStart:
-    numbers = iter(range(10 * BATCHES))
+    # The same batches again and again, so that the loss after is comparable with the loss before.
+    numbers = cycle(range(BATCHES))
     return to_equilibrium_(
         problem.model,
         optimizer,
