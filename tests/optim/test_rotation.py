@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from gyroscope import rule_of
 from gyroscope.geometry import Split
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
 from gyroscope.optim._engine.steps import imbalance_factors
@@ -50,6 +51,25 @@ def test_the_mean_angle_is_theorys_and_the_norm_stays_for_10000_steps(make):
     assert angle == pytest.approx(ETA, rel=0.01)
     torch.testing.assert_close(end.norm(dim=1), start.norm(dim=1), rtol=1e-6, atol=0)
     assert end.mean(1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_a_direction_keeps_e_to_the_minus_total_decay(name):
+    """docs/theory.md, "A run shorter than its memory": what is left of a direction follows from X = Σ a_t alone."""
+    generator = torch.Generator().manual_seed(0)
+    p = nn.Parameter(torch.randn(64, 128, generator=generator))
+    optimizer = VARIANTS[name]([p], eta=0.01, centre=False)
+    seen = []
+    for _ in range(900):
+        seen.append(p.detach().clone())
+        p.grad = torch.randn(64, 128, generator=generator)
+        optimizer.step()
+    # From step 400 on, for the running mean of lengths begins with those of an empty momentum; and from lag 50 to 450,
+    # for updates within the momentum's memory agree with the direction that they are compared with.
+    near, far = (nn.functional.cosine_similarity(seen[400], seen[400 + lag]).mean().item() for lag in (50, 450))
+    timescale = rule_of(optimizer.param_groups[0], optimizer).timescale
+    assert far / near == pytest.approx(math.exp(-400 / timescale), rel=0.03)
+    assert far / near < 0.75
 
 
 @every_variant
