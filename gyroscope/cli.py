@@ -154,7 +154,8 @@ def train(
         bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
     ] = False,
     start: Annotated[
-        Literal["initial", "equilibrium", "equilibrium+embeddings"], typer.Option(help="as the network makes weights, or at the norms of equilibrium")
+        Literal["initial", "equilibrium", "equilibrium+embeddings"],
+        typer.Option(help="as the network makes weights, or at the norms of equilibrium"),
     ] = "initial",
     init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,

@@ -179,7 +179,9 @@ def transient(states: Sequence[NormState]) -> Iterator[Finding]:
     distances = [member.history.distance for member in members]
     ratios = [float(distance[np.isfinite(distance)][-1]) for distance in distances]
     in_reach = max(steps) <= limit.IN_REACH * (now + 1)
-    when = f"settled at about step {span(steps, 2)}" if in_reach else f"not within {limit.IN_REACH:g} times as many steps"
+    when = (
+        f"settled at about step {span(steps, 2)}" if in_reach else f"not within {limit.IN_REACH:g} times as many steps"
+    )
     yield Finding(
         "transient",
         "note",
