@@ -79,7 +79,7 @@ def rule_text(rule: UpdateRule) -> str:
 
 
 def starts_faster(names: Sequence[str], ratios: Sequence[float], step: float, happened: bool) -> str:
-    """Layers whose start is faster than equilibrium, the fastest first: in a plan, or, where it `happened`, in a run."""
+    """Layers whose start is faster than equilibrium, the fastest first: in a plan, or in a run, where it `happened`."""
     turns = clause(names, "turned", "turned") if happened else clause(names, "turns", "turn")
     ratio = span(ratios, 2)
     where = f"step {step:,.0f}" if len(names) == 1 else f"step {step:,.0f} in {names[0]}"
