@@ -128,11 +128,11 @@ def test_a_start_far_from_equilibrium_is_a_transient_that_ends_when_predicted(tm
     model = network()
     with torch.no_grad():
         for layer in (model[0], model[3]):
-            layer.weight *= 3
-    training = Training(tmp_path / "run", model, adamw(model), warmup, layers=HIDDEN).go(150)
+            layer.weight *= 4
+    training = Training(tmp_path / "run", model, adamw(model), warmup, layers=HIDDEN).go(260)
     found = said(training.tracker.diagnose(), "transient")
     assert found.layers == ("0.weight", "3.weight")
-    training.go(450)
+    training.go(500)
     training.tracker.close()
     with gyro.store.open_run(training.tracker.path) as run:
         distance = run.series("3.weight", "norm", "rms") / run.series("3.weight", "predicted_norm")

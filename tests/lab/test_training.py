@@ -172,7 +172,7 @@ def test_the_command_line_tells_of_divergence_without_a_stack_trace(tmp_path, mo
     assert main(["train", *arguments]) == 1
     output = capsys.readouterr()
     text = " ".join(output.out.split())
-    assert "Diverged: the loss is not finite from step 12 on; at step 10 " in text
+    assert "Diverged: the loss is not finite from step 12 on; at step 11 " in text
     assert "× its prediction, the most of all layers. The last checkpoint before it is" in text
     assert "Traceback" not in output.out + output.err
 
