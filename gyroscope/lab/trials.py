@@ -23,7 +23,7 @@ C = TypeVar("C")
 # Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
 DIGITS = 7
 # The code below an experiment: a finished trial is only valid for the code that measured it.
-ROOMS = ("theory", "simulate", "model", "optim", "nn", "lab/tasks", "lab/networks")
+ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice", "lab/tasks", "lab/networks", "lab/training")
 
 
 def run_trials(
