@@ -131,7 +131,9 @@ WRONG_PREDICTIONS = {
 
 
 def test_every_experiment_has_wrong_predictions():
-    assert set(WRONG_PREDICTIONS) == {entry.id for entry in select(["all"])}
+    # Trials of remedies predict nothing: they ask whether a loss rises (tests/lab/test_advice.py).
+    papers = {entry.id for entry in select(["all"]) if not entry.id.startswith("advice/")}
+    assert set(WRONG_PREDICTIONS) == papers
 
 
 @pytest.mark.parametrize("name", WRONG_PREDICTIONS)

@@ -20,8 +20,8 @@ def test_one_added_line_measures_an_ordinary_loop(tmp_path):
     (path,) = (tmp_path / "runs").iterdir()
     run = open_run(path)
     assert run.layers == ["0.weight", "3.weight", "6.weight"]
-    assert run.steps.tolist() == list(range(0, 400, 10))
-    assert f"40 samples of 0.weight, 3.weight, 6.weight in {path}" in done.stdout
+    assert run.steps.tolist() == [*range(20), *range(20, 400, 10)]
+    assert f"58 samples of 0.weight, 3.weight, 6.weight in {path}" in done.stdout
     assert str(run.diagnose()).splitlines()[0] in done.stdout
     measured, forecast = run.series("0.weight", "norm", "rms"), run.series("0.weight", "forecast_norm")
     assert abs(measured / forecast - 1).max() < 0.2, "a layer before BatchNorm follows its forecast"
