@@ -11,7 +11,7 @@ from gyroscope.advice.phrases import clause, sig, span
 from gyroscope.theory.law import over
 
 NAN = float("nan")
-DRIFT = "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-steps/memory) (docs/theory.md)"
+DRIFT = "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), lag = 2β/(1-β²) (docs/theory.md)"
 
 
 @final
@@ -23,6 +23,7 @@ class LayerDrift:
     norm_ratio       RMS norm after over before
     effective_decay  -ln b, what is lost of the first file's weights; inf where nothing of them is left
     expected_decay   the same by weight decay alone, at the rate of the last step of the second file
+    lag              steps by which forgetting starts late, because the momentum goes on: 2β/(1-β²)
     """
 
     name: str
@@ -31,11 +32,14 @@ class LayerDrift:
     norm_ratio: float
     effective_decay: float
     expected_decay: float = NAN
+    lag: float = 0.0
 
     @property
     def memory(self) -> float:
         """Steps after which 1/e of a direction is left, at this rate."""
-        return float(over(self.steps, self.effective_decay)) if self.effective_decay > 0 else float("inf")
+        if not self.effective_decay > 0:
+            return float("inf")
+        return float(over(max(self.steps - self.lag, 0.0), self.effective_decay))
 
 
 def drift_findings(drifts: Sequence[LayerDrift]) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
 from gyroscope._files import write_text
+from gyroscope._types import Array
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.checkpoint_drift import LayerDrift, drift_findings
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
@@ -262,7 +263,7 @@ def _layer(
         watched.vector,
         watched.stop - watched.start,
         fan_in,
-        norm=float(np.sqrt(np.mean(sums.ww))),
+        norm=_mean(sums.ww) ** 0.5,
         non_finite=int(np.count_nonzero(~np.isfinite(sums.ww))),
     )
     if group is None:
@@ -314,14 +315,14 @@ def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | No
     Adam's v has it, together with L2 where that is in the gradient. SGD's buffer has E‖g‖²/(1-α²) of white gradients,
     and of others what SMD's h is, which is what the norm depends on.
     """
-    ww = float(np.nanmean(measured.sums.ww))
+    ww = _mean(measured.sums.ww)
     if group.update.adam_betas is not None:
         coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings["weight_decay"])
-        square = float(np.nanmean(measured.second)) - coupled**2 * ww
+        square = _mean(measured.second) - coupled**2 * ww
     elif "momentum_buffer" in group.update.keys:
         momentum = float(group.settings["momentum"])
         share = 1 - float(group.settings.get("dampening") or 0.0)
-        square = (1 - momentum**2) * float(np.nanmean(measured.sums.uu)) / share**2
+        square = (1 - momentum**2) * _mean(measured.sums.uu) / share**2
     else:
         return None
     product = square * ww
@@ -357,8 +358,13 @@ def _step(group: GroupStep, sums: StepSums, fan_in: int) -> dict[str, Any]:
 
 def _mean_angle(group: GroupStep, sums: StepSums, lr: float) -> float:
     decay = group.decay(lr)
-    turned = angles(sums.before(lr, decay), lr, decay)
-    return float(np.nanmean(turned)) if np.isfinite(turned).any() else NAN
+    return _mean(angles(sums.before(lr, decay), lr, decay))
+
+
+def _mean(values: Array) -> float:
+    """Mean over the vectors that have a value; NaN where none has."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else NAN
 
 
 def _rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:

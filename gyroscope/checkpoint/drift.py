@@ -38,9 +38,7 @@ def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, Checkpoin
             )
         sums = _sums(old, parameter, watched[0].split)
         for each in watched:
-            layer = layers.get(each.name)
-            timescale = NAN if layer is None else layer.timescale
-            moved.append(_drift(each.name, steps, timescale, sums[:, each.start : each.stop]))
+            moved.append(_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop]))
     if not moved:
         raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
     return tuple(moved)
@@ -60,16 +58,19 @@ def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
     return sums
 
 
-def _drift(name: str, steps: float, timescale: float, sums: Array) -> LayerDrift:
+def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) -> LayerDrift:
     xx, xy, yy = sums
     with np.errstate(all="ignore"):
-        cosines = xy / np.sqrt(xx * yy)
-        turned = np.arccos(np.clip(cosines, -1.0, 1.0))
+        turned = np.arccos(np.clip(xy / np.sqrt(xx * yy), -1.0, 1.0))
         # Of the whole layer: single vectors of few entries may be turned around by chance.
         kept = float(xy.sum() / xx.sum())
         decay = float(-np.log(kept)) if kept > 0 else float("inf")
         ratio = float(np.sqrt(yy.sum() / xx.sum()))
     known = turned[np.isfinite(turned)]
-    return LayerDrift(
-        name, steps, float(known.mean()) if known.size else NAN, ratio, decay, steps / timescale if timescale else NAN
-    )
+    angle = float(known.mean()) if known.size else NAN
+    if layer is None or layer.rule is None:
+        return LayerDrift(name, steps, angle, ratio, decay)
+    beta = layer.rule.momentum_factor
+    lag = 2 * beta / (1 - beta**2)
+    expected = max(steps - lag, 0.0) / layer.timescale
+    return LayerDrift(name, steps, angle, ratio, decay, expected, lag)
