@@ -11,7 +11,10 @@ from gyroscope.advice.phrases import clause, sig, span
 from gyroscope.theory.law import over
 
 NAN = float("nan")
-DRIFT = "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), lag = 2β/(1-β²) (docs/theory.md)"
+DRIFT = (
+    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), "
+    "lag = 2β/(1-β²) (docs/theory.md)"
+)
 
 
 @final

@@ -37,8 +37,7 @@ def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, Checkpoin
                 f"in {second.name!r}: they are not of one model"
             )
         sums = _sums(old, parameter, watched[0].split)
-        for each in watched:
-            moved.append(_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop]))
+        moved += [_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop]) for each in watched]
     if not moved:
         raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
     return tuple(moved)

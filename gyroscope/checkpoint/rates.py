@@ -147,8 +147,8 @@ def _from_nanogpt(saved: float, extras: State) -> Rate | None:
 
 def _nanogpt_rate(config: State, t: int, shift: int) -> float:
     peak = float(config["learning_rate"])
-    warmup = config["warmup_iters"]
-    end = config["lr_decay_iters"]
+    warmup = float(config["warmup_iters"])
+    end = float(config["lr_decay_iters"])
     least = float(config["min_lr"])
     if t < warmup:
         return peak * (t + shift) / (warmup + shift)

@@ -19,8 +19,10 @@ DRIFT_HEADER = ("layer", "turned by", "norm ×", "decay", "÷ expected", "memory
 LEGEND = (
     "rotation of the last step in radians (~ an estimate) and norm after it, each also over that of equilibrium; "
     "spread of the neurons' rotation over that of noise; κ²: signal over noise in one batch; s: mean square of updates "
-    "over that of noise; λ_u/λ: radial gradient over weight decay, ± where it may be 0; tangent: part of the push "
-    "along the weights that gradients orthogonal to them explain"
+    "over that of noise; λ_u/λ: radial gradient over weight decay, ± where it may be 0"
+)
+MORE = (
+    "; tangent: part of the push along the weights that gradients orthogonal to them explain; dead: without a gradient"
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.render import theme
-from gyroscope.render.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, AutopsyData, drift_row, layer_row
+from gyroscope.render.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, MORE, AutopsyData, drift_row, layer_row
 from gyroscope.render.page import standalone
 from gyroscope.render.plan_page import finding_items, html_table
 
@@ -42,7 +42,7 @@ def autopsy_page(autopsy: AutopsyData) -> str:
         findings=finding_items(autopsy.findings),
         chart=_chart(autopsy.layers),
         table=html_table(HEADER, [layer_row(layer) for layer in autopsy.layers]),
-        legend=escape(LEGEND),
+        legend=escape(LEGEND + MORE),
         drifts=drifts,
     )
     return standalone(autopsy.title, body, script="Look.listeners.push(Look.figures); Look.start();")
