@@ -53,8 +53,11 @@ def drift_findings(drifts: Sequence[LayerDrift]) -> Iterator[Finding]:
     names = tuple(drift.name for drift in known)
     steps = known[0].steps
     apart = f"In {steps:,.0f} steps" if isfinite(steps) else "Between the files"
-    least = "" if len(known) == 1 else f", {known[-1].name} least, by {sig(known[-1].angle, 2)} rad"
-    sentence = f"{apart} {known[0].name} turned most, by {sig(known[0].angle, 2)} rad{least}."
+    most = sig(known[0].angle, 2)
+    least = sig(known[-1].angle, 2)
+    sentence = f"{apart} {known[0].name} turned most, by {most} rad, {known[-1].name} least, by {least} rad."
+    if most == least:
+        sentence = f"{apart} {clause(names, 'turned', 'turned')} by {most} rad."
     memories = [drift.memory for drift in known if isfinite(drift.memory)]
     if memories:
         sentence += f" At this rate directions are forgotten in {span(memories, 2)} steps."

@@ -201,8 +201,8 @@ def _scale_sensitive(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
     yield Finding(
         "scale_sensitive",
         "note",
-        f"{clause(names, 'is', 'are')} not scale-invariant, or the norm is on its way: {where}the gradient acted as "
-        f"λ_u = {sig(worst.lambda_u, 2)} beside a weight decay of {sig(worst.rule.weight_decay, 2)}.",
+        f"{clause(names, 'is', 'are')} not scale-invariant, or gradients have changed of late: {where}the gradient "
+        f"acted as λ_u = {sig(worst.lambda_u, 2)} beside a weight decay of {sig(worst.rule.weight_decay, 2)}.",
         formula=RADIAL,
         layers=names,
         evidence={"lambda_u": worst.lambda_u, "standard_error": worst.lambda_u_error},

@@ -20,11 +20,11 @@ from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.advice.phrases import sig
 from gyroscope.checkpoint.drift import drifts
 from gyroscope.checkpoint.formats import Checkpoint, ParameterState, open_checkpoint
+from gyroscope.checkpoint.last_rates import Rate, last_rate
 from gyroscope.checkpoint.last_step import StepSums, angles, forces, radial_decay
-from gyroscope.checkpoint.layers import checkpoint_layers
+from gyroscope.checkpoint.layers_by_name import checkpoint_layers
 from gyroscope.checkpoint.measuring import VectorMeasurement, measure
-from gyroscope.checkpoint.optimizers import NAMES, LastUpdate, last_update, optimizer_name, rule_of_group
-from gyroscope.checkpoint.rates import Rate, last_rate
+from gyroscope.checkpoint.saved_optimizers import NAMES, LastUpdate, last_update, optimizer_name, rule_of_group
 from gyroscope.model.measured import WatchedLayer
 from gyroscope.render.autopsy_data import AutopsyData, autopsy_json
 from gyroscope.render.autopsy_page import autopsy_page
@@ -111,7 +111,7 @@ def autopsy(
 
     The rotation of the last step is exact for AdamW, Adam and SGD with momentum, and an estimate for Nesterov's
     momentum, Lion and Muon. Nothing in a file is executed. Weights and optimizer state are matched by name, or by order
-    and shape; which tensors have vectors, their names and shapes decide (`gyroscope.checkpoint.layers`).
+    and shape; which tensors have vectors, their names and shapes decide (`gyroscope.checkpoint.layers_by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest

@@ -121,7 +121,7 @@ def _load_part(folder: Path, info: Any) -> Any:
         raise ValueError(f"{str(path)!r} is compressed, which is not read: save the folder without extensions")
     try:
         with open(path, "rb") as file:
-            window = _Window(file, int(info.offset), int(info.length))
+            window: Any = _Window(file, int(info.offset), int(info.length))
             return torch.load(window, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None

@@ -9,7 +9,7 @@ from gyroscope._types import Array
 from gyroscope.advice.checkpoint_drift import LayerDrift
 from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.formats import Checkpoint, ParameterState
-from gyroscope.checkpoint.layers import checkpoint_layers
+from gyroscope.checkpoint.layers_by_name import checkpoint_layers
 from gyroscope.checkpoint.measuring import blocks, dot
 from gyroscope.geometry import Split
 

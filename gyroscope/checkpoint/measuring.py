@@ -12,8 +12,8 @@ from torch import Tensor
 from gyroscope._types import Array
 from gyroscope.checkpoint.formats import ParameterState
 from gyroscope.checkpoint.last_step import StepSums
-from gyroscope.checkpoint.optimizers import LastUpdate
 from gyroscope.checkpoint.reading import StoredTensor
+from gyroscope.checkpoint.saved_optimizers import LastUpdate
 from gyroscope.geometry import Split
 
 # Entries that are worked on at once: in float64 they, the state and the direction stay in a processor's cache.

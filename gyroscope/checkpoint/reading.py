@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 # Settings that Lightning and others store beside the weights; none of them does anything when it is made.
-HARMLESS = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
+HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
 # As safetensors names them.
 DTYPES = {
     "F64": torch.float64,
@@ -60,7 +60,7 @@ class StoredTensor:
     def of(cls, tensor: Tensor, *, mapped: bool = False) -> "StoredTensor":
         """A tensor that is there already, or `mapped` from a file."""
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        identity = (whole.untyped_storage().data_ptr(), whole.storage_offset())
+        identity = (whole.untyped_storage().data_ptr(), int(whole.storage_offset()))
         return cls(
             tuple(whole.shape),
             whole.dtype,

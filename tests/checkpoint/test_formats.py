@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 import gyroscope as gyro
 from gyroscope import lab
 from gyroscope.checkpoint.formats import open_checkpoint
-from gyroscope.checkpoint.layers import split_by_name
+from gyroscope.checkpoint.layers_by_name import split_by_name
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train, write_safetensors
 
 ADAMW = partial(AdamW, lr=1e-2, weight_decay=0.1)

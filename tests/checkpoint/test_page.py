@@ -3,7 +3,6 @@
 import pytest
 
 import gyroscope as gyro
-
 from tests.checkpoint.test_autopsy import settled
 from tests.render.browser import Tab, launch, missing
 
