@@ -21,6 +21,7 @@ from gyroscope.optim._engine.optimizer import (
     refuse_complex,
 )
 from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
+from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
@@ -39,8 +40,10 @@ class Rotational(EngineOptimizer):
     """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
-    off other memory of the weights' size, and turned. What does not rotate takes the inner step as it is. The parameter
-    groups and the state are the inner optimizer's own, so schedulers and checkpoints act on both.
+    off other memory of the weights' size, and turned. Where weight decay is L2 in the gradient, as in torch's Adam,
+    only the part of the loss turns: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational
+    variants"). What does not rotate takes the inner step as it is. The parameter groups and the state are the inner
+    optimizer's own, so schedulers and checkpoints act on both.
 
     inner                a torch optimizer; not one that needs a closure for each step, as LBFGS does
     angular_update       radians per step. None: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of
@@ -137,8 +140,11 @@ class Rotational(EngineOptimizer):
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = self._loan.take_back()
         for p, group, unscaled in turning:
+            part = loss_part(self.inner, group)
+            if part is not None:
+                updates[p] = loss_update(p, self.state[p], group, part)
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
-            if unscaled["lr"] is group["lr"]:
+            elif unscaled["lr"] is group["lr"]:
                 updates[p].sub_(p).div_(group["lr"])
             elif unscaled.get("weight_decay"):
                 updates[p].sub_(p)
@@ -157,7 +163,8 @@ class Rotational(EngineOptimizer):
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
-        decay = lr * group.get("weight_decay", 0.0)
+        # For vectors without a direction: L2 in the gradient is part of their Δ.
+        decay = 0.0 if loss_part(self.inner, group) else lr * group.get("weight_decay", 0.0)
         if group["mode"] == "hyperball":
             # Each turn is divided by the update's exact size.
             hyperball = {**group, "beta": 0.0, "centre": False}
