@@ -212,14 +212,17 @@ class Twin:
 
 
 class RotationalTwin(Twin):
-    """RE Algorithm 1; weights are centred before the first step, and the update instead of the weights thereafter."""
+    """RE Algorithm 1; weights are centred before the first step, and the update instead of the weights thereafter.
+
+    With centre="weights" as it is printed: lines 10 to 13, where the weights are centred after each step.
+    """
 
     def __init__(self, weights, direction, lr, wd, l2=False, beta=0.99, centre=True, vectors=neurons):
         super().__init__(weights, direction, lr, wd, l2)
         self.beta, self.centre, self.vectors = beta, centre, vectors
 
     def centred(self, x):
-        return x - x.mean() if self.centre else x
+        return x - x.mean() if self.centre is True else x
 
     def update(self, w, g, state):
         if not self.vectors(w):
@@ -238,4 +241,6 @@ class RotationalTwin(Twin):
             row["nu"] = self.beta * row["nu"] + (1 - self.beta) * (delta * delta).sum()
             rms = (row["nu"] / (1 - self.beta**self.t)).sqrt() + self.direction.eps
             v.add_(self.direction.angle(self.lr, self.wd) * n * delta / rms)
+            if self.centre == "weights":
+                v.sub_(v.mean())
             v.mul_(n / v.norm())

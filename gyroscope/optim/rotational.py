@@ -20,7 +20,16 @@ from gyroscope.optim._engine.optimizer import (
     options_of,
     refuse_complex,
 )
-from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
+from gyroscope.optim._engine.steps import (
+    ROTATION_ROWS,
+    Centring,
+    Group,
+    InnerRule,
+    Step,
+    Vectors,
+    check_centre,
+    rotation,
+)
 from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.law import Weights
@@ -70,7 +79,7 @@ class Rotational(EngineOptimizer):
         angular_update: Angle | None = None,
         mode: Literal["equilibrium", "hyperball"] = "equilibrium",
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         stochastic_rounding: bool = False,
@@ -104,6 +113,7 @@ class Rotational(EngineOptimizer):
         refuse_complex(group, type(self).__name__)
         check_lr(group)
         check_fraction("beta", group["beta"])
+        check_centre(group["centre"])
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")

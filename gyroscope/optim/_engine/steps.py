@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from gyroscope.optim.formulas import Change, Number, TurnNumbers
 
 Group = dict[str, Any]
 Imbalance = tuple[float, float, int]
+# Of what means are taken away: of the updates, of nothing, or of the weights after each step.
+Centring = bool | Literal["weights"]
 # Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor).
 FirstValue = Number | Callable[[int, int], Tensor]
 # Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
@@ -125,7 +127,7 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     beta = group["beta"]
     known_angle = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
     by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
-    centre = group["centre"] and vectors.fan_in >= MIN_CENTRED
+    centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
     slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
     rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
@@ -157,6 +159,7 @@ def check_rotational(group: Group) -> None:
     split = Split.of(group)
     imbalance = group["imbalance"]
     check_fraction("beta", group["beta"])
+    check_centre(group["centre"])
     if group["weight_decay"] == 0 and any(split.rotates(p.shape) for p in group["params"]):
         raise ValueError(
             "weight_decay=0 in a group that rotates: its angular update would be 0; give it a weight decay, "
@@ -166,6 +169,15 @@ def check_rotational(group: Group) -> None:
         share, factor, seed = imbalance
         if not (0 <= share <= 1 and factor > 0 and isinstance(seed, int)):
             raise ValueError(f"imbalance={imbalance!r} must be (share in [0, 1], factor above 0, integer seed)")
+
+
+def check_centre(centre: object) -> None:
+    """Raise unless it is one of the ways to centre."""
+    if centre not in (True, False, "weights"):
+        raise ValueError(
+            f"centre={centre!r} is unknown: choose True (centred updates), 'weights' (weights are centred after each "
+            "step) or False"
+        )
 
 
 def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> Tensor:
