@@ -45,7 +45,8 @@ class RotationalAdamW(EngineOptimizer):
     granularity          "neuron": one vector per index of `axis` (0); "tensor": one per tensor; "none": plain steps;
                          "group": one per `group_size` indices. `axis` and `group_size` are options of groups alone
     compile              one program per kind of tensor: 1.4 to 1.6 times torch's fused AdamW, instead of 3.4 to 4.1
-    imbalance            (share, factor, seed): a share of a layer's vectors turns `factor` times as fast (RE Fig. 12)
+    imbalance            (share, factor, seed): a share of a layer's vectors turns `factor` times as fast (RE Fig. 12);
+                         slower and faster at once are two shares, ((0.25, 0.25), (10.0, 0.1), seed)
     stochastic_rounding  round bfloat16 and float16 weights at random, so that small angles are not lost
 
     >>> import torch

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from gyroscope._checks import check_fraction, check_non_negative
+from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
@@ -24,10 +24,11 @@ from gyroscope.optim._engine.steps import (
     ROTATION_ROWS,
     Centring,
     Group,
+    Imbalance,
     InnerRule,
     Step,
     Vectors,
-    check_centre,
+    check_turn,
     rotation,
 )
 from gyroscope.optim.loss_part import loss_part, loss_update
@@ -58,7 +59,7 @@ class Rotational(EngineOptimizer):
     angular_update       radians per step. None: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of
                          the moment. A number, a function of the step (from 0), or another rule, taken at the group's lr
     mode                 "equilibrium", or "hyperball": arctan(lr) at every step, without centring or averaging
-    beta, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
     Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there.
@@ -82,6 +83,7 @@ class Rotational(EngineOptimizer):
         centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
+        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
         self._options: Group = {**SPLIT_OPTIONS, **options_of(locals()), "angle_schedule": None}
@@ -112,8 +114,7 @@ class Rotational(EngineOptimizer):
     def _check(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
         check_lr(group)
-        check_fraction("beta", group["beta"])
-        check_centre(group["centre"])
+        check_turn(group)
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")
