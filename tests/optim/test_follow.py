@@ -153,9 +153,8 @@ def turned(steps, resume_at=None, **options):
         walk(model, optimizer, steps, scheduler)
         return [p.detach() for p in model.parameters()]
     walk(model, optimizer, resume_at, scheduler)
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "follower": follower}
     file = io.BytesIO()
-    torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+    torch.save([model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), follower.state_dict()], file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     model = Layers(torch.float32)
@@ -164,8 +163,10 @@ def turned(steps, resume_at=None, **options):
     optimizer = RotationalAdamW(model.parameters(), lr=LR, weight_decay=DECAY, **options)
     follower = follow(optimizer, model)
     scheduler = LambdaLR(optimizer, lambda t: float(SCHEDULE(t)))
-    for name, part in {"model": model, "optimizer": optimizer, "scheduler": scheduler, "follower": follower}.items():
-        part.load_state_dict(saved[name])
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    scheduler.load_state_dict(saved[2])
+    follower.load_state_dict(saved[3])
     walk(model, optimizer, steps - resume_at, scheduler, seed=2)
     return [p.detach() for p in model.parameters()]
 
