@@ -9,7 +9,17 @@ from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
+from gyroscope.optim._engine.steps import (
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_rotational,
+    plain,
+    rotation,
+)
 from gyroscope.theory.rules import lion
 
 
@@ -57,6 +67,7 @@ class RotationalLion(EngineOptimizer):
 
     τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may
     be set per group.
+    When settings of Lion carry over: see RotationalAdamW.
 
     lr, betas                 as Lion's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)
@@ -76,7 +87,7 @@ class RotationalLion(EngineOptimizer):
         weight_decay: float = 1.0,
         *,
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         imbalance: Imbalance | None = None,

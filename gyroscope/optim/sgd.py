@@ -9,7 +9,17 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
+from gyroscope.optim._engine.steps import (
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_rotational,
+    plain,
+    rotation,
+)
 from gyroscope.theory.rules import sgdm
 
 
@@ -22,6 +32,7 @@ class RotationalSGD(EngineOptimizer):
     With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). Vectors that turn feel no L2,
     which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's SGD
     loads. Every option may be set per group.
+    When settings of SGD carry over: see RotationalAdamW.
 
     lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)
@@ -42,7 +53,7 @@ class RotationalSGD(EngineOptimizer):
         weight_decay: float = 5e-4,
         *,
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         imbalance: Imbalance | None = None,
