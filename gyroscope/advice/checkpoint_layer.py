@@ -71,8 +71,10 @@ class CheckpointLayer:
 
     @property
     def rotation_ratio(self) -> float:
-        """Rotation over that of equilibrium: above 1 the layer over-rotates."""
-        return float(over(self.rotation, self.predicted_rotation))
+        """Rotation over that of equilibrium, as root mean square, of which the law speaks: above 1 it over-rotates."""
+        known = self.rotations[np.isfinite(self.rotations)]
+        rms = float(np.sqrt(np.mean(known**2))) if known.size else NAN
+        return float(over(rms, self.predicted_rotation))
 
     @property
     def norm_ratio(self) -> float:

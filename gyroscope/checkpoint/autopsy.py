@@ -297,9 +297,7 @@ def _signal(parameter: ParameterState, measured: VectorMeasurement, group: Group
     }
 
 
-def _equilibrium(
-    group: GroupStep, measured: VectorMeasurement, fan_in: int, shape: tuple[int, ...]
-) -> dict[str, float]:
+def _equilibrium(group: GroupStep, measured: VectorMeasurement, fan_in: int, shape: tuple[int, ...]) -> dict[str, Any]:
     assert group.rule is not None
     with np.errstate(all="ignore"):
         eq = group.rule.equilibrium(

@@ -207,8 +207,8 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:
     """Adam's own count where there is one: what a file calls a step may be a batch."""
-    counts = [count for count in (each.step for each in parameters[:1] + parameters[-1:]) if count is not None]
+    counts = [count for count in (each.step for each in (*parameters[:1], *parameters[-1:])) if count is not None]
     if counts:
         return max(counts)
     values = [top[key] for key in STEP_KEYS if isinstance(top.get(key), int)]
-    return values[0] if values else None
+    return int(values[0]) if values else None

@@ -81,4 +81,4 @@ def blocks(views: list[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
 
 def dot(x: Tensor, y: Tensor) -> Array:
     """Inner product of each row with its twin."""
-    return torch.linalg.vecdot(x, y).numpy()
+    return np.asarray(torch.linalg.vecdot(x, y))

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
@@ -118,7 +118,7 @@ def test_a_folder_of_torch_distributed_checkpoint(form, optimizer, tmp_path):
     model, state = trained.model.state_dict(), trained.optimizer.state_dict()
     if form == "names":
         model, state = get_state_dict(trained.model, trained.optimizer)
-    dcp.save({"model": model, "optimizer": state, "step": STEPS}, checkpoint_id=tmp_path / "dcp")
+    save({"model": model, "optimizer": state, "step": STEPS}, checkpoint_id=tmp_path / "dcp")
     autopsy = gyro.autopsy(tmp_path / "dcp")
     assert_same_rotation(autopsy, trained)
     assert autopsy.step == STEPS
@@ -150,7 +150,7 @@ def test_equal_shapes_in_two_groups_are_refused_as_ambiguous():
     layers = nn.ModuleList([nn.Linear(8, 8, bias=False) for _ in range(3)])
     groups = [{"params": [layers[0].weight, layers[2].weight]}, {"params": [layers[1].weight]}]
     optimizer = AdamW(groups)
-    sum((layer.weight**2).sum() for layer in layers).backward()
+    torch.stack([(layer.weight**2).sum() for layer in layers]).sum().backward()
     optimizer.step()
     state = {"model": layers.state_dict(), "optimizer": optimizer.state_dict()}
     with pytest.raises(ValueError, match="whose state is whose cannot be told"):

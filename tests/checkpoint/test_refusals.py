@@ -6,8 +6,8 @@ import struct
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save
 
 import gyroscope as gyro
 from gyroscope.cli import main
@@ -78,7 +78,7 @@ def test_a_whole_pickled_model_is_refused_with_a_remedy(tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore")
 def test_a_distributed_folder_with_code_with_parts_missing_or_truncated_is_refused(tmp_path, capsys):
     folder = tmp_path / "dcp"
-    dcp.save(saved(), checkpoint_id=folder)
+    save(saved(), checkpoint_id=folder)
     data = next(folder.glob("*.distcp"))
     whole = data.read_bytes()
     data.write_bytes(whole[: len(whole) // 2])
