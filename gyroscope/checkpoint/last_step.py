@@ -19,8 +19,8 @@ from gyroscope.theory.rules.sgdm import update_power
 def adam_direction(m: Number, v: Number, betas: tuple[float, float], eps: float, step: int) -> Number:
     """u = m̂/(√v̂ + ε) of Adam and AdamW as torch has them, exact.
 
-    >>> float(adam_direction(np.float64(0.1), np.float64(0.001), (0.9, 0.999), 0.0, step=1))
-    1.0
+    >>> f"{adam_direction(0.1, 0.001, (0.9, 0.999), 0.0, step=1):.3f}"
+    '1.000'
     """
     beta1, beta2 = betas
     return m / (1 - beta1**step) / ((v / (1 - beta2**step)) ** 0.5 + eps)

@@ -25,7 +25,7 @@ def test_the_page_draws_a_bar_for_each_layer_and_asks_for_nothing(browser, tmp_p
     tab = Tab(browser, offline=True)
     tab.page.goto(page.as_uri())
     tab.page.wait_for_selector(".js-plotly-plot .bars")
-    assert tab.js("document.querySelector('.js-plotly-plot').data.map(one => one.x.length)") == [2, 2, 2, 2]
+    assert tab.js("document.querySelector('.js-plotly-plot').data.map(one => one.y.length)") == [2, 2, 2, 2]
     assert tab.page.locator("table tr").count() == 3
     ground = tab.js("getComputedStyle(document.body).backgroundColor")
     tab.page.click(".theme")
