@@ -10,6 +10,7 @@ import torch
 # seconds of one core when all tests were measured.
 MARKED = {
     "browser": [
+        "tests/checkpoint/test_page.py::*",
         "tests/live/test_browser.py::*",
         "tests/render/test_sweep_browser.py::*",
         "tests/lab/test_runner.py::test_a_browser_*",
@@ -27,6 +28,10 @@ MARKED = {
     "slow": [
         "tests/advice/test_diagnose.py::test_no_record_*",
         "tests/advice/test_runs.py::*",
+        "tests/checkpoint/test_autopsy.py::test_two_files_*",
+        "tests/checkpoint/test_formats.py::test_our_own_*",
+        "tests/checkpoint/test_last_step.py::test_a_planted_*",
+        "tests/checkpoint/test_last_step.py::test_lambda_u_*",
         "tests/integrations/test_wandb.py::test_the_real_package_*",
         "tests/lab/test_demo.py::*",
         "tests/lab/test_experiments.py::*",
@@ -63,6 +68,7 @@ NEEDED = {
     "torch.optim.Muon": (
         hasattr(torch.optim, "Muon"),
         [
+            "tests/checkpoint/test_last_step.py::test_muon_*",
             "tests/lab/test_training.py::test_*muon*",
             "tests/model/test_groups.py::test_muon_*",
             "tests/model/test_selection.py::test_*muon*",

@@ -89,3 +89,10 @@ GROWTH = 3.0
 # Mean loss over the last eighth of a run over that of its best eighth that counts as a rise: overfitting and the noise
 # of batches stay below it.
 LOSS_RISE = 1.25
+
+# s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
+# before loss spikes of large runs.
+ALIGNED = 4.0
+# κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
+# entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
+SIGNAL = 0.01

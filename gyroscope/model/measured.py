@@ -67,7 +67,7 @@ def measured_layers(
     for decision in decide(model, optimizer, probe=probe):
         split = _measured_split(decision, groups[decision.group], layers)
         if split.granularity != "none" and not decision.parameter.is_complex() and decision.parameter.numel() > 1:
-            measured += _layers_of(decision, split, patterns)
+            measured += watched_layers(decision, split, patterns)
     return measured
 
 
@@ -82,9 +82,10 @@ def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pat
     return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
 
 
-def _layers_of(
-    decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None
+def watched_layers(
+    decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None = None
 ) -> Iterator[WatchedLayer]:
+    """The layers that a parameter is measured as: itself, or its fused parts; those of `patterns` if not the known."""
     vectors = split.num_vectors(decision.parameter.shape)
     is_table = decision.is_embedding and split == Split()
     vector = "token" if is_table else split.granularity
