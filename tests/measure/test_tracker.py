@@ -459,7 +459,7 @@ def test_a_compiled_step_is_measured_and_its_measurement_not_compiled(tmp_path):
     step = torch.compile(lambda: optimizer.step(), backend="eager")
     with gyro.Tracker(model, optimizer, tmp_path, every=2) as tracker:
         seen = []
-        tracker._measurement.before = lambda closure: seen.append(torch.compiler.is_compiling())
+        tracker._measurement.before = lambda optimizer, closure: seen.append(torch.compiler.is_compiling())
         for seed in range(3):
             optimizer.zero_grad()
             forward(model, seed).backward()
