@@ -154,9 +154,7 @@ class StepMeasurement:
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def after(
-        self, optimizer: Optimizer, sampled: bool, ends: bool
-    ) -> tuple[list[SentSums], dict[str, LayerReading]]:
+    def after(self, optimizer: Optimizer, sampled: bool, ends: bool) -> tuple[list[SentSums], dict[str, LayerReading]]:
         """After that step: what it did, if `sampled`. The sums are on their way; how they were made is known at once.
 
         What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer

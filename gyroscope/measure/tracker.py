@@ -44,10 +44,10 @@ class Tracker:
     first; a step that a GradScaler skips is not a step. What is measured stands in `gyro.measure.QUANTITIES`. With DDP
     the first process measures. With FSDP2 all do, and the first one writes: make and close the tracker on all.
 
-    Several optimizers, such as Muon and AdamW, are one run: `Tracker(model, [muon, adamw])`. A step of it is one step of
-    each. It ends when all have stepped, or when one steps again, so that steps count those of the busiest; a sample has
-    the layers of the optimizers that stepped. A GAN's two models are one run, as a ModuleDict with both optimizers, or
-    two trackers with a path each; one run is best where both step in turn, two where their steps count differently.
+    Several optimizers, such as Muon and AdamW, are one run: `Tracker(model, [muon, adamw])`. A step of the run is one
+    step of each. It ends when all have stepped, or when one steps again, so that the run counts the steps of the
+    busiest; a sample has the layers of the optimizers that stepped. A GAN's two models are one run too, as a ModuleDict
+    with both optimizers, or two trackers with a path each where generator and discriminator count steps of their own.
 
     Arguments:
         model: whose parameters the optimizer trains; it gives the layers their names.

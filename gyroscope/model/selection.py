@@ -44,8 +44,8 @@ class Decision:
     """Whether and how one parameter splits into vectors that turn, and why.
 
     `split` is `none` for a parameter without such vectors; `group` is the number of its parameter group, counted over
-    all optimizers (`Optimizers`), -1 where none was given. The rows of an embedding turn only where an optimizer turns them, but they decay and are
-    measured (`gyroscope.model.measured`).
+    all optimizers (`Optimizers`), -1 where none was given. The rows of an embedding turn only where an optimizer turns
+    them, but they decay and are measured (`gyroscope.model.measured`).
     """
 
     name: str

@@ -28,7 +28,10 @@ class AfterScheduler(ABC):
     """
 
     def __init__(
-        self, optimizers: Optimizers, scheduler: "Scheduler | Sequence[Scheduler]", memory: dict[str, list[float | None]]
+        self,
+        optimizers: Optimizers,
+        scheduler: "Scheduler | Sequence[Scheduler]",
+        memory: dict[str, list[float | None]],
     ) -> None:
         self.optimizers = optimizers
         self.schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler]
@@ -84,8 +87,8 @@ class EquilibriumRescale(AfterScheduler):
     With `model`, the weights are those that the tracker and `gyro.plan` select: by the type of their layer, or as their
     group says; parameters that are not the model's stay. Without it only the groups are known: those made by
     `gyro.param_groups` say what rotates; in all others every tensor of two or more dimensions is rescaled, embeddings
-    too. So pass the model, unless the groups are of `param_groups`. What is selected is fixed when this is made. Several
-    optimizers, as a list or a container, come with a list of their schedulers.
+    too. So pass the model, unless the groups are of `param_groups`. What is selected is fixed when this is made.
+    Several optimizers, as a list or a container, come with a list of their schedulers.
 
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
@@ -158,8 +161,8 @@ class CorrectedDecay(AfterScheduler):
 
         a_t = lr_t·weight_decay_t = λ·lr_t²/lr_max
 
-    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`. With λ = lr_max it
-    is PaLM's decay, a_t = lr_t². Several optimizers, as a list or a container, come with a list of their schedulers.
+    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`. With λ = lr_max
+    it is PaLM's decay, a_t = lr_t². Several optimizers, as a list or a container, come with a list of their schedulers.
 
     >>> adamw = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 8))], lr=1e-3, weight_decay=0.1)
     >>> schedule = CorrectedDecay(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.5))

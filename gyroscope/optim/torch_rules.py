@@ -66,7 +66,7 @@ def keeps_norms(optimizer: object) -> bool:
 
 
 def _known(optimizer: object, group: Group) -> tuple[str, Any]:
-    """The name in the table, and the optimizer that bears it: itself, or the one inside its wrappers that has the group.
+    """The name in the table, and the optimizer that bears it: itself, or the one inside wrappers that has the group.
 
     Itself first: a wrapper of a known name says what it does.
     """
@@ -89,8 +89,8 @@ def _flagged(algorithm: str, group: Group) -> UpdateRule:
         raise ValueError(f"{algorithm!r} is not among the known algorithms ({', '.join(ALGORITHMS)}): {REMEDY}")
     if "kind" in group and algorithm == "muon" and group.get("beta2") is not None:
         raise ValueError(
-            f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory does "
-            f"not cover: {REMEDY}"
+            f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
+            f"does not cover: {REMEDY}"
         )
     return RULES[ALGORITHMS[algorithm]](group)
 

@@ -60,7 +60,9 @@ class Weights:
         ((64, 32), (64, 27))
         """
         if len(self.shape) < 2:
-            raise ValueError(f"shape={self.shape!r}: Muon turns matrices; pass rows and columns, after those of a stack")
+            raise ValueError(
+                f"shape={self.shape!r}: Muon turns matrices; pass rows and columns, after those of a stack"
+            )
         if self.fan_in is not None and np.all(self.fan_in == prod(self.shape)):
             return self.shape[0], prod(self.shape[1:])
         rows, columns = self.shape[-2:]

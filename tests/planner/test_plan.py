@@ -158,13 +158,31 @@ def test_a_plan_leaves_everything_as_it_was(name):
         assert scheduler.optimizer is optimizer
 
 
-def test_one_cycles_momentum_is_noted():
+def test_one_cycles_betas_are_in_the_forecast_and_its_momentum_is_noted():
     model = small()
     optimizer = adamw(model)
     planned = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
-    rule = planned.layers["0.weight"].rule
-    assert isinstance(rule, AdamW)
-    assert rule.betas[0] == pytest.approx(0.85)
+    course = planned.layers["0.weight"]
+    assert course.rule.betas[0] == pytest.approx(0.85)
+    assert planned.notes == ()
+    betas = []
+    scheduler = SCHEDULERS["one cycle"](optimizer := adamw(model))
+    for t in range(STEPS):
+        betas.append(optimizer.param_groups[0]["betas"])
+        optimizer.step()
+        if t + 1 < STEPS:
+            scheduler.step()
+    norm = course.initial_norm
+    rates = (course.lr / course.rule.lr).tolist()
+    alone = forecast(course.rule, rates, norm=norm, fan_in=64, betas_schedule=lambda t: betas[t])
+    assert course.angular_update == pytest.approx(alone.angular_update)
+    kept = forecast(course.rule, rates, norm=norm, fan_in=64)
+    assert np.abs(course.angular_update / kept.angular_update - 1).max() > 0.1
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    planned = gyro.plan(model, sgd, SCHEDULERS["one cycle"](sgd), steps=STEPS, loss=small_loss)
+    assert any("moves momentum between 0.85 and 0.95" in note for note in planned.notes)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-3)
+    planned = gyro.plan(model, adam, SCHEDULERS["one cycle"](adam), steps=STEPS, loss=small_loss)
     assert any("moves betas between 0.85 and 0.95" in note for note in planned.notes)
 
 
