@@ -136,6 +136,8 @@ def demo(
 
 @app.command()
 def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Option(help="settings of a paper, as re/resnet20; other options change them")] = "",
     task: Annotated[
         str, typer.Option(help="digits, stdlib, fashion-mnist, mnist, cifar10, cifar100 or text:<file>")
     ] = "digits",
@@ -144,7 +146,7 @@ def train(
         typer.Option(help="mlp, cnn, resnet20, resnet18, vgg13, vgg16, vit or gpt; options as gpt:layers=6,width=384"),
     ] = "cnn",
     optimizer: Annotated[
-        str, typer.Option(help="adamw, sgd, muon, rotational-adamw, …; an unknown name lists all")
+        str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, …; an unknown name lists all")
     ] = "adamw",
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
@@ -158,6 +160,7 @@ def train(
         typer.Option(help="as the network makes weights, or at the norms of equilibrium"),
     ] = "initial",
     init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
+    gain: Annotated[bool, typer.Option("--gain", help="a learnable gain for each weight vector")] = False,
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
@@ -185,7 +188,10 @@ def train(
 
     from gyroscope.lab.training.console import settings_of, train_in_terminal
 
-    config = settings_of(given)
+    # By name: typer brings a copy of click along, with a class of its own.
+    sources = {name: context.get_parameter_source(name) for name in given}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    config = settings_of(given, typed)
     raise typer.Exit(train_in_terminal(config, out, resume=resume, data_root=data_root, device=device))
 
 

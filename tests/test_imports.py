@@ -19,6 +19,7 @@ FLOORS = [
     {"live", "planner"},
     {"lab", "integrations"},
     {"cli"},
+    {"__main__"},
 ]
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
 

@@ -149,6 +149,7 @@ class Tracker:
         self._readings: dict[str, LayerReading] = {}
         self._seconds_of_step = 0.0
         self._gap = False
+        self._thread_seconds = 0.0
         if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
             disable: Any = torch.compiler.disable
@@ -328,6 +329,7 @@ class Tracker:
             measurement.history = []
         if not self._sampled or self._failures.off:
             return
+        of_threads = self._share_of_threads()
         if recorder is not None and readings:
             owners = list(self.optimizers.owners)
             options = dict(measurement.options)
@@ -349,9 +351,16 @@ class Tracker:
         self.seconds += seconds
         if isinstance(self._sampling, Auto):
             self._sampling.timescale = min(_timescale(*group) for group in self.optimizers.groups())
-        note = self._sampling.spent(step, seconds, refused=self._gap)
+        note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if note is not None and recorder is not None:
             recorder.writer.note(note)
+
+    def _share_of_threads(self) -> float:
+        """Processor time that threads took since the last sample, spread over the cores: none may have been idle."""
+        before = self._thread_seconds
+        workers = () if self._recorder is None else self._recorder.workers
+        self._thread_seconds = sum(worker.seconds for worker in workers)
+        return (self._thread_seconds - before) / torch.get_num_threads()
 
     def _record(self, new: list[Tracked]) -> None:
         if self._recorder is not None and new:

@@ -19,11 +19,13 @@ from rich.console import Console
 from gyroscope import lab
 from gyroscope.cli import main
 from gyroscope.lab.networks.gpt import GPT, GPTShape
+from gyroscope.lab.presets import preset, presets
 from gyroscope.lab.training import checkpoint, problems
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.console import progress_line
-from gyroscope.lab.training.loop import StepReport, train
+from gyroscope.lab.training.loop import StepReport, Training, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
+from gyroscope.lab.training.problems import make_problem
 from gyroscope.lab.training.start import prepare_weights
 from gyroscope.theory import AdamW
 
@@ -381,3 +383,47 @@ def test_pure_bfloat16_rounds_the_weights_that_turn_and_trains(tmp_path):
 def test_a_start_that_there_is_not_is_a_sentence(option, value):
     with pytest.raises(ValueError, match=option):
         TrainConfig(steps=1, **{option: value})
+
+
+def test_an_optimizer_takes_options_of_its_class_after_a_colon():
+    model = torch.nn.Linear(8, 4)
+    (optimizer,) = make_optimizers(TrainConfig(optimizer="k-adam:k=3,strategy=naive", steps=1), model)
+    assert {group["k"] for group in optimizer.param_groups} == {3}
+    assert {group["strategy"] for group in optimizer.param_groups} == {"naive"}
+    with pytest.raises(ValueError, match="unknown option 'kk' of k-adam; it has k, strategy"):
+        make_optimizers(TrainConfig(optimizer="k-adam:kk=3", steps=1), model)
+    with pytest.raises(ValueError, match="write options as k-adam:option=value"):
+        make_optimizers(TrainConfig(optimizer="k-adam:k", steps=1), model)
+
+
+def test_gains_learn_beside_weights_that_keep_their_norms(tmp_path):
+    config = TrainConfig(model="mlp:width=16", norm="none", optimizer="rotational-adamw", gain=True, lr=0.01, steps=40)
+    training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
+    names_of_gains = [name for name, _ in training.model.named_parameters() if name.endswith(".gain")]
+    assert len(names_of_gains) == sum(isinstance(module, torch.nn.Linear) for module in training.model.modules())
+    for _ in range(config.steps):
+        training.one_step()
+        training.step += 1
+    gains = dict(training.model.named_parameters())
+    assert all((gains[name] - 1).abs().max() > 0.01 for name in names_of_gains)
+
+
+def test_a_preset_gives_a_papers_settings_and_what_is_typed_changes_them(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(
+        "gyroscope.lab.training.console.train_in_terminal", lambda config, *_, **__: trained.append(config)
+    )
+    main(["train", "--preset", "re/resnet20-adamw", "--weight-decay", "0.1", "--steps", "50", "--out", str(tmp_path)])
+    (config,) = trained
+    assert (config.model, config.lr, config.batch_size) == ("resnet20", 0.05, 128)
+    assert (config.weight_decay, config.steps, config.epochs) == (0.1, 50, None)
+
+
+def test_an_unknown_preset_is_answered_by_the_list_of_all(capsys, tmp_path):
+    assert main(["train", "--preset", "re/resnet20-adam", "--out", str(tmp_path)]) == 2
+    assert "did you mean 're/resnet20-adamw'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_a_training(name):
+    TrainConfig.from_dict(preset(name))

@@ -5,21 +5,18 @@ training, whether the finding was made, and the severest finding of the run. The
 does not raise the loss; where the interval of the difference holds 0, no harm was seen and the claim is undecided.
 """
 
-import math
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from plotly.graph_objects import Figure
 
 from gyroscope.advice.findings import MARKS
+from gyroscope.lab.arms import train_and_read
 from gyroscope.lab.claims import Claim, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, styled
-from gyroscope.lab.training import TrainConfig, train
-from gyroscope.store import open_run
+from gyroscope.store import Run
 
 CLAIMS = {
     "start_at_equilibrium": "Vectors that begin at tiny norms: a start at equilibrium does not raise the loss",
@@ -41,9 +38,6 @@ COST = {
     "stable_betas": {"quick": "3 min", "paper": "15 min"},
     "divergence": {"quick": "3 min", "paper": "15 min"},
 }
-# Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
-# one loss of 1e9 would be all that an interval shows.
-LOST = 5.0
 SEVERITIES = list(MARKS)
 # Steps of warmup that the finding names in the run as it was, seed 0. In a GPT it names none: its residual projections
 # start at norms too small for a warmup to help.
@@ -134,18 +128,16 @@ def measure(trial: Trial[Config]) -> Measurements:
     number, advised = trial.part
     task = trial.config.tasks[number]
     settings = {**task.settings, **(task.remedy if advised else {}), "seed": trial.seed, "evaluations": 1}
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(
-            TrainConfig(**settings), Path(folder) / "run", on_step=lambda at: trial.report(at.step / at.steps)
-        )
-        with open_run(result.path / "rotation") as run:
-            diagnosis = run.diagnose()
-    loss = result.scores.get("validation_loss", math.nan)
-    return {
-        "loss": min(loss, LOST) if result.divergence is None else LOST,
-        "found": float(trial.config.finding in diagnosis.kinds),
-        "severity": float(SEVERITIES.index(diagnosis[0].severity)),
-    }
+
+    def read(run: Run) -> Measurements:
+        diagnosis = run.diagnose()
+        return {
+            "found": float(trial.config.finding in diagnosis.kinds),
+            "severity": float(SEVERITIES.index(diagnosis[0].severity)),
+        }
+
+    measured = train_and_read(trial, settings, read)
+    return {name: measured[name] for name in ("loss", "found", "severity")}
 
 
 def differences(result: Result[Config]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:

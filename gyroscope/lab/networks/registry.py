@@ -1,6 +1,5 @@
 """Networks by name, made to fit a task: `resnet20`, or with options `gpt:layers=6,width=384`."""
 
-import json
 from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import signature
@@ -9,6 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from gyroscope.lab.named_options import Options, split_options
 from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.networks.mlp import MLP
 from gyroscope.lab.networks.norms import Norm
@@ -19,7 +19,6 @@ from gyroscope.nn import standardise
 
 # (channels, height, width) of an image.
 Shape = tuple[int, int, int]
-Options = dict[str, int | float | bool]
 MakeImageNetwork = Callable[[Shape, int, Norm, Options], nn.Module]
 
 
@@ -37,21 +36,17 @@ def text_network(name: str, vocabulary: int) -> GPT:
 
 
 def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, Options]:
-    """The name and the options after the colon: numbers, or true and false."""
-    kind, _, text = name.partition(":")
+    """The network, one of those known, and its options, which are numbers or true and false."""
+    kind, options = split_options(name)
     if kind not in known:
         near = get_close_matches(kind, known, n=1)
         remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
         raise ValueError(f"unknown model {kind!r} for this task; {remedy}")
-    options: Options = {}
-    for part in filter(None, text.split(",")):
-        key, _, value = part.partition("=")
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
+    for key, value in options.items():
+        if isinstance(value, str):
             raise ValueError(
-                f"model={name!r}: write options as {kind}:layers=6,width=384; {part!r} is not of that form"
-            ) from None
+                f"model={name!r}: {key}={value!r} is not a number; write options as gpt:layers=6,width=384"
+            )
     return kind, options
 
 

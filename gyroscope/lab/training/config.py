@@ -21,11 +21,12 @@ class TrainConfig:
     Arguments:
         task: digits, stdlib, fashion-mnist, mnist, cifar10, cifar100 or text:<file>.
         model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
-        optimizer: a name of `gyroscope train --help`.
+        optimizer: a name of `gyroscope train --help`, with options of its class after a colon: k-adam:k=3.
         lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
         decay_embeddings: weight decay also of embeddings, as nanoGPT has it.
         start: initial weights as the network makes them, or at the norms of equilibrium; embeddings where they decay.
         init_scale: what the initial weights that turn are multiplied by, before that.
+        gain: a learnable gain for each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
         warmup: of the same unit as the length, and part of it.
@@ -48,6 +49,7 @@ class TrainConfig:
     decay_embeddings: bool = False
     start: Start = "initial"
     init_scale: float = 1.0
+    gain: bool = False
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"

@@ -1,7 +1,7 @@
 """A training run in a terminal: a live line while it goes on, and a table when it ends."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from math import inf
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gyroscope.lab.presets import preset
 from gyroscope.lab.training import checkpoint
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import StepReport, train
@@ -81,15 +82,19 @@ def progress_line(console: Console) -> Iterator[ProgressLine]:
         progress.stop()
 
 
-def settings_of(options: Mapping[str, Any]) -> TrainConfig:
-    """The config that options of the command line ask for."""
+def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConfig:
+    """The config that options of the command line ask for; a preset takes the place of those that were not `typed`."""
     given = {field.name: options[field.name] for field in fields(TrainConfig) if field.name in options}
     if options["betas"] is not None:
         given["betas"] = tuple(numbers("betas", options["betas"]))
+    given["track"] = options["track"] == "auto"
+    settings = preset(options["preset"]) if options["preset"] else {}
+    length = {"epochs", "steps"}  # one is typed instead of the other
+    kept = {*typed, *(length if length & set(typed) else ())}
+    given |= {name: value for name, value in settings.items() if name not in kept}
     if given["epochs"] is None and given["steps"] is None:
         given["epochs"] = DEFAULT_EPOCHS
-    given["track"] = options["track"] == "auto"
-    return TrainConfig(**given)
+    return TrainConfig.from_dict(given)
 
 
 def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str) -> int:

@@ -55,10 +55,10 @@ class DivergedError(Exception):
 
 def train(
     config: TrainConfig,
-    out: Path | None = None,
+    out: str | Path | None = None,
     *,
     resume: bool = False,
-    data_root: Path | None = None,
+    data_root: str | Path | None = None,
     device: str = "cpu",
     on_start: Callable[[EquilibriumStart], None] = lambda start: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
@@ -68,8 +68,10 @@ def train(
     `on_start` gets what a start at equilibrium changed, `on_step` is called after each step. Ctrl-C writes a checkpoint
     before it ends the run.
     """
-    folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else out
-    training = Training(config, make_problem(config, data_root, torch.device(device)), folder)
+    folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else Path(out)
+    training = Training(
+        config, make_problem(config, None if data_root is None else Path(data_root), torch.device(device)), folder
+    )
     _prepare(folder, config, resume)
     if resume:
         training.restore()

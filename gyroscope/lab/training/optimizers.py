@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import gyroscope as gyro
+from gyroscope.lab.named_options import Options, split_options
 from gyroscope.lab.training.config import TrainConfig
 
 Group = dict[str, Any]
@@ -55,20 +57,30 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
 
     It is a list of one, but for Muon: AdamW follows, for what Muon does not take.
     """
-    name = config.optimizer
+    name, options = split_options(config.optimizer)
     choice = _choice(name)
-    options = {"betas": config.betas, "momentum": config.momentum}
-    given = {key: value for key, value in options.items() if value is not None}
+    moments = {"betas": config.betas, "momentum": config.momentum}
+    given = {key: value for key, value in moments.items() if value is not None}
     for key in given:
         if key not in choice.options:
             raise ValueError(f"{name} has no {key!r}; it takes lr, weight_decay and {', '.join(choice.options)}")
+    _check_options(name, choice, options)
     lr = choice.lr if config.lr is None else config.lr
     decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
     embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
     overrides = {rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings}
     groups = gyro.param_groups(model, weight_decay=decay, overrides=overrides)
-    made = choice.make(groups, lr=lr, weight_decay=decay, **given)
+    made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
     return [made] if isinstance(made, Optimizer) else made
+
+
+def _check_options(name: str, choice: OptimizerChoice, options: Options) -> None:
+    """Options after the colon are those of the class that the config does not have itself."""
+    taken = {"params", "groups", "lr", "weight_decay", "betas", "momentum"}
+    known = [key for key in signature(choice.make).parameters if key not in taken]
+    for key in options:
+        if key not in known:
+            raise ValueError(f"unknown option {key!r} of {name}; it has {', '.join(known) or 'none'}")
 
 
 def _choice(name: str) -> OptimizerChoice:
@@ -80,8 +92,11 @@ def _choice(name: str) -> OptimizerChoice:
     return choices[name]
 
 
-def _hyperball(groups: list[Group], **options: Any) -> Optimizer:
-    return gyro.optim.Rotational(torch.optim.AdamW(groups, **options), mode="hyperball")
+def _hyperball(
+    groups: list[Group], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> Optimizer:
+    inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    return gyro.optim.Rotational(inner, mode="hyperball")
 
 
 def _muon_and_adamw(

@@ -15,6 +15,7 @@ from gyroscope.lab.networks.registry import image_network, text_network
 from gyroscope.lab.tasks.images import Images, augmented, load_images
 from gyroscope.lab.tasks.text import load_text
 from gyroscope.lab.training.config import TrainConfig
+from gyroscope.nn import add_gain
 
 Scores: TypeAlias = dict[str, Tensor | float]
 
@@ -43,9 +44,11 @@ class Problem(ABC):
 def make_problem(config: TrainConfig, data_root: Path | None, device: torch.device) -> Problem:
     """The problem of a config. The network's initial weights depend on the seed alone."""
     torch.manual_seed(config.seed)
-    if config.task == "stdlib" or config.task.startswith("text:"):
-        return TextProblem(config, data_root, device)
-    return ImageProblem(config, data_root, device)
+    is_text = config.task == "stdlib" or config.task.startswith("text:")
+    problem = (TextProblem if is_text else ImageProblem)(config, data_root, device)
+    if config.gain:
+        add_gain(problem.model)
+    return problem
 
 
 def _generator(*numbers: int) -> torch.Generator:
