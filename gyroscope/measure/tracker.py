@@ -24,7 +24,7 @@ from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.measure.transfer import SentSums
 from gyroscope.model.optimizers import Optimizers
-from gyroscope.model.selection import AnyOptimizer, Invariance
+from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
 from gyroscope.store import Run, open_run
 from gyroscope.store.writer import Status
 from gyroscope.theory.law import Weights
@@ -133,6 +133,7 @@ class Tracker:
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
+            self._report_turned_by_default(model)
         # From here on there is a run on disk, which must not be left as "running".
         try:
             self._record(new)
@@ -156,6 +157,18 @@ class Tracker:
             for member in self.optimizers.members:
                 self._hooks.append(member.register_step_pre_hook(disable(self._pre)))
                 self._hooks.append(member.register_step_post_hook(disable(self._post)))
+
+    def _report_turned_by_default(self, model: nn.Module) -> None:
+        """Say what an optimizer turns that it should not: only here both the model and its groups are known."""
+        decisions = turned_by_default(model, self.optimizers)
+        if decisions:
+            some = ", ".join(f"{decision.name} ({decision.reason})" for decision in decisions[:3])
+            more = f" and {len(decisions) - 3} more" if len(decisions) > 3 else ""
+            optimizer = type(self.optimizers.owners[decisions[0].group]).__name__
+            self._failures.report(
+                f"{optimizer} was made of bare tensors and turns what it should not: {some}{more}. Make it of the "
+                f"model, {optimizer}(model, …), which sorts its parameters"
+            )
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:

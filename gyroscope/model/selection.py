@@ -136,6 +136,25 @@ def embeddings_of(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
     ]
 
 
+def turned_by_default(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
+    """What an optimizer turns only because it was given bare tensors, and not as the type of its layer says.
+
+    An embedding, or a Conv1D along its inputs: what they are by type, with their group's number. Groups with names were
+    sorted, or say on purpose what they say.
+    """
+    optimizers = Optimizers.of(optimizer)
+    groups = optimizers.groups()
+    by_type = {known.parameter: _by_model(known, {}) for known in model_parameters(model)}
+    turned = []
+    for decision in select(model, optimizers):
+        group, owner = groups[decision.group]
+        is_bare = turns_by_group(owner) and "param_names" not in group and Split.of(group) == Split()
+        default = by_type[decision.parameter]
+        if is_bare and default.split != decision.split:
+            turned.append(replace(default, group=decision.group))
+    return turned
+
+
 def turns_by_group(optimizer: Optimizer) -> bool:
     """Whether the optimizer splits and turns each tensor as its parameter group says."""
     return bool(getattr(optimizer, "turns_by_group", False))
