@@ -178,6 +178,16 @@ class Tracker:
         return self._measurement.agreed(step)
 
     @property
+    def writes(self) -> bool:
+        """Whether this process writes the run; of several it is the first."""
+        return self._recorder is not None
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has taken, which is the number of the next one."""
+        return self._step
+
+    @property
     def path(self) -> Path:
         """Directory of the run; only the process that writes has one."""
         return self._writing().writer.path

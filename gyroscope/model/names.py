@@ -34,7 +34,7 @@ def _split(name: str, parameter: Tensor, outputs_last: set[str]) -> Split:
     if EMBEDDING_NAME.search(name) or NORM_NAME.search(name) or BIAS.search(name.rpartition(".")[2]):
         return NO_VECTORS
     # One leading index is there to broadcast.
-    if parameter.dim() < 2 or parameter.shape[0] == 1 and parameter.dim() > 2:
+    if parameter.dim() < 2 or (parameter.shape[0] == 1 and parameter.dim() > 2):
         return NO_VECTORS
     split = COLUMNS if _layer(name) in outputs_last else ROWS
     if parameter.dim() == 3 and "expert" in name.lower():

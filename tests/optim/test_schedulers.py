@@ -547,7 +547,7 @@ def test_two_optimizers_are_rescaled_each_by_its_own_rate():
 
 
 def test_a_schedule_of_two_optimizers_is_saved_and_loaded():
-    model, muon, adamw = two_optimizers()
+    _, muon, adamw = two_optimizers()
     schedule = CorrectedDecay([muon, adamw], [ExponentialLR(each, 0.5) for each in (muon, adamw)])
     muon.step()
     adamw.step()
