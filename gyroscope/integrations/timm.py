@@ -1,7 +1,7 @@
 """timm: our optimizers in its registry, for `create_optimizer_v2` and the `--opt` of its scripts.
 
-    register_timm()
-    timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, param_group_fn=group_fn(weight_decay=0.1))
+register_timm()
+timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, param_group_fn=group_fn(weight_decay=0.1))
 """
 
 from collections.abc import Callable

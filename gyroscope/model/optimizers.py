@@ -115,7 +115,7 @@ class Optimizers:
             new = len(member.param_groups) - len(numbers)
             numbers += range(len(self.owners), len(self.owners) + new)
             self.owners += [member] * new
-        options = {}
+        options: dict[int, dict[str, Any]] = {}
         for member, numbers in self.numbers.items():
             options |= dict(zip(numbers, member.param_groups, strict=True))
         return [OwnedGroup(options[number], owner) for number, owner in enumerate(self.owners)]

@@ -583,3 +583,13 @@ def test_each_matrix_of_a_stack_starts_at_equilibrium():
     to_equilibrium_(model, torch.optim.SGD([group], lr=0.02))
     expected = theory.Muon(0.02, 0.1, nesterov=False).equilibrium(shape=(6, 4)).norm  # as SGD's groups have it
     torch.testing.assert_close(model.experts.detach().norm(dim=(1, 2)), torch.full((3,), expected))
+
+
+def test_corrected_decay_with_a_decay_of_lr_is_palms():
+    adamw = AdamW([nn.Parameter(torch.ones(2, 8))], lr=0.01, weight_decay=0.01)
+    schedule = CorrectedDecay(adamw, ExponentialLR(adamw, 0.5))
+    (group,) = adamw.param_groups
+    for lr in (0.01, 0.005, 0.0025):
+        assert group["lr"] * group["weight_decay"] == pytest.approx(lr**2)
+        adamw.step()
+        schedule.step()
