@@ -159,11 +159,12 @@ class SampleProcessor:
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
-            of_group = rates[number]
-            assert of_group is not None, "a layer that was measured was stepped"
+            group_rates = rates[number]
+            assert group_rates is not None, "a layer that was measured was stepped"
+            lr, weight_decay = group_rates
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
             its_scale = scale if reading.scaled else 1.0
-            context = StepContext(*of_group, rules[number], reading, its_scale, sign)
+            context = StepContext(lr, weight_decay, rules[number], reading, its_scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0

@@ -4,6 +4,7 @@ from gyroscope.model.groups import param_groups
 from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.equilibrium_init import to_equilibrium_
+from gyroscope.optim.follow_base import follow
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.registry import create, names
@@ -28,6 +29,7 @@ __all__ = [
     "RotationalSGD",
     "SphericalAdam",
     "create",
+    "follow",
     "instead_of_decay",
     "names",
     "param_groups",

@@ -1,6 +1,6 @@
 """Optimizers by name, for trainers that choose one by a string."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from gyroscope.optim.sgd import RotationalSGD
 from gyroscope.optim.sgd_mrt import SGDMRT
 from gyroscope.optim.spherical_adam import SphericalAdam
 
-CLASSES: Mapping[str, type[Optimizer]] = MappingProxyType(
+CLASSES: Mapping[str, Callable[..., Optimizer]] = MappingProxyType(
     {
         "rotational-adamw": RotationalAdamW,
         "rotational-sgd": RotationalSGD,

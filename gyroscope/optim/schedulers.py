@@ -34,7 +34,7 @@ class AfterScheduler(ABC):
         memory: dict[str, list[float | None]],
     ) -> None:
         self.optimizers = optimizers
-        self.schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler]
+        self.schedulers: list[Scheduler] = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         self._memory = memory
 
     @property

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import gyroscope as gyro
 from gyroscope.store import open_run
 
-pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'")
+pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'")
+import lightning.pytorch as pl  # noqa: E402
+
 # Lightning's advice on workers, loggers and the like.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -1,4 +1,4 @@
-"""timm makes our optimizers by name. It needs torchvision, so the gate has it only where a torchvision fits the torch."""
+"""timm makes our optimizers by name. It needs the torchvision that belongs to the torch; without it this is skipped."""
 
 import pytest
 import torch

@@ -163,6 +163,7 @@ def test_one_cycles_betas_are_in_the_forecast_and_its_momentum_is_noted():
     optimizer = adamw(model)
     planned = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
     course = planned.layers["0.weight"]
+    assert isinstance(course.rule, AdamW)
     assert course.rule.betas[0] == pytest.approx(0.85)
     assert planned.notes == ()
     betas = []
