@@ -14,7 +14,7 @@ import gyroscope as gyro
 from gyroscope.store import open_run
 
 pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'")
-import lightning.pytorch as pl  # noqa: E402
+import lightning.pytorch as pl
 
 # Lightning's advice on workers, loggers and the like.
 pytestmark = pytest.mark.filterwarnings("ignore")
