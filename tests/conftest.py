@@ -67,7 +67,7 @@ NEEDED = {
     "torch.optim.Muon": (
         hasattr(torch.optim, "Muon"),
         [
-            "tests/integrations/test_examples.py::*nanogpt*",
+            "tests/integrations/test_examples.py::test_an_example_*[[]nanogpt*",
             "tests/lab/test_training.py::test_*muon*",
             "tests/measure/test_several_optimizers.py::test_a_run_of_two_*",
             "tests/model/test_groups.py::test_muon_*",

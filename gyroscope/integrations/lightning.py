@@ -19,8 +19,7 @@ from gyroscope.store.writer import Status
 # A directory for the runs of every Trainer of the process, or 1 for the default one; empty or unset: none is measured.
 VARIABLE = "GYROSCOPE_LIGHTNING"
 
-pytorch: Any = extra("lightning.pytorch", "lightning")
-rank_zero: Any = extra("lightning.pytorch.utilities.rank_zero", "lightning")
+pytorch: Any = extra("lightning", "lightning").pytorch
 
 
 @final
@@ -72,7 +71,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self._log_samples(trainer)
         if self.tracker is not None and trainer.is_global_zero:
             self.diagnosis = self.tracker.diagnose()
-            rank_zero.rank_zero_info(f"{self.tracker.path}:\n{self.diagnosis}")
+            pytorch.utilities.rank_zero_info(f"{self.tracker.path}:\n{self.diagnosis}")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the run as one that failed."""

@@ -19,7 +19,9 @@ def register_timm() -> list[str]:
 
     Names that timm has already, as lion, stay timm's.
     """
-    factory = extra("timm.optim._optim_factory", "timm")
+    extra("timm", "timm")
+    from timm.optim import _optim_factory as factory
+
     new = [name for name in CLASSES if name not in factory.default_registry.list_optimizers()]
     for name in new:
         options = signature(CLASSES[name]).parameters

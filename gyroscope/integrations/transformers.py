@@ -20,6 +20,7 @@ from gyroscope.measure.tracker import Tracker
 from gyroscope.optim.registry import create
 
 transformers: Any = extra("transformers", "transformers")
+extra("accelerate", "transformers")  # without which no Trainer can be made
 
 
 @final

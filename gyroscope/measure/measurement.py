@@ -17,7 +17,7 @@ from gyroscope.measure.layers import Tracked, tracked
 from gyroscope.measure.optimizers import LayerReading, rule_or_none
 from gyroscope.measure.sums import sum_after, sum_before
 from gyroscope.measure.transfer import HostCopy, SentSums, send_to_host
-from gyroscope.model.optimizers import Optimizers
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import Invariance
 from gyroscope.optim.torch_rules import keeps_norms
 

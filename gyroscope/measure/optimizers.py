@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gyroscope.model.optimizers import Optimizers, OwnedGroup
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory import UpdateRule
 

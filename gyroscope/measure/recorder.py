@@ -22,7 +22,7 @@ from gyroscope.measure.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.measure.transfer import HostCopy
-from gyroscope.model.optimizers import Optimizers
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.store import LayerInfo, RunExistsError, Writer
 from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status

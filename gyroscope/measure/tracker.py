@@ -23,7 +23,7 @@ from gyroscope.measure.sample_worker import RawSample
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.measure.transfer import SentSums
-from gyroscope.model.optimizers import Optimizers
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
 from gyroscope.store import Run, open_run
 from gyroscope.store.writer import Status

@@ -8,7 +8,7 @@ from typing import Any, final
 from torch import nn
 
 from gyroscope.geometry import Split
-from gyroscope.model.optimizers import Optimizers
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.parameters import NO_VECTORS
 from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from gyroscope import theory
 from gyroscope.geometry import Axis, Granularity, Split
-from gyroscope.model.optimizers import Optimizers, OwnedGroup, algorithm_of
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup, algorithm_of
 from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
 
 # One optimizer, a list of them, or a container of several: what `optimizers_of` takes.

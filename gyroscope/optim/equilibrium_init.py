@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
-from gyroscope.model.optimizers import Optimizers, OwnedGroup
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, Decision, embeddings_of, select
 from gyroscope.optim._engine.shards import placed_like
 from gyroscope.optim.schedulers import peak_lr

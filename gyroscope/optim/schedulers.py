@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gyroscope._checks import positive_array
-from gyroscope.model.optimizers import Optimizers, OwnedGroup
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, select
 from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
 from gyroscope.theory.sphere import lr_without_decay

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gyroscope.model.optimizers import algorithm_of, owner_of
+from gyroscope.model.optimizer_list import algorithm_of, owner_of
 from gyroscope.theory import (
     SGDM,
     SGDMRT,

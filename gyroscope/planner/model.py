@@ -8,7 +8,7 @@ from torch import nn
 
 from gyroscope.geometry import Split, gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms
-from gyroscope.model.optimizers import Optimizers, OwnedGroup
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import Decision, Invariance, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.planner.rates import GroupRates, kept

@@ -7,7 +7,7 @@ from torch import nn
 from gyroscope._checks import check_run_length
 from gyroscope.advice.phrases import clause
 from gyroscope.model.gradients import Loss
-from gyroscope.model.optimizers import Optimizers
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.probe import probe
 from gyroscope.model.selection import AnyOptimizer, Invariance
 from gyroscope.planner.model import Weight, layer_grad_norms, weights_of

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gyroscope._types import Array
 from gyroscope.model.gradients import random_state, restore_random_state
-from gyroscope.model.optimizers import Optimizers, unwrapped
+from gyroscope.model.optimizer_list import Optimizers, unwrapped
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory.schedules import Schedule, multipliers
 

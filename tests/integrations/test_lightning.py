@@ -3,6 +3,7 @@
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,9 +155,14 @@ def test_the_entry_point_gives_a_callback_only_to_those_who_ask(monkeypatch, tmp
     monkeypatch.setattr(
         "lightning.fabric.utilities.registry.entry_points", lambda group: [factory][: group == ENTRY_POINTS]
     )
+
+    def given() -> list[Any]:
+        trainer: Any = pl.Trainer(logger=False)
+        return [each for each in trainer.callbacks if isinstance(each, RotationCallback)]
+
     for unasked in (None, "", "0"):
         monkeypatch.delenv(VARIABLE, raising=False) if unasked is None else monkeypatch.setenv(VARIABLE, unasked)
-        assert not any(isinstance(each, RotationCallback) for each in pl.Trainer(logger=False).callbacks)
+        assert given() == []
     monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
-    (asked,) = (each for each in pl.Trainer(logger=False).callbacks if isinstance(each, RotationCallback))
+    (asked,) = given()
     assert asked.path == str(tmp_path / "run")

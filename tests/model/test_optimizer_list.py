@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gyroscope.model.measured import measured_layers
-from gyroscope.model.optimizers import Optimizers, algorithm_of, optimizers_of, owner_of
+from gyroscope.model.optimizer_list import Optimizers, algorithm_of, optimizers_of, owner_of
 from gyroscope.model.selection import matrix_split, select
 
 
