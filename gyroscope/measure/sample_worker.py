@@ -36,7 +36,7 @@ class RawSample:
     """A sample as it leaves the training thread.
 
     step, time: number of the step, and Unix seconds.
-    optimizer, groups: whose step it was, and the options of its groups then.
+    owners, groups: by number of each group the optimizer that stepped it last, and its options then.
     sums, readings: of each layer, and how they were made.
     history: rates of every step since the last sample.
     scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
@@ -45,8 +45,8 @@ class RawSample:
 
     step: int
     time: float
-    optimizer: Optimizer
-    groups: Sequence[Mapping[str, Any]]
+    owners: Sequence[Optimizer]
+    groups: Mapping[int, Mapping[str, Any]]
     sums: Sequence[SentSums]
     readings: Mapping[str, LayerReading]
     history: RateHistory
@@ -97,8 +97,8 @@ class SampleProcessor:
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
             return
-        rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
-        rules = [self._rule(sample, number) for number in range(len(sample.groups))]
+        rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
+        rules = {number: self._rule(sample, number) for number in sample.groups}
         groups, states = self._groups(sample, rules, rates[-1][0], scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
@@ -126,11 +126,12 @@ class SampleProcessor:
             return known[1]
         group_rule: GroupRule | None = None
         try:
-            rule = rule_of(options, sample.optimizer)
+            owner = sample.owners[number]
+            rule = rule_of(options, owner)
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
-            group_rule = GroupRule.of(rule, options, keeps_norms(sample.optimizer))
+            group_rule = GroupRule.of(rule, options, keeps_norms(owner))
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
         if comparable:
@@ -140,8 +141,8 @@ class SampleProcessor:
     def _groups(
         self,
         sample: RawSample,
-        rules: Sequence[GroupRule | None],
-        rates: Sequence[tuple[float, float]],
+        rules: Mapping[int, GroupRule | None],
+        rates: Sequence[tuple[float, float] | None],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -158,9 +159,12 @@ class SampleProcessor:
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
-            lr, weight_decay = rates[number]
+            group_rates = rates[number]
+            assert group_rates is not None, "a layer that was measured was stepped"
+            lr, weight_decay = group_rates
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            context = StepContext(lr, weight_decay, rules[number], reading, scale, sign)
+            its_scale = scale if reading.scaled else 1.0
+            context = StepContext(lr, weight_decay, rules[number], reading, its_scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
@@ -177,6 +181,11 @@ class SampleProcessor:
                 states.setdefault(number, []).append(state)
             groups.append((vectors, parts))
         return groups, states
+
+
+def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:
+    """Learning rate and weight decay, read from the device where they are on one."""
+    return None if pair is None else (float(pair[0]), float(pair[1]))
 
 
 def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:
