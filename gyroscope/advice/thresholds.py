@@ -89,3 +89,30 @@ GROWTH = 3.0
 # Mean loss over the last eighth of a run over that of its best eighth that counts as a rise: overfitting and the noise
 # of batches stay below it.
 LOSS_RISE = 1.25
+
+# Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
+# move by less, and what falls with the learning rate at a milestone is part of the schedule.
+SETTING_JUMP = 1.5
+# Deviation of gradients, updates or loss from their own median, in logarithms, from which on it can be an incident:
+# twice the usual at least, …
+INCIDENT_FLOOR = 0.7
+# … so many standard deviations, estimated by the median, which a few extremes do not move, …
+INCIDENT_DEVIATIONS = 5.0
+# … and so many times the largest one remembered: near the end of training, single hard examples make gradients a
+# hundred times the median.
+INCIDENT_EXTREMES = 2.0
+# Samples over which that median is taken and those over which extremes are remembered; of logged losses ten times as
+# many, as samples are usually ten steps apart.
+INCIDENT_LEVEL = 30
+INCIDENT_MEMORY = 100
+LOSSES_PER_SAMPLE = 10
+# Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: β2 = 0.999 lets a
+# single batch raise them by 5 % only if its gradient is ten times the usual.
+DENOMINATOR_FLOOR = 0.05
+# Share of its peak, in logarithms, at which a deviation counts as lasting: what is less is training recovering.
+LASTING_SHARE = 0.6
+# Change of a norm, and turn in radians, between samples that can be an outside change of weights.
+NORM_JUMP = 0.2
+TURN_JUMP = 0.3
+# The same over the largest one of the past samples: norms change smoothly.
+WEIGHTS_EXTREMES = 5.0

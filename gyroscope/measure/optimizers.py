@@ -14,6 +14,8 @@ from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
 
+NAN = float("nan")
+
 # Options of a parameter group that the run's configuration shows.
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
 
@@ -110,7 +112,8 @@ class LayerReading:
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
-    lr, weight_decay: of the group in this step.
+    lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
+    highest_lr: of the steps since the previous sample, this one included.
     group_rule: the theory's; None where it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
@@ -118,10 +121,23 @@ class StepContext:
 
     lr: float
     weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float
     sign: float
+
+
+def betas_of(group: Group) -> tuple[float, float]:
+    """Memories of a group's averages: betas, or (momentum, NaN); NaN where there is none.
+
+    >>> betas_of({"betas": (0.9, 0.999)}), betas_of({"momentum": 0.9})
+    ((0.9, 0.999), (0.9, nan))
+    """
+    betas = tuple(group.get("betas") or (group.get("momentum"),))[:2]
+    first, second = (NAN if value is None else float(value) for value in (*betas, None, None)[:2])
+    return first, second
 
 
 def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:

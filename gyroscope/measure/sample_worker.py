@@ -16,7 +16,7 @@ from gyroscope._types import Array
 from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked
 from gyroscope.measure.measurement import RateHistory
-from gyroscope.measure.optimizers import GroupRule, LayerReading, StepContext
+from gyroscope.measure.optimizers import GroupRule, LayerReading, StepContext, betas_of
 from gyroscope.measure.prediction import GroupForecasts, LayerState
 from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.scalar_log import ScalarLog
@@ -99,7 +99,8 @@ class SampleProcessor:
             return
         rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
         rules = [self._rule(sample, number) for number in range(len(sample.groups))]
-        groups, states = self._groups(sample, rules, rates[-1][0], scale, gap)
+        highest = [max(lr for lr, _ in each) for each in zip(*(pairs for pairs, _ in rates), strict=True)]
+        groups, states = self._groups(sample, rules, rates[-1][0], highest, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
         for vectors, parts in groups:
@@ -142,6 +143,7 @@ class SampleProcessor:
         sample: RawSample,
         rules: Sequence[GroupRule | None],
         rates: Sequence[tuple[float, float]],
+        highest: Sequence[float],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -159,8 +161,10 @@ class SampleProcessor:
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             lr, weight_decay = rates[number]
-            sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            context = StepContext(lr, weight_decay, rules[number], reading, scale, sign)
+            options = sample.groups[number]
+            sign = -1.0 if options.get("maximize") else 1.0
+            settings = (lr, weight_decay, betas_of(options), highest[number])
+            context = StepContext(*settings, rules[number], reading, scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
