@@ -117,6 +117,7 @@ class IncidentDetector:
         self._not_finite = NotFinite()
         self._losses = Losses()
         self._gradients = Gradients()
+        self._seen: Detected | None = None
         # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
         self._explained = 0
 
@@ -155,12 +156,15 @@ class IncidentDetector:
         """Gradients and losses beyond their past. The loss decides where it is logged, and gradients say how far."""
         decides = self._losses.is_judging and len(losses) > 0
         gradients = self._gradients.update(now)
+        # The loss of a step is logged after its sample, and comes with the next one.
+        seen = gradients or self._seen
+        self._seen = gradients
         unusual = self._losses.update(loss_steps, losses)
         if not decides:
             return gradients
-        if unusual is None or gradients is None:
+        if unusual is None or seen is None or seen.step < unusual.since:
             return unusual
-        return replace(unusual, layers=gradients.layers, evidence={**unusual.evidence, **gradients.evidence})
+        return replace(unusual, layers=seen.layers, evidence={**unusual.evidence, **seen.evidence})
 
     def _cause(self, cause: Cause, detected: Detected | None) -> None:
         """What explains itself, and whatever gradients and losses do after it."""

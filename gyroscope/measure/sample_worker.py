@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope._types import Array
+from gyroscope.measure.alarm import IncidentAlarm
 from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked
 from gyroscope.measure.measurement import RateHistory
@@ -66,6 +67,7 @@ class SampleProcessor:
         scalars: ScalarLog,
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
+        alarm: IncidentAlarm | None = None,
     ) -> None:
         self.writer = writer
         self.indices = indices
@@ -73,6 +75,7 @@ class SampleProcessor:
         self.scalars = scalars
         self.raw = raw
         self.sink_layers = sink_layers
+        self.alarm = alarm
         self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
@@ -83,8 +86,9 @@ class SampleProcessor:
     def process(self, samples: list[RawSample | None]) -> None:
         """Take what was logged and one sample from its sums to the store and the sinks; None: only what was logged."""
         (sample,) = samples
-        if self.scalars.waiting:
-            self.scalars.store()
+        logged = self.scalars.store() if self.scalars.waiting else []
+        if self.alarm is not None:
+            self.alarm.log(logged)
         if sample is None:
             return
         if self._first_step is None:
@@ -110,6 +114,8 @@ class SampleProcessor:
             stored[self.indices[name]] = layer
         step = sample.step - self._skipped
         self.writer.put(Sample(step, sample.time, stored))
+        if self.alarm is not None:
+            self.alarm.update(step, layers)
         if self.sinks:
             scalars = overall(layers)
             if self.sink_layers is not None:

@@ -28,6 +28,7 @@ def summary(history: LayerHistory) -> LayerSummary:
         norm_ratio=history.mean(history.norm_ratio),
         decay_ratio=history.mean(_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
         kappa=history.mean(history.series("kappa", "q50")),
+        alignment=history.mean(history.series("alignment")),
         imbalance=history.mean(history.quantile_ratio()) / noise(history),
         # The least: a vector is dead if it never turned in the whole window.
         dead_vectors=float(dead.min()) if dead.size else float("nan"),

@@ -86,6 +86,7 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
             )
             low, high = (run.series(layer["name"], "angular_update", stat)[window] for stat in ("q05", "q95"))
             assert same([one.pop("rotation"), one.pop("predicted_rotation")], [turned.mean(), predicted.mean()])
+            assert same([one.pop("alignment")], [run.series(layer["name"], "alignment")[window].mean()])
             assert same([one.pop("rotation_ratio")], [(turned / predicted).mean()])
             assert same([one.pop("norm"), one.pop("kappa")], [mean["norm.rms"], mean["kappa.q50"]])
             norms = run.series(layer["name"], "norm", "rms") / run.series(layer["name"], "predicted_norm")
