@@ -21,8 +21,8 @@ def summary(history: LayerHistory) -> LayerSummary:
     return LayerSummary(
         diverged=history.diverged,
         reference=history.reference,
-        rotation=history.mean(history.angle),
-        predicted_rotation=history.mean(history.reference_angle),
+        rotation=history.rms(history.rms_angle),
+        predicted_rotation=history.rms(history.reference_angle),
         rotation_ratio=history.speed,
         norm=history.mean(history.series("norm", "rms")),
         norm_ratio=history.mean(history.norm_ratio),
