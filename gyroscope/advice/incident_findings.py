@@ -1,7 +1,5 @@
 """Incidents in words: what happened at which step, what came first, the likely cause, and where to look."""
 
-from collections.abc import Sequence
-
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import Record
@@ -101,27 +99,21 @@ def _unusual(incident: Incident) -> str:
     lasts = incident.end > incident.step
     when = f"From step {incident.step:,} to step {incident.end:,}" if lasts else _when(incident)
     batches = "batches of these steps are" if lasts or incident.since < incident.step else "batch of that step is"
-    seen = listed(_factors(number))
-    what = f"{seen}, first seen in {incident.first}, with no change of settings"
+    what = f"{_factors(number)}, first seen in {incident.first}, with no change of settings"
     return f"{when} {what}: most likely the {batches} unlike the others (data, labels or their order)."
 
 
-def _factors(number: dict[str, float], prefix: str = "") -> Sequence[str]:
-    """How many times the usual each is, of those that are unusual."""
+def _factors(number: dict[str, float], prefix: str = "") -> str:
+    """How many times the usual each was at most, of those that are unusual."""
     words = {"loss": "the loss", "gradient": "gradients", "update": "updates"}
-    factors = [
-        f"{word} {'was' if name == 'loss' else 'were'} {sig(number[prefix + name], 2)} times the usual"
-        for name, word in words.items()
-        if prefix + name in number
-    ]
-    if not factors and prefix + "denominator" in number:
-        return [f"Adam's denominators grew {sig(number[prefix + 'denominator'], 3)} times"]
-    return factors
+    unusual = {word: sig(number[prefix + name], 2) for name, word in words.items() if prefix + name in number}
+    if unusual:
+        return f"{listed(list(unusual))} reached {listed(list(unusual.values()))} times the usual"
+    return f"Adam's denominators grew {sig(number[prefix + 'denominator'])} times, as after a gradient far too large"
 
 
 def _consequence(incident: Incident) -> str:
     """What gradients and losses did after an incident with a cause of its own."""
     if "then_step" not in incident.evidence:
         return ""
-    seen = listed(_factors(incident.evidence, "then_"))
-    return f" From step {int(incident.evidence['then_step']):,} on {seen}."
+    return f" From step {int(incident.evidence['then_step']):,} on {_factors(incident.evidence, 'then_')}."

@@ -79,12 +79,13 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
 def look_at_batches(first: int, last: int) -> Remedy:
     """Where to look for batches that are unlike the others.
 
-    >>> look_at_batches(1000, 1000).text, look_at_batches(991, 1050).text
-    ('Look at the batch of step 1,000.', 'Look at the batches of steps 991 to 1,050.')
+    >>> look_at_batches(1000, 1000).text
+    'Look at the batch of step 1,000.'
     """
-    return Remedy(
-        f"Look at the batch of step {first:,}." if first == last else f"Look at the batches of steps {first:,} to {last:,}."
-    )
+    if first == last:
+        return Remedy(f"Look at the batch of step {first:,}.")
+    # A network that was trained on them for a while needs longer to recover than they last.
+    return Remedy(f"Look at the batches of steps {first:,} to {last:,}, the first of them first.")
 
 
 def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:

@@ -93,26 +93,30 @@ LOSS_RISE = 1.25
 # Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
 # move by less, and what falls with the learning rate at a milestone is part of the schedule.
 SETTING_JUMP = 1.5
-# Deviation of gradients, updates or loss from their own median, in logarithms, from which on it can be an incident:
-# twice the usual at least, …
+# The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
+# logarithms: results/beyond/incidents.json has how many false alarms they give in 10,000 steps.
+# Twice the usual at least.
 INCIDENT_FLOOR = 0.7
-# … so many standard deviations, estimated by the median, which a few extremes do not move, …
+# Standard deviations, estimated by a median, which a few extremes do not move.
 INCIDENT_DEVIATIONS = 5.0
-# … and so many times the largest one remembered: near the end of training, single hard examples make gradients a
-# hundred times the median.
+# Times the largest deviation remembered: near the end of training, single hard examples make losses a hundred times
+# the median, and planted batches a thousand times.
 INCIDENT_EXTREMES = 2.0
-# Samples over which that median is taken and those over which extremes are remembered; of logged losses ten times as
-# many, as samples are usually ten steps apart.
+# Samples over which that median is taken: 300 steps with the usual ten between samples, in which training moves little.
 INCIDENT_LEVEL = 30
+# Samples whose deviations are remembered: as many as it takes to know the extremes.
 INCIDENT_MEMORY = 100
+# Logged losses for each of these samples, since samples are usually ten steps apart.
 LOSSES_PER_SAMPLE = 10
-# Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: β2 = 0.999 lets a
-# single batch raise them by 5 % only if its gradient is ten times the usual.
+# Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
+# single batch raises them by 5 % only if its gradient is ten times the usual.
 DENOMINATOR_FLOOR = 0.05
-# Share of its peak, in logarithms, at which a deviation counts as lasting: what is less is training recovering.
+# Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
+# recovers.
 LASTING_SHARE = 0.6
-# Change of a norm, and turn in radians, between samples that can be an outside change of weights.
+# Relative change of a norm between samples that can be a change from outside: no fault of rounding or sampling.
 NORM_JUMP = 0.2
+# Radians that a layer's vectors turn between samples, for the same.
 TURN_JUMP = 0.3
-# The same over the largest one of the past samples: norms change smoothly.
+# Both over the largest of the past samples: norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0

@@ -75,7 +75,9 @@ def _values(sample: LayerSample) -> Array:
     """The numbers of a layer that the detector reads."""
     return np.array(
         [
-            sample.statistics[PLACE[name], STATISTICS.index(stat)] if name in VECTOR_NAMES else sample.scalars[PLACE[name]]
+            sample.statistics[PLACE[name], STATISTICS.index(stat)]
+            if name in VECTOR_NAMES
+            else sample.scalars[PLACE[name]]
             for name, stat in SERIES.items()
         ],
         np.float64,

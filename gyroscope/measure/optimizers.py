@@ -14,8 +14,6 @@ from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
 
-NAN = float("nan")
-
 # Options of a parameter group that the run's configuration shows.
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
 
@@ -127,17 +125,6 @@ class StepContext:
     reading: LayerReading
     scale: float
     sign: float
-
-
-def betas_of(group: Group) -> tuple[float, float]:
-    """Memories of a group's averages: betas, or (momentum, NaN); NaN where there is none.
-
-    >>> betas_of({"betas": (0.9, 0.999)}), betas_of({"momentum": 0.9})
-    ((0.9, 0.999), (0.9, nan))
-    """
-    betas = tuple(group.get("betas") or (group.get("momentum"),))[:2]
-    first, second = (NAN if value is None else float(value) for value in (*betas, None, None)[:2])
-    return first, second
 
 
 def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:

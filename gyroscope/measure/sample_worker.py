@@ -6,6 +6,7 @@ All of it runs in a thread beside training, one sample after the other.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +18,7 @@ from gyroscope.measure.alarm import IncidentAlarm
 from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked
 from gyroscope.measure.measurement import RateHistory
-from gyroscope.measure.optimizers import GroupRule, LayerReading, StepContext, betas_of
+from gyroscope.measure.optimizers import GroupRule, LayerReading, StepContext
 from gyroscope.measure.prediction import GroupForecasts, LayerState
 from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.scalar_log import ScalarLog
@@ -103,8 +104,11 @@ class SampleProcessor:
             return
         rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
         rules = [self._rule(sample, number) for number in range(len(sample.groups))]
-        highest = [max(lr for lr, _ in each) for each in zip(*(pairs for pairs, _ in rates), strict=True)]
-        groups, states = self._groups(sample, rules, rates[-1][0], highest, scale, gap)
+        settings = [
+            (*rates[-1][0][number], _betas_of(options), max(pairs[number][0] for pairs, _ in rates))
+            for number, options in enumerate(sample.groups)
+        ]
+        groups, states = self._groups(sample, rules, settings, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
         for vectors, parts in groups:
@@ -148,8 +152,7 @@ class SampleProcessor:
         self,
         sample: RawSample,
         rules: Sequence[GroupRule | None],
-        rates: Sequence[tuple[float, float]],
-        highest: Sequence[float],
+        settings: Sequence[tuple[float, float, tuple[float, float], float]],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -166,11 +169,8 @@ class SampleProcessor:
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
-            lr, weight_decay = rates[number]
-            options = sample.groups[number]
-            sign = -1.0 if options.get("maximize") else 1.0
-            settings = (lr, weight_decay, betas_of(options), highest[number])
-            context = StepContext(*settings, rules[number], reading, scale, sign)
+            sign = -1.0 if sample.groups[number].get("maximize") else 1.0
+            context = StepContext(*settings[number], rules[number], reading, scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
@@ -187,6 +187,17 @@ class SampleProcessor:
                 states.setdefault(number, []).append(state)
             groups.append((vectors, parts))
         return groups, states
+
+
+def _betas_of(group: Mapping[str, Any]) -> tuple[float, float]:
+    """Memories of a group's averages: betas, or (momentum, NaN); NaN where there is none.
+
+    >>> _betas_of({"betas": (0.9, 0.999)}), _betas_of({"momentum": 0.9})
+    ((0.9, 0.999), (0.9, nan))
+    """
+    betas = tuple(group.get("betas") or (group.get("momentum"),))[:2]
+    first, second = (nan if value is None else float(value) for value in (*betas, None, None)[:2])
+    return first, second
 
 
 def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:

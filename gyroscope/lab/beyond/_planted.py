@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import gyroscope as gyro
+from gyroscope.lab.tasks.images import Images
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import Training
 from gyroscope.lab.training.problems import ImageProblem, Problem, Scores, make_problem
-from gyroscope.lab.tasks.images import Images
 
 # Steps between samples, given as a number so that a busy machine does not make samples rarer.
 EVERY = 10
