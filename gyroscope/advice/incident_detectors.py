@@ -140,7 +140,7 @@ def _change(now: LayerValues, before: LayerValues, mask: Mask, name: str) -> Det
     return Detected(before.step + 1, now.step, now.step, _numbers(mask), "a setting", evidence)
 
 
-def _jumped(now: Array, before: Array, factor: float = limit.SETTING_JUMP) -> Mask:
+def _jumped(now: Array, before: Array | float, factor: float = limit.SETTING_JUMP) -> Mask:
     return np.asarray((now > factor * before) | (before > factor * now))
 
 
@@ -172,7 +172,7 @@ class Frozen:
 
 def _has_gradient(values: LayerValues) -> Mask:
     # A layer whose numbers are not finite has one.
-    return values.present & ~(values["unit_grad_norm"] == 0)
+    return np.asarray(values.present & (values["unit_grad_norm"] != 0))
 
 
 @final

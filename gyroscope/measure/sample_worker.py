@@ -170,7 +170,8 @@ class SampleProcessor:
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            context = StepContext(*settings[number], rules[number], reading, scale, sign)
+            lr, weight_decay, betas, highest_lr = settings[number]
+            context = StepContext(lr, weight_decay, betas, highest_lr, rules[number], reading, scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0

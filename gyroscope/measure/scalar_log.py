@@ -71,7 +71,7 @@ class ScalarLog:
         return True
 
     def store(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for the values that are on their way, and hand all to the writer and the sinks; they are returned too."""
+        """Wait for the values that are on their way, and hand all to the writer and the sinks; returns them."""
         rows: list[tuple[int, dict[str, float]]] = []
         while self.waiting:
             logged = self.waiting.popleft()

@@ -124,7 +124,7 @@ function drawSignal() {
   });
   if (!traces.length) return empty("signal-figure", "Known of Adam with decoupled decay, and of SGD with momentum.");
   const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
-  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise], xaxis: { title: { text: "step" } },
+  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise, ...marked(allRuns())], xaxis: timeAxis(),
     yaxis: { type: "log", range: logRange(...shown, [1]), title: { text: "alignment s" } } });
 }
 

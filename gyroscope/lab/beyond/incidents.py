@@ -125,9 +125,14 @@ def measure(trial: Trial[Config]) -> Measurements:
             at = int(place)
             config = TrainConfig(**settings, **common)
             path = train_planted(config, Path(folder), planted=what, at=at, layer=layer, report=trial.report)
-        with open_run(path) as run:
-            views: list[Any] = [run, WithoutLoss(run)]
-            found = [incidents(view) for view in views]
+        return judged(path, what, at)
+
+
+def judged(path: Path, what: str, at: int) -> Measurements:
+    """What is found in a run, with the loss and without."""
+    with open_run(path) as run:
+        views: list[Any] = [run, WithoutLoss(run)]
+        found = [incidents(view) for view in views]
     named = [[is_named(incident, what, at) for incident in each] for each in found]
     return {"named": [any(each) for each in named], "others": [len(each) - sum(each) for each in named]}
 
