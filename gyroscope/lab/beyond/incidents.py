@@ -114,7 +114,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     """Whether the planted incident was named, with the loss and without, and how many others were."""
     what, _, rest = str(trial.part).partition("/")
     with tempfile.TemporaryDirectory() as folder:
-        common = {"steps": trial.config.steps, "seed": trial.seed}
+        common: dict[str, Any] = {"steps": trial.config.steps, "seed": trial.seed}
         if what == "clean":
             config = TrainConfig(**CLEAN[int(rest)], **common)
             path = train_planted(config, Path(folder), report=trial.report)
