@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.advice.incidents import Incident, incidents
 from gyroscope.lab.beyond._planted import EVERY, PLANTED, train_planted
 from gyroscope.lab.claims import Claim, at_least, at_most
@@ -156,10 +155,11 @@ def _planted(result: Result[Config], at: int, *, without_hidden: bool) -> list[i
     ]
 
 
-def false_alarms(result: Result[Config], view: int) -> Array:
-    """False alarms in 10,000 steps of training without an incident, for each seed."""
+def false_alarms(result: Result[Config], view: int) -> float:
+    """False alarms in 10,000 steps of training without an incident, over all seeds: single counts are too small."""
     clean = list(_of(result, "clean/"))
-    return np.asarray(1e4 * result["others"][:, clean, view].sum(1) / (len(clean) * result.config.steps))
+    alarms = result["others"][:, clean, view]
+    return float(1e4 * alarms.sum() / (alarms.size * result.config.steps))
 
 
 def plot(result: Result[Config]) -> Figure:
@@ -184,25 +184,20 @@ def plot(result: Result[Config]) -> Figure:
 
 def claims(result: Result[Config]) -> list[Claim]:
     """All planted incidents, and at most one false alarm in twenty trainings."""
-    judged = []
+    made = []
     for at in PLACES:
         every = _planted(result, at, without_hidden=False)
         with_loss = result["named"][:, every, 0].mean(1)
-        judged.append(at_least(f"share of the 14 incidents planted at step {at:,} that is named", 1.0, with_loss))
+        made.append(at_least(f"share of the 14 incidents planted at step {at:,} that is named", 1.0, with_loss))
         known = _planted(result, at, without_hidden=at != PLACES[0])
-        judged.append(
+        made.append(
             at_least(
                 f"the same without a logged loss{'' if at == PLACES[0] else ', but for single batches'}",
                 1.0,
                 result["named"][:, known, 1].mean(1),
             )
         )
-    clean = list(_of(result, "clean/"))
     for view, name in enumerate(("with the loss", "without")):
-        judged += [
-            at_most(
-                f"false alarms in {len(clean)} clean trainings, {name}", 1.0, result["others"][:, clean, view].sum(1)
-            ),
-            at_most(f"false alarms in 10,000 clean steps, {name}", 1 / 3, false_alarms(result, view)),
-        ]
-    return judged
+        # One in twenty trainings of 1,500 steps.
+        made.append(at_most(f"false alarms in 10,000 clean steps, {name}", 1 / 3, [false_alarms(result, view)]))
+    return made
