@@ -110,7 +110,7 @@ INCIDENT_MEMORY = 100
 # Logged losses for each of these samples, since samples are usually ten steps apart.
 LOSSES_PER_SAMPLE = 10
 # Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
-# single batch raises them by a fifth only if its gradient is twenty times the usual. 0.12 was seen without any incident.
+# single batch raises them by a fifth only if its gradient is twenty times the usual. Without any, 0.12 was seen.
 DENOMINATOR_FLOOR = 0.2
 # Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
 # recovers.

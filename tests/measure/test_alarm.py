@@ -18,9 +18,11 @@ def trained(path, on_incident, change, **options):
     model = mlp()
     optimizer = adamw(model)
     with gyro.Tracker(model, optimizer, path, every=1, on_incident=on_incident, **options) as tracker:
-        train(model, optimizer, 40)
-        change(model, optimizer)
-        train(model, optimizer, 10, seed=1)
+        for number in range(10):
+            if number == 8:
+                change(model, optimizer)
+            train(model, optimizer, 5, seed=number)
+            tracker._recorder.flush()  # on a busy machine samples would be left out
     return gyro.store.open_run(tracker.path), [p.detach().clone() for p in model.parameters()]
 
 
