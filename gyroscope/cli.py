@@ -266,6 +266,7 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
     text: Annotated[bool, typer.Option("--text", help="print verdict and layers, or a sweep's table, instead")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
+    at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Say whether training is healthy, or which settings of a sweep are best: one page that opens without a network."""
     from gyroscope.checkpoint.recognise import is_checkpoint
@@ -278,9 +279,11 @@ def report(
         show_autopsy(autopsy(*runs), None if text or as_json else out, as_json)
         return
     if any((path / SWEEP_FILE).is_file() for path in runs):
+        if at is not None:
+            raise ValueError(f"--at {at}: a sweep has no steps; give one of its runs instead")
         report_sweep(runs, out, text, as_json)
         return
-    gathered = gather(runs)
+    gathered = gather(runs, at)
     if as_json:
         typer.echo(page_json(gathered))
     elif text:

@@ -38,6 +38,7 @@ MARKED = {
         "tests/integrations/test_wandb.py::test_the_real_package_*",
         "tests/lab/test_demo.py::*",
         "tests/lab/test_experiments.py::*",
+        "tests/lab/test_incidents.py::*",
         "tests/lab/test_random_walks.py::*",
         "tests/lab/test_sweep_runs.py::*",
         "tests/lab/test_training.py::test_a_run_*",

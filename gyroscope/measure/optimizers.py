@@ -95,7 +95,8 @@ class LayerReading:
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
-    lr, weight_decay: of the group in this step.
+    lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
+    highest_lr: of the steps since the previous sample, this one included.
     group_rule: the theory's; None where it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
@@ -103,6 +104,8 @@ class StepContext:
 
     lr: float
     weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float

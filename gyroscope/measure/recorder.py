@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, final
 
 from gyroscope._worker import Worker
+from gyroscope.measure.alarm import IncidentAlarm, OnIncident
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.optimizers import rule_or_none
 from gyroscope.measure.quantities import QUANTITIES
@@ -113,6 +114,7 @@ class Recorder:
         raw: re.Pattern[str] | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: re.Pattern[str] | None = None,
+        on_incident: OnIncident | None = None,
         final_note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.writer = new_writer(path, config, resume)
@@ -122,8 +124,9 @@ class Recorder:
         self._final_note = final_note
         self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
+        self._alarm = None if on_incident is None else IncidentAlarm(on_incident, self.failures.report)
         self._processor = SampleProcessor(
-            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers
+            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers, alarm=self._alarm
         )
         self._worker: Worker[RawSample | None] = Worker(
             self._processor.process,
@@ -178,6 +181,8 @@ class Recorder:
         self._worker.close()
         for sink in self._sinks:
             sink.close()
+        if self._alarm is not None:
+            self._alarm.close()
         if (text := self._final_note()) is not None:
             self.writer.note(text)
         self.writer.close(status)

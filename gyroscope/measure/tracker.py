@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
+from gyroscope.measure.alarm import OnIncident
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.measurement import StepMeasurement, frozen, rank
 from gyroscope.measure.optimizers import LayerReading, rule_or_none, run_config, steps_taken
@@ -67,6 +68,8 @@ class Tracker:
         raw: regular expression; of these layers the run keeps every vector's value, not only statistics.
         sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
         sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
+        on_incident: function that gets a `Finding` when something happens in the run, as `diagnose` finds it later: a
+            setting that jumps, batches unlike the others, a layer without a gradient. It has a thread of its own.
         config: whatever is to be stored with the run, as JSON or its repr.
         resume: continue the run at `path`, at step `start` or where the optimizer and the run say.
         start: number of the first step; default 0.
@@ -99,6 +102,7 @@ class Tracker:
         raw: str | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: str | None = None,
+        on_incident: OnIncident | None = None,
         config: Mapping[str, Any] | None = None,
         resume: bool = False,
         start: int | None = None,
@@ -130,6 +134,7 @@ class Tracker:
                 raw=_expression("raw", raw),
                 sinks=sinks,
                 sink_layers=_expression("sink_layers", sink_layers),
+                on_incident=on_incident,
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures

@@ -104,6 +104,7 @@ WRONG_PREDICTIONS = {
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
+    "beyond/incidents": [values(named=times(0), others=lambda x: x + 1)],
     "beyond/lion_batch": [config(lr=1.1e-3), config(batches=(128, 32, 16, 8))],
     "smd/fig4": [config(weight_decay=0.006)],
     "smd/fig5": [config(weight_decay=0.0012), config(momentum=0.88)],
