@@ -1,0 +1,54 @@
+"""What the experiments read from a tracked run: courses over time, means over a part of it, spreads over layers."""
+
+import numpy as np
+
+from gyroscope._types import Array
+from gyroscope.store import Run
+
+# Points of a course that is drawn. Runs differ in the steps that were sampled; arrays of an experiment may not.
+POINTS = 50
+# Shares of a run after the transition to equilibrium, and before the learning rate is too low to keep it.
+SETTLED = (0.4, 0.7)
+
+
+def hidden_layers(run: Run) -> list[str]:
+    """All layers but the last, which no normalisation follows."""
+    return [layer for layer in run.layers if not layer.startswith("head.")]
+
+
+def over_prediction(run: Run, layer: str, quantity: str) -> Array:
+    """Rotation or norm of a layer, RMS over its vectors, over the prediction in equilibrium, at each sample."""
+    with np.errstate(all="ignore"):
+        return run.series(layer, quantity, "rms") / run.series(layer, f"predicted_{quantity}")
+
+
+def mean_during(run: Run, values: Array, part: tuple[float, float] = SETTLED) -> float:
+    """Mean of a series over a part of the run; NaN where nothing of it was measured."""
+    places = run.steps / run.steps[-1]
+    chosen = values[(places >= part[0]) & (places <= part[1]) & np.isfinite(values)]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
+def course(run: Run, values: Array) -> Array:
+    """A series at `POINTS` places, evenly over the run: the mean of the samples about each, or between its neighbours.
+
+    NaN throughout where nothing was measured.
+    """
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(POINTS, np.nan)
+    bins = np.minimum((run.steps[known] / run.steps[-1] * POINTS).astype(int), POINTS - 1)
+    counts = np.bincount(bins, minlength=POINTS)
+    sums = np.bincount(bins, values[known], minlength=POINTS)
+    filled = np.flatnonzero(counts)
+    return np.interp(np.arange(POINTS), filled, sums[filled] / counts[filled])
+
+
+def course_steps(steps: int) -> Array:
+    """The steps that the points of a course stand for."""
+    return (np.arange(POINTS) + 0.5) / POINTS * steps
+
+
+def spread_over_layers(angles: Array) -> float:
+    """Standard deviation over mean of the layers' rotation."""
+    return float(angles.std() / angles.mean())
