@@ -22,9 +22,14 @@ def over_prediction(run: Run, layer: str, quantity: str) -> Array:
         return run.series(layer, quantity, "rms") / run.series(layer, f"predicted_{quantity}")
 
 
+def _shares(run: Run) -> Array:
+    """The place of each sample in the run, from 0 to 1; a run that diverged may have one sample."""
+    return np.asarray(run.steps / max(run.steps[-1], 1))
+
+
 def mean_during(run: Run, values: Array, part: tuple[float, float] = SETTLED) -> float:
     """Mean of a series over a part of the run; NaN where nothing of it was measured."""
-    places = run.steps / run.steps[-1]
+    places = _shares(run)
     chosen = values[(places >= part[0]) & (places <= part[1]) & np.isfinite(values)]
     return float(chosen.mean()) if len(chosen) else float("nan")
 
@@ -37,7 +42,7 @@ def course(run: Run, values: Array) -> Array:
     known = np.isfinite(values)
     if not known.any():
         return np.full(POINTS, np.nan)
-    bins = np.minimum((run.steps[known] / run.steps[-1] * POINTS).astype(int), POINTS - 1)
+    bins = np.minimum((_shares(run)[known] * POINTS).astype(int), POINTS - 1)
     counts = np.bincount(bins, minlength=POINTS)
     sums = np.bincount(bins, values[known], minlength=POINTS)
     filled = np.flatnonzero(counts)
@@ -52,3 +57,10 @@ def course_steps(steps: int) -> Array:
 def spread_over_layers(angles: Array) -> float:
     """Standard deviation over mean of the layers' rotation."""
     return float(angles.std() / angles.mean())
+
+
+def relative_error(measured: Array, predicted: Array) -> Array:
+    """|measured - predicted| over the larger of them: 1 where the prediction is 0 or infinite, for no equilibrium."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(measured - predicted) / np.maximum(measured, predicted)
+    return np.where(np.isfinite(predicted), error, 1.0)
