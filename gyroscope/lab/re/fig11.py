@@ -1,8 +1,8 @@
 """Scale-sensitive layers follow an effective weight decay: a CNN without norms and one standardised (RE Figure 11).
 
-Changed against the paper: four narrow convolutions on digits instead of VGG-13 on CIFAR-10, the same optimizer, SGDM,
-with ten times the weight decay so that norms settle in 1500 steps. Means over all convolutions, where the paper shows
-two neurons. λ_u is measured from the gradient (94); λ_e = λ + λ_u takes the place of λ in the prediction.
+Changed against the paper: four narrow convolutions on a part of CIFAR-10 of 8 × 8 pixels instead of VGG-13, the same
+optimizer, SGDM, with ten times the weight decay so that norms settle in 800 steps. Means over all convolutions, where
+the paper shows two neurons. λ_u is measured from the gradient (94); λ_e = λ + λ_u takes the place of λ.
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,19 @@ class Config(Arms):
 
 QUICK = Config(
     {
-        "task": "digits",
-        "model": "cnn:width=16,convolutions=4",
-        "batch_size": 64,
-        "steps": 1500,
+        "task": "cifar10",
+        "shrink": 4,
+        "model": "cnn:width=16",
+        # He's initial norms for ReLU, of which torch's are the part 1/√3.
+        "init_scale": 1.7,
+        "batch_size": 32,
+        "steps": 800,
+        "warmup": 50,
         "optimizer": "sgd",
-        "lr": 0.05,
+        "lr": 0.1,
         "weight_decay": 5e-3,
+        # λ_u of one step is mostly noise.
+        "sample_every": 1,
     },
     ARMS,
 )
