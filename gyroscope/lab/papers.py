@@ -34,11 +34,6 @@ C4 = "C4, or any text"
 
 # Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
 TO_DO = {
-    "re/fig4": ("Adam+L2 rotates its layers unequally and loses to AdamW", "CIFAR-10"),
-    "re/fig12": ("Imbalanced rotation costs accuracy", "CIFAR-10"),
-    "re/fig15": ("Rotational variants tolerate beta, centring and granularity", f"CIFAR-10; {WIKITEXT}"),
-    "re/table2": ("Rotational AdamW matches AdamW", f"CIFAR-10, ImageNet, IWSLT'14; {WIKITEXT}"),
-    "re/table3": ("Rotational SGDM and Lion match theirs", "CIFAR-10, ImageNet"),
     "smd/fig2": ("Norm and rotation of a ResNet-50 layer meet their predictions", "ImageNet"),
     "smd/fig3": ("Rescaling the norms at a drop of lr keeps equilibrium", "ImageNet, COCO"),
     "smd/fig6": ("Unit gradient norms and h in the multi-stage schedule", "ImageNet"),
