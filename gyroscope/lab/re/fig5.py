@@ -49,7 +49,7 @@ def _config(base: dict[str, Any], lrs: tuple[tuple[float, ...], ...], *settings:
 
 QUICK = _config(
     {**RESNET, "weight_decay": 5e-3},
-    ((0.01, 0.03, 0.3), (0.1, 0.3, 3.0)),
+    ((0.01, 0.03, 0.3), (0.3, 3.0)),
     {"norm": "layer", "steps": 200},
     {"batch_size": 512, "steps": 40},
 )
