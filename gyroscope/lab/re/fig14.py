@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.lab.arms import Arms, of_arm, train_arm
 from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
@@ -44,8 +45,9 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _courses(run: Run) -> Measurements:
-    def mean(quantity: str, stat: str = "mean") -> np.ndarray:
-        return np.mean([course(run, run.series(layer, quantity, stat)) for layer in hidden_layers(run)], axis=0)
+    def mean(quantity: str, stat: str = "mean") -> Array:
+        courses = [course(run, run.series(layer, quantity, stat)) for layer in hidden_layers(run)]
+        return np.asarray(np.mean(courses, axis=0))
 
     return {
         "angle": mean("angular_update", "rms"),
@@ -83,5 +85,5 @@ def claims(result: Result[Config]) -> list[Claim]:
     ]
 
 
-def _ratio(of: np.ndarray, over: np.ndarray, part: slice) -> np.ndarray:
+def _ratio(of: Array, over: Array, part: slice) -> Array:
     return np.asarray(of[:, part].mean(1) / over[:, part].mean(1))

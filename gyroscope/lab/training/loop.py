@@ -199,7 +199,7 @@ class Training:
             yield None
             return
         path = self.out / ROTATION
-        sampling = {} if self.config.sample_every is None else {"every": self.config.sample_every}
+        sampling: dict[str, Any] = {} if self.config.sample_every is None else {"every": self.config.sample_every}
         with gyro.Tracker(
             self.model,
             self.optimizers[0],

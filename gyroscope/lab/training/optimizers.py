@@ -72,7 +72,7 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
     decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
     embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
     overrides = {rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings}
-    granularity = options.get("granularity", "neuron")
+    granularity: Any = options.get("granularity", "neuron")
     groups = gyro.param_groups(model, weight_decay=decay, granularity=granularity, overrides=overrides)
     made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
     return [made] if isinstance(made, Optimizer) else made
