@@ -1,5 +1,8 @@
 """What the experiments read from a tracked run: courses over time, means over a part of it, spreads over layers."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from gyroscope._types import Array
@@ -49,9 +52,10 @@ def course(run: Run, values: Array) -> Array:
     return np.interp(np.arange(POINTS), filled, sums[filled] / counts[filled])
 
 
-def course_steps(steps: int) -> Array:
-    """The steps that the points of a course stand for."""
-    return (np.arange(POINTS) + 0.5) / POINTS * steps
+def course_axis(settings: Mapping[str, Any]) -> tuple[Array, str]:
+    """Where the points of a course stand, and the name of that axis: steps, or shares of a run counted in epochs."""
+    places = (np.arange(POINTS) + 0.5) / POINTS
+    return (places * settings["steps"], "step") if "steps" in settings else (places, "share of the run")
 
 
 def spread_over_layers(angles: Array) -> float:

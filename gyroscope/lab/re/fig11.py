@@ -16,7 +16,7 @@ from gyroscope.lab.claims import Claim, agrees, at_least, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.lab.presets import preset
-from gyroscope.lab.re._tracked import course, course_steps, hidden_layers, mean_during, relative_error
+from gyroscope.lab.re._tracked import course, course_axis, hidden_layers, mean_during, relative_error
 from gyroscope.store import Run
 from gyroscope.theory.sensitivity import correct, decay_error
 
@@ -87,7 +87,7 @@ def plot(result: Result[Config]) -> Figure:
     rows = ("λ_u over weight decay", "norm", "angle per step, rad")
     titles = [f"{row}, convolution {layer + 1}" for row in rows for layer in layers]
     panels = Panels(*titles, rows=3, vertical_spacing=0.09)
-    t = course_steps(result.config.base.get("steps", 1))
+    t, axis = course_axis(result.config.base)
     for arm, colour in zip(result.config.parts, COLOURS, strict=False):
         for column, layer in enumerate(layers):
             share = _lambda_err(result, arm, "lambda_u_course")[0, layer] - 1
@@ -97,7 +97,7 @@ def plot(result: Result[Config]) -> Figure:
                 panels.line(panel, t, of_arm(result, f"{quantity}_course", arm)[0, layer], arm, colour)
                 predicted = corrected(result, arm, quantity, "_course")[0, layer]
                 panels.predicted(panel, t, predicted, f"predicted with λ_e, {arm}", colour, width=1.3)
-    panels.figure.update_xaxes(title_text="step" if "steps" in result.config.base else "share of the run", row=3)
+    panels.figure.update_xaxes(title_text=axis, row=3)
     return panels.titled("SGDM on a network without norms, and with standardised weights").update_layout(height=900)
 
 

@@ -16,7 +16,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.re._networks import VIT
-from gyroscope.lab.re._tracked import course, course_steps, hidden_layers
+from gyroscope.lab.re._tracked import course, course_axis, hidden_layers
 from gyroscope.store import Run
 
 COST = {"quick": "40 s", "paper": "16 h of a GPU"}
@@ -60,12 +60,12 @@ def plot(result: Result[Config]) -> Figure:
     """Rotation over time, mean of seeds and hidden layers."""
     config = result.config
     panels = Panels()
-    t = course_steps(config.base.get("steps", 1))
+    t, axis = course_axis(config.base)
     for arm, colour in zip(config.parts, COLOURS, strict=False):
         panels.line(0, t, of_arm(result, "angle", arm).mean(0), arm, colour, width=2)
     panels.predicted(0, t, of_arm(result, "forecast", "AdamW").mean(0), "forecast for AdamW", COLOURS[0])
     panels.predicted(0, t, of_arm(result, "predicted", "AdamW").mean(0), "predicted in equilibrium", INK)
-    panels.figure.update_xaxes(title_text="step" if "steps" in config.base else "share of the run")
+    panels.figure.update_xaxes(title_text=axis)
     panels.figure.update_yaxes(title_text="angle per step, rad", rangemode="tozero")
     return panels.titled("Rotation of a vision transformer before equilibrium")
 

@@ -18,7 +18,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.re._networks import GPT, RESNET
-from gyroscope.lab.re._tracked import course, course_steps, hidden_layers, mean_during, over_prediction
+from gyroscope.lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction
 from gyroscope.store import Run
 
 CLAIMS = {
@@ -114,7 +114,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(0, rates, scores.mean(1), name, colour)
         for seed in range(config.seeds):
             panels.dots(0, rates, scores[:, seed], colour=colour, size=5)
-    t = course_steps(config.base.get("steps", 1))
+    t, axis = course_axis(config.base)
     for lr, colour in zip(config.shown, COLOURS[2:], strict=False):
         for panel, quantity in ((1, "norm"), (2, "angle")):
             panels.line(panel, t, of_arm(result, quantity, _arm("AdamW", lr)).mean(0), f"AdamW, lr {lr:g}", colour)
@@ -122,9 +122,7 @@ def plot(result: Result[Config]) -> Figure:
             panels.predicted(panel, t, predicted, "predicted in equilibrium", INK, width=1.2)
     panels.figure.update_xaxes(type="log", title_text="learning rate", row=1, col=1)
     for column in (2, 3):
-        panels.figure.update_xaxes(
-            title_text="step" if "steps" in config.base else "share of the run", row=1, col=column
-        )
+        panels.figure.update_xaxes(title_text=axis, row=1, col=column)
     panels.figure.update_yaxes(type="log", row=1, col=2)
     return panels.titled(f"lr · wd = {_product(config):g}, whatever the learning rate")
 

@@ -17,7 +17,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.re._networks import RESNET
-from gyroscope.lab.re._tracked import course, course_steps, hidden_layers, mean_during, spread_over_layers
+from gyroscope.lab.re._tracked import course, course_axis, hidden_layers, mean_during, spread_over_layers
 from gyroscope.store import Run
 
 COST = {"quick": "1 min", "paper": "a week of a GPU"}
@@ -86,14 +86,14 @@ def plot(result: Result[Config]) -> Figure:
         accuracies = of_arm(result, "accuracy", arm)
         panels.dots(0, accuracies, np.full(len(accuracies), i), colour=colour, size=6)
         panels.dots(0, [accuracies.mean()], [i], colour=INK, size=8, symbol="line-ns-open")
-    t = course_steps(config.base.get("steps", 1))
+    t, axis = course_axis(config.base)
     for (name, arm), colour in zip(best.items(), (COLOURS[1], COLOURS[0]), strict=True):
         *hidden, last = of_arm(result, "angle", arm).mean(0)
         for values in hidden:
             panels.line(1, t, values, f"{name} at its best", colour, width=1.2)
         panels.line(1, t, last, f"last layer, {name}", colour, width=1.5, dash="dot")
     panels.figure.update_yaxes(tickvals=np.arange(len(config.parts)), ticktext=config.parts, row=1, col=1)
-    panels.figure.update_xaxes(title_text="step" if "steps" in config.base else "share of the run", row=1, col=2)
+    panels.figure.update_xaxes(title_text=axis, row=1, col=2)
     figure = panels.titled("Adam with L2, AdamW, and variants with balanced rotation")
     return figure.update_layout(margin={"l": 210})
 

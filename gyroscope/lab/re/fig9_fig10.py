@@ -19,7 +19,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, INK, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.re._networks import GPT, RESNET
-from gyroscope.lab.re._tracked import course, course_steps, hidden_layers, mean_during, over_prediction, relative_error
+from gyroscope.lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction, relative_error
 from gyroscope.store import Run
 from gyroscope.theory.sensitivity import correct, decay_error
 
@@ -97,7 +97,7 @@ def plot(result: Result[Config]) -> Figure:
     """The six quantities of both layers, of the first seed, with what the random walk has instead."""
     config = result.config
     panels = Panels(*(title for *_, title in ROWS), rows=3, vertical_spacing=0.09, horizontal_spacing=0.09)
-    t = course_steps(config.settings.get("steps", 1))
+    t, axis = course_axis(config.settings)
     for panel, (quantity, _, _) in enumerate(ROWS):
         unit = config.settings["weight_decay"] if quantity == "lambda_u" else 1.0
         for layer, (name, colour) in enumerate(zip(config.shown, COLOURS, strict=False)):
@@ -107,7 +107,7 @@ def plot(result: Result[Config]) -> Figure:
                 panels.predicted(panel, t, predicted, "of a random walk", INK, width=1.2)
         if f"predicted_{quantity}" not in result.values:
             panels.level(panel, 1.0 if quantity == "scaled_grad_norm" else 0.0, width=1.2)
-    panels.figure.update_xaxes(title_text="step" if "steps" in config.settings else "share of the run", row=3)
+    panels.figure.update_xaxes(title_text=axis, row=3)
     network = "ResNet" if config.normalised else "GPT"
     title = f"A random walk beside the training of a {network} with AdamW at a constant learning rate"
     return panels.titled(title).update_layout(height=900)
