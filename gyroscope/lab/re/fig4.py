@@ -43,7 +43,7 @@ def _config(
         for lr, weight_decay in pairs
     }
     lr, weight_decay = adamw[0]
-    for name, optimizer in ((ROTATIONAL, "rotational-adamw"), (SPECIAL, "rotational-adam")):
+    for name, optimizer in ((ROTATIONAL, "rotational-adamw"), (SPECIAL, "rotational-adam-l2")):
         arms[name] = {"optimizer": optimizer, "lr": lr, "weight_decay": weight_decay}
     return Config(base, arms)
 

@@ -60,7 +60,7 @@ def _arms(network: str, base: str, settings: dict[str, Any], gain: bool = False,
     methods |= {name + TUNED: {**own, "lr": 4 * own["lr"]} for name, own in methods.items()}
     # A vision transformer costs as much as both others.
     if base == "AdamW" and network != "vision transformer":
-        methods[SPECIAL] = {**variant, "optimizer": "rotational-adam"}
+        methods[SPECIAL] = {**variant, "optimizer": "rotational-adam-l2"}
     if more:
         methods[NO_GAIN] = {**variant, "gain": False}
         methods["AdamW" + STARTED] = {**settings, "start": "equilibrium"}

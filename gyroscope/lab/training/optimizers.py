@@ -44,7 +44,7 @@ def _choices() -> dict[str, OptimizerChoice]:
         "rotational-adamw": OptimizerChoice(optim.RotationalAdamW, 1e-3, 0.1, betas),
         "rotational-sgd": OptimizerChoice(optim.RotationalSGD, 0.1, 5e-4, momentum),
         "rotational-lion": OptimizerChoice(optim.RotationalLion, 1e-4, 1.0, betas),
-        "rotational-adam": OptimizerChoice(_special_variant, 1e-3, 0.1, betas),
+        "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1, betas),
         "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1, betas),
         "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0, betas),
         "adam-s": OptimizerChoice(optim.AdamS, 1e-3, 1e-4, betas),
