@@ -28,8 +28,7 @@ SETTINGS = {
     "sp/table4": "Best L2 and order-2 moment factors",
 }
 
-# Language models of the papers learn from WikiText and C4. `gyroscope train` reads any text, and CIFAR as published.
-WIKITEXT = "WikiText, or any text"
+# Language models of the papers learn from C4. `gyroscope train` reads any text, and CIFAR as published.
 C4 = "C4, or any text"
 
 # Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
