@@ -50,7 +50,7 @@ _BOTH = {"25 % 10 × slower, 25 % faster": "slower=0.25,faster=0.25,factor=10"}
 QUICK = _config(
     {**RESNET, "steps": 150, "weight_decay": 1.0, "track": False},
     (1e-2, 6e-2),
-    {**_BALANCED, **_slower(0.5, 3), **_slower(0.5, 10), **_BOTH},
+    {**_BALANCED, **_slower(0.5, 10), **_BOTH},
 )
 _SHARES = {key: value for p in (0.1, 0.3, 0.5, 0.7, 0.9) for key, value in _slower(p, 10).items()}
 _FACTORS = {key: value for f in (1.5, 2, 4, 7) for key, value in _slower(0.5, f).items()}
