@@ -94,6 +94,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(1, t, last, f"last layer, {name}", colour, width=1.5, dash="dot")
     panels.figure.update_yaxes(tickvals=np.arange(len(config.parts)), ticktext=config.parts, row=1, col=1)
     panels.figure.update_xaxes(title_text=axis, row=1, col=2)
+    panels.figure.update_yaxes(type="log", row=1, col=2)
     figure = panels.titled("Adam with L2, AdamW, and variants with balanced rotation")
     return figure.update_layout(margin={"l": 210})
 
