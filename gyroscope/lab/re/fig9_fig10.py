@@ -3,8 +3,8 @@
 Four assumptions, measured at a constant learning rate: gradients are orthogonal to weights and to past updates, scaled
 gradients have the length √C, and their radial part adds little to weight decay; and what follows from them, norm and
 rotation in equilibrium. Changed against the paper: ResNet-8 and a GPT of two narrow layers, 500 and 300 steps, and a
-product of learning rate and weight decay of 1e-2 and 2e-2, so that norms settle. Values are means over the neurons of a layer, where the
-paper shows single neurons. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
+product of learning rate and weight decay of 1e-2 and 2e-2, so that norms settle. Values are means over the neurons of
+a layer, where the paper shows single neurons. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
 """
 
 from dataclasses import dataclass
