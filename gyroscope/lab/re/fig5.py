@@ -3,6 +3,7 @@
 Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 200 steps, for ResNet-18 on CIFAR-100 in
 200 epochs (left), and the same network with batch norm in 2 epochs of batches of 512, for ResNet-50 on ImageNet in 10
 epochs of batches of 2,000 to 32,000 (right). Weight decay is ten times as large, since the runs are short.
+Large batches have two learning rates: SGDM is better at the lower, and what it would reach below that is not known.
 """
 
 from dataclasses import dataclass
