@@ -94,7 +94,31 @@ def order(*indices, axis=1):
     return lambda array: np.take(array, indices, axis)
 
 
+def arms(word, quantity, change):
+    """The arms with this word in their names measured otherwise."""
+
+    def wrong(result):
+        named = np.array([word in arm for arm in result.config.parts])
+        assert named.any()
+        array = result[quantity]
+        return replace(result, values=result.values | {quantity: np.where(named, change(array), array)})
+
+    return wrong
+
+
+def plus(change):
+    return lambda array: array + change
+
+
 WRONG_PREDICTIONS = {
+    "re/fig4": [arms("AdamW,", "accuracy", plus(-0.5)), arms("special", "accuracy", plus(-0.5)),
+                values(spread=lambda x: 1 / x, ratio=lambda x: 1 / x)],
+    "re/fig5": [arms("rotational", "accuracy", plus(-0.5)), values(spread=lambda x: 1 / x)],
+    "re/fig9": [values(grad_weight_cosine=plus(1), grad_momentum_cosine=plus(1), lambda_u=plus(1)),
+                values(angular_update_ratio=times(2), norm_ratio=times(2), scaled_grad_norm=times(2))],
+    "re/fig10": [values(grad_momentum_cosine=plus(1), lambda_u=plus(50), scaled_grad_norm=times(10)),
+                 values(angular_update_ratio=times(3), norm_ratio=times(3))],
+    "re/fig12": [arms("balanced", "accuracy", plus(-0.5))],
     "re/fig8": [config(speedup=13), config(fan_in=150), values(settled_angle=swapped)],
     "re/table1": [config(speedup=12), config(fan_in=150), config(batch=200), values(angle=order(3, 3, 3, 0, axis=2)),
                   values(spread=order(2, 2, 1)), values(spread=order(3, 3, 3, 0, axis=2)),

@@ -198,6 +198,7 @@ class Training:
             yield None
             return
         path = self.out / ROTATION
+        sampling: dict[str, Any] = {} if self.config.sample_every is None else {"every": self.config.sample_every}
         with gyro.Tracker(
             self.model,
             self.optimizers,
@@ -206,6 +207,7 @@ class Training:
             sinks=[self._keep_rotation],
             resume=resume and path.exists(),
             start=self.step,
+            **sampling,
         ) as tracker:
             yield tracker
 
