@@ -16,6 +16,8 @@ from gyroscope.lab.named_options import Options, split_options
 from gyroscope.lab.training.config import TrainConfig
 
 Group = dict[str, Any]
+# The last layer of every network here.
+HEAD = r"^head\.weight$"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
     decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
     embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
     overrides = {rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings}
+    if not config.turn_head:
+        overrides |= {HEAD: {"granularity": "none"}}
     groups = gyro.param_groups(model, weight_decay=decay, overrides=overrides)
     made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
     return [made] if isinstance(made, Optimizer) else made
