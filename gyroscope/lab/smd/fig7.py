@@ -64,7 +64,7 @@ def turned_together(k: int, momentum: float) -> float:
         sqrt(k + 2·Σ_{j<k} (k-j)·α^j)     (ours: steps j apart have the correlation α^j of SGD's momentum)
 
     >>> turned_together(4, momentum=0.0), f"{turned_together(4, momentum=0.9):.2f}"
-    (2.0, '3.76')
+    (2.0, '3.75')
     """
     together = k + 2 * sum((k - j) * momentum**j for j in range(1, k))
     return float(together**0.5)
