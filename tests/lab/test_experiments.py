@@ -14,14 +14,34 @@ from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
 from gyroscope.lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
-from gyroscope.lab.sp import eq44, section4_2, theorem4
+from gyroscope.lab.smd import fig2 as smd_fig2
+from gyroscope.lab.smd import fig3 as smd_fig3
+from gyroscope.lab.smd import fig7 as smd_fig7
+from gyroscope.lab.smd import fig9 as smd_fig9
+from gyroscope.lab.sp import eq44, section4_2, table2, theorem4
+from gyroscope.lab.sp import fig3 as sp_fig3
 from gyroscope.lab.sp import theorem2 as sp_theorem2
 from gyroscope.lab.trials import run_trials
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 
+
+def on_digits(quick, steps, **changes):
+    """The arms of an experiment as tiny trainings on digits; other changes hold for all of them."""
+    changes = {"task": "digits", "shrink": 1, "epochs": None, "steps": steps, **changes}
+    return replace(quick, arms={arm: {**settings, **changes} for arm, settings in quick.arms.items()}, seeds=2)
+
+
+CNN = "cnn:width=4,convolutions=3"
+
 TINY: dict[str, Any] = {
+    "smd/fig2": on_digits(smd_fig2.QUICK, 40, model=CNN),
+    "smd/fig3": on_digits(smd_fig3.QUICK, 45, model=CNN),
+    "smd/fig7": on_digits(smd_fig7.QUICK, 24, model=CNN),
+    "smd/fig9": on_digits(smd_fig9.QUICK, 27, model="resnet20:width=4,blocks=1"),
+    "sp/fig3": on_digits(sp_fig3.QUICK, 9, model="resnet20:width=4,blocks=1"),
+    "sp/table2": on_digits(table2.PAPER, 3, model="resnet20:width=4,blocks=1"),
     "smd/fig4": fig4_fig5.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
     "smd/fig5": fig4_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
     "smd/theorem1": theorem1_theorem2.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
