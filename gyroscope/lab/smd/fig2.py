@@ -120,7 +120,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 def _predictions(result: Result[Config], arm: str) -> list[Claim]:
     rule = rule_of(result.config, arm)
-    expected = 1 / (1 - contraction_near_equilibrium(rule.lr, rule.weight_decay, rule.momentum))
+    expected = 1 / (1 - float(contraction_near_equilibrium(rule.lr, rule.weight_decay, rule.momentum)))
     rotation = of_arm(result, "angle_settled", arm).mean(1)
     norm = of_arm(result, "norm_settled", arm).mean(1)
     time = of_arm(result, "e_fold", arm).mean(1)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gyroscope._types import Array
+from gyroscope._types import Array, Integers
 from gyroscope.lab.arms import Arms, of_arm
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
@@ -92,7 +92,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     }
 
 
-def _lr(config: Config, t: Array, steps: int) -> Array:
+def _lr(config: Config, t: Integers, steps: int) -> Array:
     """The learning rate at steps t."""
     falls = sum((t >= round(share * steps)).astype(float) for share in config.milestones)
     return np.asarray(rule_of(config, STANDARD).lr / 10.0**falls)

@@ -19,7 +19,7 @@ from gyroscope.lab.sp._presets import METHODS, SMALL, settings_of
 COST = {"quick": "6 min", "paper": "7 days"}
 COVERS = ("sp/table5",)
 # Learning rates on trial over that of Table 3: so few steps ask for larger ones.
-FACTORS = {"SGD-M": (0.3, 1, 3), "SGD-MRT": (0.3, 1, 3), "AdamG": (0.3, 1, 3)}
+FACTORS: dict[str, tuple[float, ...]] = {"SGD-M": (0.3, 1, 3), "SGD-MRT": (0.3, 1, 3), "AdamG": (0.3, 1, 3)}
 ADAM_FACTORS = (1, 3, 10)
 # Accuracy on CIFAR-10 with ResNet20, in percent (Tables 2 and 5).
 PAPERS_ACCURACY = {"SGD-M": 92.39, "SGD-MRT": 92.25}

@@ -118,4 +118,5 @@ class TrainConfig:
             if name not in known:
                 raise ValueError(f"unknown setting {name!r}; those of a training run are {', '.join(sorted(known))}")
         # A file has lists in place of tuples.
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **tuples})
