@@ -1,8 +1,9 @@
 """Rescaled by k^(-1/4) when lr is divided by k, layers keep turning by the angle of theory (SMD Figures 3, 6, Table 1).
 
-Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, 25 times the
+Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, 50 times the
 product lr·wd, so that the first stage settles; the stages are a third, a third, 2/9 and 1/9 of the run as there.
-Without rescaling every fall of lr leaves the angle too small. The norm is compared with that of the measured h̃.
+Without rescaling every fall of lr leaves the angle too small. The rescaling assumes that unit gradient norms stay as
+they were; that is measured too. The norm is compared with that of the measured h̃.
 """
 
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ class Config(Arms):
 
 _STAGES = {"schedule": "step", "milestones": (1 / 3, 2 / 3, 8 / 9)}
 QUICK = Config(
-    base={**SMALL, **_STAGES, "lr": 0.1, "weight_decay": 2.5e-3, "batch_size": 64, "steps": 1200},
+    base={**SMALL, **_STAGES, "lr": 0.1, "weight_decay": 5e-3, "batch_size": 64, "steps": 2400},
     arms={STANDARD: {}, RESCALED: {"rescale": True}},
 )
 PAPER = Config(base={}, arms={STANDARD: preset("smd/stages"), RESCALED: preset("smd/stages-rescaled")})
@@ -88,6 +89,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         "steps": len(norm),
         "angle_ratio": np.array(angle_ratio),
         "norm_ratio": np.array(norm_ratio),
+        "stage_gradient": np.stack([motion["gradient"][stage].mean(0) for stage in stages]),
         "accuracy": accuracy,
     }
 
@@ -121,17 +123,22 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Rescaled, every stage turns as theory says; left to itself, the last does not; accuracy stays."""
+    """Rescaled, every stage turns as theory says, or nearer to it than left to itself; accuracy stays."""
     ratio = of_arm(result, "angle_ratio", RESCALED).mean(2)
     norm = of_arm(result, "norm_ratio", RESCALED).mean(2)
     alone = of_arm(result, "angle_ratio", STANDARD).mean(2)
-    stages = range(1, ratio.shape[1] + 1)
+    gradient = of_arm(result, "stage_gradient", RESCALED)
+    grown = (gradient[:, 1:] / gradient[:, :1]).mean(2)
+    nearer = np.abs(np.log(ratio)) - np.abs(np.log(alone))
+    stages = range(ratio.shape[1])
+    later = stages[1:]
     accuracy = of_arm(result, "accuracy", RESCALED) / of_arm(result, "accuracy", STANDARD)
     table1 = TABLE1[RESCALED] / TABLE1[STANDARD]
     return [
-        agrees("angle over theory in stage 1, standard", 1.0, alone[:, 0], within=0.1),
-        *(agrees(f"angle over theory in stage {i}, rescaled", 1.0, ratio[:, i - 1], within=0.1) for i in stages),
-        *(at_most(f"angle over theory in stage {i}, standard", 0.9, alone[:, i - 1]) for i in stages if i > 2),
-        *(agrees(f"norm over theory in stage {i}, rescaled", 1.0, norm[:, i - 1], within=0.1) for i in stages),
+        *(agrees(f"angle over theory in stage {i + 1}, rescaled", 1.0, ratio[:, i], within=0.1) for i in stages),
+        *(at_most(f"angle over theory in stage {i + 1}, standard", 0.9, alone[:, i]) for i in stages[2:]),
+        *(at_most(f"|ln(angle/theory)| in stage {i + 1}, rescaled less standard", 0.0, nearer[:, i]) for i in later),
+        *(agrees(f"norm over theory in stage {i + 1}, rescaled", 1.0, norm[:, i], within=0.1) for i in stages),
+        *(agrees(f"E‖g̃‖² in stage {i + 1} over stage 1, rescaled", 1.0, grown[:, i - 1], within=0.2) for i in later),
         agrees("accuracy rescaled over standard (Table 1)", table1, accuracy, within=0.02),
     ]
