@@ -109,6 +109,11 @@ def swapped(array):
     return array[:, ::-1]
 
 
+def swapped_last(axis):
+    """In the opposite order along another axis."""
+    return lambda array: np.flip(array, axis)
+
+
 def order(*indices, axis=1):
     """Settings under one another's names."""
     return lambda array: np.take(array, indices, axis)
@@ -125,12 +130,20 @@ WRONG_PREDICTIONS = {
     "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
     "beyond/lion_batch": [config(lr=1.1e-3), config(batches=(128, 32, 16, 8))],
+    "smd/fig2": [values(angle_settled=times(1.3), norm_settled=times(1.3), e_fold=swapped, smallest_h=times(-1))],
+    "smd/fig3": [values(angle_ratio=swapped, accuracy=lambda x: x * (1.0, 1.2)),
+                 values(angle_ratio=times(1.3), norm_ratio=times(1.3), stage_gradient=np.sqrt)],
+    "smd/fig7": [values(turned_settled=times(1.3)), values(turned_settled=swapped_last(2), summed_gradient=np.square)],
+    "smd/fig9": [values(settled_mean=times(1.3), settled=times(2), last_mean=times(20))],
     "smd/fig4": [config(weight_decay=0.006)],
     "smd/fig5": [config(weight_decay=0.0012), config(momentum=0.88)],
     "smd/theorem1": [config(weight_decay=0.012), values(variance=times(8)), values(error2=times(8))],
     "smd/theorem2": [config(weight_decay=0.0012), values(variance=times(1e5)), values(error2=times(4))],
     "smd/theorem3": [config(decay=1.2e-3), values(variance=times(1e7))],
     "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
+    "sp/fig3": [values(largest_radial=times(100), largest_tangent=times(100), largest_taylor=times(1e4),
+                       typical_taylor_as_printed=times(1e4))],
+    "sp/table2": [values(accuracy=lambda x: 1 - x), values(accuracy=np.square)],
     "sp/theorem2": [values(direction=lambda x: x + 1e-6, radius=lambda x: x + 1e-6, table=lambda x: x + 1e-3),
                     values(map_error=np.sqrt, radial=times(10))],
     "sp/theorem4": [values(distance=np.sqrt), values(travelled=times(1e-4))],
