@@ -49,7 +49,6 @@ class Config(Arms):
 QUICK = Config(
     base={**SMALL, "lr": 0.2, "weight_decay": 2e-3, "schedule": "constant", "batch_size": 64, "init_scale": 4.5},
     arms={SGD: {"momentum": 0.0, "steps": 3000}, SGDM: {"momentum": 0.9, "steps": 600}},
-    seeds=5,
 )
 PAPER = Config(base={}, arms={SGD: preset("smd/fixed-sgd"), SGDM: preset("smd/fixed-sgdm")})
 

@@ -35,7 +35,7 @@ def _arms(lr: float, batch: int, steps: int) -> dict[str, dict[str, float]]:
     return {f"B = {batch * k}": {"lr": lr * k, "batch_size": batch * k, "steps": steps // k} for k in FACTORS}
 
 
-QUICK = Config(base={**SMALL, "schedule": "constant", "weight_decay": 2e-3}, arms=_arms(lr=0.05, batch=64, steps=1600))
+QUICK = Config(base={**SMALL, "schedule": "constant", "weight_decay": 2e-3}, arms=_arms(lr=0.05, batch=64, steps=960))
 _PAPERS_EPOCH = 50_000 // 256
 PAPER = Config(
     base={**preset("smd/stages"), "epochs": None, "schedule": "constant"},
