@@ -2,7 +2,7 @@
 
 Each method has the weight decay and β2 of Table 4, and the better of two learning rates, that of Table 3 and three
 times it, judged by the mean accuracy of all seeds. Changed against the paper: ResNet-20 of half its width, a fifth of
-CIFAR-10 at 8 × 8 pixels without augmentation, 200 steps of 64 images in place of 405 epochs; the schedule falls at the
+CIFAR-10 at 8 × 8 pixels without augmentation, 120 steps of 64 images in place of 405 epochs; the schedule falls at the
 same shares of the run. So short a training asks which method learns fastest, not which ends best.
 """
 
