@@ -60,7 +60,7 @@ class Config(Arms):
 
 _STAGES = {"schedule": "step", "milestones": (1 / 3, 2 / 3, 8 / 9)}
 QUICK = Config(
-    base={**SMALL, **_STAGES, "lr": 0.1, "weight_decay": 5e-3, "batch_size": 64, "steps": 1200},
+    base={**SMALL, **_STAGES, "lr": 0.1, "weight_decay": 5e-3, "batch_size": 64, "steps": 900},
     arms={STANDARD: {}, RESCALED: {"rescale": True}},
 )
 PAPER = Config(base={}, arms={STANDARD: preset("smd/stages"), RESCALED: preset("smd/stages-rescaled")})
