@@ -15,7 +15,7 @@ from gyroscope._types import Array, Integers
 from gyroscope.lab.arms import Arms, of_arm
 from gyroscope.lab.claims import Claim, agrees, at_most
 from gyroscope.lab.experiment import Measurements, Result, Trial
-from gyroscope.lab.figures import COLOURS, MEASURED, Figure, Panels
+from gyroscope.lab.figures import COLOURS, DECADES, MEASURED, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.smd._networks import (
     SMALL,
@@ -114,10 +114,9 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(2, t, of_arm(result, "norm", arm)[0][:, 2], f"norm, {arm}", COLOURS[4 + panel], **MEASURED)
         panels.line(3, t, of_arm(result, "gradient", arm)[0][:, 2], f"‖g̃‖², {arm}", COLOURS[4 + panel], width=1)
         panels.line(3, t, of_arm(result, "h", arm)[0][:, 2], f"h̃, {arm}", COLOURS[4 + panel], dash="dot", width=1)
-    for panel in (0, 1):
-        panels.figure.update_yaxes(type="log", **panels.place(panel))
+    panels.figure.update_yaxes(DECADES, matches="y", row=1)
     panels.figure.update_xaxes(title_text="step", row=2)
-    return panels.titled("lr falls by 10 three times: rescaled layers keep the angle of theory")
+    return panels.titled("lr falls by 10 three times: rescaled layers stay near the angle of theory")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
