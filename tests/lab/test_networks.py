@@ -113,6 +113,8 @@ def test_an_unknown_network_or_option_is_named_with_what_there_is():
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*layers"):
         text_network("gpt:depth=3", 65)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has none"):
+        image_network("resnet18:depth=3", (3, 32, 32), 10)
+    with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, blocks"):
         image_network("resnet20:depth=3", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, convolutions, pool_every, cells"):
         image_network("cnn:depth=3", (3, 32, 32), 10)
