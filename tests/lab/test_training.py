@@ -462,6 +462,56 @@ def test_an_unknown_preset_is_answered_by_the_list_of_all(capsys, tmp_path):
     assert "did you mean 're/resnet20-adamw'?" in capsys.readouterr().err
 
 
+def turned(config, steps, tmp_path):
+    """The training after so many steps, and the norms of its convolutions before each and at the end."""
+    training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
+    norms = []
+    for _ in range(steps):
+        norms.append(training.model.features[0].weight.norm().item())
+        training.one_step()
+        training.step += 1
+    return training, [*norms, training.model.features[0].weight.norm().item()]
+
+
+def test_milestones_divide_the_learning_rate_where_they_stand(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=0.5, schedule="step", milestones=(0.25, 0.5), steps=8)
+    training, _ = turned(config, 0, tmp_path)
+    assert [training._rate(t) for t in range(8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
+    with pytest.raises(ValueError, match=r"milestones=1\.5"):
+        replace(config, milestones=(0.5, 1.5))
+
+
+def test_rescaled_norms_are_those_of_the_new_equilibrium_when_lr_falls(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=1e-3, weight_decay=0.1, schedule="step", steps=8)
+    _, plain = turned(config, 8, tmp_path)
+    training, rescaled = turned(replace(config, rescale=True), 8, tmp_path)
+    assert rescaled[:4] == plain[:4]
+    # lr falls by 10 before step 4, SGD's norms by its fourth root; lr is too small to change them otherwise.
+    assert rescaled[4] / plain[4] == pytest.approx(10**-0.25, rel=1e-3)
+    assert rescaled[6] / plain[6] == pytest.approx(10**-0.5, rel=1e-3)
+    assert training.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
+
+
+def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
+    config = replace(QUICK, optimizer="sgd", schedule="step", rescale=True, steps=20)
+    train(config, tmp_path)
+    ended = weights(tmp_path)
+    checkpoint.paths(tmp_path / "checkpoints")[-1].unlink()
+    train(config, tmp_path, resume=True)
+    assert same(weights(tmp_path), ended)
+
+
+def test_a_head_that_does_not_turn_decays_and_keeps_its_norm_when_others_are_rescaled(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=1e-3, schedule="step", rescale=True, turn_head=False, steps=8)
+    training, norms = turned(config, 0, tmp_path)
+    before = training.model.head.weight.norm().item()
+    training, norms = turned(config, 8, tmp_path)
+    group = next(g for g in training.optimizers[0].param_groups if "head.weight" in g["param_names"])
+    assert (group["granularity"], group["weight_decay"]) == ("none", 5e-4)
+    assert training.model.head.weight.norm().item() == pytest.approx(before, rel=0.01)
+    assert norms[-1] / norms[0] == pytest.approx(10**-0.5, rel=0.01)
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_a_training(name):
     TrainConfig.from_dict(preset(name))

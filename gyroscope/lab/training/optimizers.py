@@ -17,6 +17,8 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.theory import AdamW
 
 Group = dict[str, Any]
+# The last layer of every network here.
+HEAD = r"^head\.weight$"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,11 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
     lr = choice.lr if config.lr is None else config.lr
     decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
     embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-    overrides = {rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings}
+    overrides: dict[str, Any] = {
+        rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings
+    }
+    if not config.turn_head:
+        overrides |= {HEAD: {"granularity": "none"}}
     granularity: Any = options.get("granularity", "neuron")
     groups = gyro.param_groups(model, weight_decay=decay, granularity=granularity, overrides=overrides)
     made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
