@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gyroscope.lab.beyond import network_errors
 from gyroscope.lab.catalogue import select
 from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
 from gyroscope.lab.experiment import Result, load
@@ -34,6 +35,7 @@ def on_digits(quick, steps, **changes):
 CNN = "cnn:width=4,convolutions=3"
 
 TINY: dict[str, Any] = {
+    "beyond/network_errors": on_digits(network_errors.QUICK, 40, model=CNN),
     "smd/fig2": on_digits(smd_fig2.QUICK, 40, model=CNN),
     "smd/fig3": on_digits(smd_fig3.QUICK, 45, model=CNN),
     "sp/fig3": on_digits(sp_fig3.QUICK, 9, model="resnet20:width=4,blocks=1"),
@@ -140,6 +142,7 @@ WRONG_PREDICTIONS = {
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
+    "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
