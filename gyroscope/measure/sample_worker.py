@@ -105,7 +105,8 @@ class SampleProcessor:
         rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
         rules = [self._rule(sample, number) for number in range(len(sample.groups))]
         settings = [
-            (*rates[-1][0][number], _betas_of(options), max(pairs[number][0] for pairs, _ in rates))
+            # Groups that were added since the last sample have no rates of the steps before.
+            (*rates[-1][0][number], _betas_of(options), max(pairs[number][0] for pairs, _ in rates if pairs[number:]))
             for number, options in enumerate(sample.groups)
         ]
         groups, states = self._groups(sample, rules, settings, scale, gap)
