@@ -143,7 +143,7 @@ def test_a_betas_warning_for_an_unstable_pair(capsys):
         ("plan adamw --init-std 1", "init_std=1.0", "needs fan_in"),
         ("plan adamw --batch-size 3", "batch_size", "add dataset_size"),
         ("plan muon --shape 3x", "shape", "numbers"),
-        ("plan muon --shape 3x4x5", "shape=(3, 4, 5)", "two dimensions"),
+        ("plan muon --shape 5", "shape=(5,)", "rows and columns"),
         ("plan adamw --lr 2 --weight-decay 1", "lr=2.0", "below 1"),
         ("plan adamw --lrr 1", "--lrr", "--lr"),
         ("plann adamw", "plann", "plan"),

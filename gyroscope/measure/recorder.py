@@ -14,8 +14,6 @@ from datetime import datetime
 from itertools import count
 from typing import Any, final
 
-from torch.optim import Optimizer
-
 from gyroscope._worker import Worker
 from gyroscope.measure.alarm import IncidentAlarm, OnIncident
 from gyroscope.measure.layers import Tracked
@@ -25,6 +23,7 @@ from gyroscope.measure.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.measure.transfer import HostCopy
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.store import LayerInfo, RunExistsError, Writer
 from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status
@@ -141,10 +140,11 @@ class Recorder:
         # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
         atexit.register(self._at_exit)
 
-    def add(self, layers: Iterable[Tracked], optimizer: Optimizer) -> None:
+    def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
         """Make layers known to the run."""
+        groups = optimizers.groups()
         for layer in layers:
-            rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
+            rule = rule_or_none(*groups[layer.group])
             # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
             split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)

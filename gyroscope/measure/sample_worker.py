@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from torch import Tensor
@@ -32,13 +32,26 @@ from gyroscope.store import LayerSample, Sample, Writer
 LayerGroup = tuple[VectorSums, list[LayerPart]]
 
 
+# (lr, weight decay) of every group, None of those that were not stepped, and for how many steps they held.
+GroupRates = tuple[list[tuple[float, float] | None], int]
+
+
+class Settings(NamedTuple):
+    """The settings of a parameter group as a `StepContext` begins with them."""
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
+
+
 @final
 @dataclass(frozen=True)
 class RawSample:
     """A sample as it leaves the training thread.
 
     step, time: number of the step, and Unix seconds.
-    optimizer, groups: whose step it was, and the options of its groups then.
+    owners, groups: by number of each group the optimizer that stepped it last, and its options then.
     sums, readings: of each layer, and how they were made.
     history: rates of every step since the last sample.
     scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
@@ -47,8 +60,8 @@ class RawSample:
 
     step: int
     time: float
-    optimizer: Optimizer
-    groups: Sequence[Mapping[str, Any]]
+    owners: Sequence[Optimizer]
+    groups: Mapping[int, Mapping[str, Any]]
     sums: Sequence[SentSums]
     readings: Mapping[str, LayerReading]
     history: RateHistory
@@ -102,13 +115,9 @@ class SampleProcessor:
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
             return
-        rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
-        rules = [self._rule(sample, number) for number in range(len(sample.groups))]
-        settings = [
-            # Groups that were added since the last sample have no rates of the steps before.
-            (*rates[-1][0][number], _betas_of(options), max(pairs[number][0] for pairs, _ in rates if pairs[number:]))
-            for number, options in enumerate(sample.groups)
-        ]
+        rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
+        rules = {number: self._rule(sample, number) for number in sample.groups}
+        settings = {number: _settings(options, number, rates) for number, options in sample.groups.items()}
         groups, states = self._groups(sample, rules, settings, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
@@ -138,11 +147,12 @@ class SampleProcessor:
             return known[1]
         group_rule: GroupRule | None = None
         try:
-            rule = rule_of(options, sample.optimizer)
+            owner = sample.owners[number]
+            rule = rule_of(options, owner)
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
-            group_rule = GroupRule.of(rule, options, keeps_norms(sample.optimizer))
+            group_rule = GroupRule.of(rule, options, keeps_norms(owner))
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
         if comparable:
@@ -152,8 +162,8 @@ class SampleProcessor:
     def _groups(
         self,
         sample: RawSample,
-        rules: Sequence[GroupRule | None],
-        settings: Sequence[tuple[float, float, tuple[float, float], float]],
+        rules: Mapping[int, GroupRule | None],
+        settings: Mapping[int, Settings],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -171,8 +181,8 @@ class SampleProcessor:
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            lr, weight_decay, betas, highest_lr = settings[number]
-            context = StepContext(lr, weight_decay, betas, highest_lr, rules[number], reading, scale, sign)
+            its_scale = scale if reading.scaled else 1.0
+            context = StepContext(*settings[number], rules[number], reading, its_scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
@@ -189,6 +199,19 @@ class SampleProcessor:
                 states.setdefault(number, []).append(state)
             groups.append((vectors, parts))
         return groups, states
+
+
+def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:
+    """Learning rate and weight decay, read from the device where they are on one."""
+    return None if pair is None else (float(pair[0]), float(pair[1]))
+
+
+def _settings(options: Mapping[str, Any], number: int, rates: Sequence[GroupRates]) -> Settings:
+    """Of the group of this number, which was stepped last; one that is new has no rates of the steps before."""
+    pairs = [groups[number] for groups, _ in rates if number < len(groups)]
+    stepped = [pair for pair in pairs if pair is not None]
+    lr, weight_decay = stepped[-1]
+    return Settings(lr, weight_decay, _betas_of(options), max(lr for lr, _ in stepped))
 
 
 def _betas_of(group: Mapping[str, Any]) -> tuple[float, float]:
