@@ -32,19 +32,6 @@ from gyroscope.store import LayerSample, Sample, Writer
 LayerGroup = tuple[VectorSums, list[LayerPart]]
 
 
-# (lr, weight decay) of every group, None of those that were not stepped, and for how many steps they held.
-GroupRates = tuple[list[tuple[float, float] | None], int]
-
-
-class Settings(NamedTuple):
-    """The settings of a parameter group as a `StepContext` begins with them."""
-
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float]
-    highest_lr: float
-
-
 @final
 @dataclass(frozen=True)
 class RawSample:
@@ -67,6 +54,15 @@ class RawSample:
     history: RateHistory
     scaler: HostCopy | None = None
     gap: bool = False
+
+
+class GroupSettings(NamedTuple):
+    """What a parameter group was stepped with last, and its highest learning rate since the previous sample."""
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
 
 
 @final
@@ -117,7 +113,7 @@ class SampleProcessor:
             return
         rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
         rules = {number: self._rule(sample, number) for number in sample.groups}
-        settings = {number: _settings(options, number, rates) for number, options in sample.groups.items()}
+        settings = {number: _settings(number, options, rates) for number, options in sample.groups.items()}
         groups, states = self._groups(sample, rules, settings, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
@@ -163,7 +159,7 @@ class SampleProcessor:
         self,
         sample: RawSample,
         rules: Mapping[int, GroupRule | None],
-        settings: Mapping[int, Settings],
+        settings: Mapping[int, GroupSettings],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -201,17 +197,16 @@ class SampleProcessor:
         return groups, states
 
 
+def _settings(number: int, options: Mapping[str, Any], rates: Sequence[tuple[Sequence[Any], int]]) -> GroupSettings:
+    # A group that was not stepped has None, or stands beyond the end.
+    of_group = [pairs[number] for pairs, _ in rates if number < len(pairs) and pairs[number] is not None]
+    lr, weight_decay = of_group[-1] if of_group else (nan, nan)
+    return GroupSettings(lr, weight_decay, _betas_of(options), max((pair[0] for pair in of_group), default=nan))
+
+
 def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:
     """Learning rate and weight decay, read from the device where they are on one."""
     return None if pair is None else (float(pair[0]), float(pair[1]))
-
-
-def _settings(options: Mapping[str, Any], number: int, rates: Sequence[GroupRates]) -> Settings:
-    """Of the group of this number, which was stepped last; one that is new has no rates of the steps before."""
-    pairs = [groups[number] for groups, _ in rates if number < len(groups)]
-    stepped = [pair for pair in pairs if pair is not None]
-    lr, weight_decay = stepped[-1]
-    return Settings(lr, weight_decay, _betas_of(options), max(lr for lr, _ in stepped))
 
 
 def _betas_of(group: Mapping[str, Any]) -> tuple[float, float]:
