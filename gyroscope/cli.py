@@ -143,7 +143,9 @@ def train(
     ] = "digits",
     model: Annotated[
         str,
-        typer.Option(help="mlp, cnn, resnet20, resnet18, vgg13, vgg16, vit or gpt; options as gpt:layers=6,width=384"),
+        typer.Option(
+            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit or gpt; options as gpt:width=384"
+        ),
     ] = "cnn",
     optimizer: Annotated[
         str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, …; an unknown name lists all")
@@ -164,6 +166,9 @@ def train(
     epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
+    rescale: Annotated[
+        bool, typer.Option("--rescale", help="bring norms to their new equilibrium when lr changes")
+    ] = False,
     warmup: Annotated[float, numeric("in the unit of the length, and part of it")] = 0.0,
     final: Annotated[float, numeric("where linear and cosine end, as a share of lr")] = 0.0,
     batch_size: Annotated[int, whole()] = 128,

@@ -40,6 +40,7 @@ MARKED = {
         "tests/lab/test_experiments.py::*",
         "tests/lab/test_incidents.py::*",
         "tests/lab/test_random_walks.py::*",
+        "tests/lab/test_re_experiments.py::test_it_runs_*",
         "tests/lab/test_sweep_runs.py::*",
         "tests/lab/test_training.py::test_a_run_*",
         "tests/measure/test_own_loop.py::*",

@@ -355,3 +355,11 @@ def test_no_other_command_shows_a_traceback(command, arguments):
 def test_numbers_in_sentences_read_plainly(capsys):
     out = run(capsys, "plan", "adamw", "--lr", "1e-5", "--weight-decay", "1e-3", "--fan-in", "512")[1]
     assert "100,000,000 steps" in out
+
+
+def test_the_module_ends_with_the_code_of_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "gyroscope", "lab", "run", "re/fig99"], capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"re/fig99" in done.stderr

@@ -90,6 +90,13 @@ GROWTH = 3.0
 # of batches stay below it.
 LOSS_RISE = 1.25
 
+# s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
+# before loss spikes of large runs.
+ALIGNED = 4.0
+# κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
+# entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
+SIGNAL = 0.01
+
 # Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
 # move by less, and what falls with the learning rate at a milestone is part of the schedule.
 SETTING_JUMP = 1.5
@@ -121,10 +128,3 @@ NORM_JUMP = 0.2
 TURN_JUMP = 0.3
 # Both over the largest of the past samples: norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
-
-# s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
-# before loss spikes of large runs.
-ALIGNED = 4.0
-# κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
-# entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
-SIGNAL = 0.01
