@@ -17,7 +17,9 @@ from gyroscope.lab.runner import read_result
 from gyroscope.lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope.lab.smd import fig2 as smd_fig2
 from gyroscope.lab.smd import fig3 as smd_fig3
-from gyroscope.lab.sp import eq44, section4_2, theorem4
+from gyroscope.lab.smd import fig7 as smd_fig7
+from gyroscope.lab.smd import fig9 as smd_fig9
+from gyroscope.lab.sp import eq44, section4_2, table2, theorem4
 from gyroscope.lab.sp import fig3 as sp_fig3
 from gyroscope.lab.sp import theorem2 as sp_theorem2
 from gyroscope.lab.trials import run_trials
@@ -38,7 +40,10 @@ TINY: dict[str, Any] = {
     "beyond/network_errors": on_digits(network_errors.QUICK, 40, model=CNN),
     "smd/fig2": on_digits(smd_fig2.QUICK, 40, model=CNN),
     "smd/fig3": on_digits(smd_fig3.QUICK, 45, model=CNN),
+    "smd/fig7": on_digits(smd_fig7.QUICK, 24, model=CNN),
+    "smd/fig9": on_digits(smd_fig9.QUICK, 27, model="resnet20:width=4,blocks=1"),
     "sp/fig3": on_digits(sp_fig3.QUICK, 9, model="resnet20:width=4,blocks=1"),
+    "sp/table2": on_digits(table2.PAPER, 3, model="resnet20:width=4,blocks=1"),
     "smd/fig4": fig4_fig5.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
     "smd/fig5": fig4_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
     "smd/theorem1": theorem1_theorem2.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
@@ -106,6 +111,11 @@ def swapped(array):
     return array[:, ::-1]
 
 
+def swapped_last(axis):
+    """In the opposite order along another axis."""
+    return lambda array: np.flip(array, axis)
+
+
 def order(*indices, axis=1):
     """Settings under one another's names."""
     return lambda array: np.take(array, indices, axis)
@@ -151,6 +161,8 @@ WRONG_PREDICTIONS = {
     "smd/fig2": [values(angle_settled=times(1.3), norm_settled=times(1.3), e_fold=swapped, smallest_h=times(-1))],
     "smd/fig3": [values(angle_ratio=swapped, accuracy=lambda x: x * (1.0, 1.2)),
                  values(angle_ratio=times(1.3), norm_ratio=times(1.3), stage_gradient=np.sqrt)],
+    "smd/fig7": [values(turned_settled=times(1.3)), values(turned_settled=swapped_last(2), summed_gradient=np.square)],
+    "smd/fig9": [values(settled_mean=times(1.3), settled=times(2), last_mean=times(20))],
     "smd/fig4": [config(weight_decay=0.006)],
     "smd/fig5": [config(weight_decay=0.0012), config(momentum=0.88)],
     "smd/theorem1": [config(weight_decay=0.012), values(variance=times(8)), values(error2=times(8))],
@@ -159,6 +171,7 @@ WRONG_PREDICTIONS = {
     "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
     "sp/fig3": [values(largest_radial=times(100), largest_tangent=times(100), largest_taylor=times(1e4),
                        typical_taylor_as_printed=times(1e4))],
+    "sp/table2": [values(accuracy=lambda x: 1 - x), values(accuracy=np.square)],
     "sp/theorem2": [values(direction=lambda x: x + 1e-6, radius=lambda x: x + 1e-6, table=lambda x: x + 1e-3),
                     values(map_error=np.sqrt, radial=times(10))],
     "sp/theorem4": [values(distance=np.sqrt), values(travelled=times(1e-4))],
