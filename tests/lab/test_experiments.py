@@ -27,7 +27,7 @@ IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size":
 BETAS = {"beta2 = 0.9": (0.99, 0.9), "beta2 = 0.95": (0.95, 0.95), "beta2 = 0.999": (0.9, 0.999)}
 K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
 CURVE = loss_along_curves.Config(
-    {**TEXT, "optimizer": "adam", "evaluations": 6, "track": False},
+    {**TEXT, "optimizer": "adam", "evaluations": 3, "track": False},
     {name: {"betas": betas} for name, betas in BETAS.items()},
     seeds=2,
 )

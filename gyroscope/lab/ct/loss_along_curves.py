@@ -1,7 +1,7 @@
 """The loss on data held out along curves of (beta2, beta1): it falls faster where C is larger, and is lost where C < 0.
 
 Changed against the paper: a GPT of one layer and width 32 on characters of the standard library instead of 30 million
-parameters on C4, 800 steps instead of 3000, 9 pairs of betas instead of 128, close together where C < 0. Its output
+parameters on C4, 600 steps instead of 3000, 7 pairs of betas instead of 128, close together where C < 0. Its output
 layer is not tied to its embedding, so that characters that do not occur have no gradient, as rare tokens have none.
 """
 
@@ -29,12 +29,12 @@ CLAIMS = {
     "fig13": "Along the level curve through (0.999, 0.9), the loss falls more slowly near the origin",
 }
 COST = {
-    "fig4": {"quick": "3 min", "paper": "months"},
-    "fig12": {"quick": "3 min", "paper": "months"},
-    "fig13": {"quick": "3 min", "paper": "months"},
+    "fig4": {"quick": "2 min", "paper": "months"},
+    "fig12": {"quick": "2 min", "paper": "months"},
+    "fig13": {"quick": "2 min", "paper": "months"},
 }
 # Evaluations of a run; the paper shows the loss after 1000 and 3000 steps, a third of the run and all of it.
-EVALUATIONS = 6
+EVALUATIONS = 3
 THIRD = EVALUATIONS // 3
 
 
@@ -70,13 +70,13 @@ SMALL = {
     **PRESETS["gpt-adam"],
     "model": "gpt:layers=1,width=32,context=32,tied=false",
     "batch_size": 12,
-    "steps": 800,
-    "warmup": 27,
+    "steps": 600,
+    "warmup": 20,
 }
 QUICK = {
-    "fig4": _along(FIG4, (0.952, 0.9545, 0.957, 0.9595, 0.963, 0.968, 0.975, 0.985, 0.999), SMALL),
-    "fig12": _along(FIG12, (0.898, 0.904, 0.91, 0.916, 0.924, 0.935, 0.95, 0.97, 0.999), SMALL),
-    "fig13": _along(FIG13, (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999), SMALL, level=True),
+    "fig4": _along(FIG4, (0.952, 0.955, 0.959, 0.963, 0.97, 0.985, 0.999), SMALL),
+    "fig12": _along(FIG12, (0.898, 0.906, 0.915, 0.924, 0.94, 0.965, 0.999), SMALL),
+    "fig13": _along(FIG13, (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 0.999), SMALL, level=True),
 }
 PAPER = {
     "fig4": _along(FIG4, np.linspace(0.952, 0.999, 128).tolist(), PRESETS["gpt-adam"]),

@@ -21,7 +21,7 @@ from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.lab.training import TrainConfig
 from gyroscope.lab.training.problems import make_problem
 
-COST = {"quick": "4 min", "paper": "2 h"}
+COST = {"quick": "2 min", "paper": "2 h"}
 
 
 class Arm(NamedTuple):
@@ -42,7 +42,7 @@ class Config:
     lrs: tuple[float, ...]
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
-    seeds: int = 5
+    seeds: int = 3
 
     @property
     def arms(self) -> list[Arm]:
@@ -74,8 +74,8 @@ def _config(lrs: tuple[float, ...], images: dict[str, Any], text: dict[str, Any]
 
 QUICK = _config(
     (1e-3, 3e-3, 1e-2),
-    {"task": "cifar10", "shrink": 4, "model": "cnn:width=16", "steps": 150, "warmup": 5},
-    {"task": "stdlib", "batch_size": 12, "steps": 250, "warmup": 8},
+    {"task": "cifar10", "shrink": 4, "model": "cnn:width=16", "batch_size": 64, "steps": 120, "warmup": 4},
+    {"task": "stdlib", "batch_size": 12, "steps": 200, "warmup": 7},
     "gpt:layers=1,width=32,context=32",
 )
 PAPER = _config(
