@@ -154,6 +154,16 @@ WRONG_PREDICTIONS = {
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
     "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig4": [values(losses=swapped)],
+    "ct/fig12": [values(losses=swapped)],
+    "ct/fig13": [values(losses=swapped), values(losses=lambda x: x * np.linspace(1, 2, x.shape[1])[:, None])],
+    "ct/fig14": [values(last=lambda x: x + 1), values(loss=np.ones_like)],
+    "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
+    "ct/fig16": [values(loss=times(-1)), values(loss=np.zeros_like)],
+    "ct/section4_3": [values(loss=swapped), values(loss=lambda x: x * np.linspace(1, 2, x.shape[1]))],
+    "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped)],
+    "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
+    "beyond/rotational_sgd": [values(accuracy=swapped)],
 }  # fmt: skip
 
 
