@@ -93,7 +93,7 @@ def plot(result: Result[Config]) -> Figure:
     titles = ("largest change of a weight at a step, in lr", "loss on data held out, at the end")
     panels = Panels(*titles, horizontal_spacing=0.1)
     n = shown_steps(config.steps, POINTS) + 1
-    c = [margin(*betas) for betas in config.betas]
+    c = np.array([margin(*betas) for betas in config.betas])
     for rate, colour in zip((CONSTANT, ANNEALED, EXACT), COLOURS, strict=False):
         for place in config.places(rate):
             panels.line(0, n, np.maximum(result["update"][0, place], 1e-12), rate, colour, width=1.5)

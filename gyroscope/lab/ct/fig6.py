@@ -9,7 +9,7 @@ from gyroscope.lab.ct._k_adam import KAdamConfig as Config
 from gyroscope.lab.ct._k_adam import claims, measure, plot
 from gyroscope.lab.ct._presets import PRESETS
 
-__all__ = ["claims", "measure", "plot"]
+__all__ = ["Config", "claims", "measure", "plot"]
 
 COST = {"quick": "2 min", "paper": "months"}
 COVERS = ("ct/fig15",)

@@ -64,7 +64,7 @@ def _along(curve: Callable[[float], Any], beta2s: Sequence[float], base: dict[st
 # beta1, beta2 of the point through which a curve goes -> beta1 at another beta2.
 FIG4 = partial(normal_curve, 0.9, 0.999)
 FIG12 = partial(normal_curve, 0.9, 0.95)
-FIG13 = partial(level_curve, margin(0.9, 0.999))
+FIG13 = partial(level_curve, float(margin(0.9, 0.999)))
 
 SMALL = {
     **PRESETS["gpt-adam"],
