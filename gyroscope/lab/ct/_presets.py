@@ -1,7 +1,7 @@
 """The paper's own training settings (Continuous-Time Adam, Appendix H), in the words of `TrainConfig`.
 
-The paper's GPT learns tokens of C4; here it learns characters of the standard library, or of `--task text:<file>`. Its
-CNN is a drawing (Figure 10); the one here has as many kinds of layers, and 128 channels in each.
+The paper's GPT learns tokens of C4; here it learns characters of the standard library, or of `--task text:<file>`. The
+paper's CNN is drawn (Figure 10) and not described; the one here has six convolutions of 128 channels.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _GPT: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     # Figures 4, 12 and 13. Adam without weight decay, and an eps that bounds no update.
     "gpt-adam": {**_GPT, "optimizer": "adam:eps=1e-30", "lr": 1e-3, "weight_decay": 0.0, "steps": 3000},
-    # Figure 16; the paper sweeps lr and weight decay.
+    # Figure 16; the paper sweeps lr and weight decay, and says nothing of the schedule: it is that of Figure 4.
     "gpt-k-adam": {**_GPT, "optimizer": "k-adam", "lr": 1e-3, "weight_decay": 1e-2, "steps": 20_000},
     # Figures 6 and 15; the paper sweeps lr and weight decay.
     "cnn-k-adam": {
