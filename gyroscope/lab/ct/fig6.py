@@ -1,8 +1,9 @@
 """2-Adam beats AdamW on images, and the naive strategy of k-Adam fails for large k (CT Figures 6 and 15).
 
 Changed against the paper: scikit-learn's digits instead of CIFAR-10, a CNN of four convolutions of 16 channels, 100
-steps of 64 images instead of 100 epochs, k up to 5, and one weight decay of each kind. All variants have the same
-learning rates to choose from; the paper's run from 6e-5 to 3e-3, for a hundred times as many steps.
+steps of 64 images instead of 100 epochs, k = 1, 2, 3 and 5 instead of 1 to 10, and one weight decay of each kind. All
+variants have the same learning rates to choose from; the paper's run from 6e-5 to 3e-3, for a hundred times as many
+steps.
 """
 
 from gyroscope.lab.ct._k_adam import KAdamConfig as Config
