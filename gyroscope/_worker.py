@@ -80,6 +80,8 @@ class Worker(Generic[Item]):
         self._hurry = False
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`; None: open
+        self.seconds = 0.0
+        """Processor time that the thread has taken until its last items."""
         self.usable = True
         """Whether items can be put: not after `close`, and not in a process forked from the one that made it."""
         _ALL.add(self)
@@ -184,6 +186,7 @@ class Worker(Generic[Item]):
         except BaseException as error:
             failed = True
             retry = self._failed(error)
+        self.seconds = time.thread_time()
         return self._settle(batch, failed, retry)
 
     def _next(self) -> list[tuple[Item, int]]:

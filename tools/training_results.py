@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gyroscope._files import write_text
 from gyroscope.lab.claims import confidence_interval
+from gyroscope.lab.training import TrainConfig
 from gyroscope.store import open_run
 
 RESULTS = Path(__file__).parents[1] / "results" / "training"
@@ -48,7 +49,9 @@ def section(path):
     metric = sweep.get("metric", "validation_loss")
     arms = {}
     for run in sorted(runs, key=lambda run: run["config"]["seed"]):
-        settings = tuple(run["config"][key] for key in varied)
+        # Settings that came later are at their defaults in older records.
+        config = TrainConfig.from_dict(run["config"]).as_dict()
+        settings = tuple(config[key] for key in varied)
         arms.setdefault(settings, []).append(run["scores"][metric])
     columns = [*varied, "n", metric.replace("_", " "), "of each seed"]
     lines = [f"## {name}\n\n{comment}\n", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

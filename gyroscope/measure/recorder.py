@@ -133,6 +133,8 @@ class Recorder:
             max_bytes=MAX_BYTES,
             failed=self.failures.stop,
         )
+        # Those that process and store samples; sinks cost what their user makes of them.
+        self.workers: tuple[Worker[Any], ...] = (self._worker, self.writer.worker)
         # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
         atexit.register(self._at_exit)
 

@@ -20,7 +20,7 @@ PER_TIMESCALE = 100
 LONGEST = 1000
 # Seconds of measuring that the default interval may take before its budget counts: nobody notices them, and a first
 # sample that is slow does not make all later ones rarer.
-ALLOWANCE = 0.2
+ALLOWANCE = 0.1
 # Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
 # Samples in a row without overload after which twice as many are tried again.
@@ -67,7 +67,7 @@ class Sampling(ABC):
         return True
 
     def spent(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
-        """Learn how long a sample held training up, and whether it was refused because too many others wait.
+        """Learn what a sample took of training's time, and whether it was refused because too many others wait.
 
         A sentence for the run where samples become rarer by what they cost.
         """

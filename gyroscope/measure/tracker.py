@@ -137,6 +137,7 @@ class Tracker:
         self._skipped = False
         self._gap = False
         self._seconds_before = 0.0
+        self._thread_seconds = 0.0
         if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
             disable: Any = torch.compiler.disable
@@ -263,6 +264,7 @@ class Tracker:
         if self._skipped:
             return
         began = time.perf_counter()
+        of_threads = self._share_of_threads() if self._sampled else 0.0
         step = self._step
         self._step = step + 1
         recorder = self._recorder
@@ -294,9 +296,16 @@ class Tracker:
         if isinstance(self._sampling, Auto):
             groups = self.optimizer.param_groups
             self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
-        note = self._sampling.spent(step, seconds, refused=self._gap)
+        note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if note is not None and recorder is not None:
             recorder.writer.note(note)
+
+    def _share_of_threads(self) -> float:
+        """Processor time that threads took since the last sample, spread over the cores: none may have been idle."""
+        before = self._thread_seconds
+        workers = () if self._recorder is None else self._recorder.workers
+        self._thread_seconds = sum(worker.seconds for worker in workers)
+        return (self._thread_seconds - before) / torch.get_num_threads()
 
     def _record(self, new: list[Tracked]) -> None:
         if self._recorder is not None and new:

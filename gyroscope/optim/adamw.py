@@ -9,7 +9,17 @@ from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
+from gyroscope.optim._engine.steps import (
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_rotational,
+    plain,
+    rotation,
+)
 from gyroscope.theory.rules import adamw
 
 
@@ -27,13 +37,16 @@ class RotationalAdamW(EngineOptimizer):
     betas, eps           as AdamW's; moments are float32 or better whatever the weights are
     weight_decay         sets the angle, and decays what does not turn; above 0 where something turns
     beta                 of the average of ‖Δ⊥‖² by which updates are scaled (RE: 0.99)
-    centre               hold vectors at mean 0, and updates without their mean, so that the angle is exact. Vectors of
-                         fewer than 4 entries are not centred: of the d-1 directions in which a vector of d entries can
-                         turn, centring removes one, and for d = 2 the only one
+    centre               True: vectors at mean 0, and updates without their mean, so that the angle is exact (as the
+                         authors' later code). "weights": take the mean off the weights after each step, as RE prints
+                         Algorithm 1: the mean's part of an update is lost, and with it a part of the angle. False:
+                         neither. Vectors of fewer than 4 entries are not centred: of the d-1 directions in which a
+                         vector of d entries can turn, centring removes one, and for d = 2 the only one
     granularity          "neuron": one vector per index of `axis` (0); "tensor": one per tensor; "none": plain steps;
                          "group": one per `group_size` indices. `axis` and `group_size` are options of groups alone
     compile              one program per kind of tensor: 1.4 to 1.6 times torch's fused AdamW, instead of 3.4 to 4.1
-    imbalance            (share, factor, seed): a share of a layer's vectors turns `factor` times as fast (RE Fig. 12)
+    imbalance            (share, factor, seed): a share of a layer's vectors turns `factor` times as fast (RE Fig. 12);
+                         slower and faster at once are two shares, ((0.25, 0.25), (10.0, 0.1), seed)
     stochastic_rounding  round bfloat16 and float16 weights at random, so that small angles are not lost
 
     >>> import torch
@@ -51,7 +64,7 @@ class RotationalAdamW(EngineOptimizer):
         weight_decay: float = 0.1,
         *,
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         imbalance: Imbalance | None = None,

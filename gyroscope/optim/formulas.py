@@ -11,7 +11,7 @@ or better whatever the weights are; gradients and weights are converted where th
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -267,7 +267,7 @@ def turn(
     fan_in: Number,
     numbers: Sequence[Number],
     *,
-    centre: bool,
+    centre: bool | Literal["weights"],
     slack: float,
 ) -> Change:
     """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
@@ -275,6 +275,7 @@ def turn(
         ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²
         ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
 
+    With centre="weights" neither ω nor Δ is centred first, and ω ← n·(ω-ω̄)/‖ω-ω̄‖ comes last, as RE prints it.
     `rows` are the radius n, -1 before the first step, the average ν, and factors of η_r if the angle is imbalanced. A
     norm further than `slack` from its radius was set from outside, so the radius is read again. While η_r = 0 the
     weights stay, uncentred if they were. Vectors without a direction, of norm 0 or with all entries equal, take the
@@ -285,8 +286,9 @@ def turn(
     radius, update_sq, *imbalance = rows
     angle = by.angle * imbalance[0] if imbalance else by.angle
     none = torch.zeros_like(ww)
-    mean_w = sum_w / fan_in if centre else none
-    mean_u = sum_u / fan_in if centre else none
+    centres_update = centre and centre != "weights"
+    mean_w = sum_w / fan_in if centres_update else none
+    mean_u = sum_u / fan_in if centres_update else none
     ww_c = ww - sum_w * mean_w
     wu_c = wu - sum_w * mean_u
     uu_c = uu - sum_u * mean_u
@@ -294,7 +296,8 @@ def turn(
     # A radius of 0 stays: such a vector takes plain steps for good, as it has from the start.
     n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
     # What rounding leaves of a vector of equal entries is no direction: its square is a few eps of the whole.
-    alive = (n > 0) & (ww_c > 16 * torch.finfo(ww.dtype).eps * ww)
+    spread = ww - sum_w * sum_w / fan_in if centre == "weights" else ww_c
+    alive = (n > 0) & (spread > 16 * torch.finfo(ww.dtype).eps * ww)
     along = torch.where(alive, wu_c / ww_c, none)
     across2 = uu_c - wu_c * along
     # Nor is what it leaves of an update along ω or along 1: Adam's first one, where a row's gradients have one sign.
@@ -309,6 +312,13 @@ def turn(
     A = size * (ww_c.rsqrt() - rate * along)
     B = size * rate
     D = -A * mean_w - B * mean_u
+    if centre == "weights":
+        # A·ω + B·Δ has norm n; its mean is taken away, and what that takes from the norm is made up for.
+        mean = (A * sum_w + B * sum_u) / fan_in
+        rest = n * (n * n - fan_in * mean * mean).rsqrt()
+        A = A * rest
+        B = B * rest
+        D = -mean * rest
     # A tensor's value is not known without waiting for its device, so that both cases are computed.
     if isinstance(angle, Tensor) or angle == 0:
         moves = none + angle > 0

@@ -9,7 +9,17 @@ from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
+from gyroscope.optim._engine.steps import (
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_rotational,
+    plain,
+    rotation,
+)
 from gyroscope.theory.rules import lion
 
 
@@ -76,7 +86,7 @@ class RotationalLion(EngineOptimizer):
         weight_decay: float = 1.0,
         *,
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         imbalance: Imbalance | None = None,

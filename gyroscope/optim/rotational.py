@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from gyroscope._checks import check_fraction, check_non_negative
+from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
@@ -20,7 +20,18 @@ from gyroscope.optim._engine.optimizer import (
     options_of,
     refuse_complex,
 )
-from gyroscope.optim._engine.steps import ROTATION_ROWS, Group, InnerRule, Step, Vectors, rotation
+from gyroscope.optim._engine.steps import (
+    ROTATION_ROWS,
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_turn,
+    rotation,
+)
+from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
@@ -39,14 +50,16 @@ class Rotational(EngineOptimizer):
     """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
 
     The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
-    off other memory of the weights' size, and turned. What does not rotate takes the inner step as it is. The parameter
-    groups and the state are the inner optimizer's own, so schedulers and checkpoints act on both.
+    off other memory of the weights' size, and turned. Where weight decay is L2 in the gradient, as in torch's Adam,
+    only the part of the loss turns: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational
+    variants"). What does not rotate takes the inner step as it is. The parameter groups and the state are the inner
+    optimizer's own, so schedulers and checkpoints act on both.
 
     inner                a torch optimizer; not one that needs a closure for each step, as LBFGS does
     angular_update       radians per step. None: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of
                          the moment. A number, a function of the step (from 0), or another rule, taken at the group's lr
     mode                 "equilibrium", or "hyperball": arctan(lr) at every step, without centring or averaging
-    beta, centre, granularity, compile, stochastic_rounding    as RotationalAdamW's
+    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
     Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there.
@@ -67,9 +80,10 @@ class Rotational(EngineOptimizer):
         angular_update: Angle | None = None,
         mode: Literal["equilibrium", "hyperball"] = "equilibrium",
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
+        imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
         self._options: Group = {**SPLIT_OPTIONS, **options_of(locals()), "angle_schedule": None}
@@ -100,7 +114,7 @@ class Rotational(EngineOptimizer):
     def _check(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
         check_lr(group)
-        check_fraction("beta", group["beta"])
+        check_turn(group)
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")
@@ -137,8 +151,11 @@ class Rotational(EngineOptimizer):
         finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
             updates = self._loan.take_back()
         for p, group, unscaled in turning:
+            part = loss_part(self.inner, group)
+            if part is not None:
+                updates[p] = loss_update(p, self.state[p], group, part)
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
-            if unscaled["lr"] is group["lr"]:
+            elif unscaled["lr"] is group["lr"]:
                 updates[p].sub_(p).div_(group["lr"])
             elif unscaled.get("weight_decay"):
                 updates[p].sub_(p)
@@ -157,7 +174,8 @@ class Rotational(EngineOptimizer):
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
-        decay = lr * group.get("weight_decay", 0.0)
+        # For vectors without a direction: L2 in the gradient is part of their Δ.
+        decay = 0.0 if loss_part(self.inner, group) else lr * group.get("weight_decay", 0.0)
         if group["mode"] == "hyperball":
             # Each turn is divided by the update's exact size.
             hyperball = {**group, "beta": 0.0, "centre": False}

@@ -9,7 +9,17 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import Group, Imbalance, InnerRule, Step, Vectors, check_rotational, plain, rotation
+from gyroscope.optim._engine.steps import (
+    Centring,
+    Group,
+    Imbalance,
+    InnerRule,
+    Step,
+    Vectors,
+    check_rotational,
+    plain,
+    rotation,
+)
 from gyroscope.theory.rules import sgdm
 
 
@@ -42,7 +52,7 @@ class RotationalSGD(EngineOptimizer):
         weight_decay: float = 5e-4,
         *,
         beta: float = 0.99,
-        centre: bool = True,
+        centre: Centring = True,
         granularity: Granularity = "neuron",
         compile: bool = False,
         imbalance: Imbalance | None = None,

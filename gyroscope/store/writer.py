@@ -68,7 +68,7 @@ class Writer:
         self._layers = opened.layers
         # Used in the worker's thread only. A forked process has no such thread, so it never uses the connection.
         self._connection = WriterConnection(self._file, opened.session)
-        self._worker: Worker[Queued] = Worker(
+        self.worker: Worker[Queued] = Worker(
             self._store,
             name="gyroscope-writer",
             max_bytes=CAPACITY,
@@ -98,7 +98,7 @@ class Writer:
         fresh = 1 + max((index for index, _ in self._layers.values()), default=-1)
         index, known = self._layers.setdefault(layer.name, (fresh, layer))
         if index == fresh:
-            self._worker.put(NewLayer(index, layer), always=True)
+            self.worker.put(NewLayer(index, layer), always=True)
         if replace(known, group=0, rule=None) != replace(layer, group=0, rule=None):
             raise RunError(
                 f"{self.path} already has a layer {layer.name!r} of shape {known.shape} that is not cut into "
@@ -108,20 +108,20 @@ class Writer:
 
     def note(self, text: str) -> None:
         """Keep a warning that belongs to the run; the same text is kept once."""
-        self._worker.put(Note(clean_text(text)), always=True)
+        self.worker.put(Note(clean_text(text)), always=True)
 
     def put(self, sample: Sample) -> None:
         """Hand over a sample; its arrays must not be changed afterwards.
 
         Waits for a moment when the queue is full, then drops the sample and counts it.
         """
-        if not self._worker.usable:
+        if not self.worker.usable:
             return
         self._count(unsaved=1)
         # A larger sample is stored too, when no other waits.
         size = min(_size(sample), CAPACITY)
         # Of several refusals in a row only the first waits: a database that is locked must not slow training down.
-        self._full = not self._worker.put(sample, size=size, timeout=0.0 if self._full else WAIT)
+        self._full = not self.worker.put(sample, size=size, timeout=0.0 if self._full else WAIT)
         if self._full:
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
@@ -137,23 +137,23 @@ class Writer:
             (step, {clean_text(name): float(value) for name, value in numbers.items()}) for step, numbers in rows
         ]
         # Whatever waits: a number takes a few bytes, a sample of many layers a megabyte.
-        self._worker.put(ScalarRows(cleaned), always=True)
+        self.worker.put(ScalarRows(cleaned), always=True)
         self._warn()
 
     def flush(self) -> bool:
         """Wait until everything put so far is committed; False where that failed or takes too long."""
-        done = self._worker.flush(LONGEST)
+        done = self.worker.flush(LONGEST)
         self._warn()
         return done
 
     def close(self, status: Status = "finished") -> None:
         """Store what is left, say how the run ended, and end the thread. A second call does nothing."""
-        if not self._worker.usable:
+        if not self.worker.usable:
             return
         self._closing = True
         # An item like others: it is tried again like them, and is committed after all samples.
-        self._worker.put(End(status), always=True)
-        done = self._worker.close(LONGEST)
+        self.worker.put(End(status), always=True)
+        done = self.worker.close(LONGEST)
         atexit.unregister(self._at_exit)
         if self._unsaved:
             reason = self._failure or f"{self._file} could not be written within {LONGEST:.0f} seconds."

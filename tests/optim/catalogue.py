@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gyroscope import optim
+from gyroscope.theory import AdamW
 from tests import reference
 from tests import reference_sphere as sphere
 
@@ -18,7 +19,7 @@ class Row:
     """`make(params, **options)` builds the optimizer, `twin(weights)` its float64 twin with the same settings.
 
     `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm,
-    `wraps` that another library's optimizer checks the options.
+    `wraps` that another library's optimizer checks the options, `angle_is_given` that no weight decay sets the angle.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Row:
     moments: int
     rotates: bool = True
     wraps: bool = False
+    angle_is_given: bool = False
 
 
 def row(cls, options, twin, moments, rotates=True, name=""):
@@ -41,6 +43,7 @@ ADAMW = {"lr": 2e-3, "weight_decay": 0.1}
 SGD = {"lr": 0.1, "weight_decay": 1e-3}
 STAR = {"lr": 0.7, "betas": (0.0, 0.99), "v0": 50.0, "eps": 1e-30}
 LION = {"lr": 2e-4, "weight_decay": 1.0}
+RULE = AdamW(**ADAMW)
 
 CATALOGUE = [
     row(optim.RotationalAdamW, ADAMW, turned(reference.AdamWDirection(), 2e-3, 0.1), 2),
@@ -59,6 +62,14 @@ CATALOGUE = [
         turned(reference.AdamWDirection(), 2e-3, 0.1),
         2,
         wraps=True,
+    ),
+    Row(
+        "Rotational(Adam)",
+        lambda params, **more: optim.Rotational(torch.optim.Adam(params, **{**ADAMW, **more}), angular_update=RULE),
+        turned(reference.AdamL2Direction(), 2e-3, 0.1, l2=True),
+        2,
+        wraps=True,
+        angle_is_given=True,
     ),
     row(optim.AdamS, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1), 1, False),
     row(optim.AdamSRT, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1, transport=True), 1, False),
@@ -95,3 +106,6 @@ every_compiling = pytest.mark.parametrize(
     "row", [r for r in CATALOGUE if r.rotates and not r.wraps], ids=lambda row: row.name
 )
 every_rotational = pytest.mark.parametrize("row", [r for r in CATALOGUE if r.rotates], ids=lambda row: row.name)
+every_turned_by_decay = pytest.mark.parametrize(
+    "row", [r for r in CATALOGUE if r.rotates and not r.angle_is_given], ids=lambda row: row.name
+)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from gyroscope.geometry import Split
-from tests.optim.catalogue import every_compiling, every_optimizer, every_own, every_rotational
+from tests.optim.catalogue import every_compiling, every_optimizer, every_own, every_rotational, every_turned_by_decay
 
 
 def model(dtype=torch.float32, seed=0):
@@ -416,7 +416,7 @@ def test_a_zero_vector_takes_the_plain_step_at_every_step(row):
     assert not torch.allclose(turned[0], plain[0], rtol=1e-4)
 
 
-@every_rotational
+@every_turned_by_decay
 def test_weight_decay_zero_is_an_error_only_where_something_rotates(row):
     w, b = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
     row.make([b], weight_decay=0.0)

@@ -30,6 +30,9 @@ OPTIMIZERS = {
     "SphericalAdam": lambda groups: optim.SphericalAdam(groups, lr=0.05),
     "KAdam": lambda groups: optim.KAdam(groups, lr=0.05, weight_decay=0.1),
     "Rotational(AdamW)": lambda groups: optim.Rotational(torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1)),
+    "Rotational(Adam)": lambda groups: optim.Rotational(
+        torch.optim.Adam(groups, lr=0.05, weight_decay=0.1), angular_update=0.03
+    ),
 }
 SPLITS = {
     "neuron": {"granularity": "neuron"},

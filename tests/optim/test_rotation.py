@@ -244,6 +244,55 @@ def test_a_share_of_the_vectors_can_turn_faster():
         RotationalSGD([a], lr=0.1, imbalance=(2.0, 4.0, 7))
 
 
+IMBALANCE = ((0.25, 0.5), (4.0, 0.25), 7)
+IMBALANCED = {
+    "AdamW": lambda p, **o: RotationalAdamW(p, lr=0.1, weight_decay=1e-3, **o),
+    "SGD": lambda p, **o: RotationalSGD(p, lr=0.1, weight_decay=1e-3, **o),
+    "Lion": lambda p, **o: RotationalLion(p, lr=1e-3, weight_decay=0.1, **o),
+    "Rotational": lambda p, **o: Rotational(torch.optim.AdamW(p, lr=0.1, weight_decay=1e-3), **o),
+    "special variant": lambda p, **o: Rotational(
+        torch.optim.Adam(p, lr=0.1, weight_decay=1e-3), angular_update=AdamW(0.1, 1e-3), **o
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMBALANCED)
+def test_some_vectors_can_turn_slower_while_others_turn_faster(name):
+    make = IMBALANCED[name]
+    p = parameter(vectors=20)
+    optimizer = make([p], beta=0.0, imbalance=IMBALANCE)
+    angles = one_turn(optimizer, p).tan()
+    eta = rule_of(optimizer.param_groups[0], optimizer).equilibrium(leading_order=True).angular_update
+    factors = imbalance_factors(20, *IMBALANCE).double()
+    assert sorted(set(factors.tolist())) == [0.25, 1.0, 4.0]
+    assert ((factors == 4).sum(), (factors == 0.25).sum()) == (5, 10)
+    torch.testing.assert_close(angles, eta * factors, rtol=1e-6, atol=0)
+
+
+def test_shares_round_together():
+    factors = imbalance_factors(4, (1 / 3, 1 / 3, 1 / 3), (2.0, 3.0, 5.0), 0)
+    assert sorted(factors.tolist()) == [2.0, 3.0, 3.0, 5.0]
+
+
+@pytest.mark.parametrize("name", IMBALANCED)
+@pytest.mark.parametrize(
+    "imbalance", [((0.5, 0.6), (2.0, 0.5), 0), ((0.5,), (2.0, 0.5), 0), (0.5, -1.0, 0), ((0.5, 0.5), (2.0, 0.0), 0)]
+)
+def test_an_imbalance_without_sense_is_an_error_that_shows_one_with_it(name, imbalance):
+    with pytest.raises(ValueError, match=r"imbalance=\(.* must be .*as many shares as factors: \(\(0\.25, 0\.25\)"):
+        IMBALANCED[name]([parameter()], imbalance=imbalance)
+
+
+def test_an_imbalance_of_the_wrapper_goes_through_a_file():
+    p = parameter(vectors=20)
+    optimizer = IMBALANCED["Rotational"]([p], imbalance=IMBALANCE)
+    one_turn(optimizer, p)
+    other = IMBALANCED["Rotational"]([p])
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["imbalance"] == IMBALANCE
+    assert torch.equal(other.state[p]["imbalance"], optimizer.state[p]["imbalance"])
+
+
 def one_turn(optimizer, p, steps=2):
     for _ in range(steps):
         before = p.detach().clone()
@@ -252,9 +301,9 @@ def one_turn(optimizer, p, steps=2):
     return Split().angle(before, p.detach())
 
 
-def parameter():
+def parameter(vectors=6):
     torch.manual_seed(0)
-    return nn.Parameter(torch.randn(6, 40, dtype=torch.float64))
+    return nn.Parameter(torch.randn(vectors, 40, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

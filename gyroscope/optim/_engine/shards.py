@@ -43,6 +43,15 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
     return known.redistribute(placements=sharded.placements)
 
 
+def spread_like(values: Tensor, like: Tensor) -> Tensor:
+    """Values that broadcast against `like`, in its shape and, of a DTensor, spread over processes as it is."""
+    spread = values.expand(like.shape)
+    # Left to DTensor, a dimension of size 1 would be on every process.
+    return (
+        cast(Any, spread).redistribute(placements=cast(Any, like).placements) if hasattr(like, "placements") else spread
+    )
+
+
 def across_processes(p: Tensor, split: Split) -> Across | None:
     """What vectors that no single process holds need; None for a plain tensor, and where each has whole vectors."""
     axes = split.axes(p.dim())

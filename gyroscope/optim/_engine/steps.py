@@ -3,8 +3,9 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,10 @@ from gyroscope.optim._engine.memory import Scratch
 from gyroscope.optim.formulas import Change, Number, TurnNumbers
 
 Group = dict[str, Any]
-Imbalance = tuple[float, float, int]
+# A share of the vectors, the factor of its angle, and a seed; or as many shares as factors.
+Imbalance = tuple[float | Sequence[float], float | Sequence[float], int]
+# Of what means are taken away: of the updates, of nothing, or of the weights after each step.
+Centring = bool | Literal["weights"]
 # Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor).
 FirstValue = Number | Callable[[int, int], Tensor]
 # Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
@@ -125,7 +129,7 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
     beta = group["beta"]
     known_angle = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
     by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
-    centre = group["centre"] and vectors.fan_in >= MIN_CENTRED
+    centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
     slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
     rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
@@ -155,27 +159,59 @@ def norm_slack(dtype: torch.dtype) -> float:
 def check_rotational(group: Group) -> None:
     """Raise unless the options that all rotational optimizers share make sense together."""
     split = Split.of(group)
-    imbalance = group["imbalance"]
-    check_fraction("beta", group["beta"])
+    check_turn(group)
     if group["weight_decay"] == 0 and any(split.rotates(p.shape) for p in group["params"]):
         raise ValueError(
             "weight_decay=0 in a group that rotates: its angular update would be 0; give it a weight decay, "
             "for example 0.1, or granularity='none'"
         )
-    if imbalance is not None:
-        share, factor, seed = imbalance
-        if not (0 <= share <= 1 and factor > 0 and isinstance(seed, int)):
-            raise ValueError(f"imbalance={imbalance!r} must be (share in [0, 1], factor above 0, integer seed)")
 
 
-def imbalance_factors(vectors: int, share: float, factor: float, seed: int) -> Tensor:
+def check_turn(group: Group) -> None:
+    """Raise unless the options of how a given direction is turned make sense."""
+    check_fraction("beta", group["beta"])
+    centre = group["centre"]
+    if centre not in (True, False, "weights"):
+        raise ValueError(
+            f"centre={centre!r} is unknown: choose True (centred updates), 'weights' (weights are centred after each "
+            "step) or False"
+        )
+    imbalance = group["imbalance"]
+    if imbalance is None:
+        return
+    share, factor, seed = imbalance
+    shares = np.atleast_1d(share)
+    factors = np.atleast_1d(factor)
+    # Shares that are meant to add up to 1 may miss it by rounding.
+    fits = shares.shape == factors.shape and shares.min() >= 0 and shares.sum() <= 1 + 1e-9
+    if not (fits and factors.min() > 0 and isinstance(seed, int)):
+        raise ValueError(
+            f"imbalance={imbalance!r} must be (share in [0, 1], factor above 0, integer seed), or as many shares as "
+            "factors: ((0.25, 0.25), (10.0, 0.1), 0)"
+        )
+
+
+def imbalance_factors(
+    vectors: int, share: float | Sequence[float], factor: float | Sequence[float], seed: int
+) -> Tensor:
     """`factor` for a share of the vectors, chosen by seed, and 1 for the others: the imbalance experiment (RE Fig. 12).
+
+    Several shares have a factor each, no vector has two.
 
     >>> imbalance_factors(4, share=0.5, factor=10.0, seed=0).sort().values
     tensor([ 1.,  1., 10., 10.])
+    >>> imbalance_factors(4, share=(0.25, 0.5), factor=(10.0, 0.1), seed=0).sort().values
+    tensor([ 0.1000,  0.1000,  1.0000, 10.0000])
     """
     order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
-    return torch.where(order < round(share * vectors), factor, 1.0)
+    factors = torch.ones(vectors)
+    first = 0
+    # By what the shares add up to: each rounded alone, three thirds of 4 vectors would be 3.
+    for last, value in zip(np.cumsum(share), np.atleast_1d(factor), strict=True):
+        end = round(float(last) * vectors)
+        factors[(order >= first) & (order < end)] = float(value)
+        first = end
+    return factors
 
 
 def _imbalance_rows(imbalance: Imbalance, num_vectors: int, place: int) -> Tensor:
