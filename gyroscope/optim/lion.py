@@ -2,7 +2,7 @@
 
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas
@@ -45,7 +45,7 @@ class Lion(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
@@ -67,6 +67,7 @@ class RotationalLion(EngineOptimizer):
 
     τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may
     be set per group.
+    When settings of Lion carry over: see RotationalAdamW.
 
     lr, betas                 as Lion's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)
@@ -80,7 +81,7 @@ class RotationalLion(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 1.0,

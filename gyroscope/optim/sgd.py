@@ -2,7 +2,7 @@
 
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
@@ -32,6 +32,7 @@ class RotationalSGD(EngineOptimizer):
     With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). Vectors that turn feel no L2,
     which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's SGD
     loads. Every option may be set per group.
+    When settings of SGD carry over: see RotationalAdamW.
 
     lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)
@@ -45,7 +46,7 @@ class RotationalSGD(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor,
         momentum: float = 0.9,
         nesterov: bool = False,

@@ -2,8 +2,8 @@
 
 With λ·lr_t/lr_max in place of λ (AdamC, Defazio 2025), the norm of equilibrium does not depend on lr_t. Weights start
 at the norms of equilibrium. Norms and gradients are those of a CNN's convolutions, which BatchNorm makes
-scale-invariant. In a run of 400 steps on a part of CIFAR-10, both norms end 13 % above their forecast, and their ratio is
-as forecast.
+scale-invariant. In a run of 400 steps on a part of CIFAR-10, both norms end 13 % above their forecast, and their ratio
+is as forecast.
 """
 
 from dataclasses import dataclass
