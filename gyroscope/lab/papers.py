@@ -43,10 +43,8 @@ TO_DO = {
     "re/table3": ("Rotational SGDM and Lion match theirs", "CIFAR-10, ImageNet"),
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
     "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
-    "ct/fig6": ("2-Adam beats Adam on CIFAR-10", "CIFAR-10"),
     "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
     "ct/fig13": ("Figure 4 along a level curve", f"128 runs on {C4}"),
     "ct/fig14": ("Annealing the learning rate does not repair C < 0", C4),
-    "ct/fig15": ("The naive strategy of k-Adam fails for large k", "CIFAR-10"),
     "ct/fig16": ("2-Adam is best for language too", f"30M parameters on {C4}"),
 }
