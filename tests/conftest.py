@@ -54,6 +54,8 @@ MARKED = {
         "tests/theory/test_rules.py::test_leading_order_is_several_*",
         "tests/theory/test_rules.py::test_muon_is_within_*",
         "tests/theory/test_rules.py::test_the_exact_form_is_within_*",
+        "tests/theory/test_signal.py::test_*_walk_*",
+        "tests/theory/test_signal.py::test_the_noise_scale_*",
     ],
 }
 

@@ -159,7 +159,7 @@ def _against_theory(states: Sequence[NormState], total: int) -> Iterator[Finding
     names = tuple(history.name for history in known)
     count = f"All {total}" if len(known) == total else f"{len(known)} of {total}"
     turn = f"{names[0]} turns" if total == 1 else f"{count} layers turn"
-    angles = f"{span([history.mean(history.angle) for history in known], 2)} rad per step"
+    angles = f"{span([history.rms(history.rms_angle) for history in known], 2)} rad per step"
     evidence = {"largest_error": error, "slowest": min(speeds), "fastest": max(speeds)}
     context = _context(known)
     if 1 + error > limit.CLOSE:

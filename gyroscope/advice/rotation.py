@@ -133,7 +133,7 @@ def _speeds(histories: Sequence[LayerHistory]) -> Iterator[tuple[LayerHistory, f
         usual[known] = np.nanmedian(predicted[:, known], axis=0)
         for history in members:
             with np.errstate(divide="ignore", invalid="ignore"):
-                yield history, history.mean(np.where(usual > 0, history.angle / usual, np.nan))
+                yield history, history.rms(np.where(usual > 0, history.rms_angle / usual, np.nan))
 
 
 def neuron_imbalance(histories: Sequence[LayerHistory]) -> Iterator[Finding]:

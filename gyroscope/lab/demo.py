@@ -127,7 +127,8 @@ def _comparison(run: Run, layer: str) -> LayerComparison:
     return LayerComparison(
         layer,
         run.layer(layer).fan_in,
-        rotation=mean("angular_update", "rms"),
+        # The law speaks of mean squares, over vectors and over steps.
+        rotation=float(np.sqrt(np.nanmean(run.series(layer, "angular_update", "rms")[late] ** 2))),
         predicted_rotation=mean("predicted_angular_update"),
         norm=mean("norm", "rms"),
         predicted_norm=mean("predicted_norm"),

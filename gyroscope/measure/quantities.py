@@ -19,7 +19,7 @@ from gyroscope._types import Array, Float32
 from gyroscope.measure.batches import ROW
 from gyroscope.measure.optimizers import StepContext
 from gyroscope.store import Quantity
-from gyroscope.theory import sensitivity
+from gyroscope.theory import sensitivity, signal
 
 NAN = float("nan")
 
@@ -47,6 +47,17 @@ class LayerNumbers:
     non_finite: float
     frozen: float
     entries: float
+    signal: "LayerSignal"
+
+
+@final
+@dataclass(frozen=True)
+class LayerSignal:
+    """How much of a layer's motion is signal, as `theory.signal` defines it; NaN where its optimizer does not tell."""
+
+    ratio: float = NAN
+    noise_scale: float = NAN
+    alignment: float = NAN
 
 
 @final
@@ -115,8 +126,10 @@ class VectorSums:
         finite = np.isfinite(self.ww[part]) & np.isfinite(self.wd[part]) & np.isfinite(self.gg[part])
         non_finite = np.count_nonzero(~finite) / max(1, len(finite))
         frozen = float(self.frozen[part].sum())
-        numbers = LayerNumbers(self.at, predicted, dead, non_finite, frozen, float(self.fan_in[part].sum()))
-        values = np.array([row.of(numbers) for row in PER_LAYER], dtype=np.float32)
+        entries = float(self.fan_in[part].sum())
+        with np.errstate(all="ignore"):
+            numbers = LayerNumbers(self.at, predicted, dead, non_finite, frozen, entries, self._signal(part))
+            values = np.array([row.of(numbers) for row in PER_LAYER], dtype=np.float32)
         values[~np.isfinite(values)] = np.nan
         return values
 
@@ -169,6 +182,25 @@ class VectorSums:
         if group_rule.rule.is_decoupled:
             return self.ws if self.at.reading.adam else np.full_like(self.ww, NAN)
         return self.wg
+
+    def _signal(self, part: slice) -> LayerSignal:
+        """Of a layer, from its sums: Adam's with decoupled decay, or SGD's with momentum."""
+        rule = self.at.group_rule
+        if rule is None:
+            return LayerSignal()
+        gg, gm, mm = (float(x[part].sum()) for x in (self.gg, self.gm, self.mm))
+        if rule.heavy_ball is not None:
+            # SMD's h over ‖g‖² is the alignment itself.
+            return LayerSignal(alignment=float(np.divide(gg + 2 * rule.heavy_ball * gm, gg)))
+        if rule.recursion is None or rule.recursion.decay or not self.at.reading.adam:
+            return LayerSignal()
+        keep, share, _ = rule.recursion
+        # ‖m'‖², with m' = keep·m + share·g; `bb` is of the denominator that SP divides a sum of gradients by.
+        first = np.float64(keep**2 * mm + 2 * keep * share * gm + share**2 * gg)
+        second = share**2 * self.bb[part].sum()
+        ratio = float(signal.signal_ratio(first, second, keep))
+        alignment = float(signal.alignment(first, second, keep))
+        return LayerSignal(ratio, float(signal.noise_scale(ratio, 1.0)) if ratio > 0 else NAN, alignment)
 
     @property
     def smd_h(self) -> Array:
@@ -325,6 +357,29 @@ PER_LAYER = (
         "weight decay of the layer's group in this step",
         "torch",
         lambda layer: layer.at.weight_decay,
+    ),
+    _layer(
+        "signal",
+        "",
+        "κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1); "
+        "Adam with decoupled decay, after some memories of the momentum",
+        "ours; theory.signal",
+        lambda layer: layer.signal.ratio,
+    ),
+    _layer(
+        "noise_scale",
+        "batches",
+        "1/κ²: so many of this run's batches make one in which signal and noise are equal",
+        "McCandlish et al. 2018, 2.9; theory.signal",
+        lambda layer: layer.signal.noise_scale,
+    ),
+    _layer(
+        "alignment",
+        "",
+        "s = (M/V)/q for Adam, 1 + 2α⟨g,m⟩/‖g‖² for SGD with momentum α, not Nesterov's: 1 is pure noise, "
+        "(1+β1)/(1-β1) gradients that all agree; norms settle at s^(1/2), with SGD s^(1/4), of noise's",
+        "ours; theory.signal",
+        lambda layer: layer.signal.alignment,
     ),
     _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda layer: layer.dead),
     _layer(

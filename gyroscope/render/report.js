@@ -2,7 +2,7 @@
 // The page of runs: data in the layout of gyroscope/render/run_data.py; its words, its table, and how it grows.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 const QUANTITIES = { rotation: "rotation", predicted_rotation: "predicted", rotation_ratio: "÷ predicted", norm: "norm", norm_ratio: "÷ predicted",
-  decay_ratio: "λₑ/λ", kappa: "κ", imbalance: "spread ÷ noise", dead_vectors: "dead", frozen_share: "frozen", settled_at: "settled at" };
+  decay_ratio: "λₑ/λ", kappa: "κ", alignment: "s", imbalance: "spread ÷ noise", dead_vectors: "dead", frozen_share: "frozen", settled_at: "settled at" };
 const state = { report: null, live: null, run: 0, layer: null, quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", redraw: 0, spoken: "" };
 const several = () => state.report.runs.length > 1;
@@ -75,7 +75,7 @@ function choose(number) {
   if (state.layer) drawLayer();
 }
 function drawFigures() {
-  drawEquilibrium(); drawHeat(); drawBalance(); drawPlane(); drawStability();
+  drawEquilibrium(); drawHeat(); drawBalance(); drawSignal(); drawPlane(); drawStability();
   if (state.layer) drawLayer();
 }
 function drawWords() { drawHead(); drawVerdict(); drawTable(); }

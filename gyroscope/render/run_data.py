@@ -32,6 +32,7 @@ LAYER_SERIES = (
     "grad_weight_cosine.mean",
     "lambda_e.q50",
     "kappa.q50",
+    "alignment",
 )
 
 # Series of the layers that the page shows together, and which quantiles over layers it takes.
@@ -40,6 +41,7 @@ OVER_LAYERS = {
     "predicted_angular_update": ("q50",),
     "forecast_angular_update": ("q50",),
     "max_update.max": ("max",),
+    "alignment": ("q05", "q50", "q95"),
 }
 
 # Logged scalars that a page draws: the first ones, since each takes the room of a hand's breadth.
@@ -137,6 +139,8 @@ class LayerSummary:
     decay_ratio: float
     """λ_e/λ: 1 where the loss does not see the scale of the weights."""
     kappa: float
+    alignment: float
+    """s: 1 where updates are pure noise, above where gradients agree over the momentum's memory."""
     imbalance: float
     """95th over 5th percentile of the neurons' rotation, over that of pure noise."""
     dead_vectors: float

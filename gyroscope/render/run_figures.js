@@ -1,5 +1,5 @@
 "use strict";
-// The figures of a run: equilibrium with what training logged, the map of layers, balance, the plane, stability.
+// The figures of a run: equilibrium with what training logged, the map of layers, balance, signal, the plane, stability.
 // What training logged, one small chart for each name above the curves of rotation, on the same axis of steps.
 const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // charts; pixels of each; its share that stays free below it
 const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
@@ -100,6 +100,21 @@ function drawBalance() {
     xaxis: { type: "log", title: { text: "rotation ÷ median of the layer" }, range: logRange(of("q05"), of("q95"), noise, [0.8, 1.25]) },
     yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.name)) } });
   $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers; the table has all.` : "";
+}
+
+function drawSignal() {
+  const traces = [], shown = [];
+  state.report.runs.forEach((run, number) => {
+    const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = colour(number);
+    if (!finite(middle).length) return;
+    shown.push(low, middle, high);
+    traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { legendgroup: "run" + number, showlegend: !several() }));
+    traces.push(line(run.steps, middle, several() ? run.name : "median layer", own, { legendgroup: "run" + number }));
+  });
+  if (!traces.length) return empty("signal-figure", "Known of Adam with decoupled decay, and of SGD with momentum.");
+  const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
+  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise], xaxis: { title: { text: "step" } },
+    yaxis: { type: "log", range: logRange(...shown, [1]), title: { text: "alignment s" } } });
 }
 
 // Levels for lines of equal value: 1 and 3 of each decade that the grid covers.

@@ -21,13 +21,14 @@ def summary(history: LayerHistory) -> LayerSummary:
     return LayerSummary(
         diverged=history.diverged,
         reference=history.reference,
-        rotation=history.mean(history.angle),
-        predicted_rotation=history.mean(history.reference_angle),
+        rotation=history.rms(history.rms_angle),
+        predicted_rotation=history.rms(history.reference_angle),
         rotation_ratio=history.speed,
         norm=history.mean(history.series("norm", "rms")),
         norm_ratio=history.mean(history.norm_ratio),
         decay_ratio=history.mean(_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
         kappa=history.mean(history.series("kappa", "q50")),
+        alignment=history.mean(history.series("alignment")),
         imbalance=history.mean(history.quantile_ratio()) / noise(history),
         # The least: a vector is dead if it never turned in the whole window.
         dead_vectors=float(dead.min()) if dead.size else float("nan"),

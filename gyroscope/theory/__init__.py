@@ -1,6 +1,6 @@
 """Hyper-parameters to prediction: floats and NumPy, never torch."""
 
-from gyroscope.theory import convergence, sensitivity, sphere, stability
+from gyroscope.theory import convergence, sensitivity, signal, sphere, stability
 from gyroscope.theory.forecast import Forecast, forecast
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
@@ -44,6 +44,7 @@ __all__ = [
     "linear",
     "match",
     "sensitivity",
+    "signal",
     "sphere",
     "stability",
     "step",

@@ -130,6 +130,17 @@ def test_every_layer_is_counted_as_its_twin_says(name, recorded):
         np.testing.assert_allclose(run.series(layer, name), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["signal", "noise_scale", "alignment"])
+def test_the_signal_of_a_layer_is_what_its_twin_says(name, recorded):
+    run, moments = recorded
+    for layer, samples in moments.items():
+        expected = np.array([getattr(twins, name)(vectors) for vectors in samples])
+        known = np.isfinite(expected)
+        # V - M is small where gradients agree, as they do in the first steps.
+        np.testing.assert_allclose(run.series(layer, name)[known], expected[known], rtol=1e-4)
+        np.testing.assert_array_equal(np.isfinite(run.series(layer, name))[1:], known[1:])
+
+
 @pytest.mark.parametrize("name", ["predicted_angular_update", "predicted_norm", "predicted_timescale"])
 def test_predictions_are_table_1_to_leading_order(name, recorded):
     run, moments = recorded
@@ -199,6 +210,8 @@ PURE_NUMBERS = {
     "perpendicular_update",
     "max_update",
     "kappa",
+    "signal",
+    "alignment",
     "lr",
     "weight_decay",
     "non_finite",

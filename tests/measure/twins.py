@@ -216,6 +216,48 @@ def entries(layer):
     return sum(len(x.w) for x in layer)
 
 
+def moments_of(layer):
+    """Σm̂² and Σv̂ after the step, entry by entry; None but for Adam with decoupled decay."""
+    if layer[0].kind not in ("AdamW", "Rotational"):
+        return None
+    beta1, beta2 = layer[0].group["betas"]
+    first = second = 0.0
+    for x in layer:
+        before = torch.zeros_like(x.g) if x.m is None else x.m
+        m = (beta1 * before + (1 - beta1) * x.g) / (1 - beta1**x.t)
+        first += (m * m).sum().item()
+        second += (x.v / (1 - beta2**x.t)).sum().item()
+    return first, second
+
+
+def signal(layer):
+    sums = moments_of(layer)
+    if sums is None:
+        return math.nan
+    first, second = sums
+    beta1 = layer[0].group["betas"][0]
+    q = (1 - beta1) / (1 + beta1)
+    # Of one gradient, at the first step, M and V are the same but for rounding: nothing can be told.
+    return (first - q * second) / (second - first) if layer[0].t > 1 else math.nan
+
+
+def noise_scale(layer):
+    return 1 / signal(layer) if signal(layer) > 0 else math.nan
+
+
+def alignment(layer):
+    x = layer[0]
+    if x.kind == "SGD" and not x.group["nesterov"]:
+        gg = sum(torch.dot(y.g, y.g).item() for y in layer)
+        gm = sum(0.0 if y.m is None else torch.dot(y.g, y.m).item() for y in layer)
+        return 1 + 2 * x.group["momentum"] * gm / gg
+    sums = moments_of(layer)
+    if sums is None:
+        return math.nan
+    beta1 = x.group["betas"][0]
+    return sums[0] / sums[1] * (1 + beta1) / (1 - beta1)
+
+
 class MeanField:
     """The recursions of E‖w‖², E⟨w,m⟩ and E‖m‖² for AdamW and SGD with momentum, as the formula sheet writes them."""
 

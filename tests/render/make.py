@@ -16,7 +16,7 @@ PER_VECTOR = (
 )
 PER_LAYER = (
     *("predicted_angular_update", "predicted_norm", "predicted_timescale", "forecast_angular_update"),
-    *("forecast_norm", "lr", "weight_decay", "dead_vectors", "frozen_entries", "entries"),
+    *("forecast_norm", "lr", "weight_decay", "dead_vectors", "frozen_entries", "entries", "alignment"),
 )
 QUANTITIES = [
     *(Quantity(name, "", "", "", True) for name in PER_VECTOR),
@@ -87,7 +87,7 @@ def _layer_sample(story, rng, f, step, index, character):
         rows += [lambda_u, rule.weight_decay + lambda_u, walk, walk * np.nan, lr / norm**2, angle * norm / lr]
         rows += [0.8 * walk, 3 * angle, (predicted / angle) ** 2]
         scalars = [predicted, f.equilibrium_norm[step], 1 / (lr * rule.weight_decay), f.angular_update[step]]
-    scalars += [f.norm[step], lr, rule.weight_decay, 0, 0, n * story.fan_in]
+    scalars += [f.norm[step], lr, rule.weight_decay, 0, 0, n * story.fan_in, float(np.mean(walk**2))]
     return layer_sample(np.stack(rows), scalars)
 
 

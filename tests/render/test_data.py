@@ -22,6 +22,10 @@ def data_of(*paths):
     return json.loads(page_json(gather(paths)))
 
 
+def rms(values):
+    return np.sqrt((values**2).mean())
+
+
 def same(found, expected, digits=5):
     """Whether JSON has the numbers of an array, to so many digits."""
     values = [math.nan if value is None else value for value in found]
@@ -81,12 +85,12 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
             mean = {
                 name: run.series(layer["name"], *name.split("."))[window].mean() for name in ("norm.rms", "kappa.q50")
             }
-            turned, predicted = (
-                run.series(layer["name"], name)[window] for name in ("angular_update", "predicted_angular_update")
-            )
+            turned = run.series(layer["name"], "angular_update", "rms")[window]
+            predicted = run.series(layer["name"], "predicted_angular_update")[window]
             low, high = (run.series(layer["name"], "angular_update", stat)[window] for stat in ("q05", "q95"))
-            assert same([one.pop("rotation"), one.pop("predicted_rotation")], [turned.mean(), predicted.mean()])
-            assert same([one.pop("rotation_ratio")], [(turned / predicted).mean()])
+            assert same([one.pop("rotation"), one.pop("predicted_rotation")], [rms(turned), rms(predicted)])
+            assert same([one.pop("alignment")], [run.series(layer["name"], "alignment")[window].mean()])
+            assert same([one.pop("rotation_ratio")], [rms(turned / predicted)])
             assert same([one.pop("norm"), one.pop("kappa")], [mean["norm.rms"], mean["kappa.q50"]])
             norms = run.series(layer["name"], "norm", "rms") / run.series(layer["name"], "predicted_norm")
             assert same([one.pop("norm_ratio")], [norms[window].mean()])

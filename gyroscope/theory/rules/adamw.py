@@ -47,6 +47,11 @@ class AdamW(BetaRule):
     second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
 
+    @property
+    def alignment_power(self) -> float | None:
+        """1/2: ‖ω‖² ∝ E‖u‖²."""
+        return 0.5
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""
         beta1 = self.betas[0]

@@ -156,6 +156,11 @@ class UpdateRule(ABC):
         return 1 / (1 - self.momentum_factor)
 
     @property
+    def alignment_power(self) -> float | None:
+        """x in: equilibrium norm ∝ s^x where tangent gradients agree, s as `signal.alignment`; None where unknown."""
+        return None
+
+    @property
     def norm_exponent(self) -> float:
         """x in: equilibrium norm ∝ lr^x."""
         return 0.0 if self.corrected_decay else self.norm_power

@@ -137,6 +137,11 @@ class SGDM(MomentumRule):
         """α, unless the form is Nesterov's."""
         return None if self.nesterov else self.momentum
 
+    @property
+    def alignment_power(self) -> float | None:
+        """1/4: ‖ω‖⁴ ∝ E h (SMD Theorem 2); None for Nesterov's form."""
+        return None if self.nesterov else 0.25
+
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The fixed point of the three second moments, or its leading order in lr·λ."""
         alpha = self.momentum
