@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -145,6 +145,15 @@ def under_tensor_parallelism(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn
     return model, trained(model, optimizer_of(model, name), 0, STEPS)
 
 
+def under_both(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Module, list[int]]:
+    """FSDP2 over tensor parallelism: a mesh of two dimensions, the first of them of size 1."""
+    model = network("rows")
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    for part in ("0", "2"):
+        fully_shard(model.get_submodule(part), mesh=mesh["dp"])
+    return model, trained(model, optimizer_of(model, name), 0, STEPS)
+
+
 def by_splits(name: str, rank: int, mesh: DeviceMesh) -> tuple[nn.Module, list[int], torch.optim.Optimizer]:
     model = network("splits")
     fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(1) if p is model.cut else None)
@@ -183,6 +192,17 @@ def resumed(folder: Path, rank: int = 0, world: int = 1) -> dict[str, list[torch
     return weights
 
 
+def from_summands(name: str, rank: int, mesh: DeviceMesh) -> list[torch.Tensor]:
+    """A weight that both processes hold; each has a summand of its gradients, as sequence parallelism leaves them."""
+    weight = torch.arange(1.0, 13.0, dtype=torch.float64).view(3, 4).sin()
+    p = nn.Parameter(distribute_tensor(weight, mesh, [Replicate()]))
+    optimizer = ROWS[name].make([p])
+    for step in range(MORE):
+        p.grad = DTensor.from_local((rank + 1) * (weight + step).cos(), mesh, [Partial()])
+        optimizer.step()
+    return whole_weights(nn.ParameterList([p]))
+
+
 def refused(mesh: DeviceMesh, original: bool) -> list[str]:
     """What is said to FSDP1, whose parameters are flat pieces of several weights."""
     model = FullyShardedDataParallel(
@@ -207,6 +227,7 @@ def worker(rank: int, port: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=WORLD)
     pair = DeviceMesh("cpu", [0, 1])
+    both = DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("dp", "tp"))
     if rank < 2:
         states = {}
         for name in ROWS:
@@ -216,7 +237,11 @@ def worker(rank: int, port: int, folder: Path) -> None:
                 kept[way.__name__] = (whole_weights(model), counts)
             model, counts, optimizer = by_splits(name, rank, pair)
             kept["by_splits"] = (whole_weights(model), counts)
+            kept["from_summands"] = from_summands(name, rank, pair)
             states[name] = state_of(model, optimizer)
+            if name == "RotationalAdamW":
+                model, counts = under_both(name, rank, both)
+                kept["under_both"] = (whole_weights(model), counts)
             if rank == 0:
                 torch.save(kept, folder / f"{name}.pt")
         dcp.save(states, checkpoint_id=folder / "checkpoint", process_group=pair.get_group())
@@ -271,6 +296,23 @@ def test_tensor_parallel_layers_train_as_one_process_does_with_one_reduction_for
     weights, counts = torch.load(folder / f"{name}.pt")["under_tensor_parallelism"]
     assert_same(weights, alone(name, "rows"))
     assert counts == ([0, 0] if name in ENTRYWISE else [1, 1])
+
+
+def test_fsdp2_over_tensor_parallelism_trains_as_one_process_does(folder):
+    weights, counts = torch.load(folder / "RotationalAdamW.pt")["under_both"]
+    assert_same(weights, alone("RotationalAdamW", "rows"))
+    assert counts == [1, 1]
+
+
+@every_row
+def test_gradients_of_which_each_process_has_a_summand_are_summed_first(name, folder):
+    weight = torch.arange(1.0, 13.0, dtype=torch.float64).view(3, 4).sin()
+    p = nn.Parameter(weight.clone())
+    optimizer = ROWS[name].make([p])
+    for step in range(MORE):
+        p.grad = 3 * (weight + step).cos()  # 1 + 2, of process 0 and of process 1
+        optimizer.step()
+    assert_same(torch.load(folder / f"{name}.pt")["from_summands"], [p.detach()])
 
 
 @every_row

@@ -22,7 +22,7 @@ from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, cut, laid_out_like, pieces
 from gyroscope.optim._engine.rounding import LOST_UPDATES, loses_updates, rounding_noise
-from gyroscope.optim._engine.shards import Across, across_processes, local, summed
+from gyroscope.optim._engine.shards import Across, across_processes, cut_like, local, summed
 from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 
@@ -155,6 +155,7 @@ class Preparation:
             else:
                 tensors.append(moment)
         if hasattr(p, "placements"):
+            tensors[1] = cut_like(tensors[1], p)
             tensors = [local(x) for x in tensors]
         if isinstance(step, VectorStep):
             self._add_vectors(task, place, t, vectors, step, tensors)
@@ -283,21 +284,23 @@ def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) 
     scratch.reserved.clear()
     updates = []
     shares = []
-    across = []
+    exchanges = []
     for step, batch in batches:
-        for piece in batch:
-            w = piece.entries[0]
+        for entries, rows, _, across, _ in batch:
+            assert across is not None
+            w = entries[0]
             dtype = at_least_float32(w.dtype)
-            update = torch.empty_like(w, dtype=dtype) if step.makes_update else piece.entries[1].to(dtype)
-            rows = piece.across.of(piece.rows)
-            values = step.measure(piece.entries, rows, update, scratch.like(w, dtype), step.numbers)
+            update = torch.empty_like(w, dtype=dtype) if step.makes_update else entries[1].to(dtype)
+            values = step.measure(entries, across.of(rows), update, scratch.like(w, dtype), step.numbers)
             updates.append(update)
-            shares.append(piece.across.shares(values))
-            across.append(piece.across)
-    sums = iter(summed(shares, across))
-    made = iter(updates)
+            shares.append(across.shares(values))
+            exchanges.append(across)
+    sums = summed(shares, exchanges)
+    start = 0
     for step, batch in batches:
-        _decide_and_move(step, batch, [next(made) for _ in batch], [next(sums).unbind(0) for _ in batch])
+        part = slice(start, start + len(batch))
+        start = part.stop
+        _decide_and_move(step, batch, updates[part], [each.unbind(0) for each in sums[part]])
 
 
 def _decide_and_move(

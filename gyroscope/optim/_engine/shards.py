@@ -65,6 +65,17 @@ def local(x: Tensor) -> Tensor:
     return cast(Any, x).to_local() if hasattr(x, "placements") else x
 
 
+def cut_like(x: Tensor, like: Tensor) -> Tensor:
+    """A DTensor cut as the parameter is; gradients and optimizer states usually are already.
+
+    Not the gradient of a norm between layers of sequence parallelism, of which each process has its own summand.
+    """
+    wanted = getattr(like, "placements", None)
+    if wanted is None or not hasattr(x, "placements") or x.placements == wanted:
+        return x
+    return cast(Tensor, cast(Any, x).redistribute(placements=wanted))
+
+
 def placed_like(values: Tensor, like: Tensor) -> Tensor:
     """Values that every process knows, spread over processes as `like` is; a plain tensor goes to its device."""
     values = values.to(like.device)
