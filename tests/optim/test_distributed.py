@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -22,6 +21,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -180,7 +181,7 @@ def resumed(folder: Path, rank: int = 0, world: int = 1) -> dict[str, list[torch
         assert all(map(torch.equal, before, whole_weights(model))), f"{name}: that step has changed weights"
         assert set(states[name]["optimizer"]["state"]) == set(SPLITS), f"{name}: state not keyed by names"
         pairs[name] = (model, optimizer)
-    dcp.load(states, checkpoint_id=folder / "checkpoint", no_dist=world == 1)
+    load(states, checkpoint_id=folder / "checkpoint", no_dist=world == 1)
     weights = {}
     for name, (model, optimizer) in pairs.items():
         keys = [set(values) for values in optimizer.state.values()]
@@ -195,7 +196,7 @@ def resumed(folder: Path, rank: int = 0, world: int = 1) -> dict[str, list[torch
 def from_summands(name: str, rank: int, mesh: DeviceMesh) -> list[torch.Tensor]:
     """A weight that both processes hold; each has a summand of its gradients, as sequence parallelism leaves them."""
     weight = torch.arange(1.0, 13.0, dtype=torch.float64).view(3, 4).sin()
-    p = nn.Parameter(distribute_tensor(weight, mesh, [Replicate()]))
+    p = nn.Parameter(distribute_tensor(weight.clone(), mesh, [Replicate()]))
     optimizer = ROWS[name].make([p])
     for step in range(MORE):
         p.grad = DTensor.from_local((rank + 1) * (weight + step).cos(), mesh, [Partial()])
@@ -244,7 +245,7 @@ def worker(rank: int, port: int, folder: Path) -> None:
                 kept["under_both"] = (whole_weights(model), counts)
             if rank == 0:
                 torch.save(kept, folder / f"{name}.pt")
-        dcp.save(states, checkpoint_id=folder / "checkpoint", process_group=pair.get_group())
+        save(states, checkpoint_id=folder / "checkpoint", process_group=pair.get_group())
         messages = [refused(pair, original) for original in (True, False)]
         if rank == 0:
             torch.save(messages, folder / "refused.pt")

@@ -24,9 +24,9 @@ class SharedBatchNorm(_BatchNorm):
         wide = x.float() if x.dtype.itemsize < 4 else x
         # Every process has as many values: their number needs no reduction.
         count = wide.numel() // wide.shape[1] * dist.get_world_size()
-        mean = all_reduce(wide.sum(dims)) / count
+        mean = _summed(wide.sum(dims)) / count
         centred = wide - _along_channels(mean, x)
-        variance = all_reduce(centred.square().sum(dims)) / count
+        variance = _summed(centred.square().sum(dims)) / count
         with torch.no_grad():
             self._remember(mean, variance * count / (count - 1))
         normalised = centred * _along_channels((variance + self.eps).rsqrt(), x)
@@ -52,6 +52,11 @@ def with_shared_statistics(model: nn.Module) -> None:
                     setattr(shared, key, value)
                 shared.train(layer.training)
                 setattr(parent, name, shared)
+
+
+def _summed(values: Tensor) -> Tensor:
+    """The sum over processes, through which gradients go back to each."""
+    return cast(Tensor, all_reduce(values))  # type: ignore[no-untyped-call]
 
 
 def _along_channels(values: Tensor, like: Tensor) -> Tensor:
