@@ -91,6 +91,9 @@ class CoupledDirection:
     def __call__(self, w, g, state, t, G=None):
         return -self.fraction(g, g if G is None else G, state, t)
 
+    def fraction(self, g, G, state, t):
+        raise NotImplementedError
+
     def average(self, g, state, beta, name="m"):
         state[name] = beta * state.get(name, 0) + (1 - beta) * g
         return state[name]

@@ -4,6 +4,7 @@ from gyroscope.model.groups import param_groups
 from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.equilibrium_init import to_equilibrium_
+from gyroscope.optim.follow_base import follow
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.rotational import Rotational
@@ -26,6 +27,7 @@ __all__ = [
     "RotationalLion",
     "RotationalSGD",
     "SphericalAdam",
+    "follow",
     "instead_of_decay",
     "param_groups",
     "rule_of",

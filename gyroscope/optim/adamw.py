@@ -33,6 +33,11 @@ class RotationalAdamW(EngineOptimizer):
     torch's AdamW loads, in groups of any order where both were made of named parameters. Every option may be set per
     group.
 
+    AdamW's lr and weight_decay carry over where weights are scale-invariant and AdamW itself is in equilibrium: in runs
+    with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW turns at
+    another speed, which `follow` brings back. Where norms matter, those of the start are kept: add gains
+    (`gyroscope.nn.add_gain`), or start at equilibrium.
+
     lr                   as AdamW's; the angle follows sqrt(lr)
     betas, eps           as AdamW's; moments are float32 or better whatever the weights are
     weight_decay         sets the angle, and decays what does not turn; above 0 where something turns

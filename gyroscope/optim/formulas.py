@@ -276,15 +276,17 @@ def turn(
         ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
 
     With centre="weights" neither ω nor Δ is centred first, and ω ← n·(ω-ω̄)/‖ω-ω̄‖ comes last, as RE prints it.
-    `rows` are the radius n, -1 before the first step, the average ν, and factors of η_r if the angle is imbalanced. A
+    `rows` are the radius n, -1 before the first step, the average ν, and factors of η_r, if there are any. A
     norm further than `slack` from its radius was set from outside, so the radius is read again. While η_r = 0 the
     weights stay, uncentred if they were. Vectors without a direction, of norm 0 or with all entries equal, take the
     plain step. The coefficients are A, B and D of `move_`.
     """
     by = TurnNumbers(*numbers[: len(TurnNumbers._fields)])
     ww, wu, uu, sum_w, sum_u = sums
-    radius, update_sq, *imbalance = rows
-    angle = by.angle * imbalance[0] if imbalance else by.angle
+    radius, update_sq, *factors = rows
+    angle = by.angle
+    for factor in factors:
+        angle = angle * factor
     none = torch.zeros_like(ww)
     centres_update = centre and centre != "weights"
     mean_w = sum_w / fan_in if centres_update else none

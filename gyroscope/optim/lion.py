@@ -67,6 +67,7 @@ class RotationalLion(EngineOptimizer):
 
     τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may
     be set per group.
+    When settings of Lion carry over: see RotationalAdamW.
 
     lr, betas                 as Lion's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)

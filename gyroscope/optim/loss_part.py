@@ -77,7 +77,8 @@ def adam(of: Coupled, group: Group) -> Tensor:
     beta1, beta2 = group["betas"]
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2)
     v = of.moment("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
-    return -m / (1 - beta1**of.t) / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
+    update: Tensor = -m / (1 - beta1**of.t) / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
+    return update
 
 
 def nadam(of: Coupled, group: Group) -> Tensor:
@@ -89,7 +90,8 @@ def nadam(of: Coupled, group: Group) -> Tensor:
     momentum, next_momentum = (beta1 * (1 - 0.5 * 0.96 ** (t * group["momentum_decay"])) for t in (of.t, of.t + 1))
     product = of.moment("mu_product")
     ahead = of.grad * (1 - momentum) / (1 - product) + m * next_momentum / (1 - product * next_momentum)
-    return -ahead / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
+    update: Tensor = -ahead / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
+    return update
 
 
 def radam(of: Coupled, group: Group) -> Tensor:
@@ -98,16 +100,18 @@ def radam(of: Coupled, group: Group) -> Tensor:
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
     # A β2 of 2/3 or less averages too few gradients at any step.
     rectified = float(rectification(beta2)(float(of.t) - 1)) if beta2 > 2 / 3 else 0.0
-    if rectified == 0:
-        return -m
-    return -rectified * m * (1 - beta2**of.t) ** 0.5 / (of.moment("exp_avg_sq").sqrt() + group["eps"])
+    update: Tensor = -m
+    if rectified != 0:
+        update = update * rectified * (1 - beta2**of.t) ** 0.5 / (of.moment("exp_avg_sq").sqrt() + group["eps"])
+    return update
 
 
 def adamax(of: Coupled, group: Group) -> Tensor:
     """Adamax's, -m̂/u, u the largest |G| of late."""
     beta1, _ = group["betas"]
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2)
-    return -m / (1 - beta1**of.t) / of.moment("exp_inf")
+    update: Tensor = -m / (1 - beta1**of.t) / of.moment("exp_inf")
+    return update
 
 
 def rmsprop(of: Coupled, group: Group) -> Tensor:
@@ -115,7 +119,7 @@ def rmsprop(of: Coupled, group: Group) -> Tensor:
     v = of.moment("square_avg")
     if group["centered"]:
         v = v - of.moment("grad_avg") ** 2
-    size = v.sqrt() + group["eps"]
+    size: Tensor = v.sqrt() + group["eps"]
     if group["momentum"] == 0:
         return -of.grad / size
     return -of.first_moment("momentum_buffer", of.l2 / size)
@@ -123,7 +127,8 @@ def rmsprop(of: Coupled, group: Group) -> Tensor:
 
 def adagrad(of: Coupled, group: Group) -> Tensor:
     """Adagrad's, -g/(√ΣG² + ε)."""
-    return -of.grad / (1 + (of.t - 1) * group["lr_decay"]) / (of.moment("sum").sqrt() + group["eps"])
+    update: Tensor = -of.grad / (1 + (of.t - 1) * group["lr_decay"]) / (of.moment("sum").sqrt() + group["eps"])
+    return update
 
 
 def adadelta(of: Coupled, group: Group) -> Tensor:
@@ -134,7 +139,8 @@ def adadelta(of: Coupled, group: Group) -> Tensor:
     # The state has d' = ρ·d + (1-ρ)·G²·(d + ε)/(v + ε): solved for d + ε.
     share = (1 - rho) * (of.grad + of.l2) ** 2 / (v + eps)
     d = (of.moment("acc_delta") + rho * eps) / (rho + share)
-    return -of.grad * (d / (v + eps)).sqrt()
+    update: Tensor = -of.grad * (d / (v + eps)).sqrt()
+    return update
 
 
 # Not SGD and ASGD: theirs is linear in G and Rotational leaves L2 out of it, or it acts along ω.

@@ -63,7 +63,8 @@ class Rotational(EngineOptimizer):
     beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
-    Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there.
+    Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there. When
+    settings of the inner optimizer carry over: see RotationalAdamW.
 
     >>> layer = torch.nn.Linear(8, 4)
     >>> optimizer = Rotational(torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.1))

@@ -32,6 +32,7 @@ class RotationalSGD(EngineOptimizer):
     With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). Vectors that turn feel no L2,
     which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's SGD
     loads. Every option may be set per group.
+    When settings of SGD carry over: see RotationalAdamW.
 
     lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
     weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)

@@ -65,6 +65,15 @@ class Motion(ABC):
             self.norm2 = blocks[-1].norm2[-1]
         return blocks[0] if len(blocks) == 1 else Step(*map(np.concatenate, zip(*blocks, strict=True)))
 
+    def state(self) -> dict[str, Any]:
+        """The moments of now in lists and numbers, all but the rule: for a file."""
+        return {name: np.asarray(value).tolist() for name, value in vars(self).items() if name != "rule"}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where a saved motion was."""
+        for name, value in state.items():
+            setattr(self, name, np.array(value) if isinstance(value, list) else value)
+
     @abstractmethod
     def _block(self, lr: Array, weights: Weights) -> Step:
         """The next steps, at most `BLOCK` of them."""

@@ -170,12 +170,13 @@ def test_the_budget_pays_for_hooks_and_for_the_threads_behind_them(tmp_path, mon
     model = rows_only(4, 8)
     optimizer = Turner(model.parameters())
     with gyro.Tracker(model, optimizer, tmp_path, every=1) as tracker:
-        paid = []
+        paid: list[float] = []
         monkeypatch.setattr(tracker._sampling, "spent", lambda step, seconds, refused: paid.append(seconds))
         for _ in range(5):
             train(model, optimizer, 1)
             tracker._recorder.flush()
-        of_threads = sum(worker.seconds for worker in tracker._recorder.workers)
+        recorder: Any = tracker._recorder
+        of_threads = sum(worker.seconds for worker in recorder.workers)
     assert of_threads > 0
     # The threads' work on the last sample was not done when it was paid for.
     assert tracker.seconds < sum(paid) <= tracker.seconds + of_threads / torch.get_num_threads()

@@ -8,9 +8,10 @@ for one tensor as for many, so the vectors of a batch are decided together.
 """
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import torch
@@ -27,6 +28,7 @@ from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 
 State = dict[str, Any]
+NO_FACTORS: Mapping[Tensor, float] = MappingProxyType({})
 
 
 class Task(NamedTuple):
@@ -78,11 +80,16 @@ class Batch:
 
 
 def take_step(
-    tasks: list[Task], step_for: Callable[[Group, int, Vectors], Step], kept: Kept, count: str = "step"
+    tasks: list[Task],
+    step_for: Callable[[Group, int, Vectors], Step],
+    kept: Kept,
+    count: str = "step",
+    angle_factors: Mapping[Tensor, float] = NO_FACTORS,
 ) -> None:
     """Take one step of all tasks; `count` names the counter in their states, which counts this step already.
 
-    `step_for(group, t, vectors)` describes the step; it is called once for tensors that share all three.
+    `step_for(group, t, vectors)` describes the step; it is called once for tensors that share all three. The angle of a
+    rotation is multiplied by the parameter's factor in `angle_factors`, if it has one.
     """
     preparation = Preparation(kept)
     steps: dict[Hashable, tuple[Vectors, Step]] = {}
@@ -96,7 +103,7 @@ def take_step(
             options = _with_scalar_lr(group)
             vectors = vectors_for(p, group)
             steps[key] = (vectors, step_for(options, t, vectors))
-        preparation.add(task, place, t, *steps[key])
+        preparation.add(task, place, t, *steps[key], angle_factors.get(p))
     # From here on the step streams through memory; nothing is prepared any more.
     for batch in preparation.batches:
         batch.run(batch.items)
@@ -142,7 +149,9 @@ class Preparation:
         self._inputs: dict[Hashable, Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def add(self, task: Task, place: int, t: int, vectors: Vectors, step: Step) -> None:
+    def add(
+        self, task: Task, place: int, t: int, vectors: Vectors, step: Step, angle_factor: float | None = None
+    ) -> None:
         """Prepare a tensor; `place` counts the tensors of the step, t the steps of the tensor."""
         p = task.p
         tensors = [p.detach(), task.update]
@@ -158,7 +167,7 @@ class Preparation:
             tensors[1] = cut_like(tensors[1], p)
             tensors = [local(x) for x in tensors]
         if isinstance(step, VectorStep):
-            self._add_vectors(task, place, t, vectors, step, tensors)
+            self._add_vectors(task, place, t, vectors, step, tensors, angle_factor)
             return
         kind, run = plain_runner(step, tensors)
         # Tensors of one kind and dtypes go together; a kind of None stands for tensors that go alone.
@@ -166,7 +175,14 @@ class Preparation:
         self._put(key, partial(run, step, self._scratch), tensors, tensors[0].numel())
 
     def _add_vectors(
-        self, task: Task, place: int, t: int, vectors: Vectors, step: VectorStep, tensors: list[Tensor]
+        self,
+        task: Task,
+        place: int,
+        t: int,
+        vectors: Vectors,
+        step: VectorStep,
+        tensors: list[Tensor],
+        angle_factor: float | None,
     ) -> None:
         p, _, state, group = task
         rows = []
@@ -181,6 +197,9 @@ class Preparation:
             rows = [local(row) for row in rows]
             across = across_processes(p, split)
             split = split if across is None else across.split
+        if angle_factor is not None:
+            # As a value per vector, not as one of the numbers: tensors with other factors are decided together.
+            rows.append(torch.full_like(rows[0], angle_factor))
         w = tensors[0]
         if across is None and w.numel() == 0:  # an empty shard has nothing to turn, and no process waits for it
             return
@@ -205,7 +224,7 @@ class Preparation:
             views = merged(views)
         noise = views.pop() if is_noisy else None
         whole = Piece(views, rows, vectors.fan_in, across, noise)
-        # What vectors share to be decided together; the number of rows tells imbalanced angles from others.
+        # What vectors share to be decided together; the number of rows tells angles with factors from others.
         key = None if is_compiled else (step.key, step.numbers, len(rows), w.dtype, w.device, is_noisy)
         if across is not None:
             self.spread.setdefault(key, (step, []))[1].append(whole)
@@ -319,7 +338,7 @@ def _decide_and_move(
         step.move(piece.entries, update, mine, piece.noise)
         if step.finish is not None:
             step.finish(piece.entries, mine)
-    for column, new in zip(columns, change.rows, strict=False):  # factors of an imbalanced angle do not change
+    for column, new in zip(columns, change.rows, strict=False):  # factors of the angle do not change
         torch._foreach_copy_(column, torch.split(new, sizes))
 
 

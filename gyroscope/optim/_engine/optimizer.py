@@ -1,7 +1,7 @@
 """What every optimizer shares: checked options, state that survives loading, and the call of the loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from gyroscope._checks import check_decay
 from gyroscope.geometry import Split
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import Kept, Task, take_step, vectors_for
+from gyroscope.optim._engine.loop import NO_FACTORS, Kept, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
@@ -37,6 +37,9 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
 
     counter: ClassVar[str] = "step"
     """The name under which a parameter's state counts its steps."""
+
+    angle_factors: Mapping[Tensor, float] = NO_FACTORS
+    """By parameter, what multiplies its angle at the next step: not an option, but what `follow` sets at each step."""
 
     def __init__(self, params: ParamsT, arguments: Group) -> None:
         # A constructor passes its locals(): the options are listed in its signature and nowhere else.
@@ -93,7 +96,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         if "_kept" not in self.__dict__:
             self._kept = Kept()
         weights = [task.p for task in tasks]
-        take_step(tasks, self._step_for, self._kept, self.counter)
+        take_step(tasks, self._step_for, self._kept, self.counter, self.angle_factors)
         increment_version(weights)  # a compiled program tells autograd nothing of what it changes
         return loss
 

@@ -43,7 +43,7 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
     change = step.decide([_one_by_one(first), *rest], state, prod(w.shape[1:]), values)
     # A move may use Δ up, and the scratch memory must not be written twice; Inductor copies nothing for the clone.
     step.move([w, grad, *moments], u.clone(), change.coefficients, others[0] if others else None)
-    for row, new in zip(state, change.rows, strict=False):  # factors of an imbalanced angle do not change
+    for row, new in zip(state, change.rows, strict=False):  # factors of the angle do not change
         row.copy_(new)
     return [c for c in change.coefficients if is_per_vector(c)]
 
