@@ -219,6 +219,29 @@ def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum:
     return math.ceil(math.log(k) / (4 * float(_decay(lr, weight_decay, momentum))))
 
 
+def least_gradient_share(lr: float, weight_decay: float, momentum: float = 0.0) -> float:
+    """What the smallest L_t must exceed for SMD's theorems to apply, as a share of the mean: l/L.
+
+        SGD      2·(2ηλ/(1 - 2ηλ))²                                  (SMD assumption 3)
+        SGDM     2·(6ηλ/((1-α)³(1+α) - 8ηλ(1-α)))², α = momentum     (SMD assumption 6)
+
+    η lr, λ weight_decay. The proofs need it, equilibrium does not: the second is 1, which no sequence reaches, at
+    ηλ = 2·10⁻⁴ and momentum 0.9 already. Where its denominator is not positive, no sequence is enough: infinite.
+
+    >>> f"{least_gradient_share(0.2, 1e-4):.1e}", f"{least_gradient_share(0.2, 1e-4, momentum=0.9):.4f}"
+    ('3.2e-09', '0.0081')
+    """
+    _check(momentum, lr=lr, weight_decay=weight_decay)
+    product = lr * weight_decay
+    if momentum == 0:
+        factor = 2 * product
+        room = 1 - 2 * product
+    else:
+        factor = 6 * product
+        room = (1 - momentum) ** 3 * (1 + momentum) - 8 * product * (1 - momentum)
+    return 2 * (factor / room) ** 2 if room > 0 else math.inf
+
+
 def _decay(lr: Values, weight_decay: Values, momentum: float) -> Values:
     """Fraction of the weight that decays per step; refused where the leading order above has no meaning."""
     _check(momentum, lr=lr, weight_decay=weight_decay)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gyroscope.lab.networks.gpt import GPT, GPTShape
+from gyroscope.lab.networks.mobilenet import MobileNet
 from gyroscope.lab.networks.registry import IMAGE_NETWORKS, image_network, text_network
 from gyroscope.lab.networks.resnet import resnet18, resnet20
 from gyroscope.lab.networks.transformer import EncoderDecoder, EncoderDecoderShape
@@ -25,13 +26,14 @@ def count(model):
     [
         (lambda: resnet20(3, 10), 269_722),  # He et al. 2016, Table 6: 0.27M
         (lambda: resnet18(3, 10), 11_173_962),  # 11.2M
+        (lambda: MobileNet(3, 10), 2_236_682),  # torchvision's, with 10 classes
         (lambda: VGG(3, 10, 16), 14_728_266),  # 14.7M with one linear layer
         (lambda: VGG(3, 10, 13), 9_416_010),
         (lambda: ViT(ViTShape.paper()), 5_717_416),  # Touvron et al. 2021: 5.7M
         (lambda: GPT(GPT2), 124_439_808),  # GPT-2 small: 124M
         (lambda: GPT(GPT_30M), 30_331_776),  # CT Appendix H: 30M
     ],
-    ids=["resnet20", "resnet18", "vgg16", "vgg13", "deit-tiny", "gpt2", "gpt-30m"],
+    ids=["resnet20", "resnet18", "mobilenet", "vgg16", "vgg13", "deit-tiny", "gpt2", "gpt-30m"],
 )
 def test_the_number_of_parameters_is_the_published_one(make, parameters):
     with torch.device("meta"):
@@ -56,7 +58,7 @@ def test_transformer_s_has_the_size_of_the_published_layers():
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])
-@pytest.mark.parametrize("name", ["cnn:width=8", "resnet20", "mlp:width=32"])
+@pytest.mark.parametrize("name", ["cnn:width=8", "resnet20", "mobilenet:width=0.1", "mlp:width=32"])
 def test_every_normalisation_trains(name, norm):
     torch.manual_seed(0)
     model = image_network(name, (3, 16, 16), 10, norm)
@@ -64,6 +66,21 @@ def test_every_normalisation_trains(name, norm):
     loss.backward()
     assert torch.isfinite(loss)
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_resnet_of_one_block_a_stage_has_eight_layers():
+    model = image_network("resnet20:width=4,blocks=1", (3, 8, 8), 10)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    assert len(layers) == 8
+    assert layers[-1].weight.shape == (10, 16)
+
+
+def test_standardised_weights_without_a_norm_behind_them_keep_the_size_of_signals():
+    torch.manual_seed(0)
+    model = image_network("cnn:width=64", (3, 16, 16), 10, "weight")
+    x = torch.randn(8, 3, 16, 16)
+    assert 0.5 < model.features[0](x).std() < 2
+    assert 0.1 < model.features(x).std() < 2
 
 
 @pytest.mark.parametrize("name", list(IMAGE_NETWORKS))
@@ -111,6 +128,8 @@ def test_an_unknown_network_or_option_is_named_with_what_there_is():
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*layers"):
         text_network("gpt:depth=3", 65)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has none"):
+        image_network("resnet18:depth=3", (3, 32, 32), 10)
+    with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, blocks"):
         image_network("resnet20:depth=3", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, convolutions, pool_every, cells"):
         image_network("cnn:depth=3", (3, 32, 32), 10)

@@ -396,6 +396,44 @@ def test_an_optimizer_takes_options_of_its_class_after_a_colon():
         make_optimizers(TrainConfig(optimizer="k-adam:k", steps=1), model)
 
 
+def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
+    model = torch.nn.Linear(64, 4)
+    config = TrainConfig(optimizer="rotational-adam-l2:beta=0.9", lr=1e-2, weight_decay=0.5, steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    assert isinstance(optimizer.inner, torch.optim.Adam)
+    turning = next(group for group in optimizer.param_groups if group["granularity"] != "none")
+    assert turning["angular_update"] == AdamW(lr=1e-2, weight_decay=0.5)
+    assert (turning["beta"], turning["weight_decay"]) == (0.9, 0.5)
+
+
+def test_imbalance_is_given_by_shares_that_turn_slower_and_faster():
+    model = torch.nn.Linear(64, 8)
+    config = TrainConfig(optimizer="imbalanced-adamw:slower=0.5,faster=0.25,factor=4", lr=1e-2, steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    before = model.weight.detach().double()
+    before -= before.mean(1, keepdim=True)  # the first step centres
+    model.weight.grad = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    cosine = torch.nn.functional.cosine_similarity(before, model.weight.detach().double())
+    angles = torch.acos(cosine) / AdamW(lr=1e-2, weight_decay=0.1).equilibrium(leading_order=True).angular_update
+    assert sorted(round(float(angle), 2) for angle in angles) == [0.25] * 4 + [1.0] * 2 + [4.0] * 2
+
+
+def test_vectors_are_whole_layers_on_request():
+    model = torch.nn.Linear(64, 8)
+    config = TrainConfig(optimizer="rotational-sgd:granularity=tensor", steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    assert [group["granularity"] for group in optimizer.param_groups if group["weight_decay"]] == ["tensor"]
+
+
+def test_a_run_is_measured_as_often_as_it_says(tmp_path):
+    result = train(replace(QUICK, sample_every=7), tmp_path)
+    with result.run() as run:
+        assert run.steps.tolist() == list(range(0, QUICK.steps, 7))
+    with pytest.raises(ValueError, match="sample_every=0"):
+        replace(QUICK, sample_every=0)
+
+
 def test_gains_learn_beside_weights_that_keep_their_norms(tmp_path):
     config = TrainConfig(model="mlp:width=16", norm="none", optimizer="rotational-adamw", gain=True, lr=0.01, steps=40)
     training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
@@ -422,6 +460,56 @@ def test_a_preset_gives_a_papers_settings_and_what_is_typed_changes_them(tmp_pat
 def test_an_unknown_preset_is_answered_by_the_list_of_all(capsys, tmp_path):
     assert main(["train", "--preset", "re/resnet20-adam", "--out", str(tmp_path)]) == 2
     assert "did you mean 're/resnet20-adamw'?" in capsys.readouterr().err
+
+
+def turned(config, steps, tmp_path):
+    """The training after so many steps, and the norms of its convolutions before each and at the end."""
+    training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
+    norms = []
+    for _ in range(steps):
+        norms.append(training.model.features[0].weight.norm().item())
+        training.one_step()
+        training.step += 1
+    return training, [*norms, training.model.features[0].weight.norm().item()]
+
+
+def test_milestones_divide_the_learning_rate_where_they_stand(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=0.5, schedule="step", milestones=(0.25, 0.5), steps=8)
+    training, _ = turned(config, 0, tmp_path)
+    assert [training._rate(t) for t in range(8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
+    with pytest.raises(ValueError, match=r"milestones=1\.5"):
+        replace(config, milestones=(0.5, 1.5))
+
+
+def test_rescaled_norms_are_those_of_the_new_equilibrium_when_lr_falls(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=1e-3, weight_decay=0.1, schedule="step", steps=8)
+    _, plain = turned(config, 8, tmp_path)
+    training, rescaled = turned(replace(config, rescale=True), 8, tmp_path)
+    assert rescaled[:4] == plain[:4]
+    # lr falls by 10 before step 4, SGD's norms by its fourth root; lr is too small to change them otherwise.
+    assert rescaled[4] / plain[4] == pytest.approx(10**-0.25, rel=1e-3)
+    assert rescaled[6] / plain[6] == pytest.approx(10**-0.5, rel=1e-3)
+    assert training.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
+
+
+def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
+    config = replace(QUICK, optimizer="sgd", schedule="step", rescale=True, steps=20)
+    train(config, tmp_path)
+    ended = weights(tmp_path)
+    checkpoint.paths(tmp_path / "checkpoints")[-1].unlink()
+    train(config, tmp_path, resume=True)
+    assert same(weights(tmp_path), ended)
+
+
+def test_a_head_that_does_not_turn_decays_and_keeps_its_norm_when_others_are_rescaled(tmp_path):
+    config = replace(QUICK, optimizer="sgd", lr=1e-3, schedule="step", rescale=True, turn_head=False, steps=8)
+    training, norms = turned(config, 0, tmp_path)
+    before = training.model.head.weight.norm().item()
+    training, norms = turned(config, 8, tmp_path)
+    group = next(g for g in training.optimizers[0].param_groups if "head.weight" in g["param_names"])
+    assert (group["granularity"], group["weight_decay"]) == ("none", 5e-4)
+    assert training.model.head.weight.norm().item() == pytest.approx(before, rel=0.01)
+    assert norms[-1] / norms[0] == pytest.approx(10**-0.5, rel=0.01)
 
 
 @pytest.mark.parametrize("name", presets())

@@ -192,3 +192,20 @@ def test_arrays_give_what_floats_give_entry_by_entry():
 def test_bad_input_is_quoted_with_the_remedy(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_share_that_the_theorems_need_is_where_their_contraction_stops_being_positive():
+    # Assumption 3 is 1 - 2ηλ - 2ηλ·sqrt(2L/l) > 0 (SMD 45, 46).
+    lr, weight_decay = 0.1, 0.01
+    share = convergence.least_gradient_share(lr, weight_decay)
+    assert 1 - 2 * lr * weight_decay * (1 + math.sqrt(2 / share)) == pytest.approx(0, abs=1e-12)
+    # Assumption 6: ε of Lemma 3, 2·sqrt(2L/l)/(1-α)², meets its bound ((1-α²)/(ηλ) - 8/(1-α))/3.
+    alpha = 0.9
+    share = convergence.least_gradient_share(lr, 1e-3, alpha)
+    bound = ((1 - alpha**2) / (lr * 1e-3) - 8 / (1 - alpha)) / 3
+    assert 2 * math.sqrt(2 / share) / (1 - alpha) ** 2 == pytest.approx(bound)
+
+
+def test_no_sequence_is_inside_the_theorem_where_the_decay_is_too_large():
+    assert convergence.least_gradient_share(0.1, 0.1, 0.9) == math.inf
+    assert convergence.least_gradient_share(0.2, 1e-3, 0.9) > 0.9

@@ -309,3 +309,81 @@ def test_equivalences_quote_a_step_or_radius_that_cannot_be():
         sphere.adam_g_star(0.1, 0.1, 0.0)
     with pytest.raises(ValueError, match=r"lr=0\.0"):
         sphere.adam_g_star(0.0, 0.1, 1.0)
+
+
+def test_the_radius_of_a_step_without_decay_is_that_of_the_weight_itself():
+    for x, m, _, new in sgd(np.random.default_rng(0)):
+        r2, g_unit = dot(x, x)[:, 0], np.linalg.norm(m, axis=-1) * np.linalg.norm(x, axis=-1)
+        np.testing.assert_allclose(sphere.next_radius2(r2, 0.05, g_unit), dot(new, new)[:, 0], rtol=1e-12)
+
+
+def test_the_solution_of_the_radius_is_off_by_its_next_order():
+    g_unit = np.random.default_rng(0).uniform(0.5, 1.5, 200)
+    errors = []
+    for lr in (0.2, 0.1):
+        exact = [1.0]
+        for g in g_unit:
+            exact.append(sphere.next_radius2(exact[-1], lr, g))
+        errors.append(np.abs(sphere.radii2(1.0, lr, g_unit) / exact - 1).max())
+    assert errors[0] < 0.01
+    # The error of each step is of fourth order in lr, most of all in the first, at the smallest radius.
+    assert errors[0] / errors[1] > 4
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_sgd_has_the_learning_rates_of_its_adam_g_star_which_are_those_of_a_growing_rate_over_the_radius(weight_decay):
+    g_unit, lr, radius = np.random.default_rng(0).uniform(0.5, 1.5, 50), 0.1, 1.3
+    star = sphere.adam_g_star(lr, weight_decay, radius)
+    growing = sphere.lr_without_decay(lr, weight_decay, np.arange(51))  # SP 44
+    first_line_of_47 = growing / sphere.radii2(radius, growing[:-1], g_unit)
+    np.testing.assert_allclose(star.learning_rates(g_unit), first_line_of_47, rtol=1e-12)
+
+
+def test_learning_rates_of_adam_g_star_have_a_column_for_each_weight():
+    norms = np.array([[1.0, 2.0], [3.0, 4.0]])
+    rates = sphere.AdamGStar(lr=0.7, beta=0.9, v0=np.array([1.0, 5.0])).learning_rates(norms)
+    second = sphere.AdamGStar(lr=0.7, beta=0.9, v0=5.0).learning_rates(norms[:, 1])
+    np.testing.assert_allclose(rates[:, 1], second, rtol=1e-12)
+
+
+@pytest.mark.parametrize("srt", [False, True])
+def test_nu_is_the_second_moment_of_actual_steps_on_the_sphere(srt):
+    weight_decay, betas = 0.3, (0.9, 0.99)
+    steps = list(adam(np.random.default_rng(0), weight_decay, srt, *betas, eps=0.0))
+    radius = np.array([np.linalg.norm(x, axis=-1) for x, *_ in steps])
+    gradient = np.array(gradients_of(np.random.default_rng(0), [x for x, *_ in steps]))
+    for row in range(ROWS):
+        for k, (x, _, b, _) in enumerate(steps):
+            measured = np.linalg.norm(x[row]) * np.sqrt(np.mean(b[row] ** 2))
+            unit_norms = np.linalg.norm(gradient[: k + 1, row], axis=-1) * radius[: k + 1, row]
+            nu = sphere.adam_nu(
+                radius[: k + 1, row], unit_norms, fan_in=DIM, betas=betas, weight_decay=weight_decay, rescaled=srt
+            )
+            assert nu == pytest.approx(measured, rel=1e-9)
+
+
+def gradients_of(rng, weights):
+    """The gradients that `adam` and `sgd` drew at these weights, with a generator that begins as theirs did."""
+    rng.standard_normal(weights[0].shape)
+    return [tangent(rng.standard_normal(x.shape), x) for x in weights]
+
+
+def test_past_gradients_and_past_l2_make_up_the_direction_of_actual_steps():
+    momentum, weight_decay = 0.9, 0.3
+    steps = list(sgd(np.random.default_rng(0), momentum, weight_decay))
+    weights = np.array([x for x, *_ in steps])
+    gradients = np.array(gradients_of(np.random.default_rng(0), list(weights)))
+    b = np.random.default_rng(1).uniform(0.5, 2.0, DIM)
+    for k, (x, a, _, _) in enumerate(steps):
+        split = sphere.momentum_on_sphere(weights[: k + 1, 0], gradients[: k + 1, 0], momentum)
+        c = split.direction(weight_decay, b)
+        np.testing.assert_allclose(
+            c - np.dot(c, unit(x[0])) * unit(x[0]), effective_step(x[0], a[0], b, 0.01).direction
+        )
+        np.testing.assert_allclose(c, np.linalg.norm(x[0]) * a[0] / (b / np.sqrt(np.mean(b * b))), rtol=1e-9)
+
+
+def test_without_momentum_the_direction_is_the_gradient_on_the_sphere():
+    split = sphere.momentum_on_sphere([[1.0, 0.0], [0.0, 2.0]], [[0.0, 5.0], [3.0, 0.0]], beta=0.0)
+    assert split.gradient.tolist() == [6.0, 0.0]
+    assert split.l2.tolist() == [0.0, 1.0]

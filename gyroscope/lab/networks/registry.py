@@ -11,6 +11,7 @@ from torch import nn
 from gyroscope.lab.named_options import Options, split_options
 from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.networks.mlp import MLP
+from gyroscope.lab.networks.mobilenet import MobileNet
 from gyroscope.lab.networks.norms import Norm
 from gyroscope.lab.networks.resnet import resnet18, resnet20
 from gyroscope.lab.networks.vgg import VGG, PlainCNN
@@ -26,7 +27,8 @@ def image_network(name: str, shape: Shape, classes: int, norm: str = "batch") ->
     """A network for images of this shape; norm="weight" standardises the weights of its convolutions."""
     kind, options = _parsed(name, tuple(IMAGE_NETWORKS))
     model = IMAGE_NETWORKS[kind](shape, classes, cast(Norm, norm), options)
-    return standardise(model) if norm == "weight" else model
+    # Of unit norm: without a norm behind them, entries of unit variance would make outputs √C times their inputs.
+    return standardise(model, "norm") if norm == "weight" else model
 
 
 def text_network(name: str, vocabulary: int) -> GPT:
@@ -79,6 +81,7 @@ IMAGE_NETWORKS: dict[str, MakeImageNetwork] = {
     "cnn": _by_channels(PlainCNN),
     "resnet20": _by_channels(resnet20),
     "resnet18": _by_channels(resnet18),
+    "mobilenet": _by_channels(MobileNet),
     "vgg13": _by_channels(VGG, depth=13),
     "vgg16": _by_channels(VGG, depth=16),
     "vit": _vit,

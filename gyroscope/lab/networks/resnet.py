@@ -68,9 +68,12 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet20(channels: int, classes: int, norm: Norm = "batch") -> ResNet:
-    """ResNet-20: 3 stages of 3 blocks, 16 to 64 channels, shortcuts without parameters. 0.27M parameters."""
-    return ResNet(channels, classes, (16, 32, 64), 3, norm, projection=False)
+def resnet20(channels: int, classes: int, norm: Norm = "batch", width: int = 16, blocks: int = 3) -> ResNet:
+    """ResNet-20: 3 stages of 3 blocks, 16 to 64 channels, shortcuts without parameters. 0.27M parameters.
+
+    `width`, of the first stage, and `blocks` of each stage make it smaller: 6·blocks + 2 layers.
+    """
+    return ResNet(channels, classes, (width, 2 * width, 4 * width), blocks, norm, projection=False)
 
 
 def resnet18(channels: int, classes: int, norm: Norm = "batch") -> ResNet:

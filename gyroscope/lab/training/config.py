@@ -3,15 +3,13 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from gyroscope._checks import check_count, check_non_negative, check_positive
+from gyroscope._checks import check_count, check_fraction, check_non_negative, check_positive
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
 
 # Of the computation; pure-bf16 rounds the weights too, which most updates are then too small to change.
 Precision = Literal["float32", "bf16", "pure-bf16"]
 Start = Literal["initial", "equilibrium", "equilibrium+embeddings"]
 SCHEDULES = ("constant", "linear", "cosine", "step", "inverse_sqrt")
-# Shares of the run after which the step schedule divides lr by 10 (He et al. 2016, section 4.2).
-STEP_MILESTONES = (0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,11 @@ class TrainConfig:
         start: initial weights as the network makes them, or at the norms of equilibrium; embeddings where they decay.
         init_scale: what the initial weights that turn are multiplied by, before that.
         gain: a learnable gain for each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
+        turn_head: whether the last layer, which no norm follows, is among the weights that turn; it decays either way.
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
+        milestones: shares of the run after which `step` divides lr by 10; by default those of He et al. 2016, 4.2.
+        rescale: bring the weights that turn to the norms of the new equilibrium when lr changes (SMD 5.2).
         warmup: of the same unit as the length, and part of it.
         batch_size: samples of one forward pass; `accumulate` passes make one step.
         clip: largest norm of the whole gradient; None: no clipping.
@@ -37,6 +38,7 @@ class TrainConfig:
         augment: pad-4 crop and flip of images.
         evaluations: times that the validation set is used, evenly over the run.
         track: measure rotation while training.
+        sample_every: steps from one measurement to the next; None: the tracker's own choice.
     """
 
     task: str = "digits"
@@ -50,9 +52,12 @@ class TrainConfig:
     start: Start = "initial"
     init_scale: float = 1.0
     gain: bool = False
+    turn_head: bool = True
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    rescale: bool = False
     warmup: float = 0
     final: float = 0.0
     batch_size: int = 128
@@ -66,6 +71,7 @@ class TrainConfig:
     seed: int = 0
     evaluations: int = 10
     track: bool = True
+    sample_every: int | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -81,6 +87,10 @@ class TrainConfig:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(known)}")
         check_positive("init_scale", self.init_scale)
+        if self.sample_every is not None:
+            check_count("sample_every", self.sample_every, at_least=1)
+        for share in self.milestones:
+            check_fraction("milestones", share)
         if self.clip is not None:
             check_non_negative("clip", self.clip)
 
@@ -97,7 +107,7 @@ class TrainConfig:
         if self.schedule == "inverse_sqrt":
             return inverse_sqrt(steps, warmup)
         if self.schedule == "step":
-            return step(steps, [round(share * steps) for share in STEP_MILESTONES], 0.1, warmup)
+            return step(steps, [round(share * steps) for share in self.milestones], 0.1, warmup)
         return (linear if self.schedule == "linear" else cosine)(steps, warmup, self.final)
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,5 +121,6 @@ class TrainConfig:
         for name in values:
             if name not in known:
                 raise ValueError(f"unknown setting {name!r}; those of a training run are {', '.join(sorted(known))}")
-        betas = values.get("betas")
-        return cls(**{**values, "betas": None if betas is None else tuple(betas)})
+        # A file has lists in place of tuples.
+        tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **tuples})

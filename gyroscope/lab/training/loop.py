@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import gyroscope as gyro
@@ -31,6 +32,7 @@ from gyroscope.lab.training.processes import (
 from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
 from gyroscope.lab.training.start import prepare_weights
 from gyroscope.optim.equilibrium_init import EquilibriumStart
+from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
 CHECKPOINTS = 10
@@ -86,9 +88,9 @@ def train(
         processes.wait()
         if resume:
             training.restore()
-        if training.step == 0 and processes.is_first:  # a run that goes on has left its start behind
-            for start in training.started:
-                on_start(start)
+        # A run that goes on has left its start behind.
+        if training.step == 0 and training.started is not None and processes.is_first:
+            on_start(training.started)
         diverged_at = None
         try:
             with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
@@ -143,12 +145,16 @@ class Training:
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
-        self.schedulers = [LambdaLR(optimizer, self._rate) for optimizer in self.optimizers]
+        self.schedulers = [self._scheduler(optimizer) for optimizer in self.optimizers]
         self.step = 0
         self.history: list[dict[str, float]] = []
         self.rotation: dict[str, float] = {}
         # On the device: to read every loss would make each step wait for it.
         self.first_bad_step = torch.tensor(math.inf, device=problem.device)
+
+    def _scheduler(self, optimizer: Optimizer) -> Scheduler:
+        plain = LambdaLR(optimizer, self._rate)
+        return EquilibriumRescale(optimizer, plain, model=self.model) if self.config.rescale else plain
 
     def _rate(self, t: int) -> float:
         return float(self.schedule(min(t, self.schedule.steps - 1)))
@@ -225,19 +231,21 @@ class Training:
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """The tracker of the run, if there is one: of the first optimizer, which has the hidden layers."""
+        """The tracker of the run, if there is one."""
         if not self.config.track:
             yield None
             return
         path = self.out / ROTATION
+        sampling: dict[str, Any] = {} if self.config.sample_every is None else {"every": self.config.sample_every}
         with gyro.Tracker(
             self.model,
-            self.optimizers[0],
+            self.optimizers,
             path,
             config=self.config.as_dict(),
             sinks=[self._keep_rotation],
             resume=resume and path.exists(),
             start=self.step,
+            **sampling,
         ) as tracker:
             yield tracker
 
@@ -261,6 +269,7 @@ class Training:
             "step": self.step,
             "model": gathered(self.model.state_dict()),
             "optimizers": [gathered(optimizer.state_dict()) for optimizer in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
@@ -275,9 +284,10 @@ class Training:
             return
         self.step = state["step"]
         self.model.load_state_dict(spread_weights(state["model"], self.model))
-        for optimizer, scheduler, saved in zip(self.optimizers, self.schedulers, state["optimizers"], strict=True):
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(spread_moments(saved, optimizer))
-            scheduler.last_epoch = self.step
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
