@@ -8,21 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gyroscope.lab.beyond import corrected_decay, network_errors
 from gyroscope.lab.catalogue import select
-from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
+from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9
 from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
 from gyroscope.lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope.lab.smd import fig2 as smd_fig2
 from gyroscope.lab.smd import fig3 as smd_fig3
-from gyroscope.lab.sp import eq44, section4_2, theorem4
+from gyroscope.lab.smd import fig7 as smd_fig7
+from gyroscope.lab.smd import fig9 as smd_fig9
+from gyroscope.lab.sp import eq44, section4_2, table2, theorem4
 from gyroscope.lab.sp import fig3 as sp_fig3
 from gyroscope.lab.sp import theorem2 as sp_theorem2
 from gyroscope.lab.trials import run_trials
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
+# Trainings of seconds.
+IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
+K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
 
 
 def on_digits(quick, steps, **changes):
@@ -34,9 +40,13 @@ def on_digits(quick, steps, **changes):
 CNN = "cnn:width=4,convolutions=3"
 
 TINY: dict[str, Any] = {
+    "beyond/network_errors": on_digits(network_errors.QUICK, 40, model=CNN),
     "smd/fig2": on_digits(smd_fig2.QUICK, 40, model=CNN),
     "smd/fig3": on_digits(smd_fig3.QUICK, 45, model=CNN),
+    "smd/fig7": on_digits(smd_fig7.QUICK, 24, model=CNN),
+    "smd/fig9": on_digits(smd_fig9.QUICK, 27, model="resnet20:width=4,blocks=1"),
     "sp/fig3": on_digits(sp_fig3.QUICK, 9, model="resnet20:width=4,blocks=1"),
+    "sp/table2": on_digits(table2.PAPER, 3, model="resnet20:width=4,blocks=1"),
     "smd/fig4": fig4_fig5.Config(momentum=0.0, weight_decay=0.1, steps=500, vectors=1, seeds=2, fan_in=8),
     "smd/fig5": fig4_fig5.Config(momentum=0.9, weight_decay=0.01, steps=500, vectors=1, seeds=2, fan_in=64),
     "smd/theorem1": theorem1_theorem2.Config(momentum=0.0, weight_decay=0.1, vectors=4, fan_in=4, seeds=2),
@@ -54,6 +64,8 @@ TINY: dict[str, Any] = {
     "ct/fig7": fig7.Config(**MODEL, steps=40, seeds=2, points=2, double=True),
     "ct/fig8": fig8.Config(**MODEL, steps=20, seeds=2),
     "ct/fig9": fig9.Config(**MODEL, steps=20, seeds=2),
+    "ct/fig6": fig6.Config(IMAGES, decays={"decoupled": 1e-2, "coupled": 1e-4}, quantity="accuracy", **K_ADAM),
+    "beyond/corrected_decay": corrected_decay.Config(IMAGES, steps=200, seeds=2),
 }
 
 
@@ -104,6 +116,11 @@ def swapped(array):
     return array[:, ::-1]
 
 
+def swapped_last(axis):
+    """In the opposite order along another axis."""
+    return lambda array: np.flip(array, axis)
+
+
 def order(*indices, axis=1):
     """Settings under one another's names."""
     return lambda array: np.take(array, indices, axis)
@@ -140,6 +157,7 @@ WRONG_PREDICTIONS = {
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
+    "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
@@ -148,6 +166,8 @@ WRONG_PREDICTIONS = {
     "smd/fig2": [values(angle_settled=times(1.3), norm_settled=times(1.3), e_fold=swapped, smallest_h=times(-1))],
     "smd/fig3": [values(angle_ratio=swapped, accuracy=lambda x: x * (1.0, 1.2)),
                  values(angle_ratio=times(1.3), norm_ratio=times(1.3), stage_gradient=np.sqrt)],
+    "smd/fig7": [values(turned_settled=times(1.3)), values(turned_settled=swapped_last(2), summed_gradient=np.square)],
+    "smd/fig9": [values(settled_mean=times(1.3), settled=times(2), last_mean=times(20))],
     "smd/fig4": [config(weight_decay=0.006)],
     "smd/fig5": [config(weight_decay=0.0012), config(momentum=0.88)],
     "smd/theorem1": [config(weight_decay=0.012), values(variance=times(8)), values(error2=times(8))],
@@ -156,6 +176,7 @@ WRONG_PREDICTIONS = {
     "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
     "sp/fig3": [values(largest_radial=times(100), largest_tangent=times(100), largest_taylor=times(1e4),
                        typical_taylor_as_printed=times(1e4))],
+    "sp/table2": [values(accuracy=lambda x: 1 - x), values(accuracy=np.square)],
     "sp/theorem2": [values(direction=lambda x: x + 1e-6, radius=lambda x: x + 1e-6, table=lambda x: x + 1e-3),
                     values(map_error=np.sqrt, radial=times(10))],
     "sp/theorem4": [values(distance=np.sqrt), values(travelled=times(1e-4))],
@@ -172,6 +193,8 @@ WRONG_PREDICTIONS = {
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
     "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
+    "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
 }  # fmt: skip
 
 
