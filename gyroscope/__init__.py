@@ -3,8 +3,9 @@
     import gyroscope as gyro
 
 `gyro.theory` predicts from hyper-parameters alone, without torch, and `gyro.plan` for a model at hand; `gyro.Tracker`
-measures a training run, `gyro.store.open_run` reads it; `gyro.optim` controls the rotation; `gyro.probe` finds which
-weights are scale-invariant, and `gyro.param_groups` sorts a model accordingly; `gyro.simulate` is the ground truth.
+measures a training run, `gyro.store.open_run` reads it; `gyro.autopsy` reads a checkpoint afterwards; `gyro.optim`
+controls the rotation; `gyro.probe` finds which weights are scale-invariant, and `gyro.param_groups` sorts a model
+accordingly; `gyro.simulate` is the ground truth.
 """
 
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gyroscope import advice, measure, nn, optim, simulate, store, theory
+    from gyroscope.checkpoint.autopsy import autopsy
     from gyroscope.measure.tracker import Tracker
     from gyroscope.model.groups import param_groups
     from gyroscope.model.probe import probe
@@ -22,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Tracker",
     "advice",
+    "autopsy",
     "measure",
     "nn",
     "optim",
@@ -38,6 +41,7 @@ __all__ = [
 # the planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Tracker": ("gyroscope.measure.tracker", "Tracker"),
+    "autopsy": ("gyroscope.checkpoint.autopsy", "autopsy"),
     "nn": ("gyroscope.nn", None),
     "optim": ("gyroscope.optim", None),
     "param_groups": ("gyroscope.model.groups", "param_groups"),

@@ -3,4 +3,4 @@
 from gyroscope.cli import main
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

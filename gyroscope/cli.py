@@ -262,19 +262,33 @@ def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: R
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="folders that a tracker made; or one of a sweep")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…", help="folders that a tracker made; or one of a sweep; or checkpoints, oldest first"
+        ),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="the page to write")] = Path("report.html"),
     text: Annotated[bool, typer.Option("--text", help="print verdict and layers, or a sweep's table, instead")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
+    at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Say whether training is healthy, or which settings of a sweep are best: one page that opens without a network."""
+    from gyroscope.checkpoint.recognise import is_checkpoint
     from gyroscope.render import gather, page_json
     from gyroscope.render.sweep_data import SWEEP_FILE
 
+    if all(is_checkpoint(path) for path in runs):
+        from gyroscope.checkpoint.autopsy import autopsy
+
+        show_autopsy(autopsy(*runs), None if text or as_json else out, as_json)
+        return
     if any((path / SWEEP_FILE).is_file() for path in runs):
+        if at is not None:
+            raise ValueError(f"--at {at}: a sweep has no steps; give one of its runs instead")
         report_sweep(runs, out, text, as_json)
         return
-    gathered = gather(runs)
+    gathered = gather(runs, at)
     if as_json:
         typer.echo(page_json(gathered))
     elif text:
@@ -286,6 +300,64 @@ def report(
 
         write_text(out, page(gathered))
         typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
+def autopsy(
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(metavar="CHECKPOINT…", help="a file or folder; of several, oldest first, the last is examined"),
+    ],
+    optimizer: Annotated[
+        str | None, typer.Option(help="adamw, adam, sgd, lion, muon or nadam, where the file leaves it open")
+    ] = None,
+    lr: Annotated[float | None, numeric("learning rate of the last step, of the first parameter group")] = None,
+    weight_decay: Annotated[float | None, numeric("as torch has it, where the file does not say")] = None,
+    betas: Annotated[str | None, typer.Option(help="the same, for example 0.9,0.999")] = None,
+    momentum: Annotated[float | None, numeric("the same")] = None,
+    batch_size: Annotated[float | None, numeric("examples of one step, for the noise scale")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
+    text: Annotated[bool, typer.Option("--text", help="print verdict and layers; the default")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the numbers as JSON, neuron by neuron")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="name the formula behind every sentence")] = False,
+) -> None:
+    """Tell from a checkpoint what the last step did: rotation, norms, balance, signal. Nothing in it is executed."""
+    from gyroscope.checkpoint.autopsy import autopsy as examine
+
+    with progress_bar_of("reading") as progress:
+        examined = examine(
+            *checkpoints,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            betas=None if betas is None else pair(betas),
+            momentum=momentum,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    if html is not None:
+        show_autopsy(examined, html, as_json=False)
+    if text or as_json or html is None:
+        show_autopsy(examined, None, as_json, explain)
+
+
+def pair(text: str) -> tuple[float, float]:
+    """Two numbers with a comma between them."""
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise typer.BadParameter(f"{text!r} is not a pair of numbers; write for example 0.9,0.999")
+    return number(parts[0]), number(parts[1])
+
+
+def show_autopsy(examined: Any, out: Path | None, as_json: bool, explain: bool = False) -> None:
+    """An autopsy as a page in a file, as JSON, or for a person."""
+    if out is not None:
+        write_text(out, examined.page())
+        typer.echo(f"wrote {out}", err=True)
+    elif as_json:
+        typer.echo(examined.json())
+    else:
+        show(examined.text(explain))
 
 
 def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> None:
@@ -339,6 +411,20 @@ def progress_bar(steps: int) -> Iterator[Callable[[int], None] | None]:
             before = done
 
         yield advance
+
+
+@contextmanager
+def progress_bar_of(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for work whose length is known once it has begun, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show(renderable: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 # seconds of one core when all tests were measured.
 MARKED = {
     "browser": [
+        "tests/checkpoint/test_page.py::*",
         "tests/live/test_browser.py::*",
         "tests/render/test_sweep_browser.py::*",
         "tests/lab/test_runner.py::test_a_browser_*",
@@ -27,10 +28,19 @@ MARKED = {
     "slow": [
         "tests/advice/test_diagnose.py::test_no_record_*",
         "tests/advice/test_runs.py::*",
+        "tests/checkpoint/test_autopsy.py::test_two_files_*",
+        "tests/checkpoint/test_formats.py::test_our_own_*",
+        "tests/checkpoint/test_last_step.py::test_a_planted_*",
+        "tests/checkpoint/test_last_step.py::test_lambda_u_*",
+        "tests/integrations/test_examples.py::*",
+        "tests/integrations/test_lightning.py::test_a_*",
+        "tests/integrations/test_transformers.py::*",
         "tests/integrations/test_wandb.py::test_the_real_package_*",
         "tests/lab/test_demo.py::*",
         "tests/lab/test_experiments.py::*",
+        "tests/lab/test_incidents.py::*",
         "tests/lab/test_random_walks.py::*",
+        "tests/lab/test_re_experiments.py::test_it_runs_*",
         "tests/lab/test_sweep_runs.py::*",
         "tests/lab/test_training.py::test_a_run_*",
         "tests/measure/test_own_loop.py::*",
@@ -51,6 +61,7 @@ MARKED = {
         "tests/theory/test_docs.py::test_the_table_of_rules_*",
         "tests/theory/test_forecast.py::test_*_walk*",
         "tests/theory/test_rules.py::test_leading_order_is_several_*",
+        "tests/theory/test_rules.py::test_each_matrix_of_a_stack_*",
         "tests/theory/test_rules.py::test_muon_is_within_*",
         "tests/theory/test_rules.py::test_the_exact_form_is_within_*",
         "tests/theory/test_signal.py::test_*_walk_*",
@@ -63,10 +74,14 @@ NEEDED = {
     "torch.optim.Muon": (
         hasattr(torch.optim, "Muon"),
         [
+            "tests/checkpoint/test_last_step.py::test_muon_*",
+            "tests/integrations/test_examples.py::test_an_example_*[[]nanogpt*",
             "tests/lab/test_training.py::test_*muon*",
+            "tests/measure/test_several_optimizers.py::test_a_run_of_two_*",
             "tests/model/test_groups.py::test_muon_*",
             "tests/model/test_selection.py::test_*muon*",
             "tests/optim/test_schedulers.py::test_muon_*",
+            "tests/optim/test_schedulers.py::test_*two_optimizers_*",
             "tests/optim/test_torch_rules.py::test_muon_*",
             "tests/planner/test_plan.py::test_muon_*",
             "tests/simulate/test_equilibrium.py::test_torchs_muon_*",

@@ -143,7 +143,7 @@ def test_a_betas_warning_for_an_unstable_pair(capsys):
         ("plan adamw --init-std 1", "init_std=1.0", "needs fan_in"),
         ("plan adamw --batch-size 3", "batch_size", "add dataset_size"),
         ("plan muon --shape 3x", "shape", "numbers"),
-        ("plan muon --shape 3x4x5", "shape=(3, 4, 5)", "two dimensions"),
+        ("plan muon --shape 5", "shape=(5,)", "rows and columns"),
         ("plan adamw --lr 2 --weight-decay 1", "lr=2.0", "below 1"),
         ("plan adamw --lrr 1", "--lrr", "--lr"),
         ("plann adamw", "plann", "plan"),
@@ -355,3 +355,11 @@ def test_no_other_command_shows_a_traceback(command, arguments):
 def test_numbers_in_sentences_read_plainly(capsys):
     out = run(capsys, "plan", "adamw", "--lr", "1e-5", "--weight-decay", "1e-3", "--fan-in", "512")[1]
     assert "100,000,000 steps" in out
+
+
+def test_the_module_ends_with_the_code_of_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "gyroscope", "lab", "run", "re/fig99"], capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"re/fig99" in done.stderr

@@ -16,7 +16,7 @@ FLOORS = [
     {"simulate", "optim", "nn"},
     {"store"},
     {"measure", "render"},
-    {"live", "planner"},
+    {"live", "planner", "checkpoint"},
     {"lab", "integrations"},
     {"cli"},
     {"__main__"},

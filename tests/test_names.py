@@ -11,6 +11,8 @@ SAME_CLASS = {
     "AdamSRT": {"optim/adam_s.py", "theory/rules/adam_s.py"},
     "Lion": {"optim/lion.py", "theory/rules/lion.py"},
     "SGDMRT": {"optim/sgd_mrt.py", "theory/rules/sgd_mrt.py"},
+    # The same for users of either trainer.
+    "RotationCallback": {"integrations/lightning.py", "integrations/transformers.py"},
 }
 SAME_FILE = {"__init__.py", "adam_s.py", "adamw.py", "lion.py", "sgd_mrt.py"}
 """A rule of theory and its optimizer stand in files of one name."""

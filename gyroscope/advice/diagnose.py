@@ -16,6 +16,7 @@ from gyroscope.advice.health import (
     unstable_betas,
 )
 from gyroscope.advice.history import LayerHistory, Record, layer_histories
+from gyroscope.advice.incident_findings import MARKS, incident_findings
 from gyroscope.advice.phrases import clause, listed, sig, span
 from gyroscope.advice.plan_findings import fast_rotation
 from gyroscope.advice.remedies import GO_BACK, MEASURE_LONGER
@@ -23,7 +24,7 @@ from gyroscope.advice.rotation import layer_imbalance, neuron_imbalance, over_ro
 from gyroscope.advice.settling import NormState, course_from_start, fell_out, shorter_than_memory, transient
 
 # Kinds of findings from before a divergence that may explain it; the others speak of a run that goes on.
-CAUSES = ("unstable_betas", "over_rotation", "fast_rotation")
+CAUSES = ("incident", "unstable_betas", "over_rotation", "fast_rotation")
 # Beside every green: runs that turned as predicted have ended with a poor loss.
 NO_JUDGEMENT = "This compares rotation with theory; whether training is good, the loss says."
 
@@ -35,15 +36,17 @@ def diagnose(record: Record) -> Diagnosis:
     run that diverged, what it did before is judged as far as it may be the cause.
     """
     histories = layer_histories(record)
+    events = incident_findings(record)
     lost = {history.name: history.lost for history in histories if history.lost.any()}
     if not lost:
-        return Diagnosis(_findings(record, histories))
+        return Diagnosis(_findings(record, histories, events))
     first = min(int(samples.argmax()) for samples in lost.values())
     # Findings about a run that goes on, "train on" among them, do not apply to one that cannot.
     if any(history.diverged for history in histories):
-        before = _findings(record, layer_histories(record, first))
+        earlier = [event for event in events if event.evidence["step"] <= record.steps[first]]
+        before = _findings(record, layer_histories(record, first), earlier)
         return Diagnosis([_diverged(record, lost, first), *(finding for finding in before if finding.kind in CAUSES)])
-    others = [finding for finding in _findings(record, histories) if finding.kind not in ("well", "too_short")]
+    others = [finding for finding in _findings(record, histories, events) if finding.kind not in ("well", "too_short")]
     return Diagnosis([_recovered(record, lost, first), *others])
 
 
@@ -81,11 +84,12 @@ def _not_finite(record: Record, lost: Mapping[str, Mask], first: int, sentence: 
         layers=tuple(sorted(lost, key=lambda name: int(lost[name].argmax()))),
         evidence={"step": float(record.steps[first])},
         trial=GO_BACK.trial,
+        mark=MARKS["not_finite"],
     )
 
 
-def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding]:
-    """What is judged of a run whose numbers are finite, as far as these histories go."""
+def _findings(record: Record, histories: Sequence[LayerHistory], events: Sequence[Finding]) -> list[Finding]:
+    """What is judged of a run whose numbers are finite, as far as these histories go, and what happened in it."""
     # Embeddings are drawn, and not judged: a rare token stands still, decays and turns late, and nothing is wrong.
     histories = [history for history in histories if not history.is_embedding] or histories
     measured = [history for history in histories if np.isfinite(history.angle).any()]
@@ -111,6 +115,7 @@ def _findings(record: Record, histories: Sequence[LayerHistory]) -> list[Finding
         *non_finite_vectors(measured),
         *not_measured(histories),
         *_rising_loss(record),
+        *events,
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += _against_theory(usual, len(states))

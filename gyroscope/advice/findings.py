@@ -11,6 +11,7 @@ MARKS: dict[Severity, str] = {"bad": "✗", "warn": "!", "note": "•", "good": 
 # Kinds of judgements, in the order in which those of one severity are listed.
 KINDS = (
     "diverged",
+    "incident",
     "rising_loss",
     "unstable_betas",
     "fell_out",
@@ -22,11 +23,14 @@ KINDS = (
     "neuron_imbalance",
     "dead_vectors",
     "frozen_entries",
+    "aligned_updates",
     "scale_sensitive",
     "missing_input",
     "not_measured",
     "too_short",
     "assumption",
+    "signal",
+    "drift",
     "off_prediction",
     "well",
 )
@@ -48,6 +52,7 @@ class Finding:
     evidence  the numbers of the sentence by name
     trial     the section of results/advice.md that shows what the remedy did to real training; empty where it does not
               change training
+    mark      what a time axis calls it at `evidence["step"]`; empty where it is no event
     """
 
     kind: str
@@ -58,6 +63,7 @@ class Finding:
     layers: tuple[str, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
     trial: str = ""
+    mark: str = ""
 
     def __str__(self) -> str:
         return f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else "")

@@ -38,6 +38,8 @@ NOTHING = Remedy()
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
 CHECK_RULE = Remedy("The measurements stand alone; gyro.rule_of(group, optimizer) says what is missing.")
+FIND_SETTING = Remedy("Look for what set it at that step: a scheduler, a callback, or options of a resumed run.")
+FIND_WRITER = Remedy("Look for what writes to these weights at that step: a load, a reset, a rescaling or an average.")
 OWN_IMBALANCE = Remedy(
     "The optimizer sets these angles itself: look at its imbalance= and at the settings of its groups."
 )
@@ -72,6 +74,18 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
     if None in needed or not has < longest <= limit.LONGEST_WARMUP:
         return NOTHING
     return Remedy(f"Use a warmup of about {sig(longest, 2)} steps (now {has:,}).", "warmup")
+
+
+def look_at_batches(first: int, last: int) -> Remedy:
+    """Where to look for batches that are unlike the others.
+
+    >>> look_at_batches(1000, 1000).text
+    'Look at the batch of step 1,000.'
+    """
+    if first == last:
+        return Remedy(f"Look at the batch of step {first:,}.")
+    # A network that was trained on them for a while needs longer to recover than they last.
+    return Remedy(f"Look at the batches of steps {first:,} to {last:,}, the first of them first.")
 
 
 def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:

@@ -115,9 +115,9 @@ def initial_layer(history: LayerHistory) -> InitialLayer | None:
     # A mean over the first samples: one batch alone is too noisy, and later ones belong to other weights.
     grad = float(np.sqrt(np.mean(grads[: limit.SAMPLES] ** 2))) if grads.size else None
     weights = Weights(float(history.layer.fan_in), grad, tuple(history.layer.shape))
-    # A record holds norms neuron by neuron; the root of their number makes the norm of Muon's whole matrix of them.
+    # A record may hold norms neuron by neuron, of which Muon takes a whole matrix for one vector.
     whole = history.rule is not None and history.rule.whole_matrix
-    return InitialLayer(history.name, weights, float(norms[0]) * (history.layer.vectors**0.5 if whole else 1.0))
+    return InitialLayer(history.name, weights, float(norms[0]) * (weights.norm_of_matrix if whole else 1.0))
 
 
 def _power(history: LayerHistory) -> float:

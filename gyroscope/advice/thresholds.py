@@ -89,3 +89,42 @@ GROWTH = 3.0
 # Mean loss over the last eighth of a run over that of its best eighth that counts as a rise: overfitting and the noise
 # of batches stay below it.
 LOSS_RISE = 1.25
+
+# s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
+# before loss spikes of large runs.
+ALIGNED = 4.0
+# κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
+# entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
+SIGNAL = 0.01
+
+# Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
+# move by less, and what falls with the learning rate at a milestone is part of the schedule.
+SETTING_JUMP = 1.5
+# The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
+# logarithms. Measured on trainings without an incident: 0.17 false alarms in 10,000 steps where the loss is logged, one
+# in 60,000, and none without a loss (results/beyond/incidents.json).
+# Twice the usual at least.
+INCIDENT_FLOOR = 0.7
+# Standard deviations, estimated by a median, which a few extremes do not move.
+INCIDENT_DEVIATIONS = 5.0
+# Times the largest deviation remembered: near the end of training, single hard examples make losses a hundred times
+# the median, and planted batches a thousand times.
+INCIDENT_EXTREMES = 2.0
+# Samples over which that median is taken: 300 steps with the usual ten between samples, in which training moves little.
+INCIDENT_LEVEL = 30
+# Samples whose deviations are remembered: as many as it takes to know the extremes.
+INCIDENT_MEMORY = 100
+# Logged losses for each of these samples, since samples are usually ten steps apart.
+LOSSES_PER_SAMPLE = 10
+# Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
+# single batch raises them by a fifth only if its gradient is twenty times the usual. Without any, 0.12 was seen.
+DENOMINATOR_FLOOR = 0.2
+# Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
+# recovers.
+LASTING_SHARE = 0.6
+# Relative change of a norm between samples that can be a change from outside: no fault of rounding or sampling.
+NORM_JUMP = 0.2
+# Radians that a layer's vectors turn between samples, for the same.
+TURN_JUMP = 0.3
+# Both over the largest of the past samples: norms and directions move smoothly.
+WEIGHTS_EXTREMES = 5.0

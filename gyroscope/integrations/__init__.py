@@ -1,4 +1,4 @@
-"""Thin adapters to other tools, each imported only when it is used.
+"""Thin adapters to other tools and trainers, each imported only when it is used.
 
 Anything that can be called with a step and named numbers is a sink of the tracker already:
 

@@ -50,18 +50,26 @@ def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[
     `loss` is at most `LOST`; `accuracy` is there for tasks that have one, and 0 for a run that diverged.
     """
     with tempfile.TemporaryDirectory() as folder:
-        result = train(
-            TrainConfig.from_dict(settings), Path(folder) / "run", on_step=lambda at: trial.report(at.step / at.steps)
-        )
+        result = _train(trial, settings, folder)
         if not result.config.track:
             return _scores(result)
         with result.run() as run:
             return {**_scores(result), **read(run)}
 
 
+def _train(trial: Trial[Any], settings: dict[str, Any], folder: str) -> TrainResult:
+    config = TrainConfig.from_dict(settings)
+    return train(config, Path(folder) / "run", on_step=lambda at: trial.report(at.step / at.steps))
+
+
+def capped_loss(loss: float) -> float:
+    """At most `LOST`, also where the loss is not a number."""
+    return loss if loss < LOST else LOST
+
+
 def _scores(result: TrainResult) -> dict[str, float]:
     scores = result.scores if result.divergence is None else {}
-    measured = {"loss": min(scores.get("validation_loss", LOST), LOST)}
+    measured = {"loss": capped_loss(scores.get("validation_loss", LOST))}
     is_text = result.config.task == "stdlib" or result.config.task.startswith("text:")
     return measured if is_text else {**measured, "accuracy": scores.get("validation_accuracy", 0.0)}
 

@@ -35,12 +35,7 @@ C4 = "C4, or any text"
 # Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
 TO_DO = {
     "re/fig3": ("At constant lr·wd accuracy has an optimum; the rotation is as predicted", "CIFAR-10"),
-    "re/fig4": ("Adam+L2 rotates its layers unequally and loses to AdamW", "CIFAR-10"),
-    "re/fig5": ("Rotational SGDM needs less tuning and no warmup", "CIFAR-100, ImageNet"),
-    "re/fig9": ("The random walk describes convolutions of a ResNet-20", "CIFAR-10"),
-    "re/fig10": ("The random walk describes linear layers of a small GPT", WIKITEXT),
     "re/fig11": ("Scale-sensitive layers follow an effective decay", "CIFAR-10"),
-    "re/fig12": ("Imbalanced rotation costs accuracy", "CIFAR-10"),
     "re/fig13": ("A GPT's perplexity has an optimum at constant lr·wd", WIKITEXT),
     "re/fig14": ("AdamW over-rotates before equilibrium, its rotational variant does not", "ImageNet"),
     "re/fig15": ("Rotational variants tolerate beta, centring and granularity", f"CIFAR-10; {WIKITEXT}"),
@@ -48,10 +43,8 @@ TO_DO = {
     "re/table3": ("Rotational SGDM and Lion match theirs", "CIFAR-10, ImageNet"),
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
     "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
-    "ct/fig6": ("2-Adam beats Adam on CIFAR-10", "CIFAR-10"),
     "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
     "ct/fig13": ("Figure 4 along a level curve", f"128 runs on {C4}"),
     "ct/fig14": ("Annealing the learning rate does not repair C < 0", C4),
-    "ct/fig15": ("The naive strategy of k-Adam fails for large k", "CIFAR-10"),
     "ct/fig16": ("2-Adam is best for language too", f"30M parameters on {C4}"),
 }

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from gyroscope.live.incident_lines import IncidentLines
 from gyroscope.live.run_index import RunIndex
 
 # Seconds that open connections have to end at Ctrl-C.
@@ -26,7 +27,7 @@ def watch(
             nothing is shown.
         port: 0 takes a free one.
         browser: open the page.
-        say: is called with the line that names the address.
+        say: is called with the line that names the address, and with a line for each incident of a run that trains.
     """
     index = RunIndex(root)
     uvicorn, application = _server()
@@ -39,11 +40,14 @@ def watch(
     say(f"watching {index.root} at {address} (Ctrl-C ends)")
     if browser:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    lines = IncidentLines(index, say)
+    lines.start()
     try:
         server.run(sockets=[bound])
     except KeyboardInterrupt:  # uvicorn raises it again once it has ended
         pass
     finally:
+        lines.stop()
         bound.close()
 
 

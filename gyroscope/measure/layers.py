@@ -10,12 +10,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from gyroscope._types import Int64
 from gyroscope.geometry import Split
 from gyroscope.model.measured import measured_layers
-from gyroscope.model.selection import Invariance
+from gyroscope.model.selection import AnyOptimizer, Invariance
 from gyroscope.optim._engine.shards import local
 
 # Numbers of vectors within a parameter.
@@ -89,7 +88,7 @@ class Tracked:
 
 def tracked(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: AnyOptimizer,
     layers: re.Pattern[str] | None = None,
     probe: Mapping[str, Invariance] | None = None,
     rows: int | None = None,

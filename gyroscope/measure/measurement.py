@@ -17,6 +17,7 @@ from gyroscope.measure.layers import Tracked, tracked
 from gyroscope.measure.optimizers import LayerReading, rule_or_none
 from gyroscope.measure.sums import sum_after, sum_before
 from gyroscope.measure.transfer import HostCopy, SentSums, send_to_host
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import Invariance
 from gyroscope.optim.torch_rules import keeps_norms
 
@@ -31,37 +32,46 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-Rates = list[tuple[Any, Any]]
-# (lr, weight decay) of every group, and the number of consecutive steps for which they held.
+# (lr, weight decay) of every group; None of a group that was not stepped.
+Rates = list[tuple[Any, Any] | None]
+# Rates, and the number of consecutive steps for which they held.
 RateHistory = list[tuple[Rates, int]]
 
 
 @final
 class StepMeasurement:
-    """Measures the watched layers of one optimizer around a step."""
+    """Measures the watched layers around a step, which is one of each optimizer."""
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Optimizers,
         layers: re.Pattern[str] | None = None,
         probe: Mapping[str, Invariance] | None = None,
         rows: int | None = None,
         parts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
+        self.optimizers = optimizers
         # By parameter and first vector: fused weights are several layers.
         self.layers: dict[tuple[nn.Parameter, int], LayerSums] = {}
         self._selection = (layers, probe, rows, parts)
         self.changes: list[str] = []
         """Sentences about layers that changed their shape, to be noted in the run."""
+        self._of: dict[Optimizer, list[LayerSums]] = {}
         self._names: dict[str, dict[Any, str]] = {}
         self._seen: list[Any] = []
         self._decoupled: list[bool] = []
         self._steps: list[LayerStep] = []
+        self._rates: dict[int, tuple[Any, Any]] = {}
+        self._rescaled = False
         self._scaler: Tensor | None = None
+        self._found_inf: Tensor | None = None
         self._skipped: Tensor | None = None
+        self.options: dict[int, dict[str, Any]] = {}
+        """Options of each group as they were when it was stepped last."""
+        self.scaler: HostCopy | None = None
+        """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
         self.history: RateHistory = []
         """Rates of the steps since the last sample that was handed over."""
 
@@ -81,21 +91,30 @@ class StepMeasurement:
     def refresh(self, step: int = 0) -> list[Tracked]:
         """Look for parameters that came, went or changed their shape since the last time; those that are new."""
         # The shape too: pruning and growing methods put another tensor into the `.data` of the same parameter.
-        seen = [(id(p), p.shape, p.dtype, p.device) for group in self.optimizer.param_groups for p in group["params"]]
+        of_all = [group for member in self.optimizers.members for group in member.param_groups]
+        seen = [(id(p), p.shape, p.dtype, p.device) for group in of_all for p in group["params"]]
         if seen == self._seen:
             return []
+        groups = self.optimizers.groups()
         self._seen = seen
-        selected = tracked(self.model, self.optimizer, *self._selection)
+        selected = tracked(self.model, self.optimizers, *self._selection)
         # Of what no other process holds a part, process 0 has the same as all others.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
         # Layers that stay keep their copy of the weights, whatever batch they are in now.
         old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
         found = {(layer.parameter, layer.start): layer for layer in selected}
         self.layers = {key: LayerSums(layer, old[key].copy if key in old else None) for key, layer in found.items()}
-        batched(list(self.layers.values()))
-        rules = [rule_or_none(group, self.optimizer) for group in self.optimizer.param_groups]
+        self._of = {member: [] for member in self.optimizers.members}
+        for sums in self.layers.values():
+            self._of[groups[sums.layer.group].owner].append(sums)
+        for of_one in self._of.values():  # only layers that are stepped together can be summed together
+            batched(of_one)
+        rules = [rule_or_none(*group) for group in groups]
         # Where norms are held, weight decay moves no weight: it only sets the angle.
-        self._decoupled = [rule is not None and rule.is_decoupled and not keeps_norms(self.optimizer) for rule in rules]
+        self._decoupled = [
+            rule is not None and rule.is_decoupled and not keeps_norms(owner)
+            for rule, (_, owner) in zip(rules, groups, strict=True)
+        ]
         return [layer for key, layer in found.items() if key not in old]
 
     def _named(self, layer: Tracked, step: int) -> Tracked:
@@ -114,15 +133,20 @@ class StepMeasurement:
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def before(self, closure: bool) -> None:
-        """Before the step: copy weights, and read gradients unless the closure is yet to make them."""
-        self._scaler = _scaler_state(self.optimizer)
+    def before(self, optimizer: Optimizer, closure: bool) -> None:
+        """Before an optimizer's step: copy weights, and read gradients unless the closure is yet to make them."""
+        scaler = _scaler_state(optimizer)
+        self._rescaled = scaler is not None
+        if scaler is not None:
+            # One scaler serves all optimizers. That any of them finds an inf counts for the step of the run.
+            self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
         self._steps = []
-        for (p, _), sums in self.layers.items():
+        for sums in self._of[optimizer]:
+            p = sums.layer.parameter
             if not closure and not _usable(p.grad):
                 continue
             # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
-            m = _momentum(self.optimizer.state.get(p, {}), p)
+            m = _momentum(optimizer.state.get(p, {}), p)
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
@@ -130,15 +154,29 @@ class StepMeasurement:
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def after(self) -> tuple[list[SentSums], dict[str, LayerReading]]:
-        """After the step: what it did. The sums are on their way; how they were made is known at once."""
+    def after(self, optimizer: Optimizer, sampled: bool, ends: bool) -> tuple[list[SentSums], dict[str, LayerReading]]:
+        """After that step: what it did, if `sampled`. The sums are on their way; how they were made is known at once.
+
+        What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer
+        that takes part in the step of the run.
+        """
+        # Numbers as of the last sample: a group that was added since has no layers yet.
+        for number, group in zip(self.optimizers.numbers[optimizer], optimizer.param_groups, strict=False):
+            self._rates[number] = (_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0))
+            if sampled:
+                self.options[number] = _frozen_options(group)
+        if ends:
+            self.end_step()
+        if not sampled:
+            return [], {}
+        readings = {}
         steps = [step for step in self._steps if self._read_after(step)]
         self._steps = []
-        sent = send_to_host(sum_after(steps))
         # Kept apart from the sums, which may still be on a device: these are known to the host at once.
-        return sent, {
-            step.sums.layer.name: LayerReading(step.second is not None, step.late, step.had_momentum) for step in steps
-        }
+        for step in steps:
+            reading = LayerReading(step.second is not None, step.late, step.had_momentum, step.rescaled)
+            readings[step.sums.layer.name] = reading
+        return send_to_host(sum_after(steps)), readings
 
     def _read_after(self, step: LayerStep) -> bool:
         """Read the state after the step; False where the layer had no gradient, or changed its shape in the step."""
@@ -149,9 +187,9 @@ class StepMeasurement:
         step.grad = p.grad if step.late else step.grad
         if not _usable(step.grad) or p.shape != layer.shape:
             return False
-        state = self.optimizer.state.get(p, {})
-        group = self.optimizer.param_groups[layer.group]
-        step.rescaled = self._scaler is not None
+        state = self.optimizers.owners[layer.group].state.get(p, {})
+        group = self.options[layer.group]
+        step.rescaled = self._rescaled
         step.second = _second_moment(state, group, p, p.numel() // layer.fan_in)
         step.decay = (
             frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
@@ -164,52 +202,53 @@ class StepMeasurement:
             step.views[3] = layer.per_vector(v).reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
         return True
 
-    def is_skipped(self) -> bool:
+    def is_skipped(self, optimizer: Optimizer) -> bool:
         """Whether a GradScaler makes this step do nothing, where that is known without waiting for a device.
 
         An optimizer with a fused step is called all the same, and told by its attribute `found_inf`.
         """
-        found_inf = getattr(self.optimizer, "found_inf", None)
+        found_inf = getattr(optimizer, "found_inf", None)
         if not isinstance(found_inf, Tensor):
             return False
         if _on_host(found_inf):
             return bool(found_inf)
-        # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
-        self._skipped = found_inf.detach().clone() if self._skipped is None else self._skipped + found_inf
+        found_inf = found_inf.detach().clone()
+        self._found_inf = found_inf if self._found_inf is None else torch.maximum(self._found_inf, found_inf)
         return False
-
-    def scaler_state(self) -> HostCopy | None:
-        """Whether the step is skipped, the gradients' scale and the steps skipped so far, where a GradScaler acts."""
-        if self._scaler is None:
-            return None
-        skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
-        return HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
 
     def skipped_steps(self) -> HostCopy | None:
         """How many of the steps counted so far a GradScaler skipped; None where the host knows that it was none."""
         return None if self._skipped is None else HostCopy(self._skipped)
 
-    def remember_rates(self) -> None:
-        """Add the rates of this step to the history that the next sample takes along."""
-        groups = self.optimizer.param_groups
-        rates = [(_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0)) for group in groups]
+    def end_step(self) -> None:
+        """All that take part have stepped: this step's rates join the history, its skipping joins the count."""
+        rates: Rates = [self._rates.get(number) for number in range(max(self._rates, default=-1) + 1)]
         # Rates on a device count as different, for comparing them would wait for it.
-        comparable = not any(isinstance(value, Tensor) for pair in rates for value in pair)
+        comparable = not any(isinstance(value, Tensor) for pair in rates if pair is not None for value in pair)
         if comparable and self.history and self.history[-1][0] == rates:
             self.history[-1] = (rates, self.history[-1][1] + 1)
         else:
             self.history.append((rates, 1))
+        found_inf = self._found_inf
+        if found_inf is not None:
+            # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
+            self._skipped = found_inf if self._skipped is None else self._skipped + found_inf
+        self.scaler = None
+        if self._scaler is not None:
+            skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
+            self.scaler = HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
+        self.drop_step()
 
-    def options(self) -> list[dict[str, Any]]:
-        """Options of each group as they are now; numbers that live on a device are copied without waiting for it."""
-        return [
-            {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
-            for group in self.optimizer.param_groups
-        ]
+    def drop_step(self) -> None:
+        """Forget what was read of the step that is being taken: a GradScaler skips it, or it has ended."""
+        self._rates = {}
+        self._found_inf = None
+        self._scaler = None
 
-    def take_part(self) -> None:
+    def take_part(self, optimizer: Optimizer) -> None:
         """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
-        spread = [sums.layer for (p, _), sums in self.layers.items() if sums.layer.pieces.sharded and _usable(p.grad)]
+        layers = [sums.layer for sums in self._of[optimizer]]
+        spread = [layer for layer in layers if layer.pieces.sharded and _usable(layer.parameter.grad)]
         if spread:
             send_to_host([((layer,), None) for layer in spread])
 
@@ -219,6 +258,11 @@ def frozen(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if value.device.type != "cpu" or value.numel() != 1 else value.item()
+
+
+def _frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a group as they are now; numbers that live on a device are copied without waiting for it."""
+    return {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
 
 
 def _rate(group: Mapping[str, Any], name: str, missing: float) -> Any:

@@ -1,4 +1,4 @@
-"""What the tracker knows of an optimizer: which one really steps, its rule, and how a run describes it."""
+"""What the tracker knows of optimizers: the rules of their groups, and how a run describes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gyroscope.model.selection import unwrapped
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory import UpdateRule
 
@@ -18,27 +18,10 @@ Group = Mapping[str, Any]
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
 
 
-def real_optimizer(optimizer: Any) -> Optimizer:
-    """The outermost optimizer whose own `step` runs hooks: wrappers only call it, or skip it.
-
-    >>> import torch
-    >>> adamw = torch.optim.AdamW([torch.ones(2, 2)])
-    >>> wrapper = type("LightningOptimizer", (), {"optimizer": adamw})()
-    >>> real_optimizer(wrapper) is adamw
-    True
-    """
-    stepping = unwrapped(optimizer)
-    if not isinstance(stepping, Optimizer) or not hasattr(stepping, "register_step_pre_hook"):
-        raise ValueError(
-            f"optimizer={optimizer!r} is not a torch optimizer, nor a wrapper around one: pass the "
-            "torch.optim.Optimizer whose step() changes the weights"
-        )
-    return stepping
-
-
-def steps_taken(optimizer: Optimizer) -> int:
-    """How many steps the optimizer's own state counts; 0 where it does not count."""
-    counts = [state["step"] for state in optimizer.state.values() if isinstance(state, dict) and "step" in state]
+def steps_taken(optimizers: Optimizers) -> int:
+    """How many steps the state of the optimizers counts, of the one that took most; 0 where none counts."""
+    states = [state for member in optimizers.members for state in member.state.values()]
+    counts = [state["step"] for state in states if isinstance(state, dict) and "step" in state]
     return max((int(steps) for steps in counts), default=0)
 
 
@@ -98,11 +81,13 @@ class LayerReading:
     adam: it has a second moment.
     late: a closure made the gradient within the step, so that it met only the momentum after it.
     had_momentum: there was a momentum before the step.
+    scaled: a GradScaler left it to the step to divide the gradient by its scale.
     """
 
     adam: bool
     late: bool
     had_momentum: bool
+    scaled: bool = False
 
 
 @final
@@ -110,7 +95,8 @@ class LayerReading:
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
-    lr, weight_decay: of the group in this step.
+    lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
+    highest_lr: of the steps since the previous sample, this one included.
     group_rule: the theory's; None where it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
@@ -118,18 +104,20 @@ class StepContext:
 
     lr: float
     weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float
     sign: float
 
 
-def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | None, user: Any) -> dict[str, Any]:
+def run_config(model: nn.Module, optimizers: Optimizers, every: Any, rows: int | None, user: Any) -> dict[str, Any]:
     """What goes into the run's configuration, beside what the user passed."""
     return {
         "model": type(_inner(model)).__name__,
-        "optimizer": type(optimizer).__name__,
-        "groups": [_group_config(group, optimizer) for group in optimizer.param_groups],
+        "optimizer": optimizers.name,
+        "groups": [_group_config(group) for group in optimizers.groups()],
         "every": every if isinstance(every, int | str) else repr(every),
         "rows": rows,
         "seed": torch.initial_seed(),
@@ -137,9 +125,10 @@ def run_config(model: nn.Module, optimizer: Optimizer, every: Any, rows: int | N
     }
 
 
-def _group_config(group: Group, optimizer: Optimizer) -> dict[str, Any]:
-    rule = rule_or_none(group, optimizer)
-    shown: dict[str, Any] = {"optimizer": type(optimizer).__name__, "parameters": len(group["params"])}
+def _group_config(owned: OwnedGroup) -> dict[str, Any]:
+    group, owner = owned
+    rule = rule_or_none(group, owner)
+    shown: dict[str, Any] = {"optimizer": type(owner).__name__, "parameters": len(group["params"])}
     if rule is not None:
         shown["rule"] = {"name": rule.name, **rule.settings}
     return shown | {name: _plain(group[name]) for name in SHOWN if name in group}

@@ -153,8 +153,8 @@ class GroupForecasts:
 
     def predict(
         self,
-        rules: Sequence[GroupRule | None],
-        history: Sequence[tuple[Sequence[tuple[float, float]], int]],
+        rules: Mapping[int, GroupRule | None],
+        history: Sequence[tuple[Sequence[tuple[float, float] | None], int]],
         layers: Mapping[int, Sequence[LayerState]],
         note: Callable[[str], None],
     ) -> dict[str, StepPrediction]:
@@ -164,7 +164,9 @@ class GroupForecasts:
             rule = rules[number]
             if rule is None:
                 continue
-            rates = [StepRates(*pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            of_group = [(pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            # Without the steps that another optimizer took alone.
+            rates = [StepRates(*pair, steps) for pair, steps in of_group if pair is not None]
             forecaster = self._forecasters.setdefault(number, Forecaster(rule.norms_kept))
             try:
                 predictions |= forecaster.predict(rule, rates, states)
@@ -184,8 +186,8 @@ def _alike(group_rule: GroupRule, layers: Sequence[LayerState]) -> list[list[Lay
     """Layers that one `Weights` can describe."""
     if not group_rule.whole_matrix:
         return [list(layers)] if layers else []
-    shapes = dict.fromkeys(layer.shape for layer in layers)
-    return [[layer for layer in layers if layer.shape == shape] for shape in shapes]
+    kinds = dict.fromkeys((layer.shape, layer.fan_in) for layer in layers)
+    return [[layer for layer in layers if (layer.shape, layer.fan_in) == kind] for kind in kinds]
 
 
 def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:
@@ -196,7 +198,7 @@ def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:
 
 def _parts(group_rule: GroupRule, layer: LayerState) -> float:
     """Norm of what the rule takes for one vector over the norm of one of ours: Muon's is the whole matrix."""
-    return float(layer.vectors**0.5) if group_rule.whole_matrix else 1.0
+    return float(Weights(layer.fan_in, shape=layer.shape).norm_of_matrix) if group_rule.whole_matrix else 1.0
 
 
 def _values(value: Any, count: int) -> list[float]:

@@ -359,6 +359,21 @@ PER_LAYER = (
         lambda layer: layer.at.weight_decay,
     ),
     _layer(
+        "highest_lr",
+        "",
+        "highest learning rate of the layer's group since the previous sample, this step included",
+        "torch",
+        lambda layer: layer.at.highest_lr,
+    ),
+    _layer(
+        "beta1",
+        "",
+        "β1 of Adam or Lion, or the momentum, of the layer's group in this step",
+        "torch",
+        lambda layer: layer.at.betas[0],
+    ),
+    _layer("beta2", "", "β2 of the layer's group in this step", "torch", lambda layer: layer.at.betas[1]),
+    _layer(
         "signal",
         "",
         "κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1); "

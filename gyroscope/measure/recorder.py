@@ -14,9 +14,8 @@ from datetime import datetime
 from itertools import count
 from typing import Any, final
 
-from torch.optim import Optimizer
-
 from gyroscope._worker import Worker
+from gyroscope.measure.alarm import IncidentAlarm, OnIncident
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.optimizers import rule_or_none
 from gyroscope.measure.quantities import QUANTITIES
@@ -24,6 +23,7 @@ from gyroscope.measure.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.measure.transfer import HostCopy
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.store import LayerInfo, RunExistsError, Writer
 from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status
@@ -114,6 +114,7 @@ class Recorder:
         raw: re.Pattern[str] | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: re.Pattern[str] | None = None,
+        on_incident: OnIncident | None = None,
         final_note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.writer = new_writer(path, config, resume)
@@ -123,8 +124,9 @@ class Recorder:
         self._final_note = final_note
         self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
+        self._alarm = None if on_incident is None else IncidentAlarm(on_incident, self.failures.report)
         self._processor = SampleProcessor(
-            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers
+            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers, alarm=self._alarm
         )
         self._worker: Worker[RawSample | None] = Worker(
             self._processor.process,
@@ -138,10 +140,11 @@ class Recorder:
         # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
         atexit.register(self._at_exit)
 
-    def add(self, layers: Iterable[Tracked], optimizer: Optimizer) -> None:
+    def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
         """Make layers known to the run."""
+        groups = optimizers.groups()
         for layer in layers:
-            rule = rule_or_none(optimizer.param_groups[layer.group], optimizer)
+            rule = rule_or_none(*groups[layer.group])
             # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
             split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)
@@ -178,6 +181,8 @@ class Recorder:
         self._worker.close()
         for sink in self._sinks:
             sink.close()
+        if self._alarm is not None:
+            self._alarm.close()
         if (text := self._final_note()) is not None:
             self.writer.note(text)
         self.writer.close(status)

@@ -6,13 +6,15 @@ All of it runs in a thread beside training, one sample after the other.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from math import nan
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope._types import Array
+from gyroscope.measure.alarm import IncidentAlarm
 from gyroscope.measure.batches import OLD
 from gyroscope.measure.layers import Ids, Tracked
 from gyroscope.measure.measurement import RateHistory
@@ -36,7 +38,7 @@ class RawSample:
     """A sample as it leaves the training thread.
 
     step, time: number of the step, and Unix seconds.
-    optimizer, groups: whose step it was, and the options of its groups then.
+    owners, groups: by number of each group the optimizer that stepped it last, and its options then.
     sums, readings: of each layer, and how they were made.
     history: rates of every step since the last sample.
     scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
@@ -45,13 +47,22 @@ class RawSample:
 
     step: int
     time: float
-    optimizer: Optimizer
-    groups: Sequence[Mapping[str, Any]]
+    owners: Sequence[Optimizer]
+    groups: Mapping[int, Mapping[str, Any]]
     sums: Sequence[SentSums]
     readings: Mapping[str, LayerReading]
     history: RateHistory
     scaler: HostCopy | None = None
     gap: bool = False
+
+
+class GroupSettings(NamedTuple):
+    """What a parameter group was stepped with last, and its highest learning rate since the previous sample."""
+
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float]
+    highest_lr: float
 
 
 @final
@@ -66,6 +77,7 @@ class SampleProcessor:
         scalars: ScalarLog,
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
+        alarm: IncidentAlarm | None = None,
     ) -> None:
         self.writer = writer
         self.indices = indices
@@ -73,6 +85,7 @@ class SampleProcessor:
         self.scalars = scalars
         self.raw = raw
         self.sink_layers = sink_layers
+        self.alarm = alarm
         self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
@@ -83,8 +96,9 @@ class SampleProcessor:
     def process(self, samples: list[RawSample | None]) -> None:
         """Take what was logged and one sample from its sums to the store and the sinks; None: only what was logged."""
         (sample,) = samples
-        if self.scalars.waiting:
-            self.scalars.store()
+        logged = self.scalars.store() if self.scalars.waiting else []
+        if self.alarm is not None:
+            self.alarm.log(logged)
         if sample is None:
             return
         if self._first_step is None:
@@ -97,9 +111,10 @@ class SampleProcessor:
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
             return
-        rates = [([(float(lr), float(decay)) for lr, decay in pairs], steps) for pairs, steps in history]
-        rules = [self._rule(sample, number) for number in range(len(sample.groups))]
-        groups, states = self._groups(sample, rules, rates[-1][0], scale, gap)
+        rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
+        rules = {number: self._rule(sample, number) for number in sample.groups}
+        settings = {number: _settings(number, options, rates) for number, options in sample.groups.items()}
+        groups, states = self._groups(sample, rules, settings, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
         for vectors, parts in groups:
@@ -109,6 +124,8 @@ class SampleProcessor:
             stored[self.indices[name]] = layer
         step = sample.step - self._skipped
         self.writer.put(Sample(step, sample.time, stored))
+        if self.alarm is not None:
+            self.alarm.update(step, layers)
         if self.sinks:
             scalars = overall(layers)
             if self.sink_layers is not None:
@@ -126,11 +143,12 @@ class SampleProcessor:
             return known[1]
         group_rule: GroupRule | None = None
         try:
-            rule = rule_of(options, sample.optimizer)
+            owner = sample.owners[number]
+            rule = rule_of(options, owner)
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
-            group_rule = GroupRule.of(rule, options, keeps_norms(sample.optimizer))
+            group_rule = GroupRule.of(rule, options, keeps_norms(owner))
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
         if comparable:
@@ -140,8 +158,8 @@ class SampleProcessor:
     def _groups(
         self,
         sample: RawSample,
-        rules: Sequence[GroupRule | None],
-        rates: Sequence[tuple[float, float]],
+        rules: Mapping[int, GroupRule | None],
+        settings: Mapping[int, GroupSettings],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -158,9 +176,9 @@ class SampleProcessor:
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
-            lr, weight_decay = rates[number]
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            context = StepContext(lr, weight_decay, rules[number], reading, scale, sign)
+            its_scale = scale if reading.scaled else 1.0
+            context = StepContext(*settings[number], rules[number], reading, its_scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
@@ -177,6 +195,29 @@ class SampleProcessor:
                 states.setdefault(number, []).append(state)
             groups.append((vectors, parts))
         return groups, states
+
+
+def _settings(number: int, options: Mapping[str, Any], rates: Sequence[tuple[Sequence[Any], int]]) -> GroupSettings:
+    # A group that was not stepped has None, or stands beyond the end.
+    of_group = [pairs[number] for pairs, _ in rates if number < len(pairs) and pairs[number] is not None]
+    lr, weight_decay = of_group[-1] if of_group else (nan, nan)
+    return GroupSettings(lr, weight_decay, _betas_of(options), max((pair[0] for pair in of_group), default=nan))
+
+
+def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:
+    """Learning rate and weight decay, read from the device where they are on one."""
+    return None if pair is None else (float(pair[0]), float(pair[1]))
+
+
+def _betas_of(group: Mapping[str, Any]) -> tuple[float, float]:
+    """Memories of a group's averages: betas, or (momentum, NaN); NaN where there is none.
+
+    >>> _betas_of({"betas": (0.9, 0.999)}), _betas_of({"momentum": 0.9})
+    ((0.9, 0.999), (0.9, nan))
+    """
+    betas = tuple(group.get("betas") or (group.get("momentum"),))[:2]
+    first, second = (nan if value is None else float(value) for value in (*betas, None, None)[:2])
+    return first, second
 
 
 def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:

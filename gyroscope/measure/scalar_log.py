@@ -70,8 +70,8 @@ class ScalarLog:
         self._due_at = now + LONGEST_WAIT
         return True
 
-    def store(self) -> None:
-        """Wait for the values that are on their way, and hand all to the writer and the sinks."""
+    def store(self) -> list[tuple[int, dict[str, float]]]:
+        """Wait for the values that are on their way, and hand all to the writer and the sinks; returns them."""
         rows: list[tuple[int, dict[str, float]]] = []
         while self.waiting:
             logged = self.waiting.popleft()
@@ -86,6 +86,7 @@ class ScalarLog:
         self._writer.put_scalars(rows)
         for sink in self._sinks:
             sink.put_logged(rows)
+        return rows
 
     def _refuse(self, name: str, step: int, error: Exception) -> None:
         if name not in self._refused:

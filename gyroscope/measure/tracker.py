@@ -15,14 +15,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
+from gyroscope.measure.alarm import OnIncident
 from gyroscope.measure.layers import Tracked
 from gyroscope.measure.measurement import StepMeasurement, frozen, rank
-from gyroscope.measure.optimizers import real_optimizer, rule_or_none, run_config, steps_taken
+from gyroscope.measure.optimizers import LayerReading, rule_or_none, run_config, steps_taken
 from gyroscope.measure.recorder import FailureLog, Recorder
 from gyroscope.measure.sample_worker import RawSample
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
-from gyroscope.model.selection import Invariance
+from gyroscope.measure.transfer import SentSums
+from gyroscope.model.optimizer_list import Optimizers
+from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
 from gyroscope.store import Run, open_run
 from gyroscope.store.writer import Status
 from gyroscope.theory.law import Weights
@@ -42,9 +45,15 @@ class Tracker:
     first; a step that a GradScaler skips is not a step. What is measured stands in `gyro.measure.QUANTITIES`. With DDP
     the first process measures. With FSDP2 all do, and the first one writes: make and close the tracker on all.
 
+    Several optimizers, such as Muon and AdamW, are one run: `Tracker(model, [muon, adamw])`. A step of the run is one
+    step of each. It ends when all have stepped, or when one steps again, so that the run counts the steps of the
+    busiest; a sample has the layers of the optimizers that stepped. A GAN's two models are one run too, as a ModuleDict
+    with both optimizers, or two trackers with a path each where generator and discriminator count steps of their own.
+
     Arguments:
         model: whose parameters the optimizer trains; it gives the layers their names.
-        optimizer: a torch optimizer, or a wrapper of Lightning or Accelerate around one.
+        optimizer: a torch optimizer, a wrapper of Lightning or Accelerate around one, a list of several, or a container
+            of several as torchtitan and Megatron have them.
         path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>. Where
             it holds a run already, the new one goes to <path>-2, with a warning.
         every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
@@ -59,6 +68,8 @@ class Tracker:
         raw: regular expression; of these layers the run keeps every vector's value, not only statistics.
         sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
         sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
+        on_incident: function that gets a `Finding` when something happens in the run, as `diagnose` finds it later: a
+            setting that jumps, batches unlike the others, a layer without a gradient. It has a thread of its own.
         config: whatever is to be stored with the run, as JSON or its repr.
         resume: continue the run at `path`, at step `start` or where the optimizer and the run say.
         start: number of the first step; default 0.
@@ -80,7 +91,7 @@ class Tracker:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Any,
+        optimizer: AnyOptimizer,
         path: str | os.PathLike[str] | None = None,
         *,
         every: Every = DefaultInterval(10),  # noqa: B008 - a number
@@ -91,6 +102,7 @@ class Tracker:
         raw: str | None = None,
         sinks: Iterable[Sink] = (),
         sink_layers: str | None = None,
+        on_incident: OnIncident | None = None,
         config: Mapping[str, Any] | None = None,
         resume: bool = False,
         start: int | None = None,
@@ -98,11 +110,11 @@ class Tracker:
     ) -> None:
         if rows is not None:
             check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
-        self.optimizer: Optimizer = real_optimizer(optimizer)
+        self.optimizers = Optimizers(optimizer)
         self.samples = 0
         self.seconds = 0.0
         """How long the samples held training up, together."""
-        self._measurement = StepMeasurement(model, self.optimizer, _expression("layers", layers), probe, rows, parts)
+        self._measurement = StepMeasurement(model, self.optimizers, _expression("layers", layers), probe, rows, parts)
         new = self._measurement.refresh()
         self._sampling = sampling(every, budget, alone=not self._measurement.sharded)
         self._recorder: Recorder | None = None
@@ -117,14 +129,16 @@ class Tracker:
                 )
             self._recorder = Recorder(
                 path,
-                run_config(model, self.optimizer, every, rows, config),
+                run_config(model, self.optimizers, every, rows, config),
                 resume=resume,
                 raw=_expression("raw", raw),
                 sinks=sinks,
                 sink_layers=_expression("sink_layers", sink_layers),
+                on_incident=on_incident,
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
+            self._report_turned_by_default(model)
         # From here on there is a run on disk, which must not be left as "running".
         try:
             self._record(new)
@@ -132,24 +146,51 @@ class Tracker:
         except BaseException:
             self.close("failed")
             raise
+        # Of the step of the run that is being taken: who takes part, whether it is measured, and what was measured.
+        self._stepped: set[Optimizer] = set()
         self._sampled = False
         self._sent = False
         self._skipped = False
+        self._sums: list[SentSums] = []
+        self._readings: dict[str, LayerReading] = {}
+        self._seconds_of_step = 0.0
         self._gap = False
-        self._seconds_before = 0.0
         self._thread_seconds = 0.0
         if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
             disable: Any = torch.compiler.disable
-            self._hooks.append(self.optimizer.register_step_pre_hook(disable(self._pre)))
-            self._hooks.append(self.optimizer.register_step_post_hook(disable(self._post)))
+            for member in self.optimizers.members:
+                self._hooks.append(member.register_step_pre_hook(disable(self._pre)))
+                self._hooks.append(member.register_step_post_hook(disable(self._post)))
+
+    def _report_turned_by_default(self, model: nn.Module) -> None:
+        """Say what an optimizer turns that it should not: only here both the model and its groups are known."""
+        decisions = turned_by_default(model, self.optimizers)
+        if decisions:
+            some = ", ".join(f"{decision.name} ({decision.reason})" for decision in decisions[:3])
+            more = f" and {len(decisions) - 3} more" if len(decisions) > 3 else ""
+            optimizer = type(self.optimizers.owners[decisions[0].group]).__name__
+            self._failures.report(
+                f"{optimizer} was made of bare tensors and turns what it should not: {some}{more}. Make it of the "
+                f"model, {optimizer}(model, …), which sorts its parameters"
+            )
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:
             return start or 0
         stored = [] if self._recorder is None else self.run.steps.tolist()
-        step = steps_taken(self.optimizer) or (stored[-1] + 1 if stored else 0)
+        step = steps_taken(self.optimizers) or (stored[-1] + 1 if stored else 0)
         return self._measurement.agreed(step)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the run; of several it is the first."""
+        return self._recorder is not None
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has taken, which is the number of the next one."""
+        return self._step
 
     @property
     def path(self) -> Path:
@@ -192,8 +233,9 @@ class Tracker:
             if self._recorder.closed:
                 self._failures.report("tracker.log was called after tracker.close: these values are not stored")
             else:
-                # `_step` is the step to come.
-                self._recorder.log(max(0, self._step - 1), scalars, self._measurement.skipped_steps())
+                # `_step` is the step to come, or the one that some of the optimizers have taken.
+                last = self._step if self._stepped else max(0, self._step - 1)
+                self._recorder.log(last, scalars, self._measurement.skipped_steps())
         except Exception as error:
             self._failures.report(f"values were not logged, training goes on: {type(error).__name__}: {error}")
         if self._failures.pending:
@@ -204,6 +246,11 @@ class Tracker:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        if self._stepped:
+            try:
+                self._end_early()
+            except Exception as error:
+                self._failures.stop(error)
         if self._recorder is not None:
             self._recorder.close(status)
         self._failures.warn()
@@ -224,63 +271,99 @@ class Tracker:
     # What follows runs within every step: nothing that goes wrong may stop training, or leave other processes waiting.
 
     def _pre(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
-        self._sampled = False
         self._sent = False
         try:
-            self._before(args, kwargs)
+            self._before(optimizer, args, kwargs)
         except Exception as error:
             self._failures.stop(error)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+        sampled = self._sampled and not self._skipped
         try:
-            self._after()
+            self._after(optimizer, sampled)
         except Exception as error:
             self._failures.stop(error)
-        if self._failures.off and self._sampled and not self._sent:
+        if self._failures.off and sampled and not self._sent:
             # Where layers are sharded the other processes gather now, and would wait for this one for ever.
             with suppress(Exception):
-                self._measurement.take_part()
+                self._measurement.take_part(optimizer)
         if self._failures.pending:
             self._failures.warn()
 
-    def _before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         began = time.perf_counter()
+        if optimizer in self._stepped:
+            self._end_early()
+        begins = not self._stepped
+        if begins:
+            self._sampled = False
+            self._skipped = False
         # GradScaler sets the attribute for the length of a fused step only; asking here spares most steps a call.
-        self._skipped = getattr(self.optimizer, "found_inf", None) is not None and self._measurement.is_skipped()
+        if getattr(optimizer, "found_inf", None) is not None and self._measurement.is_skipped(optimizer):
+            self._skipped = True
         if self._skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
             return
-        self._sampled = self._sampling.due(self._step)
+        if begins:
+            self._sampled = self._sampling.due(self._step)
         if not self._sampled or self._failures.off:
             return
         # At every sample, since parameters may be added, replaced or grown at any time.
-        new = self._measurement.refresh(self._step)
+        new = self._measurement.refresh(self._step) if begins else []
         if new:
             self._record(new)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
-        self._measurement.before(closure is not None)
-        self._seconds_before = time.perf_counter() - began
+        self._measurement.before(optimizer, closure is not None)
+        self._seconds_of_step += time.perf_counter() - began
 
-    def _after(self) -> None:
-        if self._skipped:
-            return
+    def _after(self, optimizer: Optimizer, sampled: bool) -> None:
         began = time.perf_counter()
-        of_threads = self._share_of_threads() if self._sampled else 0.0
+        # Here and not before the step: one that an exception ended was none.
+        self._stepped.add(optimizer)
+        ends = len(self._stepped) == len(self.optimizers.members)
+        # Also between samples: a forecast needs the rates of every step.
+        if not self._skipped and not self._failures.off and (sampled or self._recorder is not None):
+            sums, readings = self._measurement.after(optimizer, sampled, ends)
+            self._sent = sampled
+            self._sums += sums
+            self._readings |= readings
+            self._seconds_of_step += time.perf_counter() - began if sampled else 0.0
+        if ends:
+            self._end_step()
+
+    def _end_early(self) -> None:
+        """End a step of the run in which some of the optimizers take no part."""
+        if not self._skipped and not self._failures.off:
+            self._measurement.end_step()
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """Each optimizer that takes part has stepped: hand over what was measured, and go on to the next step."""
+        began = time.perf_counter()
+        sums = self._sums
+        readings = self._readings
+        self._stepped = set()
+        self._sums = []
+        self._readings = {}
+        measurement = self._measurement
+        recorder = self._recorder
+        if self._skipped:
+            measurement.drop_step()
+            # Where another optimizer was measured before one skipped its step, weights were copied for no sample.
+            self._gap = self._gap or bool(readings)
+            return
         step = self._step
         self._step = step + 1
-        recorder = self._recorder
-        measurement = self._measurement
-        # Also between samples: a forecast needs the rates of every step.
-        if recorder is not None and not self._failures.off:
-            measurement.remember_rates()
+        if recorder is None:  # the history is of use to the process that writes
+            measurement.history = []
         if not self._sampled or self._failures.off:
             return
-        sums, readings = measurement.after()
-        self._sent = True
+        of_threads = self._share_of_threads()
         if recorder is not None and readings:
-            options = measurement.options()
-            scaler = measurement.scaler_state()
+            owners = list(self.optimizers.owners)
+            options = dict(measurement.options)
             history = measurement.history
-            sample = RawSample(step, time.time(), self.optimizer, options, sums, readings, history, scaler, self._gap)
+            scaler = measurement.scaler
+            sample = RawSample(step, time.time(), owners, options, sums, readings, history, scaler, self._gap)
             self._gap = not recorder.put(sample)
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
@@ -290,12 +373,12 @@ class Tracker:
                     f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
                     "spaced; the run says how many"
                 )
-        seconds = self._seconds_before + time.perf_counter() - began
+        seconds = self._seconds_of_step + time.perf_counter() - began
+        self._seconds_of_step = 0.0
         self.samples += bool(readings)
         self.seconds += seconds
         if isinstance(self._sampling, Auto):
-            groups = self.optimizer.param_groups
-            self._sampling.timescale = min(_timescale(group, self.optimizer) for group in groups)
+            self._sampling.timescale = min(_timescale(*group) for group in self.optimizers.groups())
         note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if note is not None and recorder is not None:
             recorder.writer.note(note)
@@ -309,7 +392,7 @@ class Tracker:
 
     def _record(self, new: list[Tracked]) -> None:
         if self._recorder is not None and new:
-            self._recorder.add(new, self.optimizer)
+            self._recorder.add(new, self.optimizers)
             for text in self._measurement.changes:
                 self._recorder.writer.note(text)
             self._measurement.changes = []

@@ -4,16 +4,18 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from typing import Any, final
+from typing import Any, cast, final
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from gyroscope._checks import check_non_negative
-from gyroscope.geometry import Split
+from gyroscope.geometry import Granularity, Split
+from gyroscope.model.names import splits_by_name
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
 from gyroscope.model.selection import Decision, Invariance, decide
 
@@ -101,6 +103,39 @@ def param_groups(
                 choice = _overridden(choice, pattern.pattern, override, weight_decay)
         choices.append(_settled(choice, known))
     return _merged(parameters, choices)
+
+
+def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "neuron") -> Any:
+    """What an optimizer makes of its first argument: a model's parameters, or named ones, sorted; all else as it is.
+
+    A model is sorted by `param_groups`, `model.named_parameters()` by what names and shapes tell (`splits_by_name`).
+    Bare tensors cannot be told apart, and groups say themselves what they are.
+
+    >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
+    >>> [group["param_names"] for group in optimizer_groups(model, weight_decay=0.1)]
+    [['0.weight', '1.bias'], ['1.weight']]
+    """
+    if isinstance(params, nn.Module):
+        return param_groups(params, weight_decay=weight_decay, granularity=granularity)
+    if isinstance(params, dict | torch.Tensor | str) or not isinstance(params, Iterable):
+        return params
+    listed = list(params)
+    if not listed or not all(_is_named(each) for each in listed):
+        return listed
+    named = dict(listed)
+    groups: dict[Split, dict[str, Any]] = {}
+    for name, split in splits_by_name(named).items():
+        turns = split.granularity != "none"
+        if turns and granularity != "neuron":
+            split = replace(split, granularity=cast(Granularity, granularity))
+        decay = weight_decay if turns else 0.0
+        group = groups.setdefault(split, {"params": [], "weight_decay": decay, **asdict(split)})
+        group["params"].append((name, named[name]))
+    return list(groups.values())
+
+
+def _is_named(each: Any) -> bool:
+    return isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) and isinstance(each[1], torch.Tensor)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from torch import nn
-from torch.optim import Optimizer
 
 from gyroscope.geometry import Split
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.parameters import NO_VECTORS
-from gyroscope.model.selection import Decision, Invariance, decide, unwrapped
+from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide
 
 # Matrices whose rows are queries, keys and values, a third each, one after the other: torch, timm, nanoGPT, GPT-2, MPT.
 # Not GPT-NeoX's query_key_value nor a diffusion model's convolution qkv, where the three alternate head by head.
@@ -39,13 +39,13 @@ class WatchedLayer:
 
 def measured_layers(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: AnyOptimizer,
     *,
     layers: re.Pattern[str] | None = None,
     probe: Mapping[str, Invariance] | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> list[WatchedLayer]:
-    """The layers that a tracker of this optimizer measures, in the model's order.
+    """The layers that a tracker of this optimizer, or of several, measures, in the model's order.
 
     By default the weights that `decide` finds, frozen ones too, for they may be thawed; and embeddings, tied to an
     output layer or not, one vector per token, where the optimizer decays them: only then do they settle. With `layers`
@@ -62,12 +62,13 @@ def measured_layers(
     [('wte.weight', 9), ('qkv.weight[q]', 8), ('qkv.weight[k]', 8), ('qkv.weight[v]', 8)]
     """
     patterns = None if parts is None else _compiled(parts)
-    groups = unwrapped(optimizer).param_groups
+    optimizers = Optimizers.of(optimizer)
+    groups = optimizers.groups()
     measured: list[WatchedLayer] = []
-    for decision in decide(model, optimizer, probe=probe):
-        split = _measured_split(decision, groups[decision.group], layers)
+    for decision in decide(model, optimizers, probe=probe):
+        split = _measured_split(decision, groups[decision.group].options, layers)
         if split.granularity != "none" and not decision.parameter.is_complex() and decision.parameter.numel() > 1:
-            measured += _layers_of(decision, split, patterns)
+            measured += watched_layers(decision, split, patterns)
     return measured
 
 
@@ -82,9 +83,10 @@ def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pat
     return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
 
 
-def _layers_of(
-    decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None
+def watched_layers(
+    decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None = None
 ) -> Iterator[WatchedLayer]:
+    """The layers that a parameter is measured as: itself, or its fused parts; those of `patterns` if not the known."""
     vectors = split.num_vectors(decision.parameter.shape)
     is_table = decision.is_embedding and split == Split()
     vector = "token" if is_table else split.granularity

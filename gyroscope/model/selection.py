@@ -1,6 +1,6 @@
 """Which vectors turn: the one decision behind parameter groups, plans, tracker, initialisation and schedulers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 from gyroscope import theory
 from gyroscope.geometry import Axis, Granularity, Split
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup, algorithm_of
 from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
 
-WHOLE_MATRIX = Split("tensor")
-# Where Lightning, Fabric and Accelerate keep the optimizer that they wrap.
-WRAPPED = ("optimizer", "_optimizer")
+# One optimizer, a list of them, or a container of several: what `optimizers_of` takes.
+AnyOptimizer = Any
 
 
 @final
@@ -43,9 +43,9 @@ class Invariance:
 class Decision:
     """Whether and how one parameter splits into vectors that turn, and why.
 
-    `split` is `none` for a parameter without such vectors; `group` is the number of its parameter group, -1 where no
-    optimizer was given. The rows of an embedding turn only where an optimizer turns them, but they decay and are
-    measured (`gyroscope.model.measured`).
+    `split` is `none` for a parameter without such vectors; `group` is the number of its parameter group, counted over
+    all optimizers (`Optimizers`), -1 where none was given. The rows of an embedding turn only where an optimizer turns
+    them, but they decay and are measured (`gyroscope.model.measured`).
     """
 
     name: str
@@ -63,7 +63,7 @@ class Decision:
 
 def select(
     model: nn.Module | None,
-    optimizer: Optimizer | None = None,
+    optimizer: AnyOptimizer = None,
     *,
     probe: Mapping[str, Invariance] | None = None,
     frozen: bool = False,
@@ -80,15 +80,15 @@ def select(
 
 
 def decide(
-    model: nn.Module | None, optimizer: Optimizer | None = None, *, probe: Mapping[str, Invariance] | None = None
+    model: nn.Module | None, optimizer: AnyOptimizer = None, *, probe: Mapping[str, Invariance] | None = None
 ) -> list[Decision]:
-    """A decision for every parameter of the model that the optimizer trains, in the model's order.
+    """A decision for every parameter of the model that the optimizer, or one of several, trains, in the model's order.
 
     The first of these that applies:
 
     1. An optimizer that turns by group (`turns_by_group`: ours but Lion and KAdam) does what the group's `granularity`,
        `axis` and `group_size` say: by default every tensor of two or more dimensions along dim 0, embeddings too.
-    2. Muon turns the matrix of each weight as a whole.
+    2. Muon turns each matrix as a whole: that of a weight, or each of a stack of them (`matrix_split`).
     3. A split that is not the default and stands in the group, where `param_groups` writes it.
     4. The vectors that `probe`, the result of `gyro.probe`, has found.
     5. The default split, if it was written into the group and is not the optimizer's own default.
@@ -110,18 +110,20 @@ def decide(
         if model is None:
             raise ValueError("neither a model nor an optimizer to select weights of: pass at least one")
         return [_by_model(known, invariant) for known in model_parameters(model)]
-    stepping = unwrapped(optimizer)
+    groups = Optimizers.of(optimizer).groups()
     if model is None:
-        return [_by_group(default, stepping, measured=False) for default in _bare(stepping)]
-    groups = {p: number for number, group in enumerate(stepping.param_groups) for p in group["params"]}
-    defaults = [_by_model(known, invariant) for known in model_parameters(model) if known.parameter in groups]
-    return [
-        _by_group(replace(default, group=groups[default.parameter]), stepping, measured=default.name in invariant)
-        for default in defaults
-    ]
+        return [_by_group(default, groups[default.group], measured=False) for default in _bare(groups)]
+    numbers = {p: number for number, group in enumerate(groups) for p in group.options["params"]}
+    defaults = [_by_model(known, invariant) for known in model_parameters(model) if known.parameter in numbers]
+    decisions = []
+    for default in defaults:
+        number = numbers[default.parameter]
+        measured = default.name in invariant
+        decisions.append(_by_group(replace(default, group=number), groups[number], measured=measured))
+    return decisions
 
 
-def embeddings_of(model: nn.Module, optimizer: Optimizer) -> list[Decision]:
+def embeddings_of(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
     """The embeddings that the optimizer trains, one vector per token, unless it turns them anyway.
 
     Nobody turns an embedding by default: which of its rows have a gradient depends on the batch. They decay and turn
@@ -134,16 +136,23 @@ def embeddings_of(model: nn.Module, optimizer: Optimizer) -> list[Decision]:
     ]
 
 
-def unwrapped(optimizer: Any) -> Any:
-    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate; without wrappers, the argument itself.
+def turned_by_default(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
+    """What an optimizer turns only because it was given bare tensors, and not as the type of its layer says.
 
-    Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
+    An embedding, or a Conv1D along its inputs: what they are by type, with their group's number. Groups with names were
+    sorted, or say on purpose what they say.
     """
-    for name in WRAPPED:
-        inner = getattr(optimizer, name, None)
-        if inner is not None and isinstance(stepping := unwrapped(inner), Optimizer):
-            return stepping
-    return optimizer
+    optimizers = Optimizers.of(optimizer)
+    groups = optimizers.groups()
+    by_type = {known.parameter: _by_model(known, {}) for known in model_parameters(model)}
+    turned = []
+    for decision in select(model, optimizers):
+        group, owner = groups[decision.group]
+        is_bare = turns_by_group(owner) and "param_names" not in group and Split.of(group) == Split()
+        default = by_type[decision.parameter]
+        if is_bare and default.split != decision.split:
+            turned.append(replace(default, group=decision.group))
+    return turned
 
 
 def turns_by_group(optimizer: Optimizer) -> bool:
@@ -151,11 +160,27 @@ def turns_by_group(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "turns_by_group", False))
 
 
-def _turns_whole_matrices(optimizer: Optimizer) -> bool:
+def _turns_whole_matrices(group: OwnedGroup) -> bool:
     """Whether the theory's rule of the optimizer's name needs the matrix's shape: it then turns as one vector."""
+    algorithm = algorithm_of(group.options)
+    if algorithm is not None:  # Muon, Dion and their kin
+        return "muon" in algorithm or "dion" in algorithm
     # By name, as rule_of knows optimizers, and for subclasses too; rule_of itself stands on a floor above this one.
-    rules = [getattr(theory, cls.__name__, None) for cls in type(optimizer).__mro__]
+    rules = [getattr(theory, cls.__name__, None) for cls in type(group.owner).__mro__]
     return any("shape" in getattr(rule, "needs", ()) for rule in rules)
+
+
+def matrix_split(shape: Sequence[int], group: Mapping[str, Any]) -> Split:
+    """The matrices that Muon orthogonalises in a tensor, one vector each.
+
+    Three dimensions are a stack of matrices, of experts or heads; four are a convolution, which is one matrix of its
+    outputs. dion's groups say by `flatten` which of the two more than two dimensions are.
+
+    >>> matrix_split((8, 64, 32), {}).num_vectors((8, 64, 32))
+    8
+    """
+    flatten = group.get("flatten", len(shape) > 3)
+    return Split("tensor") if flatten or len(shape) < 3 else Split(axis=tuple(range(len(shape) - 2)))
 
 
 def _by_model(known: ModelParameter, invariant: Mapping[str, Invariance]) -> Decision:
@@ -165,18 +190,19 @@ def _by_model(known: ModelParameter, invariant: Mapping[str, Invariance]) -> Dec
     return replace(by_type, split=invariant[known.name].split, reason="the probe")
 
 
-def _bare(optimizer: Optimizer) -> Iterator[Decision]:
-    """Every tensor of the optimizer, as if it turned along dim 0; by name where the optimizer knows names."""
-    for number, group in enumerate(optimizer.param_groups):
+def _bare(groups: Sequence[OwnedGroup]) -> Iterator[Decision]:
+    """Every tensor of the optimizers, as if it turned along dim 0; by name where an optimizer knows names."""
+    for number, (group, _) in enumerate(groups):
         # torch writes param_names where an optimizer was made of named_parameters().
         names = group.get("param_names") or [""] * len(group["params"])
         for name, parameter in zip(names, group["params"], strict=True):
             yield Decision(name, parameter, Split(), "two or more dimensions", number)
 
 
-def _by_group(default: Decision, optimizer: Optimizer, *, measured: bool) -> Decision:
+def _by_group(default: Decision, owned: OwnedGroup, *, measured: bool) -> Decision:
     """The default, which the model alone gives, unless the optimizer or the group of the parameter says otherwise."""
-    group = optimizer.param_groups[default.group]
+    group, optimizer = owned
+    shape = default.parameter.shape
     split = Split.of(group)
     bound = turns_by_group(optimizer)
     name = type(optimizer).__name__
@@ -187,11 +213,11 @@ def _by_group(default: Decision, optimizer: Optimizer, *, measured: bool) -> Dec
         decision = replace(default, split=split, reason="its parameter group")
     else:
         decision = default
-    if default.parameter.is_complex() or not decision.split.rotates(default.parameter.shape):
+    if default.parameter.is_complex() or not decision.split.rotates(shape):
         return replace(decision, split=NO_VECTORS)
     # Rotational(Muon) takes Muon's direction, but turns it vector by vector.
-    if not bound and _turns_whole_matrices(optimizer):
-        return replace(decision, split=WHOLE_MATRIX, reason=f"{name} turns the matrix as a whole")
+    if not bound and _turns_whole_matrices(owned):
+        return replace(decision, split=matrix_split(shape, group), reason=f"{name} turns the matrix as a whole")
     return decision
 
 

@@ -7,6 +7,7 @@ from gyroscope.optim.equilibrium_init import to_equilibrium_
 from gyroscope.optim.follow_base import follow
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
+from gyroscope.optim.registry import create, names
 from gyroscope.optim.rotational import Rotational
 from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.sgd import RotationalSGD
@@ -27,8 +28,10 @@ __all__ = [
     "RotationalLion",
     "RotationalSGD",
     "SphericalAdam",
+    "create",
     "follow",
     "instead_of_decay",
+    "names",
     "param_groups",
     "rule_of",
     "to_equilibrium_",

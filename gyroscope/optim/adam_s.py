@@ -4,7 +4,7 @@ from abc import ABC
 from collections.abc import Callable
 from typing import ClassVar, final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
@@ -22,7 +22,7 @@ class AdamOfVectors(EngineOptimizer, ABC):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas, check_non_negative
@@ -38,6 +38,9 @@ class RotationalAdamW(EngineOptimizer):
     another speed, which `follow` brings back. Where norms matter, those of the start are kept: add gains
     (`gyroscope.nn.add_gain`), or start at equilibrium.
 
+    params               the model: its parameters are sorted by `gyro.param_groups`. `model.named_parameters()` are
+                         sorted by what names and shapes tell. Groups are taken as they are. Of `model.parameters()`
+                         every tensor of two or more dimensions turns along dim 0, embeddings too
     lr                   as AdamW's; the angle follows sqrt(lr)
     betas, eps           as AdamW's; moments are float32 or better whatever the weights are
     weight_decay         sets the angle, and decays what does not turn; above 0 where something turns
@@ -54,15 +57,15 @@ class RotationalAdamW(EngineOptimizer):
                          slower and faster at once are two shares, ((0.25, 0.25), (10.0, 0.1), seed)
     stochastic_rounding  round bfloat16 and float16 weights at random, so that small angles are not lost
 
-    >>> import torch
-    >>> layer = torch.nn.Linear(8, 4)
-    >>> RotationalAdamW(layer.parameters(), lr=1e-3, weight_decay=0.1).param_groups[0]["beta"]
-    0.99
+    >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
+    >>> optimizer = RotationalAdamW(model, lr=1e-3, weight_decay=0.1)
+    >>> [(group["param_names"], group["granularity"]) for group in optimizer.param_groups]
+    [(['0.weight', '1.bias'], 'none'), (['1.weight'], 'neuron')]
     """
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
-from gyroscope.model.selection import Decision, embeddings_of, select
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
+from gyroscope.model.selection import AnyOptimizer, Decision, embeddings_of, select
 from gyroscope.optim._engine.shards import placed_like
 from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
@@ -63,7 +63,7 @@ class EquilibriumStart:
 @torch.no_grad()
 def to_equilibrium_(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: AnyOptimizer,
     *,
     embeddings: bool = False,
     loss: Loss | None = None,
@@ -91,7 +91,8 @@ def to_equilibrium_(
 
     Args:
         model: the model, before training; its weights are changed in place.
-        optimizer: the optimizer of its parameters, before the first step. Groups without weight decay are left alone.
+        optimizer: the optimizer of its parameters, or a list or container of several, before the first step. Groups
+            without weight decay are left alone.
         embeddings: whether embeddings that decay are brought to their norm as well.
         loss: loss(model) -> scalar, on a fresh batch at each call. Measures the gradient where the norm depends on it,
             as with SGD and Adam with L2, and is reported before and after.
@@ -104,12 +105,13 @@ def to_equilibrium_(
     weight  norm before  after  factor
     weight            1  1.599     1.6
     """
-    if optimizer.state:
+    optimizers = Optimizers.of(optimizer)
+    if any(member.state for member in optimizers.members):
         raise ValueError("the optimizer has taken steps: call to_equilibrium_ on a fresh one, before the first step")
-    groups = optimizer.param_groups
-    chosen = [*select(model, optimizer), *(embeddings_of(model, optimizer) if embeddings else ())]
-    weights = [weight for weight in chosen if float(groups[weight.group]["weight_decay"]) > 0]
-    rules = [_rule_at_peak(weight, optimizer) for weight in weights]
+    groups = optimizers.groups()
+    chosen = [*select(model, optimizers), *(embeddings_of(model, optimizers) if embeddings else ())]
+    weights = [weight for weight in chosen if float(groups[weight.group].options["weight_decay"]) > 0]
+    rules = [_rule_at_peak(groups[weight.group]) for weight in weights]
     given: Mapping[str, float | Tensor] = {}
     if isinstance(unit_grad_norm, Mapping):
         given = unit_grad_norm
@@ -122,9 +124,9 @@ def to_equilibrium_(
     return EquilibriumStart(layers, loss_before, _mean_loss(model, loss, batches))
 
 
-def _rule_at_peak(weight: Decision, optimizer: Optimizer) -> UpdateRule:
-    group = optimizer.param_groups[weight.group]
-    return rule_of({**group, "lr": peak_lr(group)}, optimizer)
+def _rule_at_peak(owned: OwnedGroup) -> UpdateRule:
+    group, owner = owned
+    return rule_of({**group, "lr": peak_lr(group)}, owner)
 
 
 def _mean_loss(model: nn.Module, loss: Loss | None, batches: int) -> float | None:

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from gyroscope._types import Array
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms
-from gyroscope.model.selection import Decision, select, unwrapped
+from gyroscope.model.optimizer_list import unwrapped
+from gyroscope.model.selection import Decision, select
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.theory.law import Weights, over

@@ -5,7 +5,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas, check_non_negative
@@ -53,7 +53,7 @@ class KAdam(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-3,
         k: int = 2,
         betas: Betas | Sequence[Betas] = (0.9, 0.999),

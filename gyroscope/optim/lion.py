@@ -2,7 +2,7 @@
 
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas
@@ -45,7 +45,7 @@ class Lion(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
@@ -81,7 +81,7 @@ class RotationalLion(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 1.0,

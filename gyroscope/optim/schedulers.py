@@ -1,7 +1,7 @@
 """Schedules that keep equilibrium: rescaling when lr changes, corrected decay, and SGD's schedule without decay."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from math import log
 from typing import Any, final
 
@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gyroscope._checks import positive_array
-from gyroscope.model.selection import select
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
+from gyroscope.model.selection import AnyOptimizer, select
 from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
 from gyroscope.theory.sphere import lr_without_decay
 
@@ -22,36 +23,53 @@ MOMENTS = {"exp_avg": -1, "momentum_buffer": -1, "exp_avg_sq": -2}
 class AfterScheduler(ABC):
     """An LR scheduler with something to do after each of its steps; used and saved in its place.
 
-    Groups added to the optimizer later are left alone, as torch's schedulers leave them.
+    Several optimizers have as many schedulers: of lists, each scheduler steps, then all groups follow. Groups added to
+    an optimizer later are left alone, as torch's schedulers leave them.
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", memory: dict[str, list[float | None]]) -> None:
-        self.optimizer = optimizer
-        self.scheduler = scheduler
+    def __init__(
+        self,
+        optimizers: Optimizers,
+        scheduler: "Scheduler | Sequence[Scheduler]",
+        memory: dict[str, list[float | None]],
+    ) -> None:
+        self.optimizers = optimizers
+        self.schedulers: list[Scheduler] = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         self._memory = memory
+
+    @property
+    def optimizer(self) -> Optimizer | tuple[Optimizer, ...]:
+        """The optimizer, as torch's schedulers have it; several as a tuple."""
+        members = self.optimizers.members
+        return members[0] if len(members) == 1 else members
 
     def step(self, *metrics: Any) -> None:
         """The scheduler's step, and what follows from it; `metrics` for ReduceLROnPlateau."""
-        self.scheduler.step(*metrics)
+        for scheduler in self.schedulers:
+            scheduler.step(*metrics)
         known = min(len(values) for values in self._memory.values())
-        for number, group in enumerate(self.optimizer.param_groups[:known]):
+        for number, group in enumerate(self.optimizers.groups()[:known]):
             self._follow(number, group)
 
     @abstractmethod
-    def _follow(self, number: int, group: dict[str, Any]) -> None:
+    def _follow(self, number: int, owned: OwnedGroup) -> None:
         """Act on one group, whose lr may be new."""
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """The learning rates that the scheduler set last, one per group."""
-        return self.scheduler.get_last_lr()
+        """The learning rates that the schedulers set last, one per group."""
+        return [lr for scheduler in self.schedulers for lr in scheduler.get_last_lr()]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the scheduler and of this wrapper."""
-        return {"scheduler": self.scheduler.state_dict(), **{name: list(v) for name, v in self._memory.items()}}
+        """The state of the scheduler, or a list of those of several, and of this wrapper."""
+        states = [scheduler.state_dict() for scheduler in self.schedulers]
+        memory = {name: list(values) for name, values in self._memory.items()}
+        return {"scheduler": states[0] if len(states) == 1 else states, **memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the saved one was; load the optimizer's state as well."""
-        self.scheduler.load_state_dict(state["scheduler"])
+        saved = state["scheduler"] if isinstance(state["scheduler"], list) else [state["scheduler"]]
+        for scheduler, of_one in zip(self.schedulers, saved, strict=True):
+            scheduler.load_state_dict(of_one)
         self._memory = {name: list(state[name]) for name in self._memory}
 
 
@@ -70,6 +88,7 @@ class EquilibriumRescale(AfterScheduler):
     group says; parameters that are not the model's stay. Without it only the groups are known: those made by
     `gyro.param_groups` say what rotates; in all others every tensor of two or more dimensions is rescaled, embeddings
     too. So pass the model, unless the groups are of `param_groups`. What is selected is fixed when this is made.
+    Several optimizers, as a list or a container, come with a list of their schedulers.
 
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
@@ -80,29 +99,39 @@ class EquilibriumRescale(AfterScheduler):
     0.5
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler", *, model: nn.Module | None = None) -> None:
-        if keeps_norms(optimizer):
-            raise ValueError(
-                f"{type(optimizer).__name__} keeps norms fixed and turns by the new lr's angle at once: nothing to "
-                "rescale, use the scheduler alone"
-            )
-        groups = optimizer.param_groups
+    def __init__(
+        self,
+        optimizer: AnyOptimizer,
+        scheduler: "Scheduler | Sequence[Scheduler]",
+        *,
+        model: nn.Module | None = None,
+    ) -> None:
+        optimizers = Optimizers.of(optimizer)
+        for member in optimizers.members:
+            if keeps_norms(member):
+                raise ValueError(
+                    f"{type(member).__name__} keeps norms fixed and turns by the new lr's angle at once: nothing to "
+                    "rescale, use the scheduler alone"
+                )
+        owned = optimizers.groups()
+        groups = [group for group, _ in owned]
         # Frozen weights too: they may be thawed during the run.
-        turning = {weight.parameter for weight in select(model, optimizer, frozen=True)}
+        turning = {weight.parameter for weight in select(model, optimizers, frozen=True)}
         # Places in the groups, not the weights themselves: a copy of this scheduler must not copy them.
         self._places = [{i for i, p in enumerate(group["params"]) if p in turning} for group in groups]
-        for number, group in enumerate(groups):
+        for number, (group, owner) in enumerate(owned):
             if _lr_over_decay(group) is not None and self._rotating(number, group):
-                rule_of(group, optimizer)  # an unknown optimizer is an error now, not at the first change of lr
+                rule_of(group, owner)  # an unknown optimizer is an error now, not at the first change of lr
         at_peak = [_lr_over_decay({**group, "lr": peak_lr(group)}) for group in groups]
         # The learning rate of each group for as long as it climbs to its peak, then None.
         climbing = [float(group["lr"]) if float(group["lr"]) < peak_lr(group) else None for group in groups]
-        super().__init__(optimizer, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
+        super().__init__(optimizers, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
 
     def _rotating(self, number: int, group: Group) -> list[nn.Parameter]:
         return [p for i, p in enumerate(group["params"]) if i in self._places[number] and p.requires_grad]
 
-    def _follow(self, number: int, group: dict[str, Any]) -> None:
+    def _follow(self, number: int, owned: OwnedGroup) -> None:
+        group, owner = owned
         settled = self._memory["lr_over_decay"]
         before = settled[number]
         last_lr = self._memory["climbing_lr"][number]
@@ -117,12 +146,12 @@ class EquilibriumRescale(AfterScheduler):
         if now is None:  # no equilibrium to go to: the weights stay, and the last one is remembered
             return
         if before is not None and weights:
-            factor = (now / before) ** rule_of(group, self.optimizer).norm_exponent
+            factor = (now / before) ** rule_of(group, owner).norm_exponent
             # A change that the weights' dtype would round away or badly waits until it has added up.
             if abs(log(factor)) < max(8 * torch.finfo(w.dtype).eps for w in weights):
                 return
             for w in weights:
-                rescale_(w, factor, self.optimizer.state.get(w, {}))
+                rescale_(w, factor, owner.state.get(w, {}))
         settled[number] = now
 
 
@@ -132,7 +161,8 @@ class CorrectedDecay(AfterScheduler):
 
         a_t = lr_t·weight_decay_t = λ·lr_t²/lr_max
 
-    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`.
+    For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`. With λ = lr_max
+    it is PaLM's decay, a_t = lr_t². Several optimizers, as a list or a container, come with a list of their schedulers.
 
     >>> adamw = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 8))], lr=1e-3, weight_decay=0.1)
     >>> schedule = CorrectedDecay(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.5))
@@ -142,22 +172,25 @@ class CorrectedDecay(AfterScheduler):
     0.05
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: "Scheduler") -> None:
-        groups = optimizer.param_groups
-        for group in groups:
-            rule = rule_of(group, optimizer)
+    def __init__(self, optimizer: AnyOptimizer, scheduler: "Scheduler | Sequence[Scheduler]") -> None:
+        optimizers = Optimizers.of(optimizer)
+        owned = optimizers.groups()
+        for group, owner in owned:
+            rule = rule_of(group, owner)
             if not rule.is_decoupled:
                 raise ValueError(
-                    f"{type(optimizer).__name__} puts weight decay into the gradient: corrected decay is for decoupled "
+                    f"{type(owner).__name__} puts weight decay into the gradient: corrected decay is for decoupled "
                     "decay, as AdamW's or decoupled_weight_decay=True"
                 )
+        groups = [group for group, _ in owned]
         decays: list[float | None] = [float(group["weight_decay"]) for group in groups]
         peaks: list[float | None] = [peak_lr(group) for group in groups]
-        super().__init__(optimizer, scheduler, {"weight_decay": decays, "lr_max": peaks})
-        for number, group in enumerate(groups):
-            self._follow(number, group)
+        super().__init__(optimizers, scheduler, {"weight_decay": decays, "lr_max": peaks})
+        for number, each in enumerate(owned):
+            self._follow(number, each)
 
-    def _follow(self, number: int, group: dict[str, Any]) -> None:
+    def _follow(self, number: int, owned: OwnedGroup) -> None:
+        group = owned.options
         decay = self._memory["weight_decay"][number]
         peak = self._memory["lr_max"][number]
         if decay and peak:

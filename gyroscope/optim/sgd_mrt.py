@@ -2,7 +2,7 @@
 
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
@@ -39,7 +39,7 @@ class SGDMRT(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor,
         momentum: float = 0.9,
         weight_decay: float = 0.0,

@@ -3,7 +3,7 @@
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
@@ -41,7 +41,7 @@ class SphericalAdam(EngineOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 1e-2,
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,

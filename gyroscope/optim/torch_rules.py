@@ -1,14 +1,15 @@
 """From a torch optimizer's parameter group to the theory's rule: one table, by the name of the class.
 
 Names, not classes, so that an optimizer of another library with the usual name and the usual meaning of its options
-(Lion, Muon, bitsandbytes' AdamW) is known too, and nothing is imported to compare with.
+(Lion, Muon, bitsandbytes' AdamW) is known too, and nothing is imported to compare with. A group that names its own
+algorithm (`algorithm_of`) is stepped by that, whatever the class.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gyroscope.model.selection import unwrapped
+from gyroscope.model.optimizer_list import algorithm_of, owner_of
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
@@ -26,6 +27,11 @@ from gyroscope.theory import (
 
 Group = Mapping[str, Any]
 
+# What groups call their algorithm, and whose rule that is. The "adam" beside a Muon decays as AdamW does.
+ALGORITHMS = {"muon": "Muon", "adamw": "AdamW", "adam": "AdamW", "lion": "Lion"}
+# dion's adjustments of Muon's learning rate, and torch's or our names of them.
+DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
+
 REMEDY = (
     "pass a rule of gyroscope.theory instead: by the one law, Rule(decay=…, correlation_time=…, update_rms=…), or the "
     "one it comes closest to, for example AdamW(lr, weight_decay, betas)"
@@ -35,14 +41,18 @@ REMEDY = (
 def rule_of(group: Group, optimizer: object) -> UpdateRule:
     """The theory's rule, with the hyper-parameters of the moment, by which `optimizer` moves the weights of `group`.
 
-    Wrappers (Accelerate, Lightning) are looked through. An optimizer that the theory does not cover is a ValueError.
+    Wrappers (Accelerate, Lightning) are looked through, and of several optimizers, a list or a container, the one that
+    has the group is asked. An optimizer that the theory does not cover is a ValueError.
 
     >>> import torch
     >>> sgd = torch.optim.SGD([torch.ones(4, 8)], lr=0.1, momentum=0.9, weight_decay=5e-4)
     >>> rule_of(sgd.param_groups[0], sgd)
     SGDM(lr=0.1, weight_decay=0.0005, momentum=0.9, nesterov=False)
     """
-    name, known = _known(optimizer)
+    algorithm = algorithm_of(group)
+    if algorithm is not None:
+        return _flagged(algorithm, group)
+    name, known = _known(optimizer, group)
     if name == "Rotational":
         return _rotational(group, known)
     if group.get("amsgrad"):
@@ -52,16 +62,18 @@ def rule_of(group: Group, optimizer: object) -> UpdateRule:
 
 def keeps_norms(optimizer: object) -> bool:
     """Whether the optimizer holds each rotating vector at the norm it started with."""
-    name, _ = _known(optimizer)
-    return name.startswith("Rotational")
+    return (_name(owner_of({}, optimizer)) or "").startswith("Rotational")
 
 
-def _known(optimizer: object) -> tuple[str, Any]:
-    """The name in the table, and the optimizer that bears it: itself, or the one inside its wrappers."""
-    stepping = optimizer if _name(optimizer) is not None else unwrapped(optimizer)
+def _known(optimizer: object, group: Group) -> tuple[str, Any]:
+    """The name in the table, and the optimizer that bears it: itself, or the one inside wrappers that has the group.
+
+    Itself first: a wrapper of a known name says what it does.
+    """
+    stepping = optimizer if _name(optimizer) is not None else owner_of(group, optimizer)
     name = _name(stepping)
     if name is None:
-        raise ValueError(f"{type(optimizer).__name__} is not among the known optimizers ({', '.join(RULES)}): {REMEDY}")
+        raise ValueError(f"{type(stepping).__name__} is not among the known optimizers ({', '.join(RULES)}): {REMEDY}")
     return name, stepping
 
 
@@ -69,6 +81,18 @@ def _name(optimizer: object) -> str | None:
     # By the whole line of ancestors: Lightning and others subclass the optimizers of torch.
     names = [cls.__name__ for cls in type(optimizer).__mro__]
     return next((name for name in names if name in RULES or name == "Rotational"), None)
+
+
+def _flagged(algorithm: str, group: Group) -> UpdateRule:
+    """The rule that a group names by itself: of dion, nanochat and MuonWithAuxAdam."""
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"{algorithm!r} is not among the known algorithms ({', '.join(ALGORITHMS)}): {REMEDY}")
+    if "kind" in group and algorithm == "muon" and group.get("beta2") is not None:
+        raise ValueError(
+            f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
+            f"does not cover: {REMEDY}"
+        )
+    return RULES[ALGORITHMS[algorithm]](group)
 
 
 def _rotational(group: Group, optimizer: Any) -> UpdateRule:
@@ -98,6 +122,8 @@ def _rates(group: Group) -> tuple[float, float]:
 
 
 def _betas(group: Group) -> tuple[float, float]:
+    if "beta1" in group and "betas" not in group:  # dion's spelling
+        return _number(group, "beta1"), _number(group, "beta2")
     if "betas" not in group:
         raise ValueError(_lacks(group, "betas"))
     beta1, beta2 = group["betas"]
@@ -128,7 +154,10 @@ def _nadam(group: Group) -> UpdateRule:
 
 def _muon(group: Group) -> UpdateRule:
     adjustment: Any = group.get("adjust_lr_fn") or "original"
-    return Muon(*_rates(group), _number(group, "momentum"), bool(group.get("nesterov", True)), adjustment)
+    if "adjust_lr" in group:
+        adjustment = DION_ADJUSTMENTS.get(group["adjust_lr"], group["adjust_lr"])
+    momentum = _number(group, "mu" if "mu" in group else "momentum")
+    return Muon(*_rates(group), momentum, bool(group.get("nesterov", True)), adjustment)
 
 
 def _k_adam(group: Group) -> UpdateRule:

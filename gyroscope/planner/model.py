@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from torch import nn
-from torch.optim import Optimizer
 
 from gyroscope.geometry import Split, gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import Decision, Invariance, select
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
-from gyroscope.planner.rates import GroupRates
+from gyroscope.planner.rates import GroupRates, kept
 from gyroscope.theory import FixedNorm, UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer
@@ -49,6 +49,26 @@ class Weight:
         return InitialLayer(self.name, weights, self.norm)
 
     @property
+    def changes(self) -> dict[str, Any]:
+        """What of the rule changes during the run, as `forecast` takes it."""
+        changes: dict[str, Any] = {}
+        if self.rates.weight_decay is not None and self.rule is not None and self.rule.has_weight_decay:
+            changes["weight_decay_schedule"] = self.rates.weight_decay.tolist()
+        if self.rates.betas is not None and self.rule is not None and self.rule.betas_may_change:
+            betas = self.rates.betas
+            changes["betas_schedule"] = lambda t: (float(betas[t, 0]), float(betas[t, 1]))
+        return changes
+
+    def left_out(self) -> Iterator[str]:
+        """What a scheduler changes and the forecast of this rule does not follow."""
+        rates = self.rates
+        if rates.weight_decay is not None and "weight_decay_schedule" not in self.changes:
+            yield f"{rates.name} changes weight decay on the way, which the forecast leaves out"
+        if rates.betas is not None and "betas_schedule" not in self.changes:
+            first = rates.betas[:, 0]
+            yield f"{rates.name} {kept('betas', first.min(), first.max(), first[rates.lr.argmax()])}"
+
+    @property
     def norm(self) -> float:
         """RMS norm of the vectors, those at zero left out; 0 if all are."""
         norms = gathered(self.split.norm(self.selected.parameter.detach())).double()
@@ -71,21 +91,22 @@ class Weight:
 
 
 def weights_of(
-    model: nn.Module, optimizer: Optimizer, rates: Sequence[GroupRates], probe: Mapping[str, Invariance]
+    model: nn.Module, optimizers: Optimizers, rates: Sequence[GroupRates], probe: Mapping[str, Invariance]
 ) -> Iterator[Weight]:
-    """Every weight that the optimizer turns, in the model's order."""
-    for selected in select(model, optimizer, probe=probe):
+    """Every weight that the optimizers turn, in the model's order."""
+    groups = optimizers.groups()
+    for selected in select(model, optimizers, probe=probe):
         its_rates = rates[selected.group]
-        rule, unknown = _rule(its_rates, optimizer)
+        rule, unknown = _rule(its_rates, groups[selected.group])
         yield Weight(selected, its_rates, rule, unknown)
 
 
-def _rule(rates: GroupRates, optimizer: Optimizer) -> tuple[UpdateRule | None, str]:
+def _rule(rates: GroupRates, group: OwnedGroup) -> tuple[UpdateRule | None, str]:
     try:
-        rule = rule_of(rates.group, optimizer)
+        rule = rule_of(rates.group, group.owner)
     except ValueError as error:
         return None, str(error)
-    if keeps_norms(optimizer):
+    if keeps_norms(group.owner):
         return rule if rule.keeps_norm else FixedNorm(rule), ""
     if rates.corrected and rule.is_decoupled:
         rule = rule.replace(corrected_decay=True)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import nn
-from torch.optim import Optimizer
 
 from gyroscope._checks import check_run_length
 from gyroscope.advice.phrases import clause
 from gyroscope.model.gradients import Loss
+from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.probe import probe
-from gyroscope.model.selection import Invariance
+from gyroscope.model.selection import AnyOptimizer, Invariance
 from gyroscope.planner.model import Weight, layer_grad_norms, weights_of
 from gyroscope.planner.plan import Plan
 from gyroscope.planner.rates import Scheduler, predict_rates
@@ -20,7 +20,7 @@ FINENESS = ("neuron", "group", "tensor", "none")
 
 
 def plan(
-    model: nn.Module, optimizer: Optimizer, scheduler: Scheduler = None, *, steps: int, loss: Loss | None = None
+    model: nn.Module, optimizer: AnyOptimizer, scheduler: Scheduler = None, *, steps: int, loss: Loss | None = None
 ) -> Plan:
     """Predict the run of this model: norm and rotation of every weight at every step, and what would improve them.
 
@@ -28,8 +28,9 @@ def plan(
     are left as they were.
 
     model      its weights as they are now are the start of the run
-    optimizer  a torch optimizer or one of ours, over weights of the model
-    scheduler  a torch scheduler that steps once after each optimizer step, or a function step -> multiplier
+    optimizer  a torch optimizer or one of ours, over weights of the model; a list or a container of several
+    scheduler  a torch scheduler that steps once after each optimizer step, a list of several, or a function
+               step -> multiplier of every lr
     steps      length of the run
     loss       loss(model), a scalar on a fresh batch at each call: finds scale-invariant weights and measures the
                gradients that SGD and Adam with L2 need
@@ -42,20 +43,22 @@ def plan(
     '0.023 rad per step, 12 times that at the first'
     """
     check_run_length(steps)
-    rates, notes = predict_rates(optimizer, scheduler, steps)
+    optimizers = Optimizers.of(optimizer)
+    rates, notes = predict_rates(optimizers, scheduler, steps)
     invariances = probe(model, loss) if loss is not None else {}
-    weights = list(weights_of(model, optimizer, rates, invariances))
+    weights = list(weights_of(model, optimizers, rates, invariances))
     # Only these rules' norms depend on the gradient; for the others its batches would be wasted.
     unmeasured = [weight for weight in weights if weight.rule is not None and "unit_grad_norm" in weight.rule.needs]
     grads = layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
     layers = {weight.name: weight.layer(grads.get(weight.name)) for weight in weights}
     problems = {weight.name: weight.problem(layers[weight.name], loss is not None) for weight in weights}
     predictions = _predictions(weights, layers)
+    left_out = dict.fromkeys(note for weight in weights for note in weight.left_out())
     return Plan(
-        type(optimizer).__name__,
+        optimizers.name,
         tuple(predictions[name] for name in layers if name in predictions),
         {name: problem for name, problem in problems.items() if problem},
-        (*notes, *_sensitive(weights, invariances), *_begun(optimizer)),
+        (*notes, *left_out, *_sensitive(weights, invariances), *_begun(optimizers)),
     )
 
 
@@ -65,14 +68,13 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
     for weight in weights:
         # Without a rule, a direction to turn or a learning rate there is nothing to predict.
         if weight.rule is not None and layers[weight.name].norm > 0 and weight.rates.lr.max() > 0:
-            # Bytes, for arrays cannot be keys.
-            alike.setdefault((weight.rule, weight.rates.lr.tobytes()), []).append(weight)
+            alike.setdefault((weight.rule, weight.rates.course), []).append(weight)
     predictions = {}
     for members in alike.values():
         rule = members[0].rule
         assert rule is not None
         of_members = [layers[member.name] for member in members]
-        for prediction in predict_layers(rule, members[0].rates.schedule, of_members):
+        for prediction in predict_layers(rule, members[0].rates.schedule, of_members, **members[0].changes):
             predictions[prediction.name] = prediction
     return predictions
 
@@ -90,6 +92,6 @@ def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance])
     yield from (f"{clause(members, 'is', 'are')} not {why}" for why, members in names.items())
 
 
-def _begun(optimizer: Optimizer) -> Iterator[str]:
-    if getattr(optimizer, "state", None):
+def _begun(optimizers: Optimizers) -> Iterator[str]:
+    if any(member.state for member in optimizers.members):
         yield "The optimizer has taken steps already, but the forecast starts with an empty momentum"

@@ -1,7 +1,7 @@
-"""The learning rates that a scheduler will set, predicted by stepping a copy of it."""
+"""What schedulers will set, learning rates, weight decay and betas, predicted by stepping copies of them."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -14,10 +14,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gyroscope._types import Array
 from gyroscope.model.gradients import random_state, restore_random_state
+from gyroscope.model.optimizer_list import Optimizers, unwrapped
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory.schedules import Schedule, multipliers
 
-# Any torch LR scheduler, or a function from the step to a multiplier of the group's lr.
+# Any torch LR scheduler or a list of several, or a function from the step to a multiplier of the group's lr.
 Scheduler = Any
 
 BY_HAND = "pass a function of the step instead, step -> multiplier of lr"
@@ -33,6 +34,16 @@ class GroupRates:
     group: dict[str, Any]
     corrected: bool = False
     """Whether weight decay follows lr, as `CorrectedDecay` has it."""
+    weight_decay: Array | None = None
+    """Multiplier of the group's weight decay at each step, where it changes in another way."""
+    betas: Array | None = None
+    """(β1, β2) of each step, where they change."""
+
+    @property
+    def course(self) -> tuple[bytes | None, ...]:
+        """What distinguishes it from another group's, for arrays cannot be keys."""
+        arrays = (self.lr, self.weight_decay, self.betas)
+        return tuple(None if values is None else values.tobytes() for values in arrays)
 
     @property
     def schedule(self) -> Schedule:
@@ -51,20 +62,24 @@ class GroupRates:
         return Schedule(self.name, len(values), warmup, body)
 
 
-def predict_rates(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
-    """For each group of the optimizer the rates of the next steps, and what about them cannot be predicted.
+def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
+    """For each group of the optimizers the rates of the next steps, and what about them cannot be predicted.
 
     A scheduler is taken to step once after each optimizer step.
     """
-    groups = optimizer.param_groups
+    groups = [group for group, _ in optimizers.groups()]
     if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
         rates = [GroupRates("constant", np.full(steps, float(group["lr"])), dict(group)) for group in groups]
         plateau = "ReduceLROnPlateau depends on the losses of the run: the forecast keeps the present lr"
         return rates, [] if scheduler is None else [plateau]
-    if callable(getattr(scheduler, "step", None)):
-        return _followed(optimizer, scheduler, steps)
+    schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler]
+    if all(callable(getattr(each, "step", None)) for each in schedulers):
+        return _followed(optimizers, schedulers, steps)
     if not callable(scheduler):
-        raise ValueError(f"scheduler={scheduler!r} must be a torch LR scheduler, or a function step -> multiplier")
+        raise ValueError(
+            f"scheduler={scheduler!r} must be a torch LR scheduler, or a function step -> multiplier; several "
+            "optimizers may have a list of schedulers"
+        )
     name = str(getattr(scheduler, "name", "a function of the step"))
     values = multipliers(scheduler, steps)
     rates = []
@@ -80,75 +95,110 @@ class Moment(NamedTuple):
     lr: float
     weight_decay: float
     momentum: float | None
+    betas: tuple[float, float] | None
 
 
-def _followed(optimizer: Optimizer, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
-    """A torch scheduler, stepped through the run on a copy."""
-    name = type(scheduler).__name__
-    stand_in = _stand_in(optimizer)
-    # A copy that deepcopy leads to the stand-in wherever the scheduler, or one inside it, refers to the optimizer.
-    memo: dict[int, Any] = {id(part): stand_in for part in _parts(optimizer, "optimizer", "inner")}
-    memo |= {id(part.optimizer): stand_in for part in _parts(scheduler, "scheduler") if hasattr(part, "optimizer")}
+def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -> tuple[list[GroupRates], list[str]]:
+    """torch's schedulers, stepped through the run on copies."""
+    name = " + ".join(dict.fromkeys(type(scheduler).__name__ for scheduler in schedulers))
+    stand_ins = {member: _stand_in(member) for member in optimizers.members}
+    # Copies that deepcopy leads to the stand-ins wherever a scheduler, or one inside it, refers to an optimizer.
+    memo: dict[int, Any] = {id(optimizers): _followers(optimizers, stand_ins)}
+    for member, stand_in in stand_ins.items():
+        memo |= {id(part): stand_in for part in _parts(member, "optimizer", "inner")}
+    for scheduler in schedulers:
+        for part in _parts(scheduler, "scheduler"):
+            wrapper = getattr(part, "optimizer", None)
+            if wrapper is None or id(wrapper) in memo or isinstance(wrapper, tuple):
+                continue
+            if len(stand_ins) > 1 and unwrapped(wrapper) not in stand_ins:
+                raise ValueError(f"{type(part).__name__} schedules an optimizer that is none of {optimizers.name}")
+            # Beside a single optimizer, whatever the scheduler refers to is a wrapper of it.
+            memo[id(wrapper)] = stand_ins.get(unwrapped(wrapper), next(iter(stand_ins.values())))
     # A scheduler may draw random numbers when it steps.
     state = random_state()
     try:
-        copy = deepcopy(scheduler, memo)
+        copies = [deepcopy(scheduler, memo) for scheduler in schedulers]
     except Exception as error:
         raise ValueError(f"{name} cannot be copied ({error}), so its rates cannot be predicted: {BY_HAND}") from error
-    history: list[list[Moment]] = [[] for _ in stand_in.param_groups]
+    groups = [group for group, _ in memo[id(optimizers)].groups()]
+    history: list[list[Moment]] = [[] for _ in groups]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no optimizer step came before
             for t in range(steps):
-                for group, moments in zip(stand_in.param_groups, history, strict=True):
-                    decay = float(group.get("weight_decay", 0.0))
-                    moments.append(Moment(float(group["lr"]), decay, _momentum(group)))
+                for group, moments in zip(groups, history, strict=True):
+                    moments.append(_moment(group))
                 # One step less: OneCycleLR refuses the one after its last.
                 if t + 1 < steps:
-                    copy.step()
+                    for copy in copies:
+                        copy.step()
     except Exception as error:
         raise ValueError(f"{name} fails at step {t} of {steps} ({error}): plan fewer steps, or {BY_HAND}") from error
     finally:
         restore_random_state(state)
-    rates = [_rates(name, group, moments) for group, moments in zip(optimizer.param_groups, history, strict=True)]
+    real = [group for group, _ in optimizers.groups()]
+    rates = [_rates(name, group, moments) for group, moments in zip(real, history, strict=True)]
     notes = dict.fromkeys(note for _, group_notes in rates for note in group_notes)
-    if isinstance(scheduler, EquilibriumRescale):
+    if any(isinstance(scheduler, EquilibriumRescale) for scheduler in schedulers):
         notes = {"rescales norms when lr changes, which the forecast leaves out": None, **notes}
     return [rate for rate, _ in rates], [f"{name} {note}" for note in notes]
 
 
 def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[GroupRates, list[str]]:
-    """What a group goes through, and what of it a forecast with fixed options must leave out."""
+    """What a group goes through, and what of it no forecast can follow."""
     lr = np.array([moment.lr for moment in moments])
     decay = np.array([moment.weight_decay for moment in moments])
+    betas = [moment.betas for moment in moments]
     momenta = [moment.momentum for moment in moments]
     top = int(lr.argmax())
     options: dict[str, Any] = {"lr": float(lr[top])}
     notes = []
     corrected = False
-    # Decay proportional to lr is AdamC's correction, which the rules know; any other course they do not.
+    changing_decay = None
+    # Decay proportional to lr is AdamC's correction, which has rules of its own.
     if (decay != decay[top]).any():
         corrected = bool(np.allclose(decay * lr[top], decay[top] * lr, rtol=1e-6, atol=0))
         if not corrected:
-            notes.append("changes weight decay on the way, which the forecast leaves out")
+            # At the top of lr decay may be 0, of which there are no multiples.
+            usual = decay[top] or decay.max()
+            changing_decay = decay / usual
+            options["weight_decay"] = float(usual)
     if "weight_decay" in group:
-        options["weight_decay"] = float(decay[top])
-    known = [momentum for momentum in momenta if momentum is not None]
-    if known and min(known) < max(known):
-        option = "betas" if "betas" in group else "momentum"
-        options[option] = (momenta[top], *group["betas"][1:]) if "betas" in group else momenta[top]
-        notes.append(
-            f"moves {option} between {min(known):.3g} and {max(known):.3g}: the forecast keeps {momenta[top]:.3g}"
-        )
-    return GroupRates(name, lr, {**group, **options}, corrected), notes
+        options.setdefault("weight_decay", float(decay[top]))
+    changing_betas = None
+    if betas[top] is not None and len(set(betas)) > 1:
+        options["betas"] = betas[top]
+        changing_betas = np.array(betas)
+    if momenta[top] is not None and len(set(momenta)) > 1:
+        options["momentum"] = momenta[top]
+        known = [momentum for momentum in momenta if momentum is not None]
+        notes.append(kept("momentum", min(known), max(known), known[top]))
+    return GroupRates(name, lr, {**group, **options}, corrected, changing_decay, changing_betas), notes
 
 
-def _momentum(group: dict[str, Any]) -> float | None:
+def kept(option: str, least: float, most: float, at_peak: float) -> str:
+    """A setting that a scheduler changes and a forecast cannot follow."""
+    return f"moves {option} between {least:.3g} and {most:.3g}: the forecast keeps {at_peak:.3g}"
+
+
+def _moment(group: dict[str, Any]) -> Moment:
     betas = group.get("betas")
-    if isinstance(betas, tuple | list) and isinstance(betas[0], float | int | Tensor):
-        return float(betas[0])
+    pair = None
+    # KAdam has a pair for each of its stages.
+    if isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor):
+        pair = (float(betas[0]), float(betas[1]))
     momentum = group.get("momentum")
-    return None if momentum is None else float(momentum)
+    decay = float(group.get("weight_decay", 0.0))
+    return Moment(float(group["lr"]), decay, None if momentum is None else float(momentum), pair)
+
+
+def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:
+    """The stand-ins, with the numbers that the groups of the real ones have."""
+    followers = Optimizers(list(stand_ins.values()))
+    followers.owners = [stand_ins[owner] for owner in optimizers.owners]
+    followers.numbers = {stand_ins[member]: list(numbers) for member, numbers in optimizers.numbers.items()}
+    return followers
 
 
 def _stand_in(optimizer: Optimizer) -> Optimizer:

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from math import inf, prod
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -247,15 +247,15 @@ def _layer(name: str, settings: dict[str, Any], rule: UpdateRule) -> InitialLaye
         shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
     weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
     # The norm of a whole matrix has a share of every row.
-    rows = prod(weights.shape[:1]) if rule.whole_matrix and weights.shape else 1
+    rows, fan_in = weights.matrix if rule.whole_matrix and weights.shape else (1, weights.fan_in)
     if "init_norm" in settings and "init_std" in settings:
         raise ValueError("init_norm and init_std say the same in two ways; give one of them")
     if "init_norm" in settings:
         norm = positive_array("init_norm", settings["init_norm"])
     elif "init_std" in settings:
-        if weights.fan_in is None:
+        if fan_in is None:
             raise ValueError(f"init_std={settings['init_std']!r} needs fan_in to give a norm; or give init_norm")
-        norm = positive_array("init_std", settings["init_std"]) * (rows * weights.fan_in) ** 0.5
+        norm = positive_array("init_std", settings["init_std"]) * (rows * fan_in) ** 0.5
     else:
         norm = (rows / 3) ** 0.5  # torch's own initialisation of Linear and Conv: entries of variance 1/(3·fan_in)
     if not all(isinstance(value, float | None) for value in (norm, weights.fan_in, weights.unit_grad_norm)):

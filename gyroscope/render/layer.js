@@ -51,7 +51,7 @@ function drawCurve(id, want) {
   const [low, high] = want.within ?? [0, Infinity]; // beyond, a curve runs out of the picture
   const seen = shown.map(values => values.filter(value => value > low && value < high));
   const axis = want.log ? { type: "log", range: logRange(...seen, want.level ? [want.level] : []) } : {};
-  draw(id, traces, { height: 250, shapes, xaxis: { title: { text: "step" } }, yaxis: axis });
+  draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 
 // The steps at which neurons can be looked at: a live page asks the server, a page in a file holds a few.
@@ -59,7 +59,9 @@ const looks = () => state.live ? current().steps : (layerOf(current(), state.lay
 async function drawLook() {
   const all = looks(), slider = $("look-step");
   slider.max = Math.max(0, all.length - 1);
-  const place = state.look < 0 ? all.length - 1 : Math.min(state.look, all.length - 1);
+  const opened = state.report.at ?? Infinity, away = one => Math.abs((one.step ?? one) - opened);
+  const first = Number.isFinite(opened) ? all.reduce((best, one, i) => away(one) < away(all[best]) ? i : best, 0) : all.length - 1;
+  const place = state.look < 0 ? first : Math.min(state.look, all.length - 1);
   slider.value = place;
   const wanted = [state.run, state.layer, state.quantity, place].join();
   let found = all[place];

@@ -32,15 +32,18 @@ def plan_page(plan: PlanData) -> str:
     body = BODY.substitute(
         title=escape(plan.title),
         settings="<br>".join(escape(setting) for setting in plan.settings),
-        findings=_items(plan.findings),
+        findings=finding_items(plan.findings),
         chart=_chart(plan.fastest_first(DRAWN)),
-        table=_table([layer_row(prediction) for prediction in plan.predictions]) if len(plan.predictions) > 1 else "",
-        facts=_items(plan.facts),
+        table=html_table(HEADER, [layer_row(prediction) for prediction in plan.predictions])
+        if len(plan.predictions) > 1
+        else "",
+        facts=finding_items(plan.facts),
     )
     return standalone(plan.title, body, script="Look.listeners.push(Look.figures); Look.start();")
 
 
-def _items(findings: Sequence[Finding]) -> str:
+def finding_items(findings: Sequence[Finding]) -> str:
+    """Findings as items of a list, with remedies and formulas."""
     items = []
     for finding in findings:
         remedy = f"<br>→ {escape(finding.remedy)}" if finding.remedy else ""
@@ -49,8 +52,9 @@ def _items(findings: Sequence[Finding]) -> str:
     return "".join(items)
 
 
-def _table(rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in HEADER)
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Layers, one line each, under a header."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 

@@ -82,10 +82,12 @@ class FindingData:
 @final
 @dataclass(frozen=True)
 class Mark:
-    """A step worth a line across the curves: `settled` (half of the layers had) or `fell out` (the first layer did)."""
+    """A step worth a line across the curves: `settled` (half of the layers had), `fell out` (the first layer did), or
+    an incident by its name."""
 
     step: float
     what: str
+    incident: bool = False
 
 
 @final
@@ -279,3 +281,5 @@ class Report:
     runs: Sequence[RunData]
     gyroscope: str
     version: int = VERSION
+    at: int | None = None
+    """The step at which the page opens; None: it shows all of them."""

@@ -20,9 +20,22 @@ function loggedChart(name, place, count, base, traces) {
     ...(log ? { type: "log", range: [Math.log10(low / 1.2), Math.log10(high * 1.2)] } : {}) }];
 }
 
+// Marks of runs across a time axis: events in the colour of a warning, what is expected in a soft one.
+const markColour = (mark, own) => mark.incident ? Look.of("warn") : own;
+const marked = runs => runs.flatMap(([run, number]) => run.marks.map(mark => ({ type: "line", x0: mark.step, x1: mark.step, yref: "paper",
+  y0: 0, y1: 1, line: { color: markColour(mark, several() ? colour(number) : Look.of("soft")), width: mark.incident ? 1.5 : 1, dash: "dot" } })));
+const allRuns = () => state.report.runs.map((run, number) => [run, number]);
+// A time axis: all steps, or those around the one at which the page opens.
+const AROUND = 0.05; // share of the run on each side
+function timeAxis(extra = {}) {
+  const axis = { title: { text: "step" }, ...extra }, at = state.report.at;
+  if (at === null || at === undefined) return axis;
+  const last = state.report.runs.reduce((most, run) => Math.max(most, run.steps.at(-1) ?? 0), 0), half = Math.max(20, AROUND * last);
+  return { ...axis, range: [at - half, at + half] };
+}
 const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
 function drawEquilibrium() {
-  const traces = [], shapes = [], annotations = [], shown = [], rows = Math.min(4, state.report.runs.length);
+  const traces = [], shapes = marked(allRuns()), annotations = [], shown = [], rows = Math.min(4, state.report.runs.reduce((most, run) => Math.max(most, run.marks.length), state.report.runs.length));
   const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
   state.report.runs.forEach((run, number) => {
     const many = several(), own = colour(number), group = { legendgroup: "run" + number };
@@ -42,18 +55,16 @@ function drawEquilibrium() {
       traces.push(line(run.steps, settings.series.lr, `lr of group ${place}` + (many ? `, ${run.name}` : ""),
         many ? own : Look.of("soft"), { ...group, yaxis: "y2", showlegend: false, line: { width: 1.5 } }));
     });
-    run.marks.forEach(mark => {
-      shapes.push({ type: "line", x0: mark.step, x1: mark.step, yref: "paper", y0: 0, y1: 1,
-        line: { color: many ? own : Look.of("soft"), width: 1, dash: "dot" } });
-      annotations.push({ x: mark.step, yref: "paper", y: base * (0.995 - ROW * (number % rows)), text: plain(mark.what), showarrow: false,
-        xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: many ? own : Look.of("soft") } });
+    run.marks.forEach((mark, place) => {
+      annotations.push({ x: mark.step, yref: "paper", y: base * (0.995 - ROW * ((number + place) % rows)), text: plain(mark.what), showarrow: false,
+        xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: markColour(mark, many ? own : Look.of("soft")) } });
     });
   });
   const range = logRange(...shown);
   if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
   const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces)));
   draw("equilibrium-figure", traces, { height, shapes, annotations, showlegend: true, ...logged,
-    xaxis: { title: { text: "step" }, anchor: "y2" },
+    xaxis: timeAxis({ anchor: "y2" }),
     yaxis: { title: { text: "rotation, rad per step" }, type: "log", range, domain: [0.3 * base, base] },
     yaxis2: { title: { text: "lr" }, domain: [0, 0.22 * base], rangemode: "tozero" } });
   $("equilibrium-note").textContent = several() ? "Solid: measured. Dashed: predicted equilibrium. Dotted: forecast." : "";
@@ -76,7 +87,7 @@ function drawHeat() {
       ticktext: ["≤ ¼", "½", "1", "2", "≥ 4"], thickness: 12 } };
   if (innerWidth < 700) heat.colorbar = { ...heat.colorbar, orientation: "h", y: 1.02, yanchor: "bottom", len: 0.9, title: { text: "" } };
   draw("heat-figure", [heat], { height: Math.max(240, Math.min(900, 18 * names.length + 110)), showlegend: false,
-    xaxis: { title: { text: "step" }, showgrid: false }, yaxis: { autorange: "reversed", showgrid: false, zeroline: false,
+    shapes: marked([[run, state.run]]), xaxis: timeAxis({ showgrid: false }), yaxis: { autorange: "reversed", showgrid: false, zeroline: false,
       tickvals: rows.filter(i => i % every === 0), ticktext: labels(names).filter((_, i) => i % every === 0) } });
   const figure = $("heat-figure");
   figure.removeAllListeners("plotly_click");
@@ -113,7 +124,7 @@ function drawSignal() {
   });
   if (!traces.length) return empty("signal-figure", "Known of Adam with decoupled decay, and of SGD with momentum.");
   const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
-  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise], xaxis: { title: { text: "step" } },
+  draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise, ...marked(allRuns())], xaxis: timeAxis(),
     yaxis: { type: "log", range: logRange(...shown, [1]), title: { text: "alignment s" } } });
 }
 
@@ -180,5 +191,5 @@ function drawStability() {
       { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
   });
   if (!traces.length) return empty("bound-figure", "The largest update was not measured.");
-  draw("bound-figure", traces, { height: 360, showlegend: true, xaxis: { title: { text: "step" } }, yaxis: { type: "log", range: logRange(...shown), title: { text: "max |u|" } } });
+  draw("bound-figure", traces, { height: 360, showlegend: true, shapes: marked(allRuns()), xaxis: timeAxis(), yaxis: { type: "log", range: logRange(...shown), title: { text: "max |u|" } } });
 }

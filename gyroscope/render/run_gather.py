@@ -36,15 +36,21 @@ MOST = 2000
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
 
-def gather(paths: Sequence[str | os.PathLike[str]]) -> Report:
-    """The report on one run, or on several that have the same layers; `RunError` says in a sentence what is wrong."""
+def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None) -> Report:
+    """The report on one run, or on several that have the same layers; `RunError` says in a sentence what is wrong.
+
+    `at` is the step at which its page opens.
+    """
     with ExitStack() as stack:
         runs = [stack.enter_context(open_run(path, most=MOST)) for path in paths]
         for run in runs:
             check(run)
         check_alike(runs)
-        gathered = [gather_run(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
-    return Report(ordered(gathered), gyroscope.__version__)
+        last = max(int(run.steps[-1]) for run in runs)
+        if at is not None and not 0 <= at <= last:
+            raise RunError(f"There is no step {at:,} to open at: the last one that was measured is {last:,}.")
+        gathered = [gather_run(run, name, at=at) for run, name in zip(runs, names_of(runs), strict=True)]
+    return Report(ordered(gathered), gyroscope.__version__, at=at)
 
 
 def check(run: Run) -> None:
@@ -84,7 +90,7 @@ def ordered(runs: Sequence[RunData]) -> list[RunData]:
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
 
 
-def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunData:
+def gather_run(run: Run, name: str, *, id: str = "", live: bool = False, at: int | None = None) -> RunData:
     """All that the page shows of a run. A live page asks for distributions one by one, so its data have none."""
     layers = layer_histories(run)
     blocks = {name: np.stack([series_of(run, layer, name) for layer in run.layers]) for name in OVER_LAYERS}
@@ -96,7 +102,7 @@ def gather_run(run: Run, name: str, *, id: str = "", live: bool = False) -> RunD
         steps=run.steps,
         series={**over_layers(blocks), "update_bound": update_bound(bound_of(layers), run.steps)},
         groups=groups(run),
-        layers=[_layer(run, history, live) for history in layers],
+        layers=[_layer(run, history, live, at) for history in layers],
         plane=plane(layers),
         stability=stability(layers),
         config=run.config,
@@ -157,7 +163,7 @@ def quantile(block: Array, q: float) -> Array:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _layer(run: Run, history: LayerHistory, live: bool) -> LayerData:
+def _layer(run: Run, history: LayerHistory, live: bool, at: int | None) -> LayerData:
     layer = run.layer(history.name)
     return LayerData(
         name=layer.name,
@@ -168,7 +174,7 @@ def _layer(run: Run, history: LayerHistory, live: bool) -> LayerData:
         group=layer.group,
         summary=summary(history),
         spread=spread(history),
-        distributions={} if live else distributions(run, layer.name),
+        distributions={} if live else distributions(run, layer.name, at),
         series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
     )
 
@@ -216,4 +222,5 @@ def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[Mark]:
     settled = sorted(history.settled_at for history in layers if np.isfinite(history.settled_at))
     marks = [Mark(settled[len(layers) // 2], "settled")] if len(settled) > len(layers) // 2 else []
     fallen = [finding.evidence["step"] for finding in diagnosis if finding.kind == "fell_out"]
-    return marks + [Mark(step, "fell out") for step in fallen]
+    events = [Mark(finding.evidence["step"], finding.mark, incident=True) for finding in diagnosis if finding.mark]
+    return [*marks, *(Mark(step, "fell out") for step in fallen), *events]

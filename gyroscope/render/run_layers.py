@@ -52,9 +52,11 @@ def noise(history: LayerHistory) -> float:
     return noise_ratio(history.layer.fan_in, history.layer.vectors)
 
 
-def distributions(run: Run, layer: str) -> dict[str, list[Distribution]]:
-    """Of each quantity at a few steps."""
-    samples = np.unique(np.linspace(0, len(run.steps) - 1, SHOWN_STEPS).round().astype(int)).tolist()
+def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list[Distribution]]:
+    """Of each quantity at a few steps, and at the sample next to the step `at`."""
+    places = np.linspace(0, len(run.steps) - 1, SHOWN_STEPS).round().astype(int)
+    nearest = [] if at is None else [int(np.abs(run.steps - at).argmin())]
+    samples = np.unique([*places, *nearest]).tolist()
     quantities = [name for name in DISTRIBUTIONS if name in run.quantities]
     shown = {name: distributions_at(run, layer, name, samples) for name in quantities}
     return {name: [item for item in items if item is not None] for name, items in shown.items()}

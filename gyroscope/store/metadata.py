@@ -28,6 +28,8 @@ class RunState:
     """What a run says about itself at some moment."""
 
     started: float
+    resumed: tuple[float, ...]
+    """When it was resumed."""
     heartbeat: float
     status: str
     dropped: int
@@ -71,6 +73,7 @@ def read_state(connection: sqlite3.Connection, version: int) -> RunState:
     notes = [_of_type(text, str, "a note") for _, _, text in _rows(connection, "note", version)]
     return RunState(
         started=min(_time(row[1], "the start") for row in sessions),
+        resumed=tuple(_time(row[1], "the start") for row in sessions[1:]),
         heartbeat=_time(heartbeat, "the heartbeat"),
         status=_of_type(status, str, "the status"),
         dropped=sum(_whole(row[6], "a count of dropped samples") for row in sessions),

@@ -162,6 +162,14 @@ class Run:
         return self._source.state.started
 
     @property
+    def resumed_at(self) -> list[int]:
+        """The first step after each time that the run was resumed, of those that have one."""
+        times = self._source.kept["time"]
+        steps = self._source.kept["step"]
+        after = [steps[times >= resumed] for resumed in self._source.state.resumed]
+        return [int(steps[0]) for steps in after if len(steps)]
+
+    @property
     def heartbeat(self) -> float:
         """Unix seconds when the writer last wrote, at the latest four seconds apart."""
         return self._source.state.heartbeat

@@ -180,8 +180,7 @@ def _changing_settings(
         check_decay(lr[largest], decays[largest])
         settings["weight_decay"] = decays
     if betas_schedule is not None:
-        # Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
-        if not rule.is_decoupled or rule.adam_betas is None or rule.rectified:
+        if not rule.betas_may_change:
             kind = f"{rule.name}(rectified=True)" if rule.rectified else repr(rule)
             raise ValueError(f"betas_schedule is for AdamW and NAdam, not for {kind}: leave it out")
         pairs = [betas_schedule(t) for t in range(len(lr))]

@@ -50,6 +50,29 @@ class Weights:
     shape: Any = None
     """of the whole tensor, outputs first as torch has it"""
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of what Muon takes for one vector: the last two dimensions of a stack […, rows, columns].
+
+        Where a vector has all entries of the tensor, as of a convolution, its outputs by all the rest.
+
+        >>> Weights(64 * 32, shape=(8, 64, 32)).matrix, Weights(64 * 27, shape=(64, 3, 3, 3)).matrix
+        ((64, 32), (64, 27))
+        """
+        if len(self.shape) < 2:
+            raise ValueError(
+                f"shape={self.shape!r}: Muon turns matrices; pass rows and columns, after those of a stack"
+            )
+        if self.fan_in is not None and np.all(self.fan_in == prod(self.shape)):
+            return self.shape[0], prod(self.shape[1:])
+        rows, columns = self.shape[-2:]
+        return rows, columns
+
+    @property
+    def norm_of_matrix(self) -> Number:
+        """Norm of that matrix over the norm of one vector of fan_in entries: Muon takes all of them for one."""
+        return (prod(self.matrix) / self.fan_in) ** 0.5
+
     @classmethod
     def checked(
         cls,

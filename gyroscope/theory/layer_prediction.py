@@ -1,7 +1,7 @@
 """What theory predicts for each layer of a run: equilibrium, forecast and the warmup that its start needs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -59,6 +59,8 @@ class LayerPrediction:
     """First step after the warmup within 10 % of equilibrium; None in a run shorter than its memory."""
     falls_out_at: int | None = None
     """First step after that with a norm too large for its rate."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """What of the rule changes during the run: `forecast`'s weight_decay_schedule and betas_schedule, where given."""
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class LayerPrediction:
         plain = self.rule.plain
         if plain is self.rule or self.layer.missing(plain):
             return None
-        course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known)
+        course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known, **self.changes)
         return float(np.mean(course.angular_update) / np.mean(course.equilibrium_angular_update))
 
     @property
@@ -98,11 +100,16 @@ class LayerPrediction:
 
 
 def predict_layers(
-    rule: UpdateRule, schedule: Schedule, layers: Sequence[InitialLayer], progress: Callable[[int], None] | None = None
+    rule: UpdateRule,
+    schedule: Schedule,
+    layers: Sequence[InitialLayer],
+    progress: Callable[[int], None] | None = None,
+    **changes: Any,
 ) -> tuple[LayerPrediction, ...]:
     """Equilibrium of every layer and, where the inputs allow it, the forecast of the whole run.
 
-    `progress` receives the number of steps done, of all layers together.
+    `progress` receives the number of steps done, of all layers together. `changes` are `forecast`'s
+    weight_decay_schedule and betas_schedule; the warmup that a start needs is that of the rule as it is.
 
     >>> from gyroscope.theory import AdamW
     >>> layer = InitialLayer("weight", Weights(fan_in=256.0), norm=1.0)
@@ -113,12 +120,12 @@ def predict_layers(
     # Numbers far out of proportion overflow to infinity, which the sentences about them can state.
     with np.errstate(all="ignore"):
         complete = [layer for layer in layers if not layer.missing(rule)]
-        forecasts = _forecasts(rule, schedule, complete, progress)
+        forecasts = _forecasts(rule, schedule, complete, progress, changes)
         warmups = needed_warmups(rule, schedule.steps, complete)
         futures = dict(zip(complete, zip(forecasts, warmups, strict=True), strict=True))
         predictions = []
         for layer in layers:
-            prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known))
+            prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known), changes=changes)
             if layer in futures:
                 future, warmup = futures[layer]
                 prediction = replace(prediction, forecast=future, warmup=warmup)
@@ -132,17 +139,23 @@ def predict_layers(
 
 
 def _forecasts(
-    rule: UpdateRule, schedule: Schedule, layers: Sequence[InitialLayer], progress: Callable[[int], None] | None
+    rule: UpdateRule,
+    schedule: Schedule,
+    layers: Sequence[InitialLayer],
+    progress: Callable[[int], None] | None,
+    changes: Mapping[str, Any],
 ) -> list[Forecast]:
     """The forecast of each layer; all are followed together, but for those that need their whole shape."""
     if not layers:
         return []
     if rule.whole_matrix:
-        return [forecast(rule, schedule, norm=layer.norm, **layer.known, progress=progress) for layer in layers]
+        return [
+            forecast(rule, schedule, norm=layer.norm, **layer.known, **changes, progress=progress) for layer in layers
+        ]
     inputs = _together(rule, layers)
     norms = np.array([layer.norm for layer in layers])
     of_all = None if progress is None else lambda done: progress(done * len(layers))
-    together = forecast(rule, schedule, norm=norms, **inputs, progress=of_all)
+    together = forecast(rule, schedule, norm=norms, **inputs, **changes, progress=of_all)
     return [together.layer(number) for number in range(len(layers))]
 
 

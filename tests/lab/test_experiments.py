@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gyroscope.lab.beyond import corrected_decay, network_errors
 from gyroscope.lab.catalogue import select
-from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig7, fig8, fig9
+from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9
 from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
@@ -25,6 +26,9 @@ from gyroscope.lab.trials import run_trials
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
+# Trainings of seconds.
+IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
+K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
 
 
 def on_digits(quick, steps, **changes):
@@ -36,6 +40,7 @@ def on_digits(quick, steps, **changes):
 CNN = "cnn:width=4,convolutions=3"
 
 TINY: dict[str, Any] = {
+    "beyond/network_errors": on_digits(network_errors.QUICK, 40, model=CNN),
     "smd/fig2": on_digits(smd_fig2.QUICK, 40, model=CNN),
     "smd/fig3": on_digits(smd_fig3.QUICK, 45, model=CNN),
     "smd/fig7": on_digits(smd_fig7.QUICK, 24, model=CNN),
@@ -59,6 +64,8 @@ TINY: dict[str, Any] = {
     "ct/fig7": fig7.Config(**MODEL, steps=40, seeds=2, points=2, double=True),
     "ct/fig8": fig8.Config(**MODEL, steps=20, seeds=2),
     "ct/fig9": fig9.Config(**MODEL, steps=20, seeds=2),
+    "ct/fig6": fig6.Config(IMAGES, decays={"decoupled": 1e-2, "coupled": 1e-4}, quantity="accuracy", **K_ADAM),
+    "beyond/corrected_decay": corrected_decay.Config(IMAGES, steps=200, seeds=2),
 }
 
 
@@ -119,16 +126,42 @@ def order(*indices, axis=1):
     return lambda array: np.take(array, indices, axis)
 
 
+def arms(word, quantity, change):
+    """The arms with this word in their names measured otherwise."""
+
+    def wrong(result):
+        named = np.array([word in arm for arm in result.config.parts])
+        assert named.any()
+        array = result[quantity]
+        return replace(result, values=result.values | {quantity: np.where(named, change(array), array)})
+
+    return wrong
+
+
+def plus(change):
+    return lambda array: array + change
+
+
 WRONG_PREDICTIONS = {
+    "re/fig4": [arms("AdamW,", "accuracy", plus(-0.5)), arms("special", "accuracy", plus(-0.5)),
+                values(spread=lambda x: 1 / x, ratio=lambda x: 1 / x)],
+    "re/fig5": [arms("rotational", "accuracy", plus(-0.5)), values(spread=lambda x: 1 / x)],
+    "re/fig9": [values(grad_weight_cosine=plus(1), grad_momentum_cosine=plus(1), lambda_u=plus(1)),
+                values(angular_update_ratio=times(2), norm_ratio=times(2), scaled_grad_norm=times(2))],
+    "re/fig10": [values(grad_momentum_cosine=plus(1), lambda_u=plus(50), scaled_grad_norm=times(10)),
+                 values(angular_update_ratio=times(3), norm_ratio=times(3))],
+    "re/fig12": [arms("balanced", "accuracy", plus(-0.5))],
     "re/fig8": [config(speedup=13), config(fan_in=150), values(settled_angle=swapped)],
     "re/table1": [config(speedup=12), config(fan_in=150), config(batch=200), values(angle=order(3, 3, 3, 0, axis=2)),
                   values(spread=order(2, 2, 1)), values(spread=order(3, 3, 3, 0, axis=2)),
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
+    "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
     "beyond/falling_out": [config(decay=6e-3), config(decay=1e-3), config(steps=14_000)],
+    "beyond/incidents": [values(named=times(0), others=lambda x: x + 1)],
     "beyond/lion_batch": [config(lr=1.1e-3), config(batches=(128, 32, 16, 8))],
     "smd/fig2": [values(angle_settled=times(1.3), norm_settled=times(1.3), e_fold=swapped, smallest_h=times(-1))],
     "smd/fig3": [values(angle_ratio=swapped, accuracy=lambda x: x * (1.0, 1.2)),
@@ -160,6 +193,8 @@ WRONG_PREDICTIONS = {
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
     "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
+    "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
 }  # fmt: skip
 
 

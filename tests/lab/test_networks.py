@@ -68,6 +68,21 @@ def test_every_normalisation_trains(name, norm):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_a_resnet_of_one_block_a_stage_has_eight_layers():
+    model = image_network("resnet20:width=4,blocks=1", (3, 8, 8), 10)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    assert len(layers) == 8
+    assert layers[-1].weight.shape == (10, 16)
+
+
+def test_standardised_weights_without_a_norm_behind_them_keep_the_size_of_signals():
+    torch.manual_seed(0)
+    model = image_network("cnn:width=64", (3, 16, 16), 10, "weight")
+    x = torch.randn(8, 3, 16, 16)
+    assert 0.5 < model.features[0](x).std() < 2
+    assert 0.1 < model.features(x).std() < 2
+
+
 @pytest.mark.parametrize("name", list(IMAGE_NETWORKS))
 def test_every_image_network_takes_halved_cifar(name):
     torch.manual_seed(0)

@@ -27,6 +27,7 @@ from gyroscope.lab.training.loop import StepReport, Training, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
 from gyroscope.lab.training.problems import make_problem
 from gyroscope.lab.training.start import prepare_weights
+from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
 
 QUICK = TrainConfig(
@@ -394,6 +395,45 @@ def test_an_optimizer_takes_options_of_its_class_after_a_colon():
         make_optimizers(TrainConfig(optimizer="k-adam:kk=3", steps=1), model)
     with pytest.raises(ValueError, match="write options as k-adam:option=value"):
         make_optimizers(TrainConfig(optimizer="k-adam:k", steps=1), model)
+
+
+def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
+    model = torch.nn.Linear(64, 4)
+    config = TrainConfig(optimizer="rotational-adam-l2:beta=0.9", lr=1e-2, weight_decay=0.5, steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    assert isinstance(optimizer, Rotational)
+    assert isinstance(optimizer.inner, torch.optim.Adam)
+    turning = next(group for group in optimizer.param_groups if group["granularity"] != "none")
+    assert turning["angular_update"] == AdamW(lr=1e-2, weight_decay=0.5)
+    assert (turning["beta"], turning["weight_decay"]) == (0.9, 0.5)
+
+
+def test_imbalance_is_given_by_shares_that_turn_slower_and_faster():
+    model = torch.nn.Linear(64, 8)
+    config = TrainConfig(optimizer="imbalanced-adamw:slower=0.5,faster=0.25,factor=4", lr=1e-2, steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    before = model.weight.detach().double()
+    before -= before.mean(1, keepdim=True)  # the first step centres
+    model.weight.grad = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    cosine = torch.nn.functional.cosine_similarity(before, model.weight.detach().double())
+    angles = torch.acos(cosine) / AdamW(lr=1e-2, weight_decay=0.1).equilibrium(leading_order=True).angular_update
+    assert sorted(round(float(angle), 2) for angle in angles) == [0.25] * 4 + [1.0] * 2 + [4.0] * 2
+
+
+def test_vectors_are_whole_layers_on_request():
+    model = torch.nn.Linear(64, 8)
+    config = TrainConfig(optimizer="rotational-sgd:granularity=tensor", steps=1)
+    (optimizer,) = make_optimizers(config, model)
+    assert [group["granularity"] for group in optimizer.param_groups if group["weight_decay"]] == ["tensor"]
+
+
+def test_a_run_is_measured_as_often_as_it_says(tmp_path):
+    result = train(replace(QUICK, sample_every=7), tmp_path)
+    with result.run() as run:
+        assert run.steps.tolist() == list(range(0, QUICK.steps, 7))
+    with pytest.raises(ValueError, match="sample_every=0"):
+        replace(QUICK, sample_every=0)
 
 
 def test_gains_learn_beside_weights_that_keep_their_norms(tmp_path):

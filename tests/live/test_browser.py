@@ -17,6 +17,7 @@ from gyroscope.store import Sample, open_run
 from tests.render import make
 from tests.render.browser import Tab, launch, missing
 from tests.render.test_data import diverging
+from tests.render.test_page import with_incident
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
@@ -168,6 +169,22 @@ def test_a_verdict_leads_to_its_evidence(imbalanced):
     tab.page.click("#verdict li:has-text('times as fast') button.chip")
     assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
     assert tab.wrong == []
+
+
+def test_an_incident_is_marked_on_every_time_axis_and_the_page_opens_at_its_step(browser, tmp_path):
+    target = tmp_path / "report.html"
+    target.write_text(page(gather([with_incident(tmp_path / "run")], at=200)))
+    tab = Tab(browser, offline=True).open(target.as_uri())
+    tab.js(f"openLayer({make.NAMES[0]!r})")
+    tab.until("document.getElementById('look-at').textContent === 'step 200'")
+    axes = tab.js(
+        "[...document.querySelectorAll('.js-plotly-plot')].filter(f => f.layout.xaxis.title?.text === 'step')"
+        ".map(f => [f.id, f.layout.shapes.some(s => s.x0 === 200 && s.x1 === 200), ...f.layout.xaxis.range])"
+    )
+    assert {name for name, *_ in axes} >= {"equilibrium-figure", "heat-figure", "bound-figure", "layer-norm"}
+    assert all(marked and 0 < low < 200 < high < 300 for _, marked, low, high in axes), axes
+    assert tab.wrong == []
+    tab.close()
 
 
 def test_the_table_sorts_and_filters(imbalanced):

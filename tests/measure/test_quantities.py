@@ -122,7 +122,10 @@ def test_every_vector_is_measured_as_its_twin_says(row, recorded):
     compare(run, moments, row.quantity.name)
 
 
-@pytest.mark.parametrize("name", ["lr", "weight_decay", "dead_vectors", "non_finite", "frozen_entries", "entries"])
+@pytest.mark.parametrize(
+    "name",
+    ["lr", "highest_lr", "beta1", "beta2", "weight_decay", "dead_vectors", "non_finite", "frozen_entries", "entries"],
+)
 def test_every_layer_is_counted_as_its_twin_says(name, recorded):
     run, moments = recorded
     for layer, samples in moments.items():
@@ -214,6 +217,9 @@ PURE_NUMBERS = {
     "alignment",
     "lr",
     "weight_decay",
+    "highest_lr",
+    "beta1",
+    "beta2",
     "non_finite",
 }
 

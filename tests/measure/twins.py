@@ -198,6 +198,20 @@ def weight_decay(layer):
     return layer[0].group["weight_decay"]
 
 
+def highest_lr(layer):
+    """Of runs that are sampled at every step."""
+    return layer[0].group["lr"]
+
+
+def beta1(layer):
+    group = layer[0].group
+    return group["betas"][0] if "betas" in group else group.get("momentum", math.nan)
+
+
+def beta2(layer):
+    return layer[0].group["betas"][1] if "betas" in layer[0].group else math.nan
+
+
 def dead_vectors(layer):
     return sum(1 for x in layer if not x.g.any())
 

@@ -5,7 +5,15 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
 
 from gyroscope import theory
 from gyroscope.model.groups import param_groups
@@ -514,3 +522,74 @@ def test_embeddings_start_at_equilibrium_only_on_request_and_only_where_they_dec
         assert torch.equal(model.token.weight.detach(), before) != moves
         norms = model.token.weight.detach().norm(dim=1)
         assert not moves or norms.numpy() == pytest.approx(np.full(12, equilibrium), rel=1e-5)
+
+
+def two_optimizers():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"a": nn.Linear(8, 4, bias=False), "b": nn.Linear(8, 4, bias=False)})
+    muon = torch.optim.Muon(model.a.parameters(), lr=1e-2, weight_decay=0.1)
+    adamw = torch.optim.AdamW(model.b.parameters(), lr=1e-3, weight_decay=0.1)
+    return model, muon, adamw
+
+
+def test_two_optimizers_are_rescaled_each_by_its_own_rate():
+    model, muon, adamw = two_optimizers()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    inner = [ExponentialLR(muon, 0.25), ExponentialLR(adamw, 0.81)]
+    schedule = EquilibriumRescale([muon, adamw], inner, model=model)
+    assert schedule.get_last_lr() == [1e-2, 1e-3]
+    muon.step()
+    adamw.step()
+    schedule.step()
+    torch.testing.assert_close(model.a.weight.detach(), 0.5 * before["a.weight"])
+    torch.testing.assert_close(model.b.weight.detach(), 0.9 * before["b.weight"])
+    assert schedule.get_last_lr() == pytest.approx([2.5e-3, 0.81e-3])
+
+
+def test_a_schedule_of_two_optimizers_is_saved_and_loaded():
+    _, muon, adamw = two_optimizers()
+    schedule = CorrectedDecay([muon, adamw], [ExponentialLR(each, 0.5) for each in (muon, adamw)])
+    muon.step()
+    adamw.step()
+    schedule.step()
+    saved = schedule.state_dict()
+    _, *others = two_optimizers()
+    again = CorrectedDecay(others, [ExponentialLR(each, 0.5) for each in others])
+    again.load_state_dict(saved)
+    for old, new in zip((muon, adamw), others, strict=True):
+        new.load_state_dict(old.state_dict())
+        new.step()
+    schedule.step()
+    again.step()
+    rates = [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in (muon, adamw)]
+    assert rates == [[(2.5e-3, 0.025)], [(2.5e-4, 0.025)]]
+    assert rates == [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in others]
+
+
+def test_two_optimizers_start_at_equilibrium_together():
+    model, muon, adamw = two_optimizers()
+    started = to_equilibrium_(model, [muon, adamw])
+    assert [layer.name for layer in started.layers] == ["a.weight", "b.weight"]
+    expected = theory.Muon(1e-2, 0.1).equilibrium(shape=(4, 8)).norm
+    assert model.a.weight.norm().item() == pytest.approx(expected, rel=1e-5)
+    expected = theory.AdamW(1e-3, 0.1).equilibrium(fan_in=8).norm
+    torch.testing.assert_close(model.b.weight.detach().norm(dim=1), torch.full((4,), expected))
+
+
+def test_each_matrix_of_a_stack_starts_at_equilibrium():
+    model = nn.Module()
+    model.experts = nn.Parameter(torch.randn(3, 6, 4) * torch.tensor([0.1, 1.0, 10.0])[:, None, None])
+    group = {"params": [model.experts], "use_muon": True, "lr": 0.02, "momentum": 0.95, "weight_decay": 0.1}
+    to_equilibrium_(model, torch.optim.SGD([group], lr=0.02))
+    expected = theory.Muon(0.02, 0.1, nesterov=False).equilibrium(shape=(6, 4)).norm  # as SGD's groups have it
+    torch.testing.assert_close(model.experts.detach().norm(dim=(1, 2)), torch.full((3,), expected))
+
+
+def test_corrected_decay_with_a_decay_of_lr_is_palms():
+    adamw = AdamW([nn.Parameter(torch.ones(2, 8))], lr=0.01, weight_decay=0.01)
+    schedule = CorrectedDecay(adamw, ExponentialLR(adamw, 0.5))
+    (group,) = adamw.param_groups
+    for lr in (0.01, 0.005, 0.0025):
+        assert group["lr"] * group["weight_decay"] == pytest.approx(lr**2)
+        adamw.step()
+        schedule.step()

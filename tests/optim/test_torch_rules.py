@@ -169,3 +169,54 @@ def test_nadam_with_l2_is_forecast_towards_its_equilibrium():
     assert f.angular_update[-1] == pytest.approx(found.angular_update, rel=0.01)
     assert rule.equilibrium().norm is None
     assert replace(rule, weight_decay=0.0).equilibrium(fan_in=64, unit_grad_norm=1.0).norm == np.inf
+
+
+FLAGGED = {
+    "MuonWithAuxAdam, Muon": (
+        {"use_muon": True, "momentum": 0.9, "lr": 0.02, "weight_decay": 0.1},
+        theory.Muon(0.02, 0.1, 0.9),
+    ),
+    "MuonWithAuxAdam, Adam": (
+        {"use_muon": False, "betas": BETAS, "lr": 0.02, "weight_decay": 0.1, "eps": 1e-10},
+        theory.AdamW(0.02, 0.1, BETAS),
+    ),
+    "dion, Muon": (
+        {"algorithm": "muon", "mu": 0.9, "nesterov": False, "adjust_lr": "rms_norm", "lr": 0.02, "weight_decay": 0.1},
+        theory.Muon(0.02, 0.1, 0.9, nesterov=False, adjust_lr_fn="match_rms_adamw"),
+    ),
+    "dion, Muon without adjustment": (
+        {"algorithm": "muon", "mu": 0.9, "nesterov": True, "adjust_lr": None, "lr": 0.02, "weight_decay": 0.1},
+        theory.Muon(0.02, 0.1, 0.9, adjust_lr_fn="none"),
+    ),
+    "dion, Lion": (
+        {"algorithm": "lion", "mu": 0.9, "beta1": 0.8, "beta2": 0.95, "lr": 0.02, "weight_decay": 0.1},
+        theory.Lion(0.02, 0.1, BETAS),
+    ),
+    "nanochat, AdamW": (
+        {"kind": "adamw", "betas": BETAS, "lr": 0.02, "weight_decay": 0.1},
+        theory.AdamW(0.02, 0.1, BETAS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_a_group_that_names_its_algorithm_has_its_rule_whatever_the_class(name):
+    group, expected = FLAGGED[name]
+    assert rule_of(group, named("MuonWithAuxAdam")) == expected
+    assert rule_of(group, SGD([W])) == expected
+
+
+def test_algorithms_that_the_theory_does_not_cover_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match=r"'dion' is not among the known algorithms \(muon, adamw, adam, lion\)"):
+        rule_of({"algorithm": "dion", "lr": 0.1}, named("Dion"))
+    with pytest.raises(ValueError, match=r"beta2=0.95 is nanochat's NorMuon with cautious decay"):
+        rule_of({"kind": "muon", "momentum": 0.95, "beta2": 0.95, "lr": 0.1, "weight_decay": 0.1}, named("MuonAdamW"))
+
+
+def test_of_several_optimizers_the_one_that_has_the_group_gives_the_rule():
+    sgd = SGD([W], 0.1, weight_decay=1e-3)
+    adam = Adam([torch.nn.Parameter(torch.ones(2, 2))], 0.2, BETAS, weight_decay=0.3)
+    container = named("OptimizersContainer", optimizers=[sgd, adam])
+    for passed in ([sgd, adam], container):
+        assert rule_of(sgd.param_groups[0], passed) == theory.SGDM(0.1, 1e-3)
+        assert rule_of({**adam.param_groups[0], "lr": 0.5}, passed) == theory.AdamL2(0.5, 0.3, BETAS)

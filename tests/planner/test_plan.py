@@ -158,13 +158,32 @@ def test_a_plan_leaves_everything_as_it_was(name):
         assert scheduler.optimizer is optimizer
 
 
-def test_one_cycles_momentum_is_noted():
+def test_one_cycles_betas_are_in_the_forecast_and_its_momentum_is_noted():
     model = small()
     optimizer = adamw(model)
     planned = gyro.plan(model, optimizer, SCHEDULERS["one cycle"](optimizer), steps=STEPS)
-    rule = planned.layers["0.weight"].rule
-    assert isinstance(rule, AdamW)
-    assert rule.betas[0] == pytest.approx(0.85)
+    course = planned.layers["0.weight"]
+    assert isinstance(course.rule, AdamW)
+    assert course.rule.betas[0] == pytest.approx(0.85)
+    assert planned.notes == ()
+    betas = []
+    scheduler = SCHEDULERS["one cycle"](optimizer := adamw(model))
+    for t in range(STEPS):
+        betas.append(optimizer.param_groups[0]["betas"])
+        optimizer.step()
+        if t + 1 < STEPS:
+            scheduler.step()
+    norm = course.initial_norm
+    rates = (course.lr / course.rule.lr).tolist()
+    alone = forecast(course.rule, rates, norm=norm, fan_in=64, betas_schedule=lambda t: betas[t])
+    assert course.angular_update == pytest.approx(alone.angular_update)
+    kept = forecast(course.rule, rates, norm=norm, fan_in=64)
+    assert np.abs(course.angular_update / kept.angular_update - 1).max() > 0.1
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    planned = gyro.plan(model, sgd, SCHEDULERS["one cycle"](sgd), steps=STEPS, loss=small_loss)
+    assert any("moves momentum between 0.85 and 0.95" in note for note in planned.notes)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-3)
+    planned = gyro.plan(model, adam, SCHEDULERS["one cycle"](adam), steps=STEPS, loss=small_loss)
     assert any("moves betas between 0.85 and 0.95" in note for note in planned.notes)
 
 
@@ -446,3 +465,96 @@ def test_a_hundred_layers_over_ten_thousand_steps_take_a_moment():
     start = time.process_time()
     assert len(gyro.plan(model, optimizer, scheduler, steps=10_000).layers) == 100
     assert time.process_time() - start < 4
+
+
+def pair(model):
+    first = torch.optim.AdamW(model[0].parameters(), lr=1e-2, weight_decay=0.5)
+    rest = [p for name, p in model.named_parameters() if not name.startswith("0.")]
+    return first, torch.optim.AdamW(rest, lr=2e-2, weight_decay=0.25, betas=(0.8, 0.99))
+
+
+def test_several_optimizers_with_schedulers_of_their_own_are_one_plan():
+    model = small()
+    first, second = pair(model)
+    schedulers = [lr_scheduler.CosineAnnealingLR(first, STEPS), lr_scheduler.ExponentialLR(second, 0.99)]
+    planned = gyro.plan(model, [first, second], schedulers, steps=STEPS)
+    alone = gyro.plan(model, first, schedulers[0], steps=STEPS).layers
+    alone |= gyro.plan(model, second, schedulers[1], steps=STEPS).layers
+    assert planned.optimizer == "AdamW"
+    assert list(planned.layers) == ["0.weight", "3.weight"]
+    for name, course in planned.layers.items():
+        assert course.rule == alone[name].rule
+        assert course.angular_update == pytest.approx(alone[name].angular_update)
+    assert first.param_groups[0]["lr"] == 1e-2
+
+
+def test_a_scheduler_of_one_optimizer_leaves_the_other_as_it_is():
+    model = small()
+    first, second = pair(model)
+    layers = gyro.plan(model, {"a": first, "b": second}, lr_scheduler.ExponentialLR(second, 0.9), steps=STEPS).layers
+    assert set(layers["0.weight"].lr) == {1e-2}
+    assert layers["3.weight"].lr == pytest.approx(2e-2 * 0.9 ** np.arange(STEPS))
+
+
+def test_our_scheduler_over_two_optimizers_is_followed_in_both():
+    model = small()
+    first, second = pair(model)
+    inner = [lr_scheduler.CosineAnnealingLR(each, STEPS) for each in (first, second)]
+    corrected = optim.CorrectedDecay([first, second], inner)
+    layers = gyro.plan(model, [first, second], corrected, steps=STEPS).layers
+    assert layers["0.weight"].rule == AdamW(1e-2, 0.5, corrected_decay=True)
+    assert layers["3.weight"].rule == AdamW(2e-2, 0.25, (0.8, 0.99), corrected_decay=True)
+    assert first.param_groups[0]["weight_decay"] == 0.5
+
+
+def test_a_scheduler_of_another_optimizer_is_a_sentence():
+    model = small()
+    first, second = pair(model)
+    stranger = adamw(small())
+    with pytest.raises(ValueError, match=r"ExponentialLR schedules an optimizer that is none of AdamW"):
+        gyro.plan(model, [first, second], lr_scheduler.ExponentialLR(stranger, 0.9), steps=STEPS)
+
+
+class Independent:
+    """Cosine lr with a weight decay that does not follow it: a_t = lr_t·λ_t stays."""
+
+    def __init__(self, optimizer, steps):
+        self.optimizer = optimizer
+        self.base = optimizer.param_groups[0]["lr"]
+        self.decay = self.base * optimizer.param_groups[0]["weight_decay"]
+        self.steps = steps
+        self.done = 0
+
+    def step(self):
+        self.done += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.base * (0.05 + 0.95 * np.cos(np.pi / 2 * self.done / self.steps) ** 2)
+            group["weight_decay"] = self.decay / group["lr"]
+
+
+def test_independent_decay_is_in_the_plan_and_in_the_trackers_forecast(tmp_path):
+    torch.manual_seed(0)
+    steps = 600
+    model = nn.Linear(64, 256, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5, betas=(0.9, 0.99))
+    planned = gyro.plan(model, optimizer, Independent(optimizer, steps), steps=steps)
+    assert planned.notes == ()
+    course = planned.layers["weight"]
+    assert np.ptp(course.equilibrium_angular_update) < 1e-3 * course.equilibrium_angular_update[0]
+    scheduler = Independent(optimizer, steps)
+    with gyro.Tracker(model, optimizer, tmp_path, every=10):
+        for _ in range(steps):
+            noise = torch.randn(256, 64)
+            unit = nn.functional.normalize(model.weight.detach())
+            across = noise - (noise * unit).sum(1, keepdim=True) * unit
+            model.weight.grad = across / model.weight.detach().norm(dim=1, keepdim=True)
+            optimizer.step()
+            scheduler.step()
+    run = gyro.store.open_run(tmp_path)
+    late = run.steps >= 50
+    for quantity, predicted in (("norm", course.norm), ("angular_update", course.angular_update)):
+        measured = run.series("weight", quantity, "rms")[late]
+        np.testing.assert_allclose(predicted[50::10], measured, rtol=0.02)
+        np.testing.assert_allclose(run.series("weight", f"forecast_{quantity}")[late], measured, rtol=0.02)
+    kept = forecast(AdamW(1e-2, 0.5, (0.9, 0.99)), (course.lr / 1e-2).tolist(), norm=course.initial_norm, fan_in=64)
+    assert np.abs(kept.norm[50::10] / run.series("weight", "norm", "rms")[late] - 1).max() > 0.3

@@ -55,6 +55,37 @@ def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
     assert all(name in printed for name in make.NAMES[:2])
 
 
+def with_incident(path, step=200):
+    """A run whose weight decay becomes a hundred times as high."""
+    story = make.healthy(**make.SMALL)
+    place = make.PER_LAYER.index("weight_decay")
+    with make.writer(path, story) as writer:
+        for number, layers in make.samples(story, 0):
+            for layer in layers:
+                layer.scalars[place] *= 100 if number >= step else 1
+            writer.put(Sample(number, 1.7e9 + number, dict(enumerate(layers))))
+    return path
+
+
+def test_an_incident_is_a_finding_and_a_mark_and_the_page_opens_at_its_step(tmp_path, capsys):
+    out = tmp_path / "report.html"
+    code, _, _ = run(capsys, "report", with_incident(tmp_path / "run"), "--at", 204, "-o", out)
+    assert code == 0
+    data = json.loads(unpacked(out.read_text(), "data"))
+    assert data["at"] == 204
+    assert {"step": 200, "what": "weight decay", "incident": True} in data["runs"][0]["marks"]
+    assert "weight decay changed from 0.5 to 50" in data["runs"][0]["verdicts"][0]["sentence"]
+    shown = data["runs"][0]["layers"][0]["distributions"]["angular_update"]
+    assert 200 in [each["step"] for each in shown]
+
+
+@pytest.mark.parametrize("at", ["1000", "-1"])
+def test_a_step_that_the_run_does_not_have_is_refused_in_a_sentence(at, path, tmp_path, capsys):
+    code, _, said = run(capsys, "report", path, f"--at={at}", "-o", tmp_path / "report.html")
+    assert code == 2
+    assert "the last one that was measured is 290" in said
+
+
 def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
     code, printed, _ = run(capsys, "report", diverging(tmp_path / "lost"), "--text")
     assert code == 0

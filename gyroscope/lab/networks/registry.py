@@ -27,7 +27,8 @@ def image_network(name: str, shape: Shape, classes: int, norm: str = "batch") ->
     """A network for images of this shape; norm="weight" standardises the weights of its convolutions."""
     kind, options = _parsed(name, tuple(IMAGE_NETWORKS))
     model = IMAGE_NETWORKS[kind](shape, classes, cast(Norm, norm), options)
-    return standardise(model) if norm == "weight" else model
+    # Of unit norm: without a norm behind them, entries of unit variance would make outputs √C times their inputs.
+    return standardise(model, "norm") if norm == "weight" else model
 
 
 def text_network(name: str, vocabulary: int) -> GPT:

@@ -38,6 +38,7 @@ class TrainConfig:
         augment: pad-4 crop and flip of images.
         evaluations: times that the validation set is used, evenly over the run.
         track: measure rotation while training.
+        sample_every: steps from one measurement to the next; None: the tracker's own choice.
     """
 
     task: str = "digits"
@@ -70,6 +71,7 @@ class TrainConfig:
     seed: int = 0
     evaluations: int = 10
     track: bool = True
+    sample_every: int | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -85,6 +87,8 @@ class TrainConfig:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(known)}")
         check_positive("init_scale", self.init_scale)
+        if self.sample_every is not None:
+            check_count("sample_every", self.sample_every, at_least=1)
         for share in self.milestones:
             check_fraction("milestones", share)
         if self.clip is not None:

@@ -77,9 +77,8 @@ def train(
     _prepare(folder, config, resume)
     if resume:
         training.restore()
-    if training.step == 0:  # a run that goes on has left its start behind
-        for start in training.started:
-            on_start(start)
+    if training.step == 0 and training.started is not None:  # a run that goes on has left its start behind
+        on_start(training.started)
     divergence = None
     try:
         with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
@@ -200,19 +199,21 @@ class Training:
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """The tracker of the run, if there is one: of the first optimizer, which has the hidden layers."""
+        """The tracker of the run, if there is one."""
         if not self.config.track:
             yield None
             return
         path = self.out / ROTATION
+        sampling: dict[str, Any] = {} if self.config.sample_every is None else {"every": self.config.sample_every}
         with gyro.Tracker(
             self.model,
-            self.optimizers[0],
+            self.optimizers,
             path,
             config=self.config.as_dict(),
             sinks=[self._keep_rotation],
             resume=resume and path.exists(),
             start=self.step,
+            **sampling,
         ) as tracker:
             yield tracker
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 import gyroscope as gyro
 from gyroscope.lab.named_options import Options, split_options
 from gyroscope.lab.training.config import TrainConfig
+from gyroscope.theory import AdamW
 
 Group = dict[str, Any]
 # The last layer of every network here.
@@ -45,6 +46,8 @@ def _choices() -> dict[str, OptimizerChoice]:
         "rotational-adamw": OptimizerChoice(optim.RotationalAdamW, 1e-3, 0.1, betas),
         "rotational-sgd": OptimizerChoice(optim.RotationalSGD, 0.1, 5e-4, momentum),
         "rotational-lion": OptimizerChoice(optim.RotationalLion, 1e-4, 1.0, betas),
+        "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1, betas),
+        "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1, betas),
         "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0, betas),
         "adam-s": OptimizerChoice(optim.AdamS, 1e-3, 1e-4, betas),
         "adam-srt": OptimizerChoice(optim.AdamSRT, 1e-3, 1e-3, betas),
@@ -75,7 +78,8 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
     }
     if not config.turn_head:
         overrides |= {HEAD: {"granularity": "none"}}
-    groups = gyro.param_groups(model, weight_decay=decay, overrides=overrides)
+    granularity: Any = options.get("granularity", "neuron")
+    groups = gyro.param_groups(model, weight_decay=decay, granularity=granularity, overrides=overrides)
     made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
     return [made] if isinstance(made, Optimizer) else made
 
@@ -103,6 +107,34 @@ def _hyperball(
 ) -> Optimizer:
     inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
     return gyro.optim.Rotational(inner, mode="hyperball")
+
+
+def _special_variant(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    beta: float = 0.99,
+) -> Optimizer:
+    """Directions of Adam with L2, turned by the angle of AdamW at the same settings (RE section 3)."""
+    inner = torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    return gyro.optim.Rotational(inner, angular_update=AdamW(lr, weight_decay, betas), beta=beta)
+
+
+def _imbalanced(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    slower: float = 0.0,
+    faster: float = 0.0,
+    factor: float = 10.0,
+) -> Optimizer:
+    """RotationalAdamW of which shares of the vectors turn slower and faster by a factor (RE Figure 12)."""
+    imbalance = ((slower, faster), (1 / factor, factor), 0)
+    return gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, imbalance=imbalance)
 
 
 def _muon_and_adamw(

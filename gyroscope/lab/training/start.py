@@ -15,27 +15,25 @@ from gyroscope.optim.equilibrium_init import EquilibriumStart, to_equilibrium_
 BATCHES = 4
 
 
-def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> list[EquilibriumStart]:
-    """Change the initial weights as the config says; what a start at equilibrium changed, for each optimizer."""
-    turning = [weight.parameter for optimizer in optimizers for weight in select(problem.model, optimizer)]
+def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart | None:
+    """Change the initial weights as the config says; what a start at equilibrium changed, if there is one."""
+    turning = [weight.parameter for weight in select(problem.model, list(optimizers))]
     with torch.no_grad():
         for weight in turning:
             weight.mul_(config.init_scale)
-    started = []
-    if config.start != "initial":
-        started = [_at_equilibrium(config, problem, optimizer) for optimizer in optimizers]
+    started = None if config.start == "initial" else _at_equilibrium(config, problem, optimizers)
     if config.precision == "pure-bf16":
         for weight in turning:
             weight.data = weight.data.bfloat16()
     return started
 
 
-def _at_equilibrium(config: TrainConfig, problem: Problem, optimizer: Optimizer) -> EquilibriumStart:
+def _at_equilibrium(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart:
     # The same batches again and again, so that the loss after is comparable with the loss before.
     numbers = cycle(range(BATCHES))
     return to_equilibrium_(
         problem.model,
-        optimizer,
+        list(optimizers),
         embeddings=config.start == "equilibrium+embeddings",
         loss=lambda model: problem.loss(model, next(numbers))[0],
         batches=BATCHES,

@@ -6,13 +6,14 @@ from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_decay
 from gyroscope.geometry import Split
+from gyroscope.model.groups import optimizer_groups
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import NO_FACTORS, Kept, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
@@ -40,9 +41,12 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     angle_factors: Mapping[Tensor, float] = NO_FACTORS
     """By parameter, what multiplies its angle at the next step: not an option, but what `follow` sets at each step."""
 
-    def __init__(self, params: ParamsT, arguments: Group) -> None:
+    def __init__(self, params: ParamsT | nn.Module, arguments: Group) -> None:
         # A constructor passes its locals(): the options are listed in its signature and nowhere else.
-        super().__init__(params, {**SPLIT_OPTIONS, **options_of(arguments)})
+        options = options_of(arguments)
+        granularity = options.get("granularity", "neuron")
+        groups = optimizer_groups(params, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
+        super().__init__(groups, {**SPLIT_OPTIONS, **options})
 
     @abstractmethod
     def _check(self, group: Group) -> None:

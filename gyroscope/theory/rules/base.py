@@ -116,6 +116,14 @@ class UpdateRule(ABC):
         return rule
 
     @property
+    def betas_may_change(self) -> bool:
+        """Whether a forecast can follow betas that change during the run.
+
+        Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
+        """
+        return self.is_decoupled and self.adam_betas is not None and not self.rectified
+
+    @property
     def plain(self) -> "UpdateRule":
         """The rule without a norm that is held: itself, for most."""
         return self

@@ -1,5 +1,6 @@
 """Muon: momentum orthogonalised by Newton–Schulz iterations; the vector that turns is the whole matrix."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal, final
@@ -16,6 +17,15 @@ from gyroscope.theory.rules.nadam import nesterov_filter
 # The coefficients and the number of iterations of torch.optim.Muon.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
+
+# What each adjustment multiplies lr by: those of torch.optim.Muon, then dion's other two. The second gives entries the
+# RMS of 0.2 that AdamW's usually have.
+ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: max(1, rows / columns) ** 0.5,
+    "match_rms_adamw": lambda rows, columns: 0.2 * max(rows, columns) ** 0.5,
+    "spectral_norm": lambda rows, columns: (rows / columns) ** 0.5,
+    "none": lambda rows, columns: 1.0,
+}
 
 ODD_POWERS = np.array([1.0, 3.0, 9.0])
 # How what is not linear in orthogonalised Gaussian noise divides between rho³ and rho⁹ (measured, 32² to 128²).
@@ -62,6 +72,9 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
 class Muon(MomentumRule):
     """`torch.optim.Muon` on one matrix: a = lr·λ; the step is adjusted to the matrix's shape, the decay is not.
 
+    Of a stack of matrices […, rows, columns] (experts, heads, queries, keys and values) each is orthogonalised, and
+    settles, by itself. A fused weight is a stack only where the optimizer takes it apart: torch's takes it as one.
+
     E‖u‖² = q·min(m,n)·(adjusted lr)². Momentum's correlation passes the orthogonalisation with the share of it that is
     linear; the rest passes as odd powers. Ours: docs/theory.md, "Muon"; within 2 % of torch's Muon under white noise.
     Needs the `shape`.
@@ -73,7 +86,7 @@ class Muon(MomentumRule):
 
     momentum: float = 0.95
     nesterov: bool = True
-    adjust_lr_fn: Literal["original", "match_rms_adamw"] = "original"
+    adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_norm", "none"] = "original"
     corrected_decay: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
@@ -82,8 +95,9 @@ class Muon(MomentumRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adjust_lr_fn not in ("original", "match_rms_adamw"):
-            raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be 'original' or 'match_rms_adamw'")
+        if self.adjust_lr_fn not in ADJUSTMENTS:
+            options = ", ".join(map(repr, ADJUSTMENTS))
+            raise ValueError(f"adjust_lr_fn={self.adjust_lr_fn!r} must be one of {options}")
 
     @property
     def momentum_step(self) -> MomentumStep | None:
@@ -94,25 +108,20 @@ class Muon(MomentumRule):
         """The one law for the whole matrix."""
         if weights.shape is None:
             return Equilibrium(None, None, None, forgetting_time(decay_at(self, lr)))
-        unit, momentum = self._unit_update(weights.shape)
+        unit, momentum = self._unit_update(*weights.matrix)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
-        unit, momentum = self._unit_update(weights.shape)
+        unit, momentum = self._unit_update(*weights.matrix)
         a = decay_at(self, self.lr)
         # The geometric correlation with the same τ(a), for the motion knows no other.
         first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
         return StationarySteps(decay_at(self, lr), lr * unit, Correlation(first, self.momentum))
 
-    def _unit_update(self, shape: tuple[int, ...]) -> tuple[float, OddCorrelation]:
-        if len(shape) != 2:
-            raise ValueError(f"shape={shape!r}: Muon turns matrices; pass the two dimensions of one")
-        rows, columns = shape
+    def _unit_update(self, rows: int, columns: int) -> tuple[float, OddCorrelation]:
         q, share = orthogonalised_noise(rows, columns)
-        # torch's two adjustments; the second gives entries the RMS of 0.2 that AdamW's usually have.
-        original = max(1, rows / columns) ** 0.5
-        adjustment = original if self.adjust_lr_fn == "original" else 0.2 * max(rows, columns) ** 0.5
+        adjustment = ADJUSTMENTS[self.adjust_lr_fn](rows, columns)
         beta = self.momentum
         c0, c1 = nesterov_filter(beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
         linear = Correlation.of_filter(c0, c1, beta)

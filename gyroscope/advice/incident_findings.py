@@ -1,0 +1,119 @@
+"""Incidents in words: what happened at which step, what came first, the likely cause, and where to look."""
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.history import Record
+from gyroscope.advice.incidents import Cause, Incident, incidents
+from gyroscope.advice.phrases import clause, listed, sig
+from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, NOTHING, Remedy, look_at_batches
+
+# What a time axis calls them.
+MARKS: dict[Cause, str] = {
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
+    "betas": "betas",
+    "weights": "weights changed",
+    "frozen": "no gradient",
+    "batches": "batches",
+    "not_finite": "not finite",
+    "resumed": "resumed",
+}
+SETTINGS = {"weight_decay": "weight decay", "beta1": "the momentum (β1)", "beta2": "β2"}
+
+
+def incident_findings(record: Record) -> list[Finding]:
+    """What happened in a run. Numbers that are not finite have a finding of their own, and are left out."""
+    return [incident_finding(incident) for incident in incidents(record) if incident.cause != "not_finite"]
+
+
+def incident_finding(incident: Incident) -> Finding:
+    """One incident."""
+    sentence, remedy = _described(incident)
+    return Finding(
+        "incident",
+        # A resumed run is as it should be.
+        "note" if incident.cause == "resumed" else "warn",
+        sentence + _consequence(incident),
+        remedy.text,
+        layers=incident.layers,
+        evidence={"step": float(incident.step), "end": float(incident.end), **incident.evidence},
+        mark=MARKS[incident.cause],
+    )
+
+
+def _described(incident: Incident) -> tuple[str, Remedy]:
+    """What happened and its likely cause, and where to look."""
+    when = _when(incident)
+    if incident.cause == "lr":
+        return f"{when} the learning rate was {_raised(incident)}.", FIND_SETTING
+    if incident.cause in ("weight_decay", "betas"):
+        return f"{when} {_changes(incident)}.", FIND_SETTING
+    if incident.cause == "frozen":
+        names = clause(incident.layers, "has", "have")
+        text = f"{names} had no gradient since step {incident.step:,}, while other layers go on: frozen, or no part of"
+        return f"{text} the loss any more.", CHECK_LAYER
+    if incident.cause == "weights":
+        return f"{when} {_written(incident)}.", FIND_WRITER
+    if incident.cause == "not_finite":
+        return f"{when} weights or gradients of {listed(incident.layers)} are not finite.", NOTHING
+    if incident.cause == "resumed":
+        return f"The run was resumed at step {incident.step:,}.", NOTHING
+    return _unusual(incident), look_at_batches(incident.since, incident.end)
+
+
+def _when(incident: Incident) -> str:
+    if incident.since >= incident.step:
+        return f"At step {incident.step:,}"
+    return f"Between steps {incident.since:,} and {incident.step:,}"
+
+
+def _raised(incident: Incident) -> str:
+    number = incident.evidence
+    text = f"{sig(number['factor'], 2)} times as high as before, {sig(number['highest'])} after {sig(number['before'])}"
+    came_back = number["highest"] > limit.SETTING_JUMP * number["after"]
+    return f"{text}, and came back to {sig(number['after'])}" if came_back else text
+
+
+def _changes(incident: Incident) -> str:
+    number = incident.evidence
+    changed = [name for name in SETTINGS if f"{name}_after" in number]
+    changes = (
+        f"{SETTINGS[name]} changed from {sig(number[f'{name}_before'])} to {sig(number[f'{name}_after'])}"
+        for name in changed
+    )
+    return ", and ".join(changes)
+
+
+def _written(incident: Incident) -> str:
+    number = incident.evidence
+    name = incident.layers[0]
+    others = f" (and of {len(incident.layers) - 1} more)" if len(incident.layers) > 1 else ""
+    moved = f"the norm went from {sig(number['norm_before'])} to {sig(number['norm_after'])}"
+    turned = f"and turned by {sig(number['turn'], 2)} rad"
+    most = f"its updates explain {sig(100 * number['explained'], 2)} % of the norm at most"
+    return f"the weights of {name}{others} were changed by something else than the optimizer: {moved}, {turned}; {most}"
+
+
+def _unusual(incident: Incident) -> str:
+    number = incident.evidence
+    lasts = incident.end > incident.step
+    when = f"From step {incident.step:,} to step {incident.end:,}" if lasts else _when(incident)
+    batches = "batches of these steps are" if lasts or incident.since < incident.step else "batch of that step is"
+    what = f"{_factors(number)}, first seen in {incident.first}, with no change of settings"
+    return f"{when} {what}: most likely the {batches} unlike the others (data, labels or their order)."
+
+
+def _factors(number: dict[str, float], prefix: str = "") -> str:
+    """How many times the usual each was at most, of those that are unusual."""
+    words = {"loss": "the loss", "gradient": "gradients", "update": "updates"}
+    unusual = {word: sig(number[prefix + name], 2) for name, word in words.items() if prefix + name in number}
+    if unusual:
+        return f"{listed(list(unusual))} reached {listed(list(unusual.values()))} times the usual"
+    return f"Adam's denominators grew {sig(number[prefix + 'denominator'])} times, as after a gradient far too large"
+
+
+def _consequence(incident: Incident) -> str:
+    """What gradients and losses did after an incident with a cause of its own."""
+    if "then_step" not in incident.evidence:
+        return ""
+    return f" From step {int(incident.evidence['then_step']):,} on {_factors(incident.evidence, 'then_')}."

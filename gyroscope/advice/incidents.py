@@ -1,0 +1,198 @@
+"""Events in a run: a setting that jumped, batches unlike the others, a frozen layer, weights changed from outside.
+
+The same detector reads samples as they come, beside training, and those of a finished run one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Literal, final
+
+import numpy as np
+
+from gyroscope._types import Array
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.history import Record
+from gyroscope.advice.incident_detectors import (
+    SERIES,
+    Detected,
+    Frozen,
+    Gradients,
+    LayerValues,
+    Losses,
+    NotFinite,
+    Settings,
+    Weights,
+)
+
+Cause = Literal["lr", "weight_decay", "betas", "weights", "frozen", "batches", "not_finite", "resumed"]
+
+# Words in the names of logged losses that are not those of training.
+HELD_OUT = ("val", "test", "eval")
+
+
+@final
+@dataclass
+class Incident:
+    """One event.
+
+    cause     what it most likely is
+    since     first step at which it can have begun: the one after the last sample without it
+    step      first step at which it was seen
+    end       last step at which it was seen
+    layers    layers that it reached, in that order; of those reached in one sample the most affected first
+    first     what showed it first
+    evidence  numbers by name
+    """
+
+    cause: Cause
+    since: int
+    step: int
+    end: int
+    layers: tuple[str, ...]
+    first: str
+    evidence: dict[str, float] = field(default_factory=dict)
+
+
+def incidents(record: Record) -> list[Incident]:
+    """All incidents of a run, in the order of their steps."""
+    layers = list(record.layers)
+    steps = np.asarray(record.steps)
+    if not layers or not len(steps):
+        return []
+    missing = np.full(len(steps), nan)
+    table = np.array(
+        [
+            [record.series(name, key, stat) if key in record.quantities else missing for name in layers]
+            for key, stat in SERIES.items()
+        ]
+    )
+    table[~np.isfinite(table)] = nan
+    loss_steps, losses = logged_loss(record)
+    ends = np.searchsorted(loss_steps, steps, side="right").tolist()
+    resumed = set(getattr(record, "resumed_at", ()))
+    detector = IncidentDetector()
+    begin = 0
+    for number, step in enumerate(steps.tolist()):
+        if step in resumed:
+            detector.resumed(step)
+        part = slice(begin, ends[number])
+        detector.update(step, layers, table[:, :, number], loss_steps[part], losses[part])
+        begin = ends[number]
+    return sorted(detector.incidents, key=lambda incident: incident.step)
+
+
+def loss_name(names: Sequence[str]) -> str | None:
+    """Which of the logged scalars is the loss of training; None: none is.
+
+    >>> loss_name(["accuracy", "val_loss", "train/loss"])
+    'train/loss'
+    """
+    losses = [name for name in names if "loss" in name.lower() and not any(word in name.lower() for word in HELD_OUT)]
+    return "loss" if "loss" in losses else next(iter(losses), None)
+
+
+def logged_loss(record: Record) -> tuple[Array, Array]:
+    """Steps and values of the loss that training logged; empty where it logged none."""
+    name = loss_name(getattr(record, "scalars", ()))
+    if name is None:
+        return np.empty(0), np.empty(0)
+    steps, values = record.scalar(name)  # type: ignore[attr-defined]  # a record with `scalars` has it
+    return np.asarray(steps, np.float64), np.asarray(values, np.float64)
+
+
+@final
+class IncidentDetector:
+    """Reads samples in their order; `incidents` has what was found so far, and each is completed as it goes on."""
+
+    def __init__(self) -> None:
+        self.incidents: list[Incident] = []
+        self._layers: list[str] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._settings = Settings()
+        self._frozen = Frozen()
+        self._weights = Weights()
+        self._not_finite = NotFinite()
+        self._losses = Losses()
+        self._gradients = Gradients()
+        self._seen: Detected | None = None
+        # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
+        self._explained = 0
+
+    def resumed(self, step: int) -> None:
+        """The run was interrupted, and goes on with this step."""
+        self._cause("resumed", Detected(step, step, step, (), "the run"))
+
+    @np.errstate(all="ignore")
+    def update(
+        self, step: int, layers: Sequence[str], values: Array, loss_steps: Array, losses: Array
+    ) -> list[Incident]:
+        """Read a sample; the incidents that begin with it.
+
+        values      (SERIES, layers), NaN where there is no value
+        loss_steps  steps of what was logged as the loss since the last sample, and `losses` their values
+        """
+        if list(layers) != self._layers:  # another model, whose past is not known
+            self._forget()
+            self._layers = list(layers)
+        known = len(self.incidents)
+        now = LayerValues(step, dict(zip(SERIES, values, strict=True)))
+        for setting, detected in self._settings.update(now):
+            self._cause(setting, detected)
+        self._cause("frozen", self._frozen.update(now))
+        self._cause("weights", self._weights.update(now))
+        self._cause("not_finite", self._not_finite.update(now))
+        unusual = self._unusual(now, loss_steps, losses)
+        if unusual is not None and self._explained > 0:
+            self._consequence(unusual)
+        elif unusual is not None:
+            self._record("batches", unusual, limit.LOSSES_PER_SAMPLE)
+        self._explained -= 1
+        return self.incidents[known:]
+
+    def _unusual(self, now: LayerValues, loss_steps: Array, losses: Array) -> Detected | None:
+        """Gradients and losses beyond their past. The loss decides where it is logged, and gradients say how far."""
+        decides = self._losses.is_judging and len(losses) > 0
+        gradients = self._gradients.update(now)
+        # The loss of a step is logged after its sample, and comes with the next one.
+        seen = gradients or self._seen
+        self._seen = gradients
+        unusual = self._losses.update(loss_steps, losses)
+        if not decides:
+            return gradients
+        if unusual is None or seen is None or seen.step < unusual.since:
+            return unusual
+        return replace(unusual, layers=seen.layers, evidence={**unusual.evidence, **seen.evidence})
+
+    def _cause(self, cause: Cause, detected: Detected | None) -> None:
+        """What explains itself, and whatever gradients and losses do after it."""
+        if detected is not None:
+            self._record(cause, detected)
+            self._explained = limit.INCIDENT_LEVEL
+
+    def _consequence(self, unusual: Detected) -> None:
+        latest = self.incidents[-1]
+        latest.layers = tuple(dict.fromkeys([*latest.layers, *self._names(unusual)]))
+        for name, value in unusual.evidence.items():
+            latest.evidence.setdefault(f"then_{name}", value)
+        latest.evidence.setdefault("then_step", unusual.step)
+
+    def _record(self, cause: Cause, detected: Detected, gap: int = 0) -> None:
+        """A new incident, or more of the one before it, at most `gap` steps after its end."""
+        names = self._names(detected)
+        latest = next((incident for incident in reversed(self.incidents) if incident.cause == cause), None)
+        if latest is None or detected.since > latest.end + 1 + gap:
+            incident = Incident(cause, detected.since, detected.step, detected.end, names, detected.first)
+            incident.evidence |= detected.evidence
+            self.incidents.append(incident)
+            return
+        latest.end = max(latest.end, detected.end)
+        latest.layers = tuple(dict.fromkeys([*latest.layers, *names]))
+        # Of what grows and falls again the largest, of a setting the latest.
+        kept = latest.evidence if cause == "batches" else {}
+        latest.evidence |= {name: max(value, kept.get(name, value)) for name, value in detected.evidence.items()}
+
+    def _names(self, detected: Detected) -> tuple[str, ...]:
+        return tuple(self._layers[number] for number in detected.layers)

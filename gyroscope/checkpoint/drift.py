@@ -1,0 +1,75 @@
+"""Two checkpoints of one run: how far each layer has turned from one to the other."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from gyroscope._types import Array
+from gyroscope.advice.checkpoint_drift import LayerDrift
+from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
+from gyroscope.checkpoint.formats import Checkpoint, ParameterState
+from gyroscope.checkpoint.layers_by_name import checkpoint_layers
+from gyroscope.checkpoint.measuring import blocks, dot
+from gyroscope.geometry import Split
+
+
+def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, CheckpointLayer]) -> tuple[LayerDrift, ...]:
+    """Every layer that both files have, in the model's order; the files must be of one model."""
+    steps = NAN
+    if first.step is not None and second.step is not None:
+        steps = float(second.step - first.step)
+        if steps <= 0:
+            raise ValueError(
+                f"{second.name!r} is of step {second.step:,} and {first.name!r} of step {first.step:,}: name the older "
+                "checkpoint first"
+            )
+    before = {each.name: each for each in first.parameters}
+    whole = [False] * len(second.groups)
+    moved = []
+    for parameter, watched in checkpoint_layers(second.parameters, second.groups, whole):
+        old = before.get(parameter.name)
+        if old is None:
+            continue
+        if old.weight.shape != parameter.weight.shape:
+            raise ValueError(
+                f"{parameter.name!r} has the shape {old.weight.shape} in {first.name!r} and {parameter.weight.shape} "
+                f"in {second.name!r}: they are not of one model"
+            )
+        sums = _sums(old, parameter, watched[0].split)
+        moved += [_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop]) for each in watched]
+    if not moved:
+        raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
+    return tuple(moved)
+
+
+def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
+    """⟨w_1,w_1⟩, ⟨w_1,w_2⟩ and ⟨w_2,w_2⟩ of each vector."""
+    views = split.rows(old.weight.load(), new.weight.load().to(torch.promote_types(old.weight.dtype, new.weight.dtype)))
+    sums = np.zeros((3, len(views[0])))
+    for place, (x, y) in blocks(views):
+        sums[0, place] += dot(x, x)
+        sums[1, place] += dot(x, y)
+        sums[2, place] += dot(y, y)
+    del views
+    old.weight.release()
+    new.weight.release()
+    return sums
+
+
+def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) -> LayerDrift:
+    xx, xy, yy = sums
+    with np.errstate(all="ignore"):
+        turned = np.arccos(np.clip(xy / np.sqrt(xx * yy), -1.0, 1.0))
+        # Of the whole layer: single vectors of few entries may be turned around by chance.
+        kept = float(xy.sum() / xx.sum())
+        decay = float(-np.log(kept)) if kept > 0 else float("inf")
+        ratio = float(np.sqrt(yy.sum() / xx.sum()))
+    known = turned[np.isfinite(turned)]
+    angle = float(known.mean()) if known.size else NAN
+    if layer is None or layer.rule is None:
+        return LayerDrift(name, steps, angle, ratio, decay)
+    beta = layer.rule.momentum_factor
+    lag = 2 * beta / (1 - beta**2)
+    expected = max(steps - lag, 0.0) / layer.timescale
+    return LayerDrift(name, steps, angle, ratio, decay, expected, lag)

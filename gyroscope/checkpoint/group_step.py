@@ -1,0 +1,99 @@
+"""The last step of each parameter group: its settings as the file and the user give them, its rate and its rule."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from gyroscope.advice.phrases import sig
+from gyroscope.checkpoint.formats import Checkpoint
+from gyroscope.checkpoint.last_rates import Rate, last_rate
+from gyroscope.checkpoint.saved_optimizers import (
+    NAMES,
+    NOTHING,
+    LastUpdate,
+    last_update,
+    optimizer_name,
+    rule_of_group,
+)
+from gyroscope.theory import UpdateRule
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """What the user says of a checkpoint."""
+
+    optimizer: str | None
+    lr: float | None
+    settings: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class GroupStep:
+    """The last step of a parameter group: its settings, rate, rule, and how the step is taken back."""
+
+    settings: Mapping[str, Any]
+    rate: Rate
+    rule: UpdateRule | None
+    update: LastUpdate
+
+    def decay(self, lr: float) -> float:
+        """Fraction of the weight that the step took away itself; 0 where decay is part of the update."""
+        is_decoupled = self.rule is not None and self.rule.is_decoupled
+        return lr * float(self.settings.get("weight_decay") or 0.0) if is_decoupled else 0.0
+
+
+def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
+    """Every group of the file; of a file with weights alone the one that the user describes, if any."""
+    if not checkpoint.groups:
+        return _described_group(asked)
+    first = float(checkpoint.groups[0].get("lr") or 0.0)
+    groups = []
+    for number, group in enumerate(checkpoint.groups):
+        # The file's own settings count; the user fills what it lacks.
+        settings = {**asked.settings, **{key: value for key, value in group.items() if value is not None}}
+        saved = float(_number(settings.get("lr", 0.0)))
+        members = [each for each in checkpoint.parameters if each.group == number and each.state]
+        kept = set(members[0].state) if members else set()
+        rate = _rate(checkpoint, number, saved, first, asked.lr, "initial_lr" in group)
+        settings["lr"] = rate.value
+        name = optimizer_name(settings, kept, asked.optimizer)
+        groups.append(GroupStep(settings, rate, rule_of_group(name, settings), last_update(name, settings)))
+    return groups
+
+
+def _described_group(asked: Asked) -> list[GroupStep]:
+    """The group of a file that has weights alone: what the user says, if that is enough for a prediction."""
+    if asked.optimizer is None or asked.lr is None:
+        return []
+    settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
+    rule = rule_of_group(NAMES[asked.optimizer], settings)
+    return [GroupStep(settings, Rate.known(asked.lr, "given"), rule, NOTHING)]
+
+
+def _number(value: Any) -> float:
+    return float(value.load()) if hasattr(value, "load") else float(value)
+
+
+def _rate(
+    checkpoint: Checkpoint, number: int, saved: float, first: float, given: float | None, scheduled: bool
+) -> Rate:
+    if given is not None:
+        return Rate.known(given * saved / first if first > 0 and saved > 0 else given, "given")
+    return last_rate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, scheduled)
+
+
+def rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:
+    """What is to be said of learning rates: nothing where they are known."""
+    if not checkpoint.groups:
+        return ()
+    notes = []
+    doubtful = [group.rate for group in groups if not group.rate.certain and group.rate.value > 0]
+    for source in dict.fromkeys(rate.source for rate in doubtful):
+        rates = [rate for rate in doubtful if rate.source == source]
+        low = min(rate.low for rate in rates)
+        high = max(rate.high for rate in rates)
+        value = f"{sig(low)} to {sig(high)}" if sig(low) != sig(high) else sig(low)
+        notes.append(f"The learning rate of the last step is taken as {value}, {source}; pass lr if it was another")
+    return tuple(notes)

@@ -1,0 +1,149 @@
+"""The step that led to a checkpoint, taken back: pure functions of sums over each weight vector.
+
+The step was  w = (1-a)·w_before - lr·u,  u the direction that the optimizer's state still holds, a = lr·λ where the
+decay is decoupled and 0 where it is part of u. ⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the saved w are then enough for norm, angle
+and forces of the step at any learning rate. Ours: docs/theory.md, "Signal". Directions are made of operators, so that
+an array or a tensor works; sums are NumPy's.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Correlation, over
+from gyroscope.theory.rules.sgdm import update_power
+
+
+def adam_direction(m: Number, v: Number, betas: tuple[float, float], eps: float, step: int) -> Number:
+    """u = m̂/(√v̂ + ε) of Adam and AdamW as torch has them, exact.
+
+    >>> f"{adam_direction(0.1, 0.001, (0.9, 0.999), 0.0, step=1):.3f}"
+    '1.000'
+    """
+    beta1, beta2 = betas
+    return m / (1 - beta1**step) / ((v / (1 - beta2**step)) ** 0.5 + eps)
+
+
+def nesterov_direction(buffer: Number, momentum: float) -> Number:
+    """An estimate of Nesterov's update g + α·m, of which the last g is gone: along m, with the length of white noise.
+
+        E‖g + αm‖² = (1-α²)·Σc²·E‖m‖²     (ours: docs/theory.md, "Signal")
+
+    >>> f"{nesterov_direction(1.0, 0.9):.3f}"
+    '1.158'
+    """
+    return buffer * ((1 - momentum**2) * update_power(momentum, nesterov=True)) ** 0.5
+
+
+@final
+@dataclass(frozen=True)
+class StepSums:
+    """Sums over each vector of the weight and the direction of a step: arrays over vectors."""
+
+    ww: Array
+    """⟨w,w⟩"""
+    wu: Array
+    """⟨w,u⟩"""
+    uu: Array
+    """⟨u,u⟩"""
+
+    def before(self, lr: float, decay: float) -> "StepSums":
+        """The same with the weight before the step, w_before = (w + lr·u)/(1-a).
+
+        >>> sums = StepSums(np.array([1.0]), np.array([0.0]), np.array([4.0]))
+        >>> sums.before(lr=0.5, decay=0.0).ww
+        array([2.])
+        """
+        keep = 1 - decay
+        ww = (self.ww + 2 * lr * self.wu + lr**2 * self.uu) / keep**2
+        return StepSums(ww, (self.wu + lr * self.uu) / keep, self.uu)
+
+    def total(self) -> "StepSums":
+        """Sums over all vectors together, without those that are not finite."""
+        finite = np.isfinite(self.ww) & np.isfinite(self.wu) & np.isfinite(self.uu)
+        ww, wu, uu = (np.asarray(part[finite].sum()) for part in (self.ww, self.wu, self.uu))
+        return StepSums(ww, wu, uu)
+
+
+def angles(before: StepSums, lr: float, decay: float) -> Array:
+    """Angle of the step per vector, in radians, from sums with the weight before it; NaN without a direction.
+
+        η_r = atan2(lr·sqrt(⟨u,u⟩ - ⟨w,u⟩²/⟨w,w⟩), (1-a)·√⟨w,w⟩ - lr·⟨w,u⟩/√⟨w,w⟩)     (ours: docs/theory.md, "Signal")
+
+    >>> float(angles(StepSums(np.array([1.0]), np.array([0.0]), np.array([1.0])), lr=1.0, decay=0.0)[0])
+    0.7853981633974483
+    """
+    with np.errstate(all="ignore"):
+        # Rounding may bring the difference below 0 where a step is purely radial.
+        across2 = np.maximum(before.uu * before.ww - before.wu**2, 0.0)
+        along = (1 - decay) * before.ww - lr * before.wu
+        turned = np.arctan2(lr * np.sqrt(across2), along)
+        return np.asarray(np.where((before.ww > 0) & np.isfinite(turned), turned, np.nan))
+
+
+@final
+@dataclass(frozen=True)
+class Forces:
+    """What changed ‖w‖² in the step, each as a share of ‖w‖²; positive outwards."""
+
+    decay: float
+    """weight decay"""
+    growth: float
+    """lr²‖u‖²: a step sideways lengthens the vector"""
+    turned_back: float
+    """-2·lr·⟨w,u⟩ without the decay: what the momentum, and a radial gradient, do along the weight"""
+    explained: float
+    """what the momentum of any gradients orthogonal to the weight makes of it, (τ-1)·growth"""
+
+    @property
+    def explained_share(self) -> float:
+        """Part of the push along the weight that tangent gradients explain; the rest is a radial gradient."""
+        return float(over(self.explained, self.turned_back))
+
+
+def forces(total: StepSums, lr: float, decay: float, weight_decay: float, momentum: float) -> Forces:
+    """The forces on a layer, from its total sums with the weight before the step.
+
+    With decoupled decay `decay` is above 0; where it is 0, L2 of `weight_decay` is part of u, and of the momentum α.
+
+        ‖w'‖² - ‖w‖² = -2(1-a)·lr·⟨w,u⟩ + lr²‖u‖² - a(2-a)‖w‖²     (ours: docs/theory.md, "Signal")
+    """
+    y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
+    growth = lr**2 * r
+    tau = Correlation.of_average(momentum).time(decay)
+    # L2 within a momentum: λw has been added up 1/(1-α) times.
+    inside = 0.0 if decay else weight_decay * y / (1 - momentum)
+    pulled = decay * (2 - decay) * y + 2 * lr * inside
+    turned_back = -2 * (1 - decay) * lr * (p - inside)
+    return Forces(*(float(over(part, y)) for part in (-pulled, growth, turned_back, (tau - 1) * growth)))
+
+
+@final
+@dataclass(frozen=True)
+class RadialDecay:
+    """λ_u of a layer in the unit of weight decay, and its standard error under noise: one step is not many."""
+
+    value: float
+    error: float
+
+
+def radial_decay(
+    total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, beta: float
+) -> RadialDecay:
+    """Weight decay that a radial gradient amounts to, from total sums with the weight before the step.
+
+        decoupled:  λ_u = [⟨w,u⟩·(1-β(1-a)) + β·lr·‖u‖²]/((1-β)·‖w‖²)     (ours: docs/theory.md, "Signal")
+        L2:         λ_u = [(1-α)·⟨w,u⟩ + α·lr·‖u‖²]/‖w‖² - λ
+
+    u is the momentum itself, of SGD or scaled as Adam's. The error is that of ⟨w,u⟩ between independent entries.
+    """
+    y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
+    scatter = float(over((r / max(entries, 1)) ** 0.5, y**0.5))
+    if decay == 0 and weight_decay > 0:
+        value = float(over((1 - beta) * p + beta * lr * r, y)) - weight_decay
+        return RadialDecay(value, (1 - beta) * scatter)
+    forgotten = 1 - beta * (1 - decay)
+    value = float(over(p * forgotten + beta * lr * r, (1 - beta) * y))
+    return RadialDecay(value, forgotten / (1 - beta) * scatter)

@@ -1,0 +1,108 @@
+"""Lightning: a callback that measures a fit, and goes on with its run where a checkpoint goes on.
+
+Trainer(callbacks=[RotationCallback("runs/mine")])
+"""
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from gyroscope.advice import Diagnosis
+from gyroscope.integrations.extras import extra
+from gyroscope.measure.tracker import Tracker
+from gyroscope.store.writer import Status
+
+# A directory for the runs of every Trainer of the process, or 1 for the default one; empty or unset: none is measured.
+VARIABLE = "GYROSCOPE_LIGHTNING"
+
+pytorch: Any = extra("lightning", "lightning").pytorch
+
+
+@final
+class RotationCallback(pytorch.Callback):  # type: ignore[misc]
+    """Measures how fast each weight vector turns while Lightning trains; all optimizers of the module are one run.
+
+    The tracker is there from the start of training on, when a checkpoint's optimizer state has been restored. Its
+    numbers go to the trainer's loggers, the loss that `training_step` returns goes to the run. At the end the
+    diagnosis is in `diagnosis`, and logged. A fit that an exception ends leaves a run with the status "failed".
+
+    path: directory of the run; default rotation in the trainer's log directory.
+    log: whether the loggers of the trainer get the numbers.
+    options: of `gyro.Tracker`, such as every, rows or sinks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, log: bool = True, **options: Any) -> None:
+        super().__init__()
+        self.path = path
+        self.log = log
+        self.options = options
+        self.tracker: Tracker | None = None
+        self.diagnosis: Diagnosis | None = None
+        self._resumed: dict[str, Any] = {}
+        # Samples come from a thread of the tracker's; loggers are for the training thread.
+        self._samples: deque[tuple[int, dict[str, float]]] = deque()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Attach to the optimizers; where a checkpoint was loaded, go on with its run."""
+        path = self.path or Path(trainer.log_dir or trainer.default_root_dir, "rotation")
+        start = None
+        resume = bool(self._resumed) and Path(self._resumed["path"]).exists()
+        if resume:
+            path = self._resumed["path"]
+            start = self._resumed["step"]
+        sinks = [*self.options.get("sinks", ()), lambda step, numbers: self._samples.append((step, numbers))]
+        options = {**self.options, "sinks": sinks, "resume": resume, "start": start}
+        self.tracker = Tracker(pl_module, trainer.optimizers, path, **options)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Store the loss, and hand the samples that are ready to the loggers."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self.tracker is not None and isinstance(loss, Tensor):
+            self.tracker.log(loss=loss.detach())
+        self._log_samples(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the run and say what it says."""
+        self._close("finished")
+        self._log_samples(trainer)
+        if self.tracker is not None and trainer.is_global_zero:
+            self.diagnosis = self.tracker.diagnose()
+            pytorch.utilities.rank_zero_info(f"{self.tracker.path}:\n{self.diagnosis}")
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the run as one that failed."""
+        self._close("failed")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, and the number of its next step."""
+        if self.tracker is None or not self.tracker.writes:
+            return dict(self._resumed)
+        return {"path": str(self.tracker.path.resolve()), "step": self.tracker.steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with that run when training starts, if it is still there."""
+        self._resumed = dict(state_dict)
+
+    def _close(self, status: Status) -> None:
+        if self.tracker is not None:
+            self.tracker.close(status)
+
+    def _log_samples(self, trainer: Any) -> None:
+        while self._samples:
+            step, numbers = self._samples.popleft()
+            # The loss is the module's own to log, under the name that it chose.
+            measured = {name: value for name, value in numbers.items() if name.startswith("gyroscope/")}
+            for logger in trainer.loggers if self.log and measured else ():
+                logger.log_metrics(measured, step=step)
+
+
+def callbacks() -> list[Any]:
+    """For Lightning's entry point: a callback for every Trainer of a process that asks for it, by `VARIABLE`."""
+    where = os.environ.get(VARIABLE, "")
+    if where in ("", "0"):
+        return []
+    return [RotationCallback(None if where == "1" else where)]

@@ -1,0 +1,87 @@
+"""Hugging Face: a callback that measures a Trainer's run, and a factory that makes our optimizers of its model.
+
+Trainer(…, callbacks=[RotationCallback()],
+        optimizer_cls_and_kwargs=(OptimizerFactory, {"name": "rotational-adamw", "lr": 1e-3, "weight_decay": 0.1}))
+"""
+
+import os
+from pathlib import Path
+from typing import Any, final
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gyroscope.advice import Diagnosis
+from gyroscope.integrations.extras import extra
+from gyroscope.integrations.tensorboard import TensorBoard
+from gyroscope.integrations.wandb import WandB
+from gyroscope.measure.sinks import Sink
+from gyroscope.measure.tracker import Tracker
+from gyroscope.optim.registry import create
+
+transformers: Any = extra("transformers", "transformers")
+extra("accelerate", "transformers")  # without which no Trainer can be made
+
+
+@final
+class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
+    """Measures how fast each weight vector turns while a Trainer trains.
+
+    The optimizer that Accelerate has prepared is looked through. TensorBoard and Weights & Biases get the numbers where
+    the Trainer reports to them, and the run gets the losses that the Trainer logs. Training that goes on from a
+    checkpoint goes on with the run. At the end the diagnosis is in `diagnosis`.
+
+    path: directory of the run; default rotation in the Trainer's output_dir.
+    options: of `gyro.Tracker`, such as every, rows or sinks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self.path = path
+        self.options = options
+        self.tracker: Tracker | None = None
+        self.diagnosis: Diagnosis | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **trained: Any) -> None:
+        """Attach to the optimizer, when a checkpoint's state has been loaded."""
+        path = Path(args.output_dir, "rotation") if self.path is None else Path(self.path)
+        resume = state.global_step > 0 and path.exists()
+        # Other processes measure, but only this one writes and reports.
+        reported = self._sinks(args) if state.is_world_process_zero else []
+        sinks = [*self.options.get("sinks", ()), *reported]
+        options = {**self.options, "sinks": sinks, "resume": resume, "start": state.global_step if resume else None}
+        self.tracker = Tracker(trained["model"], trained["optimizer"], path, **options)
+
+    def _sinks(self, args: Any) -> list[Sink]:
+        sinks: list[Sink] = []
+        if "tensorboard" in args.report_to:
+            sinks.append(TensorBoard(Path(args.output_dir, "runs", "rotation")))
+        if "wandb" in args.report_to:
+            sinks.append(WandB())
+        return sinks
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Store the losses that the Trainer logs."""
+        losses = {name: value for name, value in (logs or {}).items() if name in ("loss", "eval_loss")}
+        if self.tracker is not None and losses:
+            self.tracker.log(**losses)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the run and say what it says."""
+        if self.tracker is None:
+            return
+        self.tracker.close()
+        if self.tracker.writes:
+            self.diagnosis = self.tracker.diagnose()
+            transformers.logging.get_logger(__name__).info(f"{self.tracker.path}:\n{self.diagnosis}")
+
+
+@final
+class OptimizerFactory:
+    """For a Trainer's `optimizer_cls_and_kwargs`: gets the model, and so sorts it into what turns and what does not.
+
+    The keywords are the name, one of `gyro.optim.names()`, and the options of its class.
+    """
+
+    def __call__(self, model: nn.Module, *, name: str, **options: Any) -> Optimizer:
+        """The optimizer of that name over the model's parameters."""
+        return create(name, model, **options)

@@ -1,0 +1,151 @@
+"""What a user passes as optimizer: one, several or a container of them, as torch optimizers with numbered groups."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, final
+
+from torch.optim import Optimizer
+
+# Where Lightning, Fabric, Accelerate and Megatron keep the optimizer that they wrap.
+WRAPPED = ("optimizer", "_optimizer")
+# Where containers keep several: torchtitan's OptimizersContainer, Lightning's Trainer; Megatron's ChainedOptimizer.
+CONTAINED = ("optimizers", "chained_optimizers")
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate; without wrappers, the argument itself.
+
+    Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
+    """
+    for name in WRAPPED:
+        inner = getattr(optimizer, name, None)
+        if inner is not None and isinstance(stepping := unwrapped(inner), Optimizer):
+            return stepping
+    return optimizer
+
+
+def optimizers_of(passed: Any) -> list[Optimizer]:
+    """The torch optimizers whose own `step` runs, in the order in which they were passed.
+
+    `passed` is an optimizer, a wrapper around one, a list, tuple or dict of them, or a container.
+
+    >>> import torch
+    >>> sgd = torch.optim.SGD([torch.ones(2, 2)])
+    >>> adamw = torch.optim.AdamW([torch.ones(2, 2)])
+    >>> container = type("OptimizersContainer", (), {"optimizers": [sgd, adamw]})()
+    >>> optimizers_of(container) == optimizers_of([sgd, adamw]) == [sgd, adamw]
+    True
+    """
+    members = list(dict.fromkeys(_members(passed)))
+    for member in members:
+        if not isinstance(member, Optimizer) or not hasattr(member, "register_step_pre_hook"):
+            raise ValueError(
+                f"optimizer={member!r} is not a torch optimizer, nor a wrapper around one: pass the "
+                "torch.optim.Optimizer whose step() changes the weights, or a list of them"
+            )
+    if not members:
+        raise ValueError(f"optimizer={passed!r} holds no optimizer: pass at least one")
+    return members
+
+
+def _members(passed: Any) -> Iterator[Any]:
+    if isinstance(passed, Mapping):
+        passed = list(passed.values())
+    if isinstance(passed, list | tuple):
+        for each in passed:
+            yield from _members(each)
+        return
+    for name in CONTAINED:
+        inside = getattr(passed, name, None)
+        if isinstance(inside, list | tuple | Mapping) and inside:
+            yield from _members(inside)
+            return
+    inner = unwrapped(passed)
+    if inner is passed:
+        yield passed
+    else:
+        yield from _members(inner)
+
+
+class OwnedGroup(NamedTuple):
+    """A parameter group, and the optimizer that steps it."""
+
+    options: dict[str, Any]
+    owner: Optimizer
+
+
+@final
+class Optimizers:
+    """The optimizers of one run, and all their parameter groups under one numbering.
+
+    Optimizer by optimizer; a group that is added later, to any of them, gets the next number, so that no other changes.
+    """
+
+    def __init__(self, passed: Any) -> None:
+        self.members = tuple(optimizers_of(passed))
+        self.owners: list[Optimizer] = []
+        """The optimizer of each number, as of the last call of `groups`."""
+        self.numbers: dict[Optimizer, list[int]] = {member: [] for member in self.members}
+        """The numbers of each optimizer's groups, in its own order, as of the last call of `groups`."""
+        seen: dict[Any, Optimizer] = {}
+        for options, owner in self.groups():
+            for parameter in options["params"]:
+                if seen.setdefault(parameter, owner) is not owner:
+                    raise ValueError(
+                        f"a parameter of shape {tuple(parameter.shape)} is in two of the optimizers ({self.name}): "
+                        "pass optimizers that divide the parameters among them"
+                    )
+
+    @classmethod
+    def of(cls, passed: Any) -> "Optimizers":
+        """What was passed, unless it is one of these already."""
+        return passed if isinstance(passed, cls) else cls(passed)
+
+    @property
+    def name(self) -> str:
+        """The classes, as a user knows them: Muon + AdamW."""
+        return " + ".join(dict.fromkeys(type(member).__name__ for member in self.members))
+
+    def groups(self) -> list[OwnedGroup]:
+        """Every group as it is now, at the place of its number."""
+        if any(len(member.param_groups) < len(numbers) for member, numbers in self.numbers.items()):
+            # Somebody made new groups of an optimizer: nothing of the old ones is left.
+            self.owners = []
+            self.numbers = {member: [] for member in self.members}
+        for member, numbers in self.numbers.items():
+            new = len(member.param_groups) - len(numbers)
+            numbers += range(len(self.owners), len(self.owners) + new)
+            self.owners += [member] * new
+        options: dict[int, dict[str, Any]] = {}
+        for member, numbers in self.numbers.items():
+            options |= dict(zip(numbers, member.param_groups, strict=True))
+        return [OwnedGroup(options[number], owner) for number, owner in enumerate(self.owners)]
+
+
+def owner_of(group: Mapping[str, Any], passed: Any) -> Any:
+    """Of what was passed the optimizer that steps this group, or a group of the same parameters with other options."""
+    members = list(dict.fromkeys(_members(passed)))
+    if len(members) == 1:
+        return members[0]
+    params = group.get("params")
+    for member in members:
+        if any(own["params"] is params for own in member.param_groups):
+            return member
+    raise ValueError(
+        f"the group is of none of the {len(members)} optimizers: pass a group of their param_groups, with its 'params'"
+    )
+
+
+def algorithm_of(group: Mapping[str, Any]) -> str | None:
+    """What a group says about the algorithm that steps it, in small letters; None where only the class tells.
+
+    MuonWithAuxAdam flags its groups by `use_muon`, dion by `algorithm`, nanochat by `kind`.
+
+    >>> algorithm_of({"use_muon": False}), algorithm_of({"algorithm": "muon"}), algorithm_of({"lr": 0.1})
+    ('adamw', 'muon', None)
+    """
+    if "use_muon" in group:
+        return "muon" if group["use_muon"] else "adamw"
+    for flag in ("algorithm", "kind"):
+        if isinstance(group.get(flag), str):
+            return str(group[flag]).lower()
+    return None

@@ -1,0 +1,217 @@
+"""What an autopsy says, in words, numbers and on its page."""
+
+import json
+from copy import deepcopy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import SGD, AdamW
+
+import gyroscope as gyro
+from gyroscope.checkpoint.autopsy import Autopsy
+from gyroscope.cli import main
+from tests.checkpoint.training import network
+from tests.walk import adamw
+
+LR, DECAY = 2e-3, 5.0
+
+
+def settled(steps: int = 1500, seed: int = 0, kappa2: float = 0.0, rate: float = LR) -> dict:
+    """State dicts of two matrices that AdamW has brought to equilibrium under tangent noise, and a signal."""
+    model, states = {}, {}
+    step = adamw(DECAY)
+    for number, shape in enumerate([(64, 128), (96, 64)]):
+        rng = np.random.default_rng((seed, number))
+        w = rng.standard_normal(shape) * (LR / (2 * DECAY)) ** 0.5
+        direction = rng.standard_normal(shape)
+        state: dict = {}
+        for t in range(1, steps + 1):
+            g = rng.standard_normal(shape) + kappa2**0.5 * direction
+            g -= w * ((g * w).sum(1) / (w * w).sum(1))[:, None]
+            w = step(w, g / np.linalg.norm(w, axis=1, keepdims=True), state, rate, t)
+        model[f"{number}.weight"] = torch.tensor(w)
+        moments = {"exp_avg": torch.tensor(state["m"]), "exp_avg_sq": torch.tensor(state["v"])}
+        states[number] = {"step": torch.tensor(float(steps)), **moments}
+    optimizer = AdamW([torch.nn.Parameter(value.clone()) for value in model.values()], lr=LR, weight_decay=DECAY, eps=0)
+    return {"model": model, "optimizer": {**optimizer.state_dict(), "state": states}}
+
+
+@pytest.fixture(scope="module")
+def equilibrium() -> dict:
+    return settled()
+
+
+def test_layers_in_equilibrium_are_as_predicted_in_every_number(equilibrium):
+    autopsy = gyro.autopsy(equilibrium)
+    for layer in autopsy.layers.values():
+        assert layer.rotation_ratio == pytest.approx(1.0, rel=0.05)
+        assert layer.norm_ratio == pytest.approx(1.0, rel=0.05)
+        assert layer.spread == pytest.approx(1.0, rel=0.2)
+        assert layer.alignment == pytest.approx(1.0, rel=0.1)
+        assert abs(layer.kappa2) < 0.01
+        assert abs(layer.lambda_u) < 4 * layer.lambda_u_error
+        assert layer.explained_share == pytest.approx(1.0, rel=0.15)
+    assert [finding.severity for finding in autopsy.findings if finding.kind == "well"] == ["good"]
+    assert "2 of 2 layers turned as predicted" in str(autopsy)
+
+
+def test_a_planted_signal_is_reported_with_its_noise_scale():
+    autopsy = gyro.autopsy(settled(steps=150, kappa2=0.5, rate=0.0), batch_size=32)
+    assert autopsy.layers["0.weight"].kappa2 == pytest.approx(0.5, rel=0.15)
+    text = str(autopsy)
+    assert "Signal over noise in one batch" in text
+    assert "noise scale" in text
+
+
+def test_gradients_that_agree_raise_the_alarm(equilibrium):
+    state = deepcopy(equilibrium)
+    state["optimizer"]["state"][1]["exp_avg"] *= 3
+    findings = {finding.kind: finding for finding in gyro.autopsy(state).findings}
+    assert findings["aligned_updates"].layers == ("1.weight",)
+    assert findings["aligned_updates"].evidence["alignment"] == pytest.approx(9, rel=0.1)
+    assert findings["over_rotation"].layers == ("1.weight",)
+    assert findings["layer_imbalance"].layers == ("1.weight", "0.weight")
+
+
+def test_neurons_of_different_speed_dead_ones_and_nan_are_found(equilibrium):
+    state = deepcopy(equilibrium)
+    state["model"]["0.weight"][:16] *= 8
+    assert "neuron_imbalance" in gyro.autopsy(state).findings.kinds
+    for name in ("exp_avg", "exp_avg_sq"):
+        state["optimizer"]["state"][1][name][:5] = 0
+    dead = gyro.autopsy(state)
+    assert dead.layers["1.weight"].dead == 5
+    assert "dead_vectors" in dead.findings.kinds
+    state["model"]["0.weight"][3, 3] = float("nan")
+    assert gyro.autopsy(state).findings[0].kind == "diverged"
+    assert gyro.autopsy(state).findings[0].layers == ("0.weight",)
+
+
+def test_a_norm_that_is_off_and_a_short_run_are_told_apart(equilibrium):
+    large = deepcopy(equilibrium)
+    large["model"]["0.weight"] *= 2
+    assert "off_prediction" in gyro.autopsy(large).findings.kinds
+    short = deepcopy(equilibrium)
+    short["optimizer"]["param_groups"][0]["lr"] = 1e-6
+    assert "short_memory" in gyro.autopsy(short).findings.kinds
+
+
+def test_sgds_equilibrium_norm_comes_from_its_buffer():
+    rng = np.random.default_rng(0)
+    lr, wd, alpha = 0.05, 0.05, 0.9
+    w = rng.standard_normal((96, 128)) * 0.1
+    m = np.zeros_like(w)
+    for _ in range(3000):
+        g = rng.standard_normal(w.shape) * 0.02
+        g -= w * ((g * w).sum(1) / (w * w).sum(1))[:, None]
+        m = alpha * m + g / np.linalg.norm(w, axis=1, keepdims=True) + wd * w
+        w = w - lr * m
+    optimizer = SGD([torch.nn.Parameter(torch.tensor(w))], lr=lr, momentum=alpha, weight_decay=wd)
+    state = {**optimizer.state_dict(), "state": {0: {"momentum_buffer": torch.tensor(m)}}}
+    layer = gyro.autopsy({"model": {"w": torch.tensor(w)}, "optimizer": state}).layers["w"]
+    assert layer.norm_ratio == pytest.approx(1.0, rel=0.03)
+    assert layer.rotation_ratio == pytest.approx(1.0, rel=0.05)
+
+
+def test_weights_alone_give_norms_and_with_settings_where_they_should_be(equilibrium):
+    alone = gyro.autopsy({"model": equilibrium["model"]})
+    assert alone.layers["0.weight"].norm > 0
+    assert np.isnan(alone.layers["0.weight"].norm_ratio)
+    assert "no optimizer state" in str(alone)
+    described = gyro.autopsy({"model": equilibrium["model"]}, optimizer="adamw", lr=LR, weight_decay=DECAY)
+    assert described.layers["0.weight"].norm_ratio == pytest.approx(1.0, rel=0.05)
+    assert np.isnan(described.layers["0.weight"].rotation)
+
+
+def test_a_rate_that_is_given_replaces_the_saved_one_and_the_saved_one_is_said_to_be_assumed(equilibrium):
+    assumed = gyro.autopsy(equilibrium)
+    assert "The learning rate of the last step is taken as 0.002" in str(assumed)
+    given = gyro.autopsy(equilibrium, lr=2 * LR)
+    assert not given.notes
+    ratio = given.layers["0.weight"].rotation / assumed.layers["0.weight"].rotation
+    assert ratio == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_saved_rate_of_0_is_asked_for_and_not_used(equilibrium):
+    state = deepcopy(equilibrium)
+    state["optimizer"]["param_groups"][0]["lr"] = 0.0
+    autopsy = gyro.autopsy(state)
+    assert np.isnan(autopsy.layers["0.weight"].rotation)
+    assert "pass lr" in str(autopsy)
+
+
+def test_two_files_give_effective_decay_memory_and_drift(tmp_path):
+    files = []
+    for steps in (1500, 1540):
+        files.append(tmp_path / f"{steps}.pt")
+        torch.save(settled(steps), files[-1])
+    autopsy = gyro.autopsy(*files)
+    for drift in autopsy.drifts:
+        assert drift.steps == 40
+        # In equilibrium the memory is 1/a = 100 steps.
+        assert drift.memory == pytest.approx(100, rel=0.15)
+        assert drift.effective_decay == pytest.approx(drift.expected_decay, rel=0.15)
+        assert np.cos(drift.angle) == pytest.approx(np.exp(-0.01 * (40 - drift.lag)), rel=0.05)
+        assert drift.norm_ratio == pytest.approx(1.0, rel=0.03)
+    assert "forgotten in" in str(autopsy)
+    with pytest.raises(ValueError, match="name the older checkpoint first"):
+        gyro.autopsy(*reversed(files))
+
+
+def test_files_of_different_models_are_not_compared(equilibrium, tmp_path):
+    other = deepcopy(equilibrium)
+    other["model"]["0.weight"] = torch.ones(3, 3)
+    for each in other["optimizer"]["state"].values():
+        each["step"] = torch.tensor(10.0)
+    del other["optimizer"]["state"][0]
+    with pytest.raises(ValueError, match=r"shape \(3, 3\)"):
+        gyro.autopsy(other, equilibrium)
+
+
+def test_json_has_every_number_of_every_neuron(equilibrium):
+    data = json.loads(gyro.autopsy(equilibrium).json())
+    assert data["step"] == 1500
+    layer = data["layers"][0]
+    assert len(layer["rotations"]) == 64
+    assert layer["rule"]["name"] == "AdamW"
+    assert layer["rotation"] == pytest.approx(float(np.mean(layer["rotations"])), rel=1e-4)
+    assert data["verdict"]
+
+
+def test_the_command_prints_text_json_and_writes_a_page(equilibrium, tmp_path, capsys):
+    file = tmp_path / "ckpt.pt"
+    torch.save(equilibrium, file)
+    assert main(["autopsy", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "Autopsy: ckpt.pt after 1,500 steps" in text
+    assert "0.weight" in text
+    assert main(["autopsy", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "ckpt.pt"
+    assert main(["report", str(file), "-o", str(tmp_path / "page.html")]) == 0
+    assert "<h1>Autopsy: ckpt.pt" in (tmp_path / "page.html").read_text()
+    assert main(["report", str(file), "--text"]) == 0
+    assert "Autopsy" in capsys.readouterr().out
+    assert main(["autopsy", str(file), "--betas", "0.9"]) == 2
+    assert "pair of numbers" in capsys.readouterr().err
+
+
+def test_names_are_escaped_on_the_page():
+    weights = {"<script>alert(1)</script>": torch.ones(4, 4)}
+    page = gyro.autopsy({"model": weights}).page()
+    assert "<script>alert(1)" not in page
+
+
+def test_an_autopsy_of_a_fresh_network_is_an_autopsy():
+    assert isinstance(gyro.autopsy({"model": network().state_dict()}), Autopsy)
+
+
+@pytest.mark.parametrize("optimizer", [partial(SGD, lr=0.1), partial(torch.optim.Adagrad, lr=0.1)])
+def test_an_optimizer_without_a_known_state_gives_norms_and_says_why_no_more(optimizer):
+    model = network()
+    stepping = optimizer(model.parameters())
+    sum((p**2).sum() for p in model.parameters()).backward()
+    stepping.step()
+    text = str(gyro.autopsy({"model": model.state_dict(), "optimizer": stepping.state_dict()}))
+    assert "cannot be taken back" in text

@@ -1,0 +1,222 @@
+"""Checkpoints in the forms people have: each gives the last step as the tracker measured it."""
+
+import argparse
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+
+import gyroscope as gyro
+from gyroscope import lab
+from gyroscope.checkpoint.formats import open_checkpoint
+from gyroscope.checkpoint.layers_by_name import split_by_name
+from tests.checkpoint.training import STEPS, assert_same_rotation, network, train, write_safetensors
+
+ADAMW = partial(AdamW, lr=1e-2, weight_decay=0.1)
+
+
+def by_dimension(model: nn.Module) -> list[dict]:
+    """nanoGPT's two groups."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+NANOGPT = {"learning_rate": 1e-2, "decay_lr": True, "warmup_iters": 10, "lr_decay_iters": 100, "min_lr": 1e-3}
+
+
+def nanogpt_rate(it: int) -> float:
+    if it < 10:
+        return 1e-2 * (it + 1) / 11
+    return 1e-3 + 0.5 * (1 + math.cos(math.pi * (it - 10) / 90)) * (1e-2 - 1e-3)
+
+
+def test_nanogpts_checkpoint_with_its_schedule_one_step_back(tmp_path):
+    def set_rate(step, optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] = nanogpt_rate(step)
+
+    trained = train(tmp_path / "run", partial(AdamW, lr=1e-2), groups=by_dimension, every_step=set_rate)
+    set_rate(STEPS, trained.optimizer)  # train.py does this before it saves
+    state = {
+        "model": {f"_orig_mod.{name}": value for name, value in trained.model.state_dict().items()},
+        "optimizer": trained.optimizer.state_dict(),
+        "model_args": {"n_layer": 2},
+        "iter_num": STEPS,
+        "best_val_loss": torch.tensor(1.5),
+        "config": NANOGPT,
+    }
+    torch.save(state, tmp_path / "ckpt.pt")
+    autopsy = gyro.autopsy(tmp_path / "ckpt.pt")
+    assert_same_rotation(autopsy, trained)
+    assert autopsy.step == STEPS
+    assert autopsy.layers["0.weight"].rule.lr == pytest.approx(nanogpt_rate(STEPS - 1))
+    assert not autopsy.notes
+
+
+def test_lightnings_checkpoint_with_its_scheduler_and_hyper_parameters(tmp_path):
+    trained = train(tmp_path / "run", ADAMW, partial(CosineAnnealingLR, T_max=100))
+    state = {
+        "epoch": 3,
+        "global_step": STEPS,
+        "pytorch-lightning_version": "2.5.0",
+        "state_dict": trained.model.state_dict(),
+        "loops": {"fit_loop": {"state_dict": {}}},
+        "callbacks": {},
+        "optimizer_states": [trained.optimizer.state_dict()],
+        "lr_schedulers": [trained.scheduler.state_dict()],
+        "hparams_name": "kwargs",
+        "hyper_parameters": argparse.Namespace(width=48),
+    }
+    torch.save(state, tmp_path / "last.ckpt")
+    autopsy = gyro.autopsy(tmp_path / "last.ckpt")
+    assert_same_rotation(autopsy, trained)
+    assert autopsy.layers["0.weight"].rule.lr == pytest.approx(trained.lr, rel=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "two files"])
+def test_a_folder_of_the_trainer_with_the_rate_from_its_log(weights, tmp_path):
+    linear = partial(LambdaLR, lr_lambda=lambda step: 1 - step / 100)
+    trained = train(tmp_path / "run", ADAMW, linear, groups=by_dimension)
+    folder = tmp_path / "checkpoint-60"
+    folder.mkdir()
+    tensors = trained.model.state_dict()
+    if weights == "model.safetensors":
+        write_safetensors(folder / weights, tensors)
+    elif weights == "pytorch_model.bin":
+        torch.save(tensors, folder / weights)
+    else:
+        names = list(tensors)
+        parts = {"model-1.safetensors": names[:5], "model-2.safetensors": names[5:]}
+        for file, members in parts.items():
+            write_safetensors(folder / file, {name: tensors[name] for name in members})
+        index = {"weight_map": {name: file for file, members in parts.items() for name in members}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
+    torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
+    log = [{"loss": 2.3, "learning_rate": 1e-2 * (1 - step / 100), "step": step} for step in (20, 40, 60)]
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": STEPS, "log_history": log, "max_steps": 100}))
+    assert_same_rotation(gyro.autopsy(folder), trained)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("optimizer", [ADAMW, partial(SGD, lr=0.1, momentum=0.9, weight_decay=1e-2)])
+@pytest.mark.parametrize("form", ["names", "numbers"])
+def test_a_folder_of_torch_distributed_checkpoint(form, optimizer, tmp_path):
+    trained = train(tmp_path / "run", optimizer)
+    model, state = trained.model.state_dict(), trained.optimizer.state_dict()
+    if form == "names":
+        model, state = get_state_dict(trained.model, trained.optimizer)
+    save({"model": model, "optimizer": state, "step": STEPS}, checkpoint_id=tmp_path / "dcp")
+    autopsy = gyro.autopsy(tmp_path / "dcp")
+    assert_same_rotation(autopsy, trained)
+    assert autopsy.step == STEPS
+
+
+def test_our_own_checkpoint_of_the_lab(tmp_path):
+    config = lab.TrainConfig(task="digits", model="mlp", optimizer="adamw", steps=30, schedule="constant", lr=1e-3)
+    lab.train(config, tmp_path)
+    file = sorted((tmp_path / "checkpoints").glob("*.pt"))[-1]
+    autopsy = gyro.autopsy(file)
+    assert autopsy.step == 30
+    assert all(0 < layer.rotation < 0.1 and layer.exact for layer in autopsy.layers.values())
+
+
+def test_names_in_the_optimizers_groups_decide_before_order(tmp_path):
+    named = lambda model: list(reversed(list(model.named_parameters())))  # noqa: E731
+    trained = train(tmp_path, ADAMW, groups=named)
+    state = {"net": trained.model.state_dict(), "opt": trained.optimizer.state_dict()}
+    assert_same_rotation(gyro.autopsy(state), trained)
+
+
+def test_an_order_that_is_not_the_models_is_refused_without_names(tmp_path):
+    trained = train(tmp_path, ADAMW, groups=lambda model: list(reversed(list(model.parameters()))))
+    with pytest.raises(ValueError, match="do not follow those of the weights"):
+        gyro.autopsy({"model": trained.model.state_dict(), "optimizer": trained.optimizer.state_dict()})
+
+
+def test_equal_shapes_in_two_groups_are_refused_as_ambiguous():
+    layers = nn.ModuleList([nn.Linear(8, 8, bias=False) for _ in range(3)])
+    groups = [{"params": [layers[0].weight, layers[2].weight]}, {"params": [layers[1].weight]}]
+    optimizer = AdamW(groups)
+    torch.stack([(layer.weight**2).sum() for layer in layers]).sum().backward()
+    optimizer.step()
+    state = {"model": layers.state_dict(), "optimizer": optimizer.state_dict()}
+    with pytest.raises(ValueError, match="whose state is whose cannot be told"):
+        gyro.autopsy(state)
+
+
+def test_a_tied_weight_counts_once_and_buffers_are_no_parameters():
+    model = nn.ModuleDict(
+        {
+            "wte": nn.Embedding(11, 8),
+            "conv": nn.Conv2d(1, 8, 3),
+            "bn": nn.BatchNorm2d(8),
+            "head": nn.Linear(8, 11, bias=False),
+        }
+    )
+    model["head"].weight = model["wte"].weight
+    optimizer = AdamW(model.parameters(), weight_decay=0.1)
+    sum((p**2).sum() for p in model.parameters()).backward()
+    optimizer.step()
+    autopsy = gyro.autopsy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    assert list(autopsy.layers) == ["wte.weight", "conv.weight"]
+    assert autopsy.layers["wte.weight"].is_embedding
+
+
+def test_fused_queries_keys_and_values_are_three_layers_in_rows_and_in_hugging_faces_columns():
+    for shape in ((24, 8), (8, 24)):
+        weights = {"h.0.c_attn.weight": torch.randn(shape), "h.0.c_proj.weight": torch.randn(8, 8)}
+        autopsy = gyro.autopsy({"model": weights}, optimizer="adamw", lr=1e-3, weight_decay=0.1)
+        assert list(autopsy.layers)[:3] == [f"h.0.c_attn.weight[{part}]" for part in "qkv"]
+        rows = weights["h.0.c_attn.weight"] if shape == (24, 8) else weights["h.0.c_attn.weight"].T
+        keys = autopsy.layers["h.0.c_attn.weight[k]"]
+        assert keys.norm == pytest.approx(float((rows[8:16] ** 2).sum(1).mean() ** 0.5), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "granularity"),
+    [
+        ("blocks.0.mlp.weight", (8, 4), "neuron"),
+        ("ln_f.weight", (8,), "none"),
+        ("norm.weight", (8, 4), "none"),
+        ("experts.down_bias", (4, 8), "none"),
+        ("cls_token", (1, 1, 8), "none"),
+        ("head.weight", (1, 8), "neuron"),
+    ],
+)
+def test_names_and_shapes_decide_which_tensors_have_vectors(name, shape, granularity):
+    assert split_by_name(name, shape).granularity == granularity
+
+
+def test_experts_are_one_vector_per_expert_and_output():
+    assert split_by_name("moe.experts.w1", (4, 8, 16)).num_vectors((4, 8, 16)) == 32
+
+
+def test_a_file_is_mapped_and_can_be_read_again_after_its_pages_were_given_back(tmp_path):
+    model = network()
+    torch.save({"model": model.state_dict()}, tmp_path / "a.pt")
+    write_safetensors(tmp_path / "a.safetensors", model.state_dict())
+    for file in ("a.pt", "a.safetensors"):
+        weight = open_checkpoint(tmp_path / file).parameters[0].weight
+        before = weight.load().clone()
+        weight.release()
+        assert torch.equal(weight.load(), before)
+
+
+def test_state_dicts_in_memory_are_left_as_they_are(tmp_path: Path):
+    model = network()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    gyro.autopsy({"model": model.state_dict()})
+    assert all(np.array_equal(before[name], value) for name, value in model.state_dict().items())

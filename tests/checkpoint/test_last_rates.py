@@ -1,0 +1,86 @@
+"""The learning rate of the last step, from each scheduler's own state, against the rate that was used."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as schedulers
+
+from gyroscope.checkpoint.last_rates import last_rate
+
+SCHEDULES = {
+    "cosine": partial(schedulers.CosineAnnealingLR, T_max=50, eta_min=1e-4),
+    "linear": partial(schedulers.LinearLR, start_factor=0.1, total_iters=30),
+    "constant": partial(schedulers.ConstantLR, factor=0.5, total_iters=10),
+    "polynomial": partial(schedulers.PolynomialLR, total_iters=50, power=2.0),
+    "step": partial(schedulers.StepLR, step_size=5, gamma=0.5),
+    "milestones": partial(schedulers.MultiStepLR, milestones=[4, 9, 21], gamma=0.1),
+    "exponential": partial(schedulers.ExponentialLR, gamma=0.97),
+    "warmup, then cosine": lambda optimizer: schedulers.SequentialLR(
+        optimizer,
+        [schedulers.LinearLR(optimizer, 0.1, total_iters=9), schedulers.CosineAnnealingLR(optimizer, 40)],
+        milestones=[9],
+    ),
+}
+
+
+def used_rates(schedule, steps: int) -> tuple[list[float], torch.optim.Optimizer, dict]:
+    """Rates that an optimizer used, and the state of its scheduler after the last."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 2))], lr=1e-2)
+    scheduler = schedule(optimizer)
+    used = []
+    for _ in range(steps):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SequentialLR warns of itself
+            scheduler.step()
+    return used, optimizer, scheduler.state_dict()
+
+
+@pytest.mark.parametrize("steps", [1, 5, 9, 10, 22, 41])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_rate_of_the_last_step_is_the_one_that_was_used(name, steps):
+    used, optimizer, state = used_rates(SCHEDULES[name], steps)
+    rate = last_rate(optimizer.param_groups[0]["lr"], 0, steps, [state], {}, scheduled=True)
+    assert rate.value == pytest.approx(used[-1], rel=1e-6)
+    assert rate.certain
+
+
+def test_a_scheduler_that_is_not_stepped_with_the_optimizer_gives_two_rates_to_choose_from():
+    used, optimizer, state = used_rates(SCHEDULES["cosine"], 10)
+    saved = optimizer.param_groups[0]["lr"]
+    rate = last_rate(saved, 0, 700, [state], {}, scheduled=True)
+    assert not rate.certain
+    assert rate.low == saved
+    assert rate.high == pytest.approx(used[-1])
+
+
+def test_a_schedule_that_is_a_function_is_not_guessed():
+    _, optimizer, state = used_rates(partial(schedulers.LambdaLR, lr_lambda=lambda t: 1 / (1 + t)), 10)
+    rate = last_rate(optimizer.param_groups[0]["lr"], 0, 10, [state], {}, scheduled=True)
+    assert not rate.certain
+    assert "for the next step" in rate.source
+
+
+def test_a_rate_that_disagrees_with_the_scheduler_is_not_taken_from_it():
+    _, _, state = used_rates(SCHEDULES["cosine"], 10)
+    rate = last_rate(0.123, 0, 10, [state], {}, scheduled=True)
+    assert rate.value == 0.123
+    assert not rate.certain
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_both_warmups_of_nanogpt_are_known(shift):
+    config = {"learning_rate": 1.0, "decay_lr": True, "warmup_iters": 10, "lr_decay_iters": 100, "min_lr": 0.1}
+    saved = (5 + shift) / (10 + shift)
+    rate = last_rate(saved, 0, 5, [], {"config": config, "iter_num": 5}, scheduled=False)
+    assert rate.value == pytest.approx((4 + shift) / (10 + shift))
+
+
+def test_the_trainers_log_of_the_step_itself_counts_where_it_is_not_the_next():
+    log = [{"learning_rate": 0.9, "step": 10}, {"learning_rate": 0.8, "step": 20}]
+    rate = last_rate(0.79, 0, 20, [], {"log_history": log, "global_step": 20}, scheduled=True)
+    assert rate.value == 0.8
+    assert rate.certain

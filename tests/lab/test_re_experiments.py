@@ -1,0 +1,107 @@
+"""The trainings of RE's figures and tables run, draw and judge at a size of seconds, on data that every machine has."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gyroscope.lab.experiment import Result, load
+from gyroscope.lab.re import _tracked, fig5
+from gyroscope.lab.training import TrainConfig
+from gyroscope.lab.trials import run_trials
+
+TRAININGS = ["fig4", "fig5", "fig9", "fig10", "fig12"]
+NETWORKS = {
+    "resnet20": "resnet20:width=2,blocks=1",
+    "cnn": "cnn:width=4",
+    "gpt": "gpt:layers=2,width=8,heads=2,context=8",
+    "vit": "vit:layers=1,width=12",
+}
+
+
+def tiny(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same settings with a small network, small data and eight steps."""
+    changes: dict[str, Any] = {}
+    if "model" in settings:
+        kind = settings["model"].partition(":")[0]
+        changes |= {"model": NETWORKS[kind], "task": "stdlib" if kind == "gpt" else "digits", "shrink": 1}
+    if "batch_size" in settings:
+        changes["batch_size"] = 8
+    if "steps" in settings:
+        changes["steps"] = 8
+    return {**settings, **changes}
+
+
+def tiny_config(name: str) -> Any:
+    config = load(f"re/{name}").QUICK
+    if hasattr(config, "settings"):
+        return replace(config, settings=tiny(config.settings), seeds=1)
+    arms = {arm: tiny(settings) for arm, settings in config.arms.items()}
+    return replace(config, base=tiny(config.base), arms=arms, seeds=1)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_it_runs_draws_and_judges(name):
+    experiment = load(f"re/{name}")
+    result = run_trials(experiment, tiny_config(name))
+    figure = experiment.plot(result)
+    assert len(figure.data) > 0
+    assert figure.layout.title.text
+    claims = experiment.claims(result)
+    assert len({claim.sentence for claim in claims}) == len(claims) > 0
+    assert all(claim.measured.n == 1 for claim in claims)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_every_training_at_both_sizes_is_one(name):
+    experiment = load(f"re/{name}")
+    for config in (experiment.QUICK, experiment.PAPER):
+        every = [config.settings] if hasattr(config, "settings") else config.arms.values()
+        for settings in every:
+            TrainConfig.from_dict({**getattr(config, "base", {}), **settings})
+
+
+class Samples:
+    """A run as the courses see it: the steps that were sampled."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = np.array(steps)
+
+
+def test_a_course_has_the_same_points_whatever_steps_were_sampled():
+    dense: Any = Samples(*range(1000))
+    sparse: Any = Samples(*range(20), *range(20, 1000, 40))
+    straight = {run: np.asarray(run.steps, float) for run in (dense, sparse)}
+    courses = [_tracked.course(run, values) for run, values in straight.items()]
+    assert all(len(each) == _tracked.POINTS for each in courses)
+    # A point of the sparse run is the mean of the samples about it, half an interval off at most.
+    np.testing.assert_allclose(*courses, atol=20)
+    assert np.isnan(_tracked.course(sparse, np.full(len(sparse.steps), np.nan))).all()
+
+
+def test_a_mean_over_a_part_leaves_out_the_rest_and_what_was_not_measured():
+    run: Any = Samples(0, 250, 500, 750, 1000)
+    values = np.array([9.0, np.nan, 2.0, 4.0, 9.0])
+    assert _tracked.mean_during(run, values, (0.2, 0.8)) == 3.0
+    assert np.isnan(_tracked.mean_during(run, values, (0.2, 0.3)))
+    diverged: Any = Samples(0)
+    assert _tracked.mean_during(diverged, np.array([1.0]), (0.0, 0.5)) == 1.0
+
+
+def test_an_error_is_one_where_there_is_no_equilibrium():
+    predicted = np.array([0.0, np.inf, 2.0, 1.0])
+    np.testing.assert_allclose(_tracked.relative_error(np.array([1.0, 1.0, 1.0, 2.0]), predicted), [1, 1, 0.5, 0.5])
+
+
+def test_the_best_learning_rate_of_each_optimizer_is_compared():
+    config = fig5.QUICK
+    accuracy = np.full((3, len(config.parts)), 0.3)
+    # SGDM is good at one learning rate, its variant fair at all.
+    accuracy[:, config.parts.index("layer norm, SGDM, lr 0.03")] = 0.5
+    accuracy[:, ["rotational" in arm for arm in config.parts]] = 0.4
+    claims = fig5.claims(Result(config, {"accuracy": accuracy, "spread": np.ones_like(accuracy)}))
+    best, mean, largest = (claim.measured.mean for claim in claims[:3])
+    assert best == pytest.approx(-0.1)
+    assert mean == pytest.approx(0.1 / 3)
+    assert largest == pytest.approx(0.1)
