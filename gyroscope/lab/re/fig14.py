@@ -32,7 +32,7 @@ class Config(Arms):
 
 
 QUICK = Config(
-    {**VIT, "steps": 200, "schedule": "constant", "warmup": 15, "lr": 6e-3, "weight_decay": 1.67},
+    {**VIT, "steps": 300, "schedule": "constant", "warmup": 15, "lr": 6e-3, "weight_decay": 1.67},
     ARMS,
 )
 # DeiT-tiny on CIFAR-10, up to the epoch at which the paper's figure ends.

@@ -17,7 +17,7 @@ from gyroscope.lab.presets import preset
 from gyroscope.lab.re._drawing import draw_scores
 from gyroscope.lab.re._networks import GPT, RESNET
 
-COST = {"quick": "2 min", "paper": "days of a GPU"}
+COST = {"quick": "3 min", "paper": "days of a GPU"}
 NETWORKS = ("ResNet", "GPT")
 DEFAULT = "default"
 CHOICES = {
@@ -53,8 +53,8 @@ def _config(resnet: dict[str, Any], gpt: dict[str, Any], choices: dict[str, str]
 _SGD = {"optimizer": "rotational-sgd"}
 _ADAMW = {"optimizer": "rotational-adamw", "gain": True}
 QUICK = _config(
-    {**RESNET, **_SGD, "lr": 0.1, "weight_decay": 5e-3, "steps": 150},
-    {**GPT, **_ADAMW, "lr": 4e-3, "weight_decay": 1.25, "steps": 150},
+    {**RESNET, **_SGD, "lr": 0.1, "weight_decay": 5e-3, "steps": 300},
+    {**GPT, **_ADAMW, "lr": 4e-3, "weight_decay": 1.25, "steps": 300},
     CHOICES,
 )
 PAPER = _config({**preset("re/resnet18-sgd"), **_SGD}, {**preset("re/gpt-sensitivity"), **_ADAMW}, MORE_CHOICES)

@@ -27,6 +27,7 @@ class TrainConfig:
         start: initial weights as the network makes them, or at the norms of equilibrium; embeddings where they decay.
         init_scale: what the initial weights that turn are multiplied by, before that.
         gain: a learnable gain for each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
+        follow: a rotational optimizer turns as its base is forecast to (`gyro.optim.follow`).
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
         warmup: of the same unit as the length, and part of it.
@@ -51,6 +52,7 @@ class TrainConfig:
     start: Start = "initial"
     init_scale: float = 1.0
     gain: bool = False
+    follow: bool = False
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"

@@ -22,7 +22,7 @@ from gyroscope.lab.training.interrupts import interrupts_between_steps
 from gyroscope.lab.training.optimizers import make_optimizers
 from gyroscope.lab.training.problems import Problem, Scores, make_problem
 from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
-from gyroscope.lab.training.start import prepare_weights
+from gyroscope.lab.training.start import follow_bases, prepare_weights
 from gyroscope.optim.equilibrium_init import EquilibriumStart
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
@@ -113,6 +113,7 @@ class Training:
         self.forward: Any = torch.compile(self.model) if config.compile else self.model
         self.optimizers = make_optimizers(config, self.model)
         self.started = prepare_weights(config, problem, self.optimizers)
+        self.followers = follow_bases(config, problem, self.optimizers)
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
@@ -232,6 +233,7 @@ class Training:
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "followers": [follower.state_dict() for follower in self.followers],
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
@@ -248,6 +250,8 @@ class Training:
         for optimizer, scheduler, saved in zip(self.optimizers, self.schedulers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
             scheduler.last_epoch = self.step
+        for follower, saved in zip(self.followers, state.get("followers", []), strict=True):
+            follower.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
