@@ -27,6 +27,7 @@ from gyroscope.lab.training.loop import StepReport, Training, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
 from gyroscope.lab.training.problems import make_problem
 from gyroscope.lab.training.start import prepare_weights
+from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
 
 QUICK = TrainConfig(
@@ -411,6 +412,7 @@ def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
     model = torch.nn.Linear(64, 4)
     config = TrainConfig(optimizer="rotational-adam-l2:beta=0.9", lr=1e-2, weight_decay=0.5, steps=1)
     (optimizer,) = make_optimizers(config, model)
+    assert isinstance(optimizer, Rotational)
     assert isinstance(optimizer.inner, torch.optim.Adam)
     turning = next(group for group in optimizer.param_groups if group["granularity"] != "none")
     assert turning["angular_update"] == AdamW(lr=1e-2, weight_decay=0.5)
