@@ -141,6 +141,9 @@ def plus(change):
 
 
 WRONG_PREDICTIONS = {
+    "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
+                arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
+                values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.1))],
     "re/fig4": [arms("AdamW,", "accuracy", plus(-0.5)), arms("special", "accuracy", plus(-0.5)),
                 values(spread=lambda x: 1 / x, ratio=lambda x: 1 / x)],
     "re/fig5": [arms("rotational", "accuracy", plus(-0.5)), values(spread=lambda x: 1 / x)],
@@ -148,7 +151,17 @@ WRONG_PREDICTIONS = {
                 values(angular_update_ratio=times(2), norm_ratio=times(2), scaled_grad_norm=times(2))],
     "re/fig10": [values(grad_momentum_cosine=plus(1), lambda_u=plus(50), scaled_grad_norm=times(10)),
                  values(angular_update_ratio=times(3), norm_ratio=times(3))],
+    "re/fig11": [values(lambda_u=plus(0.1), lambda_u_course=lambda x: x[..., ::-1]), values(lambda_u=times(0)),
+                 values(angle=times(3), norm=times(3))],
     "re/fig12": [arms("balanced", "accuracy", plus(-0.5))],
+    "re/fig13": [arms("lr 0.0001", "loss", plus(-2)), arms("lr 0.2", "loss", plus(-2)),
+                 arms("rotational", "loss", plus(2)), values(angle_ratio=times(2), norm_ratio=times(2)),
+                 values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.1))],
+    "re/fig14": [values(angle=swapped), values(angle=times(2)), values(forecast=times(2))],
+    "re/fig15": [values(loss=lambda x: x * ([1, 1.5, 1.5, 1.5, 1.5] * 2))],
+    "re/table2": [arms("rotational", "accuracy", plus(-0.5)), arms("rotational", "loss", plus(2)),
+                  arms("special", "accuracy", plus(-0.5)), arms("special", "loss", plus(2))],
+    "re/table3": [arms("rotational", "accuracy", plus(-0.5))],
     "re/fig8": [config(speedup=13), config(fan_in=150), values(settled_angle=swapped)],
     "re/table1": [config(speedup=12), config(fan_in=150), config(batch=200), values(angle=order(3, 3, 3, 0, axis=2)),
                   values(spread=order(2, 2, 1)), values(spread=order(3, 3, 3, 0, axis=2)),

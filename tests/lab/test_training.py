@@ -111,6 +111,17 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
+    config = replace(QUICK, optimizer="rotational-sgd", lr=None, follow=True, steps=20)
+    train(config, tmp_path / "whole")
+    train(replace(config, follow=False), tmp_path / "steady")
+    assert not same(weights(tmp_path / "whole"), weights(tmp_path / "steady"))
+    train(config, tmp_path / "cut")
+    checkpoint.paths(tmp_path / "cut" / "checkpoints")[-1].unlink()
+    train(config, tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
 def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
     folder = tmp_path / "killed"

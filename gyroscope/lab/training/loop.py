@@ -30,7 +30,7 @@ from gyroscope.lab.training.processes import (
     started_processes,
 )
 from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
-from gyroscope.lab.training.start import prepare_weights
+from gyroscope.lab.training.start import follow_bases, prepare_weights
 from gyroscope.optim.equilibrium_init import EquilibriumStart
 from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
 
@@ -142,6 +142,7 @@ class Training:
         if self.processes.fsdp:  # which has made other parameters of them
             self.optimizers = make_optimizers(config, self.model)
         self.forward: Any = torch.compile(spread) if config.compile else spread
+        self.followers = follow_bases(config, problem, self.optimizers)
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
@@ -270,6 +271,7 @@ class Training:
             "model": gathered(self.model.state_dict()),
             "optimizers": [gathered(optimizer.state_dict()) for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "followers": [follower.state_dict() for follower in self.followers],
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
@@ -288,6 +290,8 @@ class Training:
             optimizer.load_state_dict(spread_moments(saved, optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        for follower, saved in zip(self.followers, state.get("followers", []), strict=True):
+            follower.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
