@@ -41,7 +41,6 @@ TO_DO = {
     "re/fig15": ("Rotational variants tolerate beta, centring and granularity", f"CIFAR-10; {WIKITEXT}"),
     "re/table2": ("Rotational AdamW matches AdamW", f"CIFAR-10, ImageNet, IWSLT'14; {WIKITEXT}"),
     "re/table3": ("Rotational SGDM and Lion match theirs", "CIFAR-10, ImageNet"),
-    "smd/fig9": ("Rotation of MobileNet-V2 and ShuffleNet-V2+ is as predicted", "ImageNet"),
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
     "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
     "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
