@@ -33,7 +33,6 @@ C4 = "C4, or any text"
 
 # Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
 TO_DO = {
-    "smd/fig9": ("Rotation of MobileNet-V2 and ShuffleNet-V2+ is as predicted", "ImageNet"),
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
     "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
     "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
