@@ -37,6 +37,5 @@ TO_DO = {
     "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
     "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
     "ct/fig13": ("Figure 4 along a level curve", f"128 runs on {C4}"),
-    "ct/fig14": ("Annealing the learning rate does not repair C < 0", C4),
     "ct/fig16": ("2-Adam is best for language too", f"30M parameters on {C4}"),
 }

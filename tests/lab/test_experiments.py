@@ -10,7 +10,7 @@ import pytest
 
 from gyroscope.lab.beyond import corrected_decay, network_errors
 from gyroscope.lab.catalogue import select
-from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9
+from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14
 from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
@@ -64,6 +64,7 @@ TINY: dict[str, Any] = {
     "ct/fig7": fig7.Config(**MODEL, steps=40, seeds=2, points=2, double=True),
     "ct/fig8": fig8.Config(**MODEL, steps=20, seeds=2),
     "ct/fig9": fig9.Config(**MODEL, steps=20, seeds=2),
+    "ct/fig14": fig14.Config(**MODEL, steps=20, beta2=(0.953, 0.956), seeds=2),
     "ct/fig6": fig6.Config(IMAGES, decays={"decoupled": 1e-2, "coupled": 1e-4}, quantity="accuracy", **K_ADAM),
     "beyond/corrected_decay": corrected_decay.Config(IMAGES, steps=200, seeds=2),
 }
@@ -206,6 +207,7 @@ WRONG_PREDICTIONS = {
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
     "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig14": [values(last=lambda x: x + 1), values(loss=np.ones_like)],
     "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
     "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
 }  # fmt: skip
