@@ -214,7 +214,18 @@ WRONG_PREDICTIONS = {
 
 
 # Experiments that were not run yet at any size: the list shrinks, and a record takes a name off it.
-NOT_MEASURED: frozenset[str] = frozenset()
+NOT_MEASURED = frozenset(
+    {
+        "re/fig3",
+        "re/fig11",
+        "re/fig13",
+        "re/fig14",
+        "re/fig15",
+        "re/table2",
+        "re/table3",
+        "smd/fig9",
+    }
+)
 MEASURED = [name for name in WRONG_PREDICTIONS if name not in NOT_MEASURED]
 
 
