@@ -176,7 +176,7 @@ def _has_gradient(values: LayerValues) -> Mask:
 
 
 @final
-class Weights:
+class WeightJumps:
     """Norms and directions that move by more than all updates since the last sample together."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from gyroscope.advice.incident_detectors import (
     Losses,
     NotFinite,
     Settings,
-    Weights,
+    WeightJumps,
 )
 
 Cause = Literal["lr", "weight_decay", "betas", "weights", "frozen", "batches", "not_finite", "resumed"]
@@ -113,7 +113,7 @@ class IncidentDetector:
     def _forget(self) -> None:
         self._settings = Settings()
         self._frozen = Frozen()
-        self._weights = Weights()
+        self._weights = WeightJumps()
         self._not_finite = NotFinite()
         self._losses = Losses()
         self._gradients = Gradients()
