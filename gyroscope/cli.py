@@ -187,8 +187,14 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
     data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
     device: Annotated[str, typer.Option(help="as torch names it")] = "cpu",
+    fsdp: Annotated[
+        bool, typer.Option("--fsdp", help="under torchrun: shard the weights by FSDP2, where DDP copies them")
+    ] = False,
 ) -> None:
-    """Train a network on a task with any optimizer, measured as it goes; killed or stopped, it can be resumed."""
+    """Train a network on a task with any optimizer, measured as it goes; killed or stopped, it can be resumed.
+
+    Under torchrun --nproc-per-node N -m gyroscope train … the processes share each batch.
+    """
     given = dict(locals())
 
     from gyroscope.lab.training.console import settings_of, train_in_terminal
@@ -197,7 +203,8 @@ def train(
     sources = {name: context.get_parameter_source(name) for name in given}
     typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     config = settings_of(given, typed)
-    raise typer.Exit(train_in_terminal(config, out, resume=resume, data_root=data_root, device=device))
+    code = train_in_terminal(config, out, resume=resume, data_root=data_root, device=device, fsdp=fsdp)
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -16,8 +16,9 @@ MARKED = {
         "tests/lab/test_runner.py::test_a_browser_*",
     ],
     "distributed": [
-        "tests/optim/test_fsdp.py::*",
+        "tests/optim/test_distributed.py::*",
         "tests/measure/test_processes.py::*",
+        "tests/lab/test_torchrun.py::*",
     ],
     "compile": [
         "tests/optim/test_compiled.py::*",

@@ -102,7 +102,7 @@ SIGNAL = 0.01
 SETTING_JUMP = 1.5
 # The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
 # logarithms. Measured on trainings without an incident: 0.17 false alarms in 10,000 steps where the loss is logged, one
-# in 60,000, and none without a loss (results/beyond/incidents.json, and the same with another seed).
+# in 60,000, and none without a loss (results/beyond/incidents.json).
 # Twice the usual at least.
 INCIDENT_FLOOR = 0.7
 # Standard deviations, estimated by a median, which a few extremes do not move.

@@ -15,7 +15,7 @@ from gyroscope._types import Int64
 from gyroscope.geometry import Split
 from gyroscope.model.measured import measured_layers
 from gyroscope.model.selection import AnyOptimizer, Invariance
-from gyroscope.optim._engine.shards import local
+from gyroscope.optim._engine.shards import cut_like, local
 
 # Numbers of vectors within a parameter.
 Ids = Int64
@@ -73,7 +73,7 @@ class Tracked:
         given = [x for x in tensors if x is not None]
         places = self.pieces.places
         if self.pieces.sharded:
-            given = [local(_placed(x, self.parameter)) for x in given]
+            given = [local(cut_like(x, self.parameter)) for x in given]
         rows = self.pieces.split.rows(*given)
         chosen = iter(rows if places is None else [_taken(x, places) for x in rows])
         return [None if x is None else next(chosen) for x in tensors]
@@ -135,14 +135,6 @@ def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return x.index_select(0, places)
     return torch.from_numpy(x.numpy()[places.numpy()])
-
-
-def _placed(x: Tensor, like: Tensor) -> Tensor:
-    """A DTensor cut as the parameter is; gradients and optimizer states usually are already."""
-    wanted = getattr(like, "placements", None)
-    if wanted is None or not hasattr(x, "placements") or x.placements == wanted:
-        return x
-    return cast(Tensor, cast(Any, x).redistribute(placements=wanted))
 
 
 def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:

@@ -1,7 +1,7 @@
 """What a model's parameters are called, and where each kind of layer keeps the weight vectors of its neurons."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -113,7 +113,18 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
                 owner_path, _, tensor = path.rpartition("parametrizations.")
                 place = Place(clean(name), modules[owner_path.removesuffix(".")], tensor)
             known.setdefault(parameter, ModelParameter(parameter)).places.append(place)
+    refuse_flat(known)
     return list(known.values())
+
+
+def refuse_flat(parameters: Iterable[Tensor]) -> None:
+    """Raise for what FSDP1 makes of parameters: pieces of a flat tensor, in which no weight vector can be found."""
+    # By the marks that FSDP1 leaves, with and without use_orig_params: its classes take long to import.
+    if any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters):
+        raise ValueError(
+            "FullyShardedDataParallel (FSDP1) has made these parameters flat, so that their weight vectors are lost: "
+            "shard the model by FSDP2 instead, torch.distributed.fsdp.fully_shard(model)"
+        )
 
 
 def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:

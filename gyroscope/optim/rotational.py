@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
+from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import Task
@@ -114,6 +115,7 @@ class Rotational(EngineOptimizer):
 
     def _check(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
+        refuse_flat(group["params"])
         check_lr(group)
         check_turn(group)
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
@@ -190,20 +192,29 @@ class Rotational(EngineOptimizer):
         """Radians for the t-th turn of tensors of this shape, counted from 0; no turn while lr = 0."""
         angle = group["angular_update"]
         lr = group["lr"]
-        if angle is None:
-            angle = rule_of(group, self.inner)
-        if isinstance(angle, UpdateRule):
-            rule = angle
-            angle = rule.at(float(lr), Weights(fan_in, None, tuple(shape)), leading=True).angular_update
-            if angle is None:
-                raise ValueError(
-                    f"{rule} does not say how far a vector turns without the gradient's size: "
-                    "pass angular_update=…, a number or a rule such as gyroscope.theory.AdamW(lr, weight_decay)"
-                )
+        if angle is None or isinstance(angle, UpdateRule):
+            angle = self._rule_angle(group, Weights(fan_in, None, tuple(shape)))
         else:
             angle = (angle(t) if callable(angle) else angle) * (lr != 0)
         schedule = group["angle_schedule"]
         return angle if schedule is None else angle * schedule(t)
+
+    def _rule_angle(self, group: Group, weights: Weights) -> Any:
+        """The angle of the group's rule, or of the inner optimizer's, in equilibrium to leading order."""
+        lr = group["lr"]
+        on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
+        # To read a number from a device would wait for it. Any lr below 1/weight_decay then stands in for it.
+        known = 1 / (1 + group.get("weight_decay", 0.0)) if on_device else float(lr)
+        given = group["angular_update"]
+        rule = rule_of({**group, "lr": known}, self.inner) if given is None else given
+        # The inner rule's own lr: that of SGD with dampening is a share of the group's.
+        angle = rule.at(known if given is not None else rule.lr, weights, leading=True).angular_update
+        if angle is None:
+            raise ValueError(
+                f"{rule} does not say how far a vector turns without the gradient's size: "
+                "pass angular_update=…, a number or a rule such as gyroscope.theory.AdamW(lr, weight_decay)"
+            )
+        return angle * (lr / known) ** rule.angle_exponent if on_device else angle
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state and options, with the values per vector; without angles that are code."""
@@ -227,11 +238,11 @@ class Rotational(EngineOptimizer):
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups
         self.state = self.inner.state
-        for saved_id, p, _ in pairs(state_dict, self.param_groups):
+        for saved_id, p, group in pairs(state_dict, self.param_groups):
             saved = state_dict["state"].get(saved_id, {})
             # torch has cast these to the dtype of the weights, bfloat16 perhaps.
             for key in saved.keys() & set(ROTATION_ROWS):
-                self.state[p][key] = restored(saved[key], p)
+                self.state[p][key] = restored(saved[key], p, Split.of(group))
             if "turns" in saved:
                 self.state[p]["turns"] = torch.tensor(float(saved["turns"]))
         for after in list(self._optimizer_load_state_dict_post_hooks.values()):

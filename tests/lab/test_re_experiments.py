@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gyroscope.lab.claims import ClaimOutcome
 from gyroscope.lab.experiment import Result, load
-from gyroscope.lab.re import _tracked, fig5
+from gyroscope.lab.re import _tracked, fig5, table2_table3
 from gyroscope.lab.training import TrainConfig
 from gyroscope.lab.trials import run_trials
 
-TRAININGS = ["fig4", "fig5", "fig9", "fig10", "fig12"]
+TRAININGS = ["fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15", "table2", "table3"]
 NETWORKS = {
     "resnet20": "resnet20:width=2,blocks=1",
     "cnn": "cnn:width=4",
@@ -92,6 +93,17 @@ def test_a_mean_over_a_part_leaves_out_the_rest_and_what_was_not_measured():
 def test_an_error_is_one_where_there_is_no_equilibrium():
     predicted = np.array([0.0, np.inf, 2.0, 1.0])
     np.testing.assert_allclose(_tracked.relative_error(np.array([1.0, 1.0, 1.0, 2.0]), predicted), [1, 1, 0.5, 0.5])
+
+
+def test_a_variant_that_trains_worse_than_its_base_is_judged_so():
+    config = table2_table3.QUICK["table3"]
+    accuracy = np.tile([0.45, 0.46, 0.44], (len(config.parts), 1)).T
+    rotational = ["rotational" in arm for arm in config.parts]
+    outcomes = {}
+    for change in (-0.1, 0.1):
+        result = Result(config, {"accuracy": accuracy + change * np.array(rotational)})
+        outcomes[change] = {claim.outcome for claim in table2_table3.claims(result)}
+    assert outcomes == {-0.1: {ClaimOutcome.DOES_NOT_HOLD}, 0.1: {ClaimOutcome.HOLDS}}
 
 
 def test_the_best_learning_rate_of_each_optimizer_is_compared():

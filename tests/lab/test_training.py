@@ -27,6 +27,7 @@ from gyroscope.lab.training.loop import StepReport, Training, train
 from gyroscope.lab.training.optimizers import _choices, make_optimizers
 from gyroscope.lab.training.problems import make_problem
 from gyroscope.lab.training.start import prepare_weights
+from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
 
 QUICK = TrainConfig(
@@ -106,6 +107,17 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
 
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "cut", on_step=interrupt)
+    train(config, tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
+    config = replace(QUICK, optimizer="rotational-sgd", lr=None, follow=True, steps=20)
+    train(config, tmp_path / "whole")
+    train(replace(config, follow=False), tmp_path / "steady")
+    assert not same(weights(tmp_path / "whole"), weights(tmp_path / "steady"))
+    train(config, tmp_path / "cut")
+    checkpoint.paths(tmp_path / "cut" / "checkpoints")[-1].unlink()
     train(config, tmp_path / "cut", resume=True)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
@@ -400,6 +412,7 @@ def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
     model = torch.nn.Linear(64, 4)
     config = TrainConfig(optimizer="rotational-adam-l2:beta=0.9", lr=1e-2, weight_decay=0.5, steps=1)
     (optimizer,) = make_optimizers(config, model)
+    assert isinstance(optimizer, Rotational)
     assert isinstance(optimizer.inner, torch.optim.Adam)
     turning = next(group for group in optimizer.param_groups if group["granularity"] != "none")
     assert turning["angular_update"] == AdamW(lr=1e-2, weight_decay=0.5)

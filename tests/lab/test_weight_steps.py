@@ -10,6 +10,7 @@ from gyroscope.lab.arms import Arms
 from gyroscope.lab.experiment import Trial
 from gyroscope.lab.smd._networks import LayerMotion, averaged, drawn, rule_of, theory_angle, theory_norm
 from gyroscope.lab.smd.fig2 import _steps_per_e_fold
+from gyroscope.lab.smd.fig7 import turned_together
 from gyroscope.lab.sp.fig3 import largest
 from gyroscope.lab.weight_steps import WeightStep, train_and_see
 from gyroscope.simulate.norm_map import sgd_map, sgdm_map
@@ -93,6 +94,21 @@ def test_steps_to_come_e_times_nearer_are_those_of_the_map():
     assert path.norm[-1] == pytest.approx(theory[-1], rel=1e-3)
     assert path.angular_update[-1] == pytest.approx(theory_angle(rule_of(arms, "")), rel=0.01)
     assert _steps_per_e_fold(path.norm, theory) == pytest.approx(1 / (4 * lr * weight_decay), rel=0.02)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_with_momentum_turn_together_as_a_walk_does(momentum):
+    noise = torch.randn(2000, 4000, generator=torch.Generator().manual_seed(0))
+    buffer = torch.zeros(4000)
+    places = [torch.zeros(4000)]
+    for gradient in noise:
+        buffer = momentum * buffer + gradient
+        places.append(places[-1] + buffer)
+    path = torch.stack(places[500:])
+    one = (path[1:] - path[:-1]).norm(dim=1).square().mean().sqrt()
+    for k in (4, 16):
+        many = (path[k:] - path[:-k]).norm(dim=1).square().mean().sqrt()
+        assert float(many / one) == pytest.approx(turned_together(k, momentum), rel=0.03)
 
 
 def test_the_largest_of_all_filters_are_those_of_the_effective_step():

@@ -1,5 +1,6 @@
-"""Two processes: under DDP the first one measures, under FSDP2 both do and the first one writes what one would."""
+"""Two processes: under DDP the first one measures; where weights are sharded both do, and the first one writes."""
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import gyroscope as gyro
@@ -51,13 +54,25 @@ def optimizer_of(model, name, split):
     return OPTIMIZERS[name]([{"params": weights, **SPLITS[split]}, {"params": rest, "granularity": "none"}])
 
 
-def trained(model, optimizer, path, **options):
+def parallel_network() -> nn.Module:
+    """A layer that is cut by rows, and one that is cut by columns; a norm and a head that every process has."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 9), nn.LayerNorm(9), nn.Linear(9, 1)).double()
+
+
+def trained(model, optimizer, path, collectives=None, **options):
+    """`collectives` gets how many there were in each step of the optimizer."""
     with gyro.Tracker(model, optimizer, path, every=2, raw=".", **options) as tracker:
         for step in range(STEPS):
             x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
             optimizer.zero_grad()
             model(x).sin().sum().backward()
-            optimizer.step()
+            if collectives is None:
+                optimizer.step()
+                continue
+            with CommDebugMode() as communication:
+                optimizer.step()
+            collectives.append(communication.get_total_counts())
     return tracker
 
 
@@ -76,7 +91,31 @@ def worker(rank: int, port: int, folder: str) -> None:
         with pytest.raises(ValueError, match="ask process 0"):
             _ = tracker.run
     fails_alone(rank, mesh, Path(folder))
-    dist.destroy_process_group()
+    model = parallel_network()
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    collectives: list[int] = []
+    trained(model, optimizer_of(model, "AdamW", "neuron"), Path(folder) / "tp", collectives)
+    if rank == 0:
+        torch.save(collectives, Path(folder) / "collectives.pt")
+    one_dies(rank, mesh, Path(folder))
+
+
+def one_dies(rank, mesh, folder):
+    """Process 1 is gone in the middle of a run; nothing may come after this."""
+    model = network()
+    fully_shard(model, mesh=mesh)
+    if rank == 1:
+        model.register_forward_pre_hook(count_down(3, lambda: os._exit(0)))
+    with contextlib.suppress(RuntimeError):  # of gloo, which misses the other process
+        trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "died")
+    # To leave the group in order would wait for the other process.
+    os._exit(0)
+
+
+def count_down(calls, then):
+    """A hook that acts at a later call."""
+    left = iter(range(calls))
+    return lambda *_: then() if next(left, None) is None else None
 
 
 def fails_alone(rank, mesh, folder):
@@ -136,6 +175,23 @@ def test_under_ddp_one_process_measures_what_one_alone_would(folder, tmp_path):
     model = network()
     trained(model, optimizer_of(model, "AdamW", "neuron"), tmp_path)
     assert_same(open_run(folder / "ddp"), open_run(tmp_path))
+
+
+def test_tensor_parallel_layers_are_measured_as_in_one_process(folder, tmp_path):
+    model = parallel_network()
+    trained(model, optimizer_of(model, "AdamW", "neuron"), tmp_path)
+    assert_same(open_run(folder / "tp"), open_run(tmp_path))
+
+
+def test_a_sample_of_all_layers_takes_one_collective_and_a_step_between_samples_none(folder):
+    assert torch.load(folder / "collectives.pt") == [1, 0, 1, 0, 1]
+
+
+def test_a_process_that_dies_leaves_a_run_that_can_be_read(folder):
+    run = open_run(folder / "died")
+    assert run.status == "failed"
+    assert run.steps.tolist() == [0, 2]
+    assert np.isfinite(run.series("0.weight", "angular_update")).all()
 
 
 def test_a_process_that_cannot_measure_leaves_no_other_waiting(folder):

@@ -8,7 +8,6 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from gyroscope.geometry import Split
 from tests.optim.catalogue import every_compiling, every_optimizer, every_own, every_rotational, every_turned_by_decay
@@ -315,20 +314,6 @@ def test_a_grad_scaler_skips_a_step_with_infinite_gradients(row):
     scaler.step(optimizer)
     scaler.update()
     assert same(before, weights(net))
-
-
-@every_optimizer
-def test_clipped_and_accumulated_gradients_are_gradients(row):
-    net = model()
-    optimizer = row.make(net.parameters())
-    for _ in range(2):
-        net(torch.ones(2, 1, 4, 4)).square().mean().backward()
-    nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-    optimizer.step()
-    averaged = AveragedModel(net)
-    train(net, optimizer, 2)
-    averaged.update_parameters(net)
-    assert all(p.isfinite().all() for p in averaged.parameters())
 
 
 @every_optimizer

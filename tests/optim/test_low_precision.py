@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from gyroscope.optim import RotationalAdamW
 from tests.optim.catalogue import CATALOGUE, compiles, every_own
 
 pytestmark = pytest.mark.filterwarnings("ignore:the angular update is below")
@@ -63,3 +64,19 @@ def test_a_state_with_moments_in_the_weights_dtype_still_loads(row):
         p.grad = torch.ones_like(p)
     other.step()
     assert all(p.isfinite().all() for p in params)
+
+
+def test_copies_of_a_weight_are_rounded_alike_whatever_else_their_processes_hold():
+    """Two processes with uneven shards of one weight, 5 rows and 4, and a copy each of another."""
+    copies = []
+    for rows in (5, 4):
+        generator = torch.Generator().manual_seed(0)
+        copy = nn.Parameter(torch.randn(6, 16, generator=generator).bfloat16())
+        shard = nn.Parameter(torch.randn(rows, 16).bfloat16())
+        optimizer = RotationalAdamW([shard, copy], lr=1e-4, stochastic_rounding=True)
+        for _ in range(3):
+            copy.grad = torch.randn(6, 16, generator=generator).bfloat16()
+            shard.grad = torch.randn(rows, 16).bfloat16()
+            optimizer.step()
+        copies.append(copy.detach())
+    assert torch.equal(*copies)

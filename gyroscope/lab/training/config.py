@@ -26,6 +26,7 @@ class TrainConfig:
         init_scale: what the initial weights that turn are multiplied by, before that.
         gain: a learnable gain for each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
         turn_head: whether the last layer, which no norm follows, is among the weights that turn; it decays either way.
+        follow: a rotational optimizer turns as its base is forecast to (`gyro.optim.follow`).
         epochs, steps: the length; exactly one of them.
         schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
         milestones: shares of the run after which `step` divides lr by 10; by default those of He et al. 2016, 4.2.
@@ -53,6 +54,7 @@ class TrainConfig:
     init_scale: float = 1.0
     gain: bool = False
     turn_head: bool = True
+    follow: bool = False
     epochs: float | None = None
     steps: int | None = None
     schedule: str = "cosine"

@@ -1,5 +1,6 @@
 """A training run in a terminal: a live line while it goes on, and a table when it ends."""
 
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -97,9 +98,11 @@ def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConf
     return TrainConfig.from_dict(given)
 
 
-def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str) -> int:
-    """Train with a live line; 0 when it ended, 1 when it diverged."""
-    console = Console(highlight=False)
+def train_in_terminal(
+    config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str, fsdp: bool
+) -> int:
+    """Train with a live line; 0 when it ended, 1 when it diverged. Of several processes the first one prints."""
+    console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
     with progress_line(console) as line:
         result = train(
             config,
@@ -107,6 +110,7 @@ def train_in_terminal(config: TrainConfig, out: Path, *, resume: bool, data_root
             resume=resume,
             data_root=data_root,
             device=device,
+            fsdp=fsdp,
             on_start=lambda start: console.print(repr(start), markup=False),
             on_step=line,
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,15 @@ from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.interrupts import interrupts_between_steps
 from gyroscope.lab.training.optimizers import make_optimizers
 from gyroscope.lab.training.problems import Problem, Scores, make_problem
+from gyroscope.lab.training.processes import (
+    Processes,
+    gathered,
+    spread_moments,
+    spread_weights,
+    started_processes,
+)
 from gyroscope.lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
-from gyroscope.lab.training.start import prepare_weights
+from gyroscope.lab.training.start import follow_bases, prepare_weights
 from gyroscope.optim.equilibrium_init import EquilibriumStart
 from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
 
@@ -62,30 +69,44 @@ def train(
     resume: bool = False,
     data_root: str | Path | None = None,
     device: str = "cpu",
+    fsdp: bool = False,
     on_start: Callable[[EquilibriumStart], None] = lambda start: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> TrainResult:
     """Train as `config` says in the folder `out`; `resume` goes on from its newest checkpoint, bit for bit.
 
     `on_start` gets what a start at equilibrium changed, `on_step` is called after each step. Ctrl-C writes a checkpoint
-    before it ends the run.
+    before it ends the run. Under torchrun the processes share each batch, by DDP, or by FSDP2 with `fsdp`; the numbers
+    are those of one process, and a checkpoint goes on in any number of them. The first process writes and calls back.
     """
     folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else Path(out)
-    training = Training(
-        config, make_problem(config, None if data_root is None else Path(data_root), torch.device(device)), folder
-    )
-    _prepare(folder, config, resume)
-    if resume:
-        training.restore()
-    if training.step == 0 and training.started is not None:  # a run that goes on has left its start behind
-        on_start(training.started)
-    divergence = None
-    try:
-        with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
-            training.take_steps(tracker, on_step, interrupted)
-    except DivergedError as error:
-        divergence = Divergence(error.step, fastest_before(error.step, folder / ROTATION))
-    return training.ended(divergence)
+    with started_processes(device, fsdp) as processes:
+        problem = make_problem(config, None if data_root is None else Path(data_root), processes.device)
+        training = Training(config, problem, folder, processes)
+        if processes.is_first:
+            _prepare(folder, config, resume)
+        processes.wait()
+        if resume:
+            training.restore()
+        # A run that goes on has left its start behind.
+        if training.step == 0 and training.started is not None and processes.is_first:
+            on_start(training.started)
+        diverged_at = None
+        try:
+            with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
+                training.take_steps(tracker, on_step if processes.is_first else _ignore, interrupted)
+        except DivergedError as error:
+            diverged_at = error.step
+        # Another process reads the run of the first one only when it is whole.
+        processes.wait()
+        divergence = (
+            None if diverged_at is None else Divergence(diverged_at, fastest_before(diverged_at, folder / ROTATION))
+        )
+        return training.ended(divergence)
+
+
+def _ignore(report: StepReport) -> None:
+    """What processes do with a step that the first one reports."""
 
 
 def _prepare(out: Path, config: TrainConfig, resume: bool) -> None:
@@ -106,14 +127,22 @@ def _prepare(out: Path, config: TrainConfig, resume: bool) -> None:
 class Training:
     """The state of a run: all that a checkpoint holds."""
 
-    def __init__(self, config: TrainConfig, problem: Problem, out: Path) -> None:
+    def __init__(self, config: TrainConfig, problem: Problem, out: Path, processes: Processes | None = None) -> None:
         self.config = config
         self.problem = problem
         self.out = out
+        self.processes = Processes(problem.device) if processes is None else processes
+        self.processes.check(config)
         self.model: nn.Module = problem.model
-        self.forward: Any = torch.compile(self.model) if config.compile else self.model
         self.optimizers = make_optimizers(config, self.model)
+        # Every process has the whole weights and whole batches until here, and so the same start.
         self.started = prepare_weights(config, problem, self.optimizers)
+        spread = self.processes.spread(self.model)
+        problem.share = self.processes.share
+        if self.processes.fsdp:  # which has made other parameters of them
+            self.optimizers = make_optimizers(config, self.model)
+        self.forward: Any = torch.compile(spread) if config.compile else spread
+        self.followers = follow_bases(config, problem, self.optimizers)
         # A batch that fills half a step is not one: an epoch has the whole steps.
         per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
         self.schedule = config.multiplier(per_epoch)
@@ -156,7 +185,9 @@ class Training:
             if tracker is not None:
                 tracker.log(loss=loss, **scores)
             on_step(StepReport(self.step, total, samples, loss, scores, self.rotation))
-            if interrupted():
+            # Processes must agree on the step after which they end, and to ask takes a reduction.
+            asking = self.processes.world == 1 or self.step % FINITE_EVERY == 0
+            if asking and self.processes.any(interrupted()):
                 self._refuse_divergence()
                 self.save()
                 raise KeyboardInterrupt
@@ -188,9 +219,11 @@ class Training:
         for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
             optimizer.step()
             scheduler.step()
+        means = self.processes.mean({"loss": mean_loss, **scores})
+        mean_loss = cast(Tensor, means.pop("loss"))
         bad_step = torch.where(mean_loss.isfinite(), math.inf, float(self.step))
         self.first_bad_step = torch.minimum(self.first_bad_step, bad_step)
-        return mean_loss, scores
+        return mean_loss, means
 
     def _refuse_divergence(self) -> None:
         step = self.first_bad_step.item()
@@ -235,14 +268,16 @@ class Training:
         """Write a checkpoint of this step. The batches to come follow from the step and the seed."""
         state = {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "model": gathered(self.model.state_dict()),
+            "optimizers": [gathered(optimizer.state_dict()) for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "followers": [follower.state_dict() for follower in self.followers],
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state_all(),
             "history": self.history,
         }
-        checkpoint.save(self.out / "checkpoints", self.step, state)
+        if self.processes.is_first:
+            checkpoint.save(self.out / "checkpoints", self.step, state)
 
     def restore(self) -> None:
         """Go on where the newest checkpoint was; from the start where there is none."""
@@ -250,11 +285,13 @@ class Training:
         if state is None:
             return
         self.step = state["step"]
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(spread_weights(state["model"], self.model))
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            optimizer.load_state_dict(spread_moments(saved, optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        for follower, saved in zip(self.followers, state.get("followers", []), strict=True):
+            follower.load_state_dict(saved)
         torch.set_rng_state(state["random"])
         torch.cuda.set_rng_state_all(state["cuda_random"])
         self.history = state["history"]
@@ -265,5 +302,6 @@ class Training:
         steps = self.step if diverged_at is None else diverged_at
         result = TrainResult(self.out, self.config, steps, self.history, divergence)
         text = {"scores": result.scores, "steps": steps, "diverged_at": diverged_at, "history": self.history}
-        write_text(self.out / "result.json", json.dumps(text, indent=1))
+        if self.processes.is_first:
+            write_text(self.out / "result.json", json.dumps(text, indent=1))
         return result

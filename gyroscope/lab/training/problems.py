@@ -4,6 +4,7 @@ Randomness depends on (seed, step) alone: a resumed run draws the batches that a
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -31,6 +32,8 @@ class Problem(ABC):
     model: nn.Module
     device: torch.device
     batches_per_epoch: int
+    share: Callable[[Tensor], Tensor] = staticmethod(lambda batch: batch)
+    """What of a training batch this process takes; all of it, where it is alone."""
 
     @abstractmethod
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
@@ -84,7 +87,7 @@ class ImageProblem(Problem):
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
             images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1), self.task.padding)
-        return images.to(self.device)
+        return Images(self.share(images.pixels), self.share(images.labels)).to(self.device)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
         """Cross-entropy, and the share of images classified rightly."""
@@ -127,7 +130,7 @@ class TextProblem(Problem):
         """Cross-entropy of the next character."""
         generator = _generator(self.config.seed, number)
         tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
-        return self._loss(model, tokens, following), {}
+        return self._loss(model, self.share(tokens), self.share(following)), {}
 
     def _loss(self, model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
         logits = model(tokens.to(self.device))

@@ -8,8 +8,10 @@ from torch.optim import Optimizer
 
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.problems import Problem
+from gyroscope.model.gradients import Loss
 from gyroscope.model.selection import select
 from gyroscope.optim.equilibrium_init import EquilibriumStart, to_equilibrium_
+from gyroscope.optim.follow_base import BaseFollower, follow
 
 # Batches on which gradients are measured for the optimizers whose norms depend on them.
 BATCHES = 4
@@ -28,13 +30,24 @@ def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[
     return started
 
 
-def _at_equilibrium(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart:
-    # The same batches again and again, so that the loss after is comparable with the loss before.
+def follow_bases(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> list[BaseFollower]:
+    """Let rotational optimizers turn as their bases would from the weights as they are now, if the config says so."""
+    if not config.follow:
+        return []
+    return [follow(optimizer, problem.model, loss=_first_batches(problem)) for optimizer in optimizers]
+
+
+def _first_batches(problem: Problem) -> Loss:
+    """The loss on the same batches again and again: losses before and after a change are then comparable."""
     numbers = cycle(range(BATCHES))
+    return lambda model: problem.loss(model, next(numbers))[0]
+
+
+def _at_equilibrium(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart:
     return to_equilibrium_(
         problem.model,
         list(optimizers),
         embeddings=config.start == "equilibrium+embeddings",
-        loss=lambda model: problem.loss(model, next(numbers))[0],
+        loss=_first_batches(problem),
         batches=BATCHES,
     )

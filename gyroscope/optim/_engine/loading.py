@@ -10,6 +10,7 @@ from torch import Tensor
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.loop import vectors_for
+from gyroscope.optim._engine.shards import placed_like, row_like
 from gyroscope.optim._engine.steps import Group, Step, VectorStep
 
 Saved = Mapping[str, Any]
@@ -133,12 +134,21 @@ def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size
     return shapes
 
 
-def restored(value: Tensor, like: Tensor) -> Tensor:
-    """A saved tensor on the parameter's device: float32 or better, and in the parameter's layout if of its shape."""
-    dtype = at_least_float32(like.dtype)
-    if hasattr(value, "placements") or hasattr(like, "placements") or value.shape != like.shape:
-        return value.to(device=like.device, dtype=dtype, copy=True)
-    return torch.empty_like(like, dtype=dtype).copy_(value)
+def restored(value: Tensor, like: Tensor, split: Split) -> Tensor:
+    """A saved tensor on the parameter's device: float32 or better, and in the parameter's layout if of its shape.
+
+    What was saved whole is spread over processes where the parameter is.
+    """
+    value = value.to(device=like.device, dtype=at_least_float32(like.dtype), copy=True)
+    if hasattr(value, "placements"):
+        return value
+    if hasattr(like, "placements"):
+        if value.dim() == 1 < like.dim():
+            return row_like(like, split, value)
+        # Moments, or several of them stacked.
+        stacked = value.dim() > like.dim()
+        return torch.stack([placed_like(each, like) for each in value]) if stacked else placed_like(value, like)
+    return torch.empty_like(like, dtype=value.dtype).copy_(value) if value.shape == like.shape else value
 
 
 def _listed(sizes: list[int]) -> str:

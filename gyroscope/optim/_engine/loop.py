@@ -8,7 +8,7 @@ for one tensor as for many, so the vectors of a batch are decided together.
 """
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, cut, laid_out_like, pieces
 from gyroscope.optim._engine.rounding import LOST_UPDATES, loses_updates, rounding_noise
-from gyroscope.optim._engine.shards import Across, across_processes, local
+from gyroscope.optim._engine.shards import Across, across_processes, cut_like, local, summed
 from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 
@@ -107,6 +107,8 @@ def take_step(
     # From here on the step streams through memory; nothing is prepared any more.
     for batch in preparation.batches:
         batch.run(batch.items)
+    if preparation.spread:
+        run_spread(list(preparation.spread.values()), kept.scratch)
     if preparation.loses_updates and not kept.has_warned:
         kept.has_warned = True
         warnings.warn(LOST_UPDATES, stacklevel=7)  # the user's line, behind what torch wraps around step
@@ -140,6 +142,7 @@ class Preparation:
 
     def __init__(self, kept: Kept) -> None:
         self.batches: list[Batch] = []
+        self.spread: dict[Hashable, tuple[VectorStep, list[Piece]]] = {}
         self.loses_updates = False
         self._scratch = kept.scratch
         self._open: dict[Hashable, Batch] = {}
@@ -161,6 +164,7 @@ class Preparation:
             else:
                 tensors.append(moment)
         if hasattr(p, "placements"):
+            tensors[1] = cut_like(tensors[1], p)
             tensors = [local(x) for x in tensors]
         if isinstance(step, VectorStep):
             self._add_vectors(task, place, t, vectors, step, tensors, angle_factor)
@@ -201,7 +205,7 @@ class Preparation:
             return
         is_noisy = self._is_noisy(w, step, group)
         if is_noisy:
-            tensors.append(rounding_noise(w, t, self._generators))
+            tensors.append(rounding_noise(w, t, place, self._generators))
         is_compiled = False
         if group["compile"] and across is None and can_run(w):
             alike = [laid_out_like(x, w) for x in tensors]
@@ -220,11 +224,12 @@ class Preparation:
             views = merged(views)
         noise = views.pop() if is_noisy else None
         whole = Piece(views, rows, vectors.fan_in, across, noise)
-        # Vectors across processes stay whole: each piece would be a reduction of its own.
-        is_whole = across is not None or w.numel() <= memory.PIECE
         # What vectors share to be decided together; the number of rows tells angles with factors from others.
         key = None if is_compiled else (step.key, step.numbers, len(rows), w.dtype, w.device, is_noisy)
-        for piece in [whole] if is_whole else whole.cut():
+        if across is not None:
+            self.spread.setdefault(key, (step, []))[1].append(whole)
+            return
+        for piece in [whole] if w.numel() <= memory.PIECE else whole.cut():
             run = self._compiled(step, piece) if is_compiled else partial(run_vectors, step, self._scratch)
             self._put(key, run, piece, piece.entries[0].numel(), is_noisy)
 
@@ -281,25 +286,50 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
     scratch.reserved.clear()
     updates = []
     measured = []
-    fan_ins = []
-    sizes = []
-    columns: list[list[Tensor]] = [[] for _ in batch[0].rows]
-    for entries, rows, fan_in, across, _ in batch:
-        w = entries[0]
+    for piece in batch:
+        w = piece.entries[0]
         dtype = at_least_float32(w.dtype)
-        update = scratch.like(w, dtype, reserve=True) if step.makes_update else entries[1].to(dtype)
-        product = scratch.like(w, dtype)
-        values = step.measure(entries, rows if across is None else across.of(rows), update, product, step.numbers)
-        if across is not None:
-            # One reduction for all the sums of a tensor, not one for each.
-            values = across.summed(torch.stack(values)).unbind(0)
+        update = scratch.like(w, dtype, reserve=True) if step.makes_update else piece.entries[1].to(dtype)
         updates.append(update)
-        measured.append(values)
-        fan_ins.append(torch.full_like(values[0], fan_in))
-        sizes.append(len(values[0]))
-        for column, row in zip(columns, rows, strict=True):
-            column.append(row)
+        measured.append(step.measure(piece.entries, piece.rows, update, scratch.like(w, dtype), step.numbers))
+    _decide_and_move(step, batch, updates, measured)
+
+
+def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) -> None:
+    """The same for pieces of vectors that no process holds whole: between measuring and deciding, one reduction.
+
+    For it to be one, the Δ of all of them is in memory at the same time.
+    """
+    scratch.reserved.clear()
+    updates = []
+    shares = []
+    exchanges = []
+    for step, batch in batches:
+        for entries, rows, _, across, _ in batch:
+            assert across is not None
+            w = entries[0]
+            dtype = at_least_float32(w.dtype)
+            update = torch.empty_like(w, dtype=dtype) if step.makes_update else entries[1].to(dtype)
+            values = step.measure(entries, across.of(rows), update, scratch.like(w, dtype), step.numbers)
+            updates.append(update)
+            shares.append(across.shares(values))
+            exchanges.append(across)
+    sums = summed(shares, exchanges)
+    start = 0
+    for step, batch in batches:
+        part = slice(start, start + len(batch))
+        start = part.stop
+        _decide_and_move(step, batch, updates[part], [each.unbind(0) for each in sums[part]])
+
+
+def _decide_and_move(
+    step: VectorStep, batch: list[Piece], updates: list[Tensor], measured: Sequence[Sequence[Tensor]]
+) -> None:
+    """Decide for the vectors of all pieces together, by what was measured of each vector, and move each piece."""
+    sizes = [len(values[0]) for values in measured]
+    fan_ins = [torch.full_like(values[0], piece.fan_in) for piece, values in zip(batch, measured, strict=True)]
     # map and zip, not comprehensions: the vectors of 200 tiny layers would wait for them.
+    columns = list(zip(*[piece.rows for piece in batch], strict=True))
     values = tuple(map(torch.cat, zip(*measured, strict=True)))
     change = step.decide(values, list(map(torch.cat, columns)), torch.cat(fan_ins), step.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):

@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope._checks import check_decay
 from gyroscope.geometry import Split
 from gyroscope.model.groups import optimizer_groups
+from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import NO_FACTORS, Kept, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
@@ -69,6 +70,8 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
 
     def _check_group(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
+        if self.turns_by_group:  # what steps entry by entry may be flat
+            refuse_flat(group["params"])
         check_lr(group)
         check_decay(float(group["lr"]), group["weight_decay"])
         split = Split.of(group)
@@ -138,7 +141,7 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         vectors = vectors_for(p, group)
         for key in expected_shapes(self._step_for(group, 1, vectors), p, vectors.split):
             if isinstance(saved.get(key), Tensor):
-                state[key] = restored(saved[key], p)
+                state[key] = restored(saved[key], p, vectors.split)
             else:
                 state.pop(key, None)  # torch's SGD saves None for a buffer that it has not begun
 

@@ -11,11 +11,17 @@ LOST_UPDATES = (
 )
 
 
-def rounding_noise(w: Tensor, t: int, generators: dict[torch.device, torch.Generator]) -> Tensor:
-    """Uniform in [-½, ½), to round low-precision weights with; seeded by the step t: a resumed run rounds alike."""
+def rounding_noise(w: Tensor, t: int, place: int, generators: dict[torch.device, torch.Generator]) -> Tensor:
+    """Uniform in [-½, ½), to round low-precision weights with.
+
+    Seeded by the step t, so that a resumed run rounds alike, and by the tensor's place among those of the step: what
+    other processes hold of earlier tensors must not change how copies of this one are rounded.
+    """
     if w.device not in generators:
-        generators[w.device] = torch.Generator(w.device).manual_seed(t)
-    return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generators[w.device])
+        generators[w.device] = torch.Generator(w.device)
+    # Python's hash of integers is the same in every process.
+    generator = generators[w.device].manual_seed(hash((t, place)) % 2**63)
+    return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
 
 
 def loses_updates(angle: Number, dtype: torch.dtype) -> bool:

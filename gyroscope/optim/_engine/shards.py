@@ -1,29 +1,63 @@
 """Weight vectors that are spread over processes: DTensors of FSDP2 or tensor parallelism, cut along any dimension."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope.geometry import Split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Across:
-    """How values per vector are exchanged: `split` cuts this process's part into pieces of vectors.
+    """How values per vector are exchanged where no process holds whole vectors.
 
-    `summed` makes of values per piece, (…, pieces), the sums of whole vectors, in one reduction; `values[..., mine]`
-    makes of values per vector those of the pieces.
+    split        cuts this process's part of the tensor into pieces of vectors
+    mesh, dims   the processes, and the dimensions of their mesh along which vectors are cut
+    owners       of each piece the number of its vector; None: as many pieces as vectors, in their order
     """
 
     split: Split
-    summed: Callable[[Tensor], Tensor]
-    mine: Tensor | slice
+    mesh: Any
+    dims: tuple[int, ...]
+    owners: Tensor | None
+    num_vectors: int
+
+    def shares(self, values: Sequence[Tensor]) -> Tensor:
+        """Of several values per piece this process's part of those of each vector: (values, vectors)."""
+        stacked = torch.stack(tuple(values))
+        if self.owners is None:
+            return stacked
+        return stacked.new_zeros(len(stacked), self.num_vectors).index_add_(1, self.owners, stacked)
 
     def of(self, coefficients: Sequence[Any]) -> list[Any]:
         """Coefficients of vectors, as those of the pieces; numbers for all vectors stay as they are."""
-        return [c[self.mine] if isinstance(c, Tensor) and c.dim() else c for c in coefficients]
+        if self.owners is None:
+            return list(coefficients)
+        return [c[self.owners] if isinstance(c, Tensor) and c.dim() else c for c in coefficients]
+
+
+def summed(shares: Sequence[Tensor], across: Sequence[Across]) -> list[Tensor]:
+    """Each process's shares, summed over processes: all layers in one reduction, not in one for each.
+
+    One for each mesh, dimension of it and dtype, to be exact; most trainings have one of all three.
+    """
+    together: dict[Hashable, list[int]] = {}
+    for place, (share, how) in enumerate(zip(shares, across, strict=True)):
+        together.setdefault((how.mesh, how.dims, share.dtype, share.device), []).append(place)
+    sums = list(shares)
+    for places in together.values():
+        how = across[places[0]]
+        packed = torch.cat([shares[place].flatten() for place in places])
+        for dim in how.dims:
+            dist.all_reduce(packed, group=how.mesh.get_group(dim))
+        parts = torch.split(packed, [shares[place].numel() for place in places])
+        for place, part in zip(places, parts, strict=True):
+            sums[place] = part.view_as(shares[place])
+    return sums
 
 
 def local(x: Tensor) -> Tensor:
@@ -31,16 +65,24 @@ def local(x: Tensor) -> Tensor:
     return cast(Any, x).to_local() if hasattr(x, "placements") else x
 
 
+def cut_like(x: Tensor, like: Tensor) -> Tensor:
+    """A DTensor cut as the parameter is; gradients and optimizer states usually are already.
+
+    Not the gradient of a norm between layers of sequence parallelism, of which each process has its own summand.
+    """
+    wanted = getattr(like, "placements", None)
+    if wanted is None or not hasattr(x, "placements") or x.placements == wanted:
+        return x
+    return cast(Tensor, cast(Any, x).redistribute(placements=wanted))
+
+
 def placed_like(values: Tensor, like: Tensor) -> Tensor:
     """Values that every process knows, spread over processes as `like` is; a plain tensor goes to its device."""
+    values = values.to(like.device)
     if not hasattr(like, "placements"):
-        return values.to(like.device)
-    from torch.distributed.tensor import DTensor, Replicate
-
-    sharded = cast(DTensor, like)
-    everywhere = [Replicate()] * sharded.device_mesh.ndim
-    known = DTensor.from_local(values.to(like.device), sharded.device_mesh, everywhere, run_check=False)
-    return known.redistribute(placements=sharded.placements)
+        return values
+    sharded = cast(Any, like)
+    return _placed(values, sharded.device_mesh, sharded.placements)
 
 
 def spread_like(values: Tensor, like: Tensor) -> Tensor:
@@ -52,35 +94,72 @@ def spread_like(values: Tensor, like: Tensor) -> Tensor:
     )
 
 
+def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
+    """Values per vector, which every process knows, spread over processes as the vectors of a parameter are."""
+    values = values.to(p.device)
+    if not hasattr(p, "placements"):
+        return values
+    sharded = cast(Any, p)
+    return _placed(values, sharded.device_mesh, _row_placements(sharded.placements, split, p.dim()))
+
+
 def across_processes(p: Tensor, split: Split) -> Across | None:
     """What vectors that no single process holds need; None for a plain tensor, and where each has whole vectors."""
+    placements = getattr(p, "placements", ())
     axes = split.axes(p.dim())
-    dims = [placement.dim if placement.is_shard() else None for placement in getattr(p, "placements", ())]
-    # A shard may begin and end within a group, or within the indices of one of several axes.
-    numbered = (split.granularity == "group" or len(axes) > 1) and any(dim in axes for dim in dims)
+    cuts = _cuts(placements)
+    numbered = _is_numbered(placements, split, p.dim())
     # Cut along the axis that counts vectors, or not at all: every process has whole vectors.
-    if not numbered and all(dim is None or dim in axes for dim in dims):
+    dims = tuple(i for i, cut in enumerate(cuts) if cut is not None and (numbered or cut not in axes))
+    if not dims:
         return None
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-
-    mesh = cast(DTensor, p).device_mesh
-    # Sums per vector lie along dimension 1 of what is reduced; dimension 0 counts the sums.
-    parts = [Replicate() if dim is None else Shard(1) if dim in axes and not numbered else Partial() for dim in dims]
-    whole = [Replicate() if part.is_partial() else part for part in parts]
-
-    def reduced(values: Tensor) -> Tensor:
-        return DTensor.from_local(values, mesh, parts, run_check=False).redistribute(mesh, whole).to_local()
-
-    if not numbered:
-        return Across(split, reduced, slice(None))
-    # Each index of the axes is a piece that knows its vector.
-    ids = split.vector_ids(p.shape, p.device)
-    cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]
-    everywhere = DTensor.from_local(ids, mesh, [Replicate()] * len(dims), run_check=False)
-    mine = everywhere.redistribute(mesh, cut).to_local().flatten()
+    mesh = cast(Any, p).device_mesh
     num_vectors = split.num_vectors(p.shape)
-    return Across(
-        Split("neuron", split.axis),
-        lambda values: reduced(values.new_zeros(*values.shape[:-1], num_vectors).index_add_(-1, mine, values)),
-        mine,
-    )
+    if not numbered:
+        return Across(split, mesh, dims, None, num_vectors)
+    from torch.distributed.tensor import Replicate
+
+    # Each index of the axes is a piece that knows its vector.
+    pairs = zip(placements, cuts, strict=True)
+    along = [_along(part, axes.index(cut)) if cut is not None and cut in axes else Replicate() for part, cut in pairs]
+    owners = local(_placed(split.vector_ids(p.shape, p.device), mesh, along)).flatten()
+    return Across(Split("neuron", split.axis), mesh, dims, owners, num_vectors)
+
+
+def _placed(values: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
+    """A DTensor of values that every process knows: made without communication."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    known = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return known.redistribute(placements=placements)
+
+
+def _row_placements(placements: Sequence[Any], split: Split, num_dims: int) -> list[Any]:
+    """Where values per vector are: with their vectors where a process has whole ones, else on every process."""
+    from torch.distributed.tensor import Replicate
+
+    axes = split.axes(num_dims)
+    if _is_numbered(placements, split, num_dims):
+        return [Replicate()] * len(placements)
+    pairs = zip(placements, _cuts(placements), strict=True)
+    return [_along(part, 0) if cut is not None and cut in axes else Replicate() for part, cut in pairs]
+
+
+def _is_numbered(placements: Sequence[Any], split: Split, num_dims: int) -> bool:
+    """Whether a shard may begin and end within a group, or within the indices of one of several axes."""
+    axes = split.axes(num_dims)
+    return (split.granularity == "group" or len(axes) > 1) and any(cut in axes for cut in _cuts(placements))
+
+
+def _cuts(placements: Sequence[Any]) -> list[int | None]:
+    """The dimension of the tensor that each dimension of the mesh cuts; None where it has copies."""
+    # Not by the class: FSDP2 over tensor parallelism cuts by a class that is no Shard.
+    return [None if part.is_replicate() or part.is_partial() else part.dim for part in placements]
+
+
+def _along(part: Any, dim: int) -> Any:
+    """The same cut along another dimension."""
+    from torch.distributed.tensor import Shard
+
+    factor = getattr(part, "split_factor", None)
+    return Shard(dim) if factor is None else type(part)(dim, split_factor=factor)

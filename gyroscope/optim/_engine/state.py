@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.shards import placed_like
+from gyroscope.optim._engine.shards import row_like
 from gyroscope.optim._engine.steps import FirstValue, PlainStep, Step
 
 
@@ -25,7 +25,5 @@ def new_row(p: Tensor, split: Split, first: FirstValue, place: int) -> Tensor:
     """A value per vector before the first step: float32 or better, and spread over processes as the vectors are."""
     num_vectors = split.num_vectors(p.shape)
     dtype = at_least_float32(p.dtype)
-    like = split.sum(p) if hasattr(p, "placements") else p.new_empty(num_vectors)
-    if callable(first):
-        return placed_like(first(num_vectors, place).to(dtype), like)
-    return torch.zeros_like(like, dtype=dtype).add_(first)
+    values = first(num_vectors, place).to(dtype) if callable(first) else torch.zeros(num_vectors, dtype=dtype) + first
+    return row_like(p, split, values)
