@@ -57,6 +57,17 @@ def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[
             return {**_scores(result), **read(run)}
 
 
+def train_course(trial: Trial[Any]) -> Measurements:
+    """Train one arm with one seed: `losses` on data held out, at each of its evaluations."""
+    config: Arms = trial.config
+    settings = {**config.base, **config.arms[trial.part], "seed": trial.seed}
+    with tempfile.TemporaryDirectory() as folder:
+        result = _train(trial, settings, folder)
+    losses = [capped_loss(scores["validation_loss"]) for scores in result.history]
+    # A run that diverged has no evaluations after that.
+    return {"losses": losses + [LOST] * (result.config.evaluations - len(losses))}
+
+
 def _train(trial: Trial[Any], settings: dict[str, Any], folder: str) -> TrainResult:
     config = TrainConfig.from_dict(settings)
     return train(config, Path(folder) / "run", on_step=lambda at: trial.report(at.step / at.steps))

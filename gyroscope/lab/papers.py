@@ -28,14 +28,7 @@ SETTINGS = {
     "sp/table4": "Best L2 and order-2 moment factors",
 }
 
-# Language models of the papers learn from C4. `gyroscope train` reads any text, and CIFAR as published.
-C4 = "C4, or any text"
-
 # Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
 TO_DO = {
     "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
-    "ct/fig4": ("Test loss diverges where C < 0", f"128 runs on {C4}"),
-    "ct/fig12": ("Figure 4 along the normal curve through (0.95, 0.9)", f"128 runs on {C4}"),
-    "ct/fig13": ("Figure 4 along a level curve", f"128 runs on {C4}"),
-    "ct/fig16": ("2-Adam is best for language too", f"30M parameters on {C4}"),
 }

@@ -2,14 +2,25 @@
 
 import pytest
 
-from gyroscope.lab.arms import LOST, Arms, capped_loss, train_arm
+from gyroscope.lab.arms import LOST, Arms, capped_loss, train_course
 from gyroscope.lab.experiment import Trial
 
+BASE = {"task": "digits", "model": "mlp:width=8", "steps": 12, "evaluations": 3, "track": False}
 
-def test_a_run_that_diverges_has_a_loss_and_no_accuracy():
-    base = {"task": "digits", "model": "mlp:width=8", "norm": "none", "steps": 12, "track": False}
-    config = Arms(base, {"sgd": {"optimizer": "sgd", "lr": 1e30}})
-    assert train_arm(Trial(config, seed=0, part="sgd")) == {"loss": LOST, "accuracy": 0.0}
+
+def course(**settings):
+    config = Arms({**BASE, **settings}, {"sgd": {"optimizer": "sgd"}})
+    return train_course(Trial(config, seed=0, part="sgd"))["losses"]
+
+
+def test_a_course_has_the_loss_of_every_evaluation():
+    losses = course(lr=0.1)
+    assert len(losses) == 3
+    assert losses[2] < losses[0] < LOST
+
+
+def test_a_run_that_diverges_is_lost_from_then_on():
+    assert course(lr=1e30, norm="none") == [LOST] * 3
 
 
 @pytest.mark.parametrize(("loss", "capped"), [(1.5, 1.5), (1e9, LOST), (float("inf"), LOST), (float("nan"), LOST)])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gyroscope.lab.beyond import corrected_decay, network_errors
+from gyroscope.lab.beyond import corrected_decay, gpt_tuning, network_errors, rotational_sgd
 from gyroscope.lab.catalogue import select
-from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14
+from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14, loss_along_curves, section4_3
 from gyroscope.lab.experiment import Result, load
 from gyroscope.lab.results import ExperimentRecord
 from gyroscope.lab.runner import read_result
@@ -27,8 +27,15 @@ from gyroscope.lab.trials import run_trials
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 # Trainings of seconds.
+TEXT = {"task": "stdlib", "model": "gpt:layers=1,heads=2,width=8,context=8", "batch_size": 2, "steps": 6}
 IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
+BETAS = {"beta2 = 0.9": (0.99, 0.9), "beta2 = 0.95": (0.95, 0.95), "beta2 = 0.999": (0.9, 0.999)}
 K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
+CURVE = loss_along_curves.Config(
+    {**TEXT, "optimizer": "adam", "evaluations": 3, "track": False},
+    {name: {"betas": betas} for name, betas in BETAS.items()},
+    seeds=2,
+)
 
 
 def on_digits(quick, steps, **changes):
@@ -64,9 +71,22 @@ TINY: dict[str, Any] = {
     "ct/fig7": fig7.Config(**MODEL, steps=40, seeds=2, points=2, double=True),
     "ct/fig8": fig8.Config(**MODEL, steps=20, seeds=2),
     "ct/fig9": fig9.Config(**MODEL, steps=20, seeds=2),
+    "ct/fig4": CURVE,
+    "ct/fig12": CURVE,
+    "ct/fig13": replace(CURVE, level=True),
     "ct/fig14": fig14.Config(**MODEL, steps=20, beta2=(0.953, 0.956), seeds=2),
     "ct/fig6": fig6.Config(IMAGES, decays={"decoupled": 1e-2, "coupled": 1e-4}, quantity="accuracy", **K_ADAM),
-    "beyond/corrected_decay": corrected_decay.Config(IMAGES, steps=200, seeds=2),
+    "ct/fig16": fig6.Config(TEXT, decays={"decoupled": 1e-2}, **K_ADAM),
+    "ct/section4_3": section4_3.Config(
+        {"images": IMAGES, "text": TEXT},
+        with_norm={"images": {}, "text": {"model": f"{TEXT['model']},qk_norm=true"}},
+        without_norm={"images": {"norm": "none"}, "text": {}},
+        lrs=(1e-3, 1e-2),
+        seeds=2,
+    ),
+    "beyond/gpt_tuning": gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2),
+    "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
+    "beyond/rotational_sgd": rotational_sgd.compared(IMAGES, (0.1, 1.0), seeds=2),
 }
 
 
@@ -207,9 +227,16 @@ WRONG_PREDICTIONS = {
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
     "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig4": [values(losses=swapped)],
+    "ct/fig12": [values(losses=swapped)],
+    "ct/fig13": [values(losses=swapped), values(losses=lambda x: x * np.linspace(1, 2, x.shape[1])[:, None])],
     "ct/fig14": [values(last=lambda x: x + 1), values(loss=np.ones_like)],
     "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
+    "ct/fig16": [values(loss=times(-1)), values(loss=np.zeros_like)],
+    "ct/section4_3": [values(loss=swapped), values(loss=lambda x: x * np.linspace(1, 2, x.shape[1]))],
+    "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped)],
     "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
+    "beyond/rotational_sgd": [values(accuracy=swapped)],
 }  # fmt: skip
 
 
