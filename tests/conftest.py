@@ -35,6 +35,7 @@ MARKED = {
         "tests/checkpoint/test_last_step.py::test_lambda_u_*",
         "tests/integrations/test_examples.py::*",
         "tests/integrations/test_lightning.py::test_a_*",
+        "tests/integrations/test_trainers.py::*",
         "tests/integrations/test_transformers.py::*",
         "tests/integrations/test_wandb.py::test_the_real_package_*",
         "tests/lab/test_demo.py::*",

@@ -1,7 +1,7 @@
 """Write docs/support.md: which optimizer works with what, a test behind every tick. python tools/support_table.py
 
 A tick stands where a test of the column is parametrised with the optimizer, in tests/optim/catalogue.py's names. A new
-column is a line of COLUMNS; one without a test yet (None) is left out.
+column is a line of COLUMNS. timm's registry has a test of its own, which runs where timm can be imported.
 """
 
 import sys
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "support.md"
 LOOPS = "tests.optim.test_training_loops"
 PROCESSES = "tests.optim.test_distributed"
+TRAINERS = "tests.integrations.test_trainers"
 # Column -> module and test.
 COLUMNS = {
     "DDP": (PROCESSES, "test_ddp_trains_as_one_process_does_and_the_optimizer_communicates_nothing"),
@@ -33,10 +34,9 @@ COLUMNS = {
     "EMA": (LOOPS, "test_a_moving_average_of_weights_follows_them_and_changes_nothing"),
     "gradient checkpointing": (LOOPS, "test_checkpointed_activations_give_the_same_step"),
     "step in backward": (LOOPS, "test_an_optimizer_for_each_parameter_may_step_within_backward"),
-    "Lightning": None,
-    "Trainer": None,
-    "Accelerate": None,
-    "timm": None,
+    "Lightning": (TRAINERS, "test_lightning_takes_the_steps_of_a_plain_loop"),
+    "Trainer": (TRAINERS, "test_the_hugging_face_trainer_takes_the_steps_of_a_plain_loop"),
+    "Accelerate": (TRAINERS, "test_an_optimizer_that_accelerate_prepared_takes_the_steps_of_a_plain_loop"),
 }
 HEAD = """# What works with what
 
@@ -64,13 +64,12 @@ def page():
     catalogue = import_module("tests.optim.catalogue").CATALOGUE
     # Variants of an optimizer, "RotationalSGD-nesterov", are tested beside it.
     names = list(dict.fromkeys(row.name.partition("-")[0] for row in catalogue))
-    columns = {title: test for title, test in COLUMNS.items() if test is not None}
-    ticks = {title: tested(*test) for title, test in columns.items()}
-    lines = [f"| | {' | '.join(columns)} |", "|---|" + ":-:|" * len(columns)]
+    ticks = {title: tested(*test) for title, test in COLUMNS.items()}
+    lines = [f"| | {' | '.join(COLUMNS)} |", "|---|" + ":-:|" * len(COLUMNS)]
     for name in names:
-        marks = ["✓" if name in ticks[title] else "" for title in columns]
+        marks = ["✓" if name in ticks[title] else "" for title in COLUMNS]
         lines.append(f"| `{name}` | {' | '.join(marks)} |")
-    tests = [f"- {title}: `{test[0].replace('.', '/')}.py`, {test[1]}" for title, test in columns.items()]
+    tests = [f"- {title}: `{test[0].replace('.', '/')}.py`, {test[1]}" for title, test in COLUMNS.items()]
     return HEAD + "\n".join(lines) + "\n\n" + "\n".join(tests) + "\n" + NOTES
 
 
