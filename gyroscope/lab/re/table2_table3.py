@@ -124,7 +124,7 @@ def _best(result: Result[Config], network: str, method: str) -> Array:
 def plot(result: Result[Config]) -> Figure:
     """Scores by network: seeds as dots, means with their intervals."""
     networks = list(dict.fromkeys(network for network, _ in result.config.rows))
-    titles = (f"{network}: {score_of(network)} on data held out" for network in networks)
+    titles = (f"{network}: {score_of(network)}" for network in networks)
     panels = Panels(*titles, horizontal_spacing=0.07)
     for panel, network in enumerate(networks):
         for method in result.config.methods(network):
