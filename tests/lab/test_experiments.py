@@ -243,8 +243,6 @@ WRONG_PREDICTIONS = {
 # Experiments that were not run yet at any size: the list shrinks, and a record takes a name off it.
 NOT_MEASURED = frozenset(
     {
-        "ct/fig13",
-        "ct/fig16",
         "beyond/gpt_tuning",
         "beyond/rotational_sgd",
     }
