@@ -1,5 +1,7 @@
 """Every optimizer in the usual trainers: each takes the steps of a plain loop. What docs/support.md ticks."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -48,7 +50,7 @@ def same(model, row):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_lightning_takes_the_steps_of_a_plain_loop(row, tmp_path):
-    pl = pytest.importorskip(
+    pl: Any = pytest.importorskip(
         "lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'"
     )
 
