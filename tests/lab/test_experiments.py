@@ -240,27 +240,13 @@ WRONG_PREDICTIONS = {
 }  # fmt: skip
 
 
-# Experiments that were not run yet at any size: the list shrinks, and a record takes a name off it.
-NOT_MEASURED = frozenset(
-    {
-        "beyond/gpt_tuning",
-        "beyond/rotational_sgd",
-    }
-)
-MEASURED = [name for name in WRONG_PREDICTIONS if name not in NOT_MEASURED]
-
-
-def test_what_is_not_measured_has_no_record():
-    assert {name for name in WRONG_PREDICTIONS if ExperimentRecord.read(RESULTS, name) is None} == NOT_MEASURED
-
-
 def test_every_experiment_has_wrong_predictions():
     # Trials of remedies predict nothing: they ask whether a loss rises (tests/lab/test_advice.py).
     papers = {entry.id for entry in select(["all"]) if not entry.id.startswith("advice/")}
     assert set(WRONG_PREDICTIONS) == papers
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", WRONG_PREDICTIONS)
 def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
     experiment, result = read_result(RESULTS, name)
     true = [claim.holds for claim in experiment.claims(result)]
@@ -273,7 +259,7 @@ def test_every_claim_that_holds_fails_for_a_wrong_prediction(name):
     assert {i for i, holds in enumerate(true) if holds} <= broken
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", WRONG_PREDICTIONS)
 def test_the_record_is_what_its_values_say(name):
     experiment, result = read_result(RESULTS, name)
     stored, judged = ExperimentRecord.read(RESULTS, name).claims, experiment.claims(result)
