@@ -19,6 +19,7 @@ MARKED = {
         "tests/optim/test_distributed.py::*",
         "tests/measure/test_processes.py::*",
         "tests/lab/test_torchrun.py::*",
+        "tests/checkpoint/test_real_files.py::test_*two_processes*",
     ],
     "compile": [
         "tests/optim/test_compiled.py::*",
@@ -32,6 +33,7 @@ MARKED = {
         "tests/checkpoint/test_autopsy.py::test_two_files_*",
         "tests/checkpoint/test_formats.py::test_our_own_*",
         "tests/checkpoint/test_last_step.py::test_a_planted_*",
+        "tests/checkpoint/test_real_files.py::*",
         "tests/checkpoint/test_last_step.py::test_lambda_u_*",
         "tests/integrations/test_examples.py::*",
         "tests/integrations/test_lightning.py::test_a_*",
