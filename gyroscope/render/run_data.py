@@ -276,7 +276,7 @@ class RunData:
 @final
 @dataclass(frozen=True)
 class Report:
-    """The page: one run, or several with the same layers – the healthiest first, then the least, then the others."""
+    """The page: one run, or several with the same layers – that with the fewest findings first, then that with the most."""
 
     runs: Sequence[RunData]
     gyroscope: str

@@ -84,7 +84,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 
 def ordered(runs: Sequence[RunData]) -> list[RunData]:
-    """The healthiest run, the least healthy, then the others from better to worse."""
+    """The run with the fewest findings, the one with the most, then the others in between."""
     # The two ends first: whoever compares many runs looks at these.
     best = sorted(runs, key=lambda run: run.score)
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best

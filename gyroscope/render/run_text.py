@@ -18,7 +18,7 @@ HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ
 
 
 class ReportText:
-    """Runs in a terminal, the healthiest first: findings with their remedies, and each layer in a line."""
+    """Runs in a terminal, that with the fewest first: findings with their remedies, and each layer in a line."""
 
     def __init__(self, report: Report) -> None:
         self.report = report

@@ -174,7 +174,7 @@ def test_what_training_logged_is_there_by_name_and_thinned_where_it_is_long(tmp_
     assert len(run["scalars"]["accuracy"]["steps"]) == 6
 
 
-def test_several_runs_stand_healthiest_first_then_the_least_healthy(runs):
+def test_of_several_runs_that_with_the_fewest_findings_stands_first_then_that_with_the_most(runs):
     report = gather([runs / name for name in ("imbalanced", "healthy", "fell_out")])
     assert [run.name for run in report.runs] == ["healthy", "imbalanced", "fell_out"]
 
