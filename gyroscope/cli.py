@@ -280,7 +280,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="print the data behind the page instead")] = False,
     at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
-    """Say whether training is healthy, or which settings of a sweep are best: one page that opens without a network."""
+    """Say what stands out in a run, or which settings of a sweep are best: one page that opens without a network."""
     from gyroscope.checkpoint.recognise import is_checkpoint
     from gyroscope.render import gather, page_json
     from gyroscope.render.sweep_data import SWEEP_FILE

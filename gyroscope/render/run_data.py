@@ -263,7 +263,7 @@ class RunData:
 
     @property
     def score(self) -> tuple[float, ...]:
-        """The smaller the healthier: bad findings, warnings, and how far layers are from their predicted rotation."""
+        """The smaller, the less stands out: bad findings, warnings, and how far layers are from their prediction."""
         severities = [finding.severity for finding in self.verdicts]
         ratios = np.array([layer.summary.rotation_ratio for layer in self.layers])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -276,7 +276,7 @@ class RunData:
 @final
 @dataclass(frozen=True)
 class Report:
-    """The page: one run, or several with the same layers – that with the fewest findings first, then that with the most."""
+    """The page: one run, or several with the same layers: fewest findings first, then most, then the others."""
 
     runs: Sequence[RunData]
     gyroscope: str
