@@ -20,8 +20,12 @@ def test_one_added_line_measures_an_ordinary_loop(tmp_path):
     (path,) = (tmp_path / "runs").iterdir()
     run = open_run(path)
     assert run.layers == ["0.weight", "3.weight", "6.weight"]
-    assert run.steps.tolist() == [*range(20), *range(20, 400, 10)]
-    assert f"58 samples of 0.weight, 3.weight, 6.weight in {path}" in done.stdout
+    # Later samples are further apart where they cost more than their share of the time, as on a busy machine.
+    assert run.steps.tolist()[:20] == [*range(20)]
+    later = run.steps.tolist()[20:]
+    assert len(later) >= 10
+    assert set(later) <= {*range(20, 400, 10)}
+    assert f"{len(run.steps)} samples of 0.weight, 3.weight, 6.weight in {path}" in done.stdout
     assert str(run.diagnose()).splitlines()[0] in done.stdout
     measured, forecast = run.series("0.weight", "norm", "rms"), run.series("0.weight", "forecast_norm")
     assert abs(measured / forecast - 1).max() < 0.2, "a layer before BatchNorm follows its forecast"

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
@@ -28,6 +29,7 @@ from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 
 State = dict[str, Any]
+ROWS_OF = attrgetter("rows")
 NO_FACTORS: Mapping[Tensor, float] = MappingProxyType({})
 
 
@@ -284,15 +286,14 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
     """Measure each piece, decide for the vectors of all, move each piece."""
     # Nothing of an earlier batch is needed any more, nor of a step that was interrupted.
     scratch.reserved.clear()
-    updates = []
-    measured = []
-    for piece in batch:
+
+    def measure(piece: Piece) -> tuple[Tensor, Sequence[Tensor]]:
         w = piece.entries[0]
         dtype = at_least_float32(w.dtype)
         update = scratch.like(w, dtype, reserve=True) if step.makes_update else piece.entries[1].to(dtype)
-        updates.append(update)
-        measured.append(step.measure(piece.entries, piece.rows, update, scratch.like(w, dtype), step.numbers))
-    _decide_and_move(step, batch, updates, measured)
+        return update, step.measure(piece.entries, piece.rows, update, scratch.like(w, dtype), step.numbers)
+
+    _decide_and_move(step, batch, measure)
 
 
 def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) -> None:
@@ -314,22 +315,28 @@ def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) 
             updates.append(update)
             shares.append(across.shares(values))
             exchanges.append(across)
-    sums = summed(shares, exchanges)
-    start = 0
+    sums = [each.unbind(0) for each in summed(shares, exchanges)]
+    measured = zip(updates, sums, strict=True)
     for step, batch in batches:
-        part = slice(start, start + len(batch))
-        start = part.stop
-        _decide_and_move(step, batch, updates[part], [each.unbind(0) for each in sums[part]])
+        _decide_and_move(step, batch, lambda piece: next(measured))
 
 
 def _decide_and_move(
-    step: VectorStep, batch: list[Piece], updates: list[Tensor], measured: Sequence[Sequence[Tensor]]
+    step: VectorStep, batch: list[Piece], measure: Callable[[Piece], tuple[Tensor, Sequence[Tensor]]]
 ) -> None:
-    """Decide for the vectors of all pieces together, by what was measured of each vector, and move each piece."""
-    sizes = [len(values[0]) for values in measured]
-    fan_ins = [torch.full_like(values[0], piece.fan_in) for piece, values in zip(batch, measured, strict=True)]
+    """Measure each piece, its Δ and values per vector, decide for the vectors of all together, and move each piece."""
+    updates = []
+    measured = []
+    sizes = []
+    fan_ins = []
+    for piece in batch:
+        update, values = measure(piece)
+        updates.append(update)
+        measured.append(tuple(values))
+        sizes.append(len(values[0]))
+        fan_ins.append(torch.full_like(values[0], piece.fan_in))
     # map and zip, not comprehensions: the vectors of 200 tiny layers would wait for them.
-    columns = list(zip(*[piece.rows for piece in batch], strict=True))
+    columns = list(zip(*map(ROWS_OF, batch), strict=True))
     values = tuple(map(torch.cat, zip(*measured, strict=True)))
     change = step.decide(values, list(map(torch.cat, columns)), torch.cat(fan_ins), step.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
