@@ -73,7 +73,7 @@ def plot(result: Result[Config]) -> Figure:
         panels.level(panel, 1.0)
     panels.figure.update_yaxes(type="log", title_text="angle over theory")
     panels.figure.update_xaxes(title_text="step")
-    return panels.titled("MobileNet-V2: layers turn by the angle of theory until lr falls")
+    return panels.titled("MobileNet-V2: angle per step over that of theory")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
