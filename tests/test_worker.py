@@ -146,6 +146,7 @@ def test_items_that_failed_are_given_up_otherwise_and_flush_says_so():
 
     def handle(items):
         if items == ["bad"]:
+            time.sleep(0.3)  # until `flush` waits: it tells of what fails meanwhile
             raise ValueError("bad")
 
     worker = Worker(handle, name="w", failed=errors.append)
