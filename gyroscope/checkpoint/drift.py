@@ -44,13 +44,14 @@ def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, Checkpoin
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
-    """⟨w_1,w_1⟩, ⟨w_1,w_2⟩ and ⟨w_2,w_2⟩ of each vector."""
+    """⟨w,w⟩, ⟨w,d⟩ and ⟨d,d⟩ of each vector w that moved by d: a small turn is lost in ⟨w,w+d⟩."""
     views = split.rows(old.weight.load(), new.weight.load().to(torch.promote_types(old.weight.dtype, new.weight.dtype)))
     sums = np.zeros((3, len(views[0])))
-    for place, (x, y) in blocks(views):
-        sums[0, place] += dot(x, x)
-        sums[1, place] += dot(x, y)
-        sums[2, place] += dot(y, y)
+    for place, (w, moved) in blocks(views):
+        d = moved - w
+        sums[0, place] += dot(w, w)
+        sums[1, place] += dot(w, d)
+        sums[2, place] += dot(d, d)
     del views
     old.weight.release()
     new.weight.release()
@@ -58,13 +59,14 @@ def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
 
 
 def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) -> LayerDrift:
-    xx, xy, yy = sums
+    ww, wd, dd = sums
     with np.errstate(all="ignore"):
-        turned = np.arccos(np.clip(xy / np.sqrt(xx * yy), -1.0, 1.0))
+        across2 = np.maximum(dd - wd**2 / ww, 0.0)
+        turned = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
         # Of the whole layer: single vectors of few entries may be turned around by chance.
-        kept = float(xy.sum() / xx.sum())
+        kept = float(1 + wd.sum() / ww.sum())
         decay = float(-np.log(kept)) if kept > 0 else float("inf")
-        ratio = float(np.sqrt(yy.sum() / xx.sum()))
+        ratio = float(np.sqrt(1 + (2 * wd + dd).sum() / ww.sum()))
     known = turned[np.isfinite(turned)]
     angle = float(known.mean()) if known.size else NAN
     if layer is None or layer.rule is None:

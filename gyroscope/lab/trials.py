@@ -104,7 +104,8 @@ def _fingerprint(module: str) -> str:
     package = Path(__file__).parents[1]
     own = "/".join(module.split(".")[1:-1])
     files = {path for room in (*ROOMS, own) for path in (package / room).rglob("*.py")}
-    files |= {package / "geometry.py", package / "lab" / "experiment.py", Path(__file__)}
+    shared = ("arms.py", "experiment.py", "named_options.py", "weight_steps.py")
+    files |= {package / "geometry.py", Path(__file__), *(package / "lab" / name for name in shared)}
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())

@@ -160,6 +160,15 @@ def test_two_files_give_effective_decay_memory_and_drift(tmp_path):
         gyro.autopsy(*reversed(files))
 
 
+def test_a_tiny_turn_between_two_files_keeps_its_digits():
+    """An arccos of the cosine would give 0 or 1.5e-8."""
+    weight = torch.eye(4, dtype=torch.float64)
+    turned = weight + 1e-9 * weight.roll(1, 0)
+    autopsy = gyro.autopsy({"model": {"0.weight": weight}}, {"model": {"0.weight": turned}})
+    (drift,) = autopsy.drifts
+    assert drift.angle == pytest.approx(1e-9, rel=1e-6)
+
+
 def test_files_of_different_models_are_not_compared(equilibrium, tmp_path):
     other = deepcopy(equilibrium)
     other["model"]["0.weight"] = torch.ones(3, 3)

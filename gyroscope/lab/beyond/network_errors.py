@@ -97,10 +97,11 @@ def _ratios(run: Run, layer: str) -> Array:
 
     angle = mean("predicted_angular_update")
     norm = mean("predicted_norm")
-    decay_error = max(mean("lambda_e") / mean("weight_decay"), np.finfo(np.float64).tiny)
+    decay_error = mean("lambda_e") / mean("weight_decay")
     turned = rms("angular_update") / angle
     size = rms("norm") / norm
-    corrected_angle = np.sqrt(decay_error)
+    # Where the gradient pushes outwards faster than decay pulls in, there is no equilibrium to compare with.
+    corrected_angle = np.sqrt(decay_error) if decay_error > 0 else np.nan
     # ‖ω‖² = E‖Δω‖²·τ/(2a), and in the law E‖Δω‖ is angle times norm.
     updates = rms("tangential_update") / (angle * norm)
     return np.array([turned, turned / corrected_angle, size, size * corrected_angle / updates])
