@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from gyroscope._types import Array
+from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
 
 # Median absolute deviation to standard deviation, for normal numbers.
@@ -130,17 +130,27 @@ class LayerBaselines:
             half = limit.INCIDENT_LEVEL // 2
             self._levels = np.partition(self._values, half, axis=0)[half]
         deviations = values - self._levels
-        alone = deviations - [median_of_others(of_series) for of_series in deviations]
-        unusual = (deviations > self._floors) & (alone > self._floors)
-        for place in np.argwhere(unusual).tolist():
-            past = self._deviations[:, *place]
-            past = past[~np.isnan(past)]
-            unusual[*place] = len(past) >= limit.INCIDENT_LEVEL and alone[*place] > allowed(past)
+        unusual = deviations > self._floors
+        # Most samples end here: what the other layers do, now and in the past, takes longer to find.
+        for series in np.flatnonzero(unusual.any(1)).tolist():
+            unusual[series] &= self._is_alone(series, deviations[series])
         # What lasts becomes the level after half its samples; the deviations that are remembered are of usual samples.
         self._values[self._count % limit.INCIDENT_LEVEL] = values
-        self._deviations[self._count % limit.INCIDENT_MEMORY] = np.where(unusual, nan, alone)
+        self._deviations[self._count % limit.INCIDENT_MEMORY] = np.where(unusual, nan, deviations)
         self._count += 1
         return np.where(unusual, deviations, 0.0)
+
+    def _is_alone(self, series: int, deviations: Array) -> Mask:
+        """Layers that differ from the others by more than the floor, and than they did in the past."""
+        alone = deviations - median_of_others(deviations)
+        far = alone > self._floors[series]
+        if not far.any():
+            return far
+        past = self._deviations[:, series] - [median_of_others(of_sample) for of_sample in self._deviations[:, series]]
+        for layer in np.flatnonzero(far).tolist():
+            known = past[~np.isnan(past[:, layer]), layer]
+            far[layer] = len(known) >= limit.INCIDENT_LEVEL and alone[layer] > allowed(known)
+        return far
 
 
 def median_of_others(values: Array) -> Array:
