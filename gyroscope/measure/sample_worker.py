@@ -96,6 +96,7 @@ class SampleProcessor:
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
         self._skipped = 0
         self._skipped_since_sample = 0
+        self._skipped_in_a_row = 0
         self._gap = False
         self._first_step: int | None = None  # above 0 in a run that was resumed
 
@@ -110,15 +111,18 @@ class SampleProcessor:
         if self._first_step is None:
             self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
-        history = _without_skipped([*self._passed, *sample.history], int(skipped) - self._skipped, bool(found_inf))
+        newly_skipped = int(skipped) - self._skipped
+        history = _without_skipped([*self._passed, *sample.history], newly_skipped, bool(found_inf))
         gap = self._gap or sample.gap
-        self._skipped_since_sample += sample.skipped + int(skipped) - self._skipped
         self._skipped = int(skipped)
+        self._skipped_since_sample += sample.skipped + newly_skipped
+        none_taken = newly_skipped == sum(steps for _, steps in sample.history)
+        self._skipped_in_a_row = self._skipped_in_a_row + newly_skipped if none_taken else 0
         self._gap = bool(found_inf)
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
-            if self._skipped_since_sample >= STUCK and not history:
-                self.writer.note(stuck_text(sample.step - self._skipped))
+            if self._skipped_in_a_row >= STUCK:
+                self.writer.note(stuck_text(sample.step + 1 - self._skipped))
             return
         rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
         rules = {number: self._rule(sample, number) for number in sample.groups}

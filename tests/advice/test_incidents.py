@@ -207,7 +207,10 @@ def test_the_gradient_of_one_layer_is_named_with_the_layer():
     finding = incident_finding(found)
     assert "the gradient of b reached" in finding.sentence
     assert "those of no other layer did" in finding.sentence
-    assert finding.remedy == "Look at what reaches b in steps 991 to 1,000: its inputs, and the losses and masks of its own."
+    assert (
+        finding.remedy
+        == "Look at what reaches b in steps 991 to 1,000: its inputs, and the losses and masks of its own."
+    )
     assert (finding.severity, finding.mark) == ("warn", "a layer's gradient")
 
 

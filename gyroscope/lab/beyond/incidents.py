@@ -210,7 +210,9 @@ def claims(result: Result[Config]) -> list[Claim]:
     for at in PLACES:
         every = _planted(result, at, without_hidden=False)
         with_loss = result["named"][:, every, 0].mean(1)
-        made.append(at_least(f"share of the {len(every)} incidents planted at step {at:,} that is named", 1.0, with_loss))
+        made.append(
+            at_least(f"share of the {len(every)} incidents planted at step {at:,} that is named", 1.0, with_loss)
+        )
         known = _planted(result, at, without_hidden=at != PLACES[0])
         made.append(
             at_least(
