@@ -18,7 +18,11 @@ NETWORKS = {
     "cnn": "cnn:width=4",
     "gpt": "gpt:layers=2,width=8,heads=2,context=8",
     "vit": "vit:layers=1,width=12",
+    "transformer": "transformer:layers=1,width=8,heads=2,hidden=8",
 }
+
+
+TASKS = {"gpt": "stdlib", "transformer": "translation"}
 
 
 def tiny(settings: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +30,7 @@ def tiny(settings: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if "model" in settings:
         kind = settings["model"].partition(":")[0]
-        changes |= {"model": NETWORKS[kind], "task": "stdlib" if kind == "gpt" else "digits", "shrink": 1}
+        changes |= {"model": NETWORKS[kind], "task": TASKS.get(kind, "digits"), "shrink": 1}
     if "batch_size" in settings:
         changes["batch_size"] = 8
     if "steps" in settings:
