@@ -7,10 +7,11 @@ from torch import nn
 from gyroscope.geometry import Split
 from gyroscope.lab.ct import fig9
 from gyroscope.lab.ct._text_training import TextTraining, qkv_layers
+from gyroscope.lab.networks.transformer import PADDING
 from gyroscope.lab.tasks import digits
 from gyroscope.lab.tasks.teacher_student import TeacherStudent
 from gyroscope.lab.tasks.text import standard_library
-from gyroscope.lab.tasks.translation import END, PADDING, english, german, number_words
+from gyroscope.lab.tasks.translation import END, english, german, number_words
 
 
 @pytest.fixture
