@@ -12,6 +12,7 @@ from gyroscope.lab.networks.resnet import resnet18, resnet20
 from gyroscope.lab.networks.transformer import PADDING, EncoderDecoder, EncoderDecoderShape
 from gyroscope.lab.networks.vgg import VGG
 from gyroscope.lab.networks.vit import ViT, ViTShape
+from gyroscope.lab.presets import preset
 
 GPT2 = GPTShape(50_257, context=1024, layers=12, heads=12, width=768, bias=True)
 GPT_30M = GPTShape(50_304, context=1024, layers=6, heads=6, width=384)
@@ -55,6 +56,8 @@ def test_transformer_s_has_the_size_of_the_published_layers():
     assert count(model.encoder) == 6 * (attention + feed_forward + 2 * norm)
     assert count(model.decoder) == 6 * (2 * attention + feed_forward + 3 * norm)
     assert count(model) == count(model.encoder) + count(model.decoder) + 2 * norm + (10_000 + 1024) * 512
+    with torch.device("meta"):
+        assert translation_network(preset("re/transformer-s")["model"], 10_000).shape == model.shape
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])

@@ -110,6 +110,18 @@ def test_a_variant_that_trains_worse_than_its_base_is_judged_so():
     assert outcomes == {-0.1: {ClaimOutcome.DOES_NOT_HOLD}, 0.1: {ClaimOutcome.HOLDS}}
 
 
+def test_networks_of_text_are_judged_by_their_loss():
+    config = table2_table3.QUICK["table2"]
+    plain = np.array(["rotational" not in arm and "special" not in arm for arm in config.parts])
+    seeds = np.array([[0.45], [0.46], [0.44]])
+    # Variants have the higher loss on text, and are better in all else.
+    result = Result(config, {"loss": seeds + 0.1 * ~plain, "accuracy": seeds + 0.1 * ~plain})
+    for claim in table2_table3.claims(result):
+        judged_by_loss = claim.sentence.startswith(("GPT", "Transformer-S"))
+        assert claim.outcome is (ClaimOutcome.DOES_NOT_HOLD if judged_by_loss else ClaimOutcome.HOLDS), claim.sentence
+    assert len(config.methods("Transformer-S")) == 6
+
+
 def test_the_best_learning_rate_of_each_optimizer_is_compared():
     config = fig5.QUICK
     accuracy = np.full((3, len(config.parts)), 0.3)
