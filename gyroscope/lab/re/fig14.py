@@ -33,8 +33,8 @@ class Config(Arms):
     """Points of a course just after the warmup."""
 
 
-# So many steps that the variant's mean of updates, over some 100 steps, has forgotten the first of them: with a mean over
-# 10 steps, the angle after 100 was 0.9 of the predicted one instead of 0.6 (one seed).
+# So many steps that the variant's mean of updates, over some 100 steps, has forgotten the first of them: with a mean
+# over 10 steps, the angle after 100 was 0.9 of the predicted one instead of 0.6 (one seed).
 QUICK = Config(
     {**VIT, "steps": 600, "schedule": "constant", "warmup": 15, "lr": 6e-3, "weight_decay": 1.67},
     ARMS,
