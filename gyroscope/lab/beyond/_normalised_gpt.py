@@ -37,7 +37,7 @@ class Block(nn.Module):
         return x + norm(self.down(norm(relu(self.up(norm(x))))))
 
     def _per_head(self, y: Tensor) -> Tensor:
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return y.view(*y.shape[:2], self.heads, -1).transpose(1, 2)  # (batch, heads, length, width of a head)
 
 
 class NormalisedGPT(nn.Module):

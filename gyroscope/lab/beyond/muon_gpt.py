@@ -40,7 +40,7 @@ INITIAL_SIZES: dict[str, Callable[[int], float]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class BatchAndDecay:
     """What differs from run to run: the batch, and the weight decay of AdamW."""
 
     batch: int
@@ -65,10 +65,10 @@ class Config:
     betas: tuple[float, float] = (0.9, 0.95)
 
     @property
-    def parts(self) -> tuple[Setting, ...]:
+    def parts(self) -> tuple[BatchAndDecay, ...]:
         """One run after the other."""
         as_muon = self.muon_lr * self.muon_weight_decay / self.adamw_lr
-        return Setting(self.small), Setting(self.large), Setting(self.small, as_muon)
+        return BatchAndDecay(self.small), BatchAndDecay(self.large), BatchAndDecay(self.small, as_muon)
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Config:
         columns = 4 * self.width if name == "down" else self.width
         return rows, columns
 
-    def predicted(self, layer: str, setting: Setting) -> tuple[float, float]:
+    def predicted(self, layer: str, setting: BatchAndDecay) -> tuple[float, float]:
         """Rotation and norm in the second half of the run, by the rule of the layer's optimizer."""
         if layer not in INITIAL_SIZES:
             eq = theory.Muon(self.muon_lr, self.muon_weight_decay).equilibrium(shape=self.shape(layer))
@@ -128,7 +128,7 @@ def measure(trial: Trial[Config]) -> Measurements:
             return read(run, config.layers)
 
 
-def make_optimizers(config: Config, setting: Setting, model: NormalisedGPT) -> tuple[Optimizer, Optimizer]:
+def make_optimizers(config: Config, setting: BatchAndDecay, model: NormalisedGPT) -> tuple[Optimizer, Optimizer]:
     """torch's Muon for the blocks, torch's AdamW for the rest; positions are no weight, and do not decay."""
     muon = torch.optim.Muon(model.blocks.parameters(), lr=config.muon_lr, weight_decay=config.muon_weight_decay)
     groups = [
