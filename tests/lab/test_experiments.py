@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gyroscope.lab.beyond import corrected_decay, gpt_tuning, network_errors, rotational_sgd
+from gyroscope.lab.beyond import corrected_decay, gpt_tuning, muon_gpt, network_errors, rotational_sgd
 from gyroscope.lab.catalogue import select
 from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14, loss_along_curves, section4_3
 from gyroscope.lab.experiment import Result, load
@@ -85,6 +85,7 @@ TINY: dict[str, Any] = {
         seeds=2,
     ),
     "beyond/gpt_tuning": gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2),
+    "beyond/muon_gpt": muon_gpt.Config(steps=6, large=4, seeds=2, blocks=1, width=8, context=8),
     "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
     "beyond/rotational_sgd": rotational_sgd.compared(IMAGES, (0.1, 1.0), seeds=2),
 }
@@ -197,6 +198,7 @@ WRONG_PREDICTIONS = {
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
+    "beyond/muon_gpt": [config(muon_weight_decay=0.16), values(angle=order(1, 0, 0))],
     "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
