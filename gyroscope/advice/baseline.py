@@ -143,7 +143,7 @@ class LayerBaselines:
     def _is_alone(self, series: int, deviations: Array) -> Mask:
         """Layers that differ from the others by more than the floor, and than they did in the past."""
         alone = deviations - median_of_others(deviations)
-        far = alone > self._floors[series]
+        far: Mask = alone > self._floors[series]
         if not far.any():
             return far
         past = self._deviations[:, series] - [median_of_others(of_sample) for of_sample in self._deviations[:, series]]

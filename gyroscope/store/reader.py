@@ -104,7 +104,7 @@ class Run:
         return _wide(numbers[np.ix_(indices, columns)].T)
 
     def every_sample(self, series: Sequence[tuple[str, str]]) -> Iterator[tuple[Int64, Array]]:
-        """Steps and values, (samples, series, layers), of all samples in the file, whatever the stride, a few at a time.
+        """Steps and values, (samples, series, layers), of all samples, whatever the stride, a few at a time.
 
         Reads from the file and keeps nothing: the memory it takes does not depend on the length of the run.
         """

@@ -58,5 +58,6 @@ def test_a_training_that_branches_off_has_the_numbers_of_a_whole_one(network, pl
             if row.quantity.name in FORECASTS:
                 continue
             for name in run.layers:
-                series = [record.series(name, row.quantity.name) for record in (joined, run)]
-                np.testing.assert_array_equal(*series, err_msg=row.quantity.name)
+                quantity = row.quantity.name
+                expected = run.series(name, quantity)
+                np.testing.assert_array_equal(joined.series(name, quantity), expected, err_msg=quantity)

@@ -5,24 +5,26 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import gyroscope as gyro
-from gyroscope._types import Array
+from gyroscope._types import Array, Int64
 from gyroscope.lab.tasks.images import Images
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.lab.training.loop import Training
 from gyroscope.lab.training.problems import ImageProblem, Problem, Scores, make_problem
 from gyroscope.store import Run
 
+Number = TypeVar("Number", np.int64, np.float64)
 # Steps between samples, given as a number so that a busy machine does not make samples rarer.
 EVERY = 10
-# Steps for which the learning rate is raised, labels are shuffled, one layer's gradient is too large, steps are skipped.
+# Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large, steps are skipped.
 RAISED = 3
 SHUFFLED = 50
 ENLARGED = 5
@@ -107,7 +109,8 @@ def enlarge_gradient(training: Training, layer: str) -> None:
         parameter.grad.mul_(100)
         handle.remove()
 
-    handle = training.model.get_parameter(layer).register_post_accumulate_grad_hook(enlarge)
+    parameter: Any = training.model.get_parameter(layer)
+    handle = parameter.register_post_accumulate_grad_hook(enlarge)
 
 
 def skip(training: Training, layer: str) -> None:
@@ -211,13 +214,14 @@ class BranchedRun:
 
     def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
         """As of a run."""
-        return _joined(*(run.series(layer, quantity, stat) for run in self._parts))
+        beginning, branch = (run.series(layer, quantity, stat) for run in self._parts)
+        return _joined(beginning, branch)
 
-    def scalar(self, name: str) -> tuple[Array, Array]:
+    def scalar(self, name: str) -> tuple[Int64, Array]:
         """As of a run."""
         (steps, values), (more_steps, more_values) = (run.scalar(name) for run in self._parts)
         return _joined(steps, more_steps), _joined(values, more_values)
 
 
-def _joined(beginning: Any, branch: Any) -> Any:
+def _joined(beginning: npt.NDArray[Number], branch: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return np.concatenate([beginning, branch[1:]])
