@@ -148,10 +148,12 @@ class SampleProcessor:
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
+            if rule.counts_steps:
+                rule = rule.replace(steps_done=sample.step)
             group_rule = GroupRule.of(rule, options, keeps_norms(owner))
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
-        if comparable:
+        if comparable and not (group_rule is not None and group_rule.rule.counts_steps):
             self._rules[number] = (options, group_rule)
         return group_rule
 
