@@ -100,7 +100,7 @@ def radam(of: Coupled, group: Group) -> Tensor:
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
     if beta2 <= NEVER_ADAPTS:
         return -m
-    # In float64, for rho_t is a small difference of large numbers; a tensor, for what a device counts has to stay there.
+    # In float64, for rho_t is a small difference of large numbers. A tensor, for what a device counts stays there.
     t = torch.as_tensor(of.t, dtype=torch.float64, device=m.device)
     count = averaged_gradients(t, beta2)
     factor = rectified(count.clamp(min=ADAPTS_ABOVE), beta2) * (1 - beta2**t) ** 0.5

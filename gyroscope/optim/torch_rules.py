@@ -79,9 +79,8 @@ def rule_by_name(name: str, group: Group) -> UpdateRule:
     """
     for option, why in NOT_COVERED.items():
         if group.get(option):
-            raise ValueError(
-                f"{name} with {option}=True has no equilibrium in the theory, for {why}: set {option}=False, or {REMEDY}"
-            )
+            no_equilibrium = f"{name} with {option}=True has no equilibrium in the theory, for {why}"
+            raise ValueError(f"{no_equilibrium}: set {option}=False, or {REMEDY}")
     rule = RULES[name](group)
     asked = next((option for option in CAUTIOUS_DECAY if group.get(option)), None)
     if asked is None:
@@ -94,6 +93,11 @@ def rule_by_name(name: str, group: Group) -> UpdateRule:
 def keeps_norms(optimizer: object) -> bool:
     """Whether the optimizer holds each rotating vector at the norm it started with."""
     return (_name(owner_of({}, optimizer)) or "").startswith("Rotational")
+
+
+def follows_base(optimizer: object) -> bool:
+    """Whether `follow` sets the angles of such an optimizer: those of its base on its way, not of equilibrium."""
+    return bool(getattr(owner_of({}, optimizer), "angle_factors", None))
 
 
 def _known(optimizer: object, group: Group) -> tuple[str, Any]:

@@ -94,7 +94,7 @@ def cautious_equilibrium(
     acts = decay * (masked.decay / a)
     return Equilibrium(
         angular_update=turning_angle(acts + settles * cross / norm2),
-        norm=None if update_rms is None else update_rms * over(norm2**0.5, settles),
+        norm=None if update_rms is None else over(update_rms * norm2**0.5, settles),
         update_rms=update_rms,
         timescale=forgetting_time(acts),
     )

@@ -141,4 +141,6 @@ def test_radam_on_a_device_is_radam_on_the_host_and_waits_for_nothing(betas):
         torch.testing.assert_close(updates[0], updates[1], rtol=2e-6, atol=0)
         state = {name: moment.to("meta") for name, moment in numbers.items()}
         waiting = radam(Coupled(state, grad.to("meta"), l2.to("meta"), torch.empty((), device="meta")), group)
-        assert waiting.is_meta and waiting.shape == (4, 8) and waiting.dtype == torch.float32
+        assert waiting.is_meta
+        assert waiting.shape == (4, 8)
+        assert waiting.dtype == torch.float32

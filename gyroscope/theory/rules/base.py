@@ -50,6 +50,8 @@ class UpdateRule(ABC):
     """Whether weight decay acts on the weight itself and not through the gradient; these rules have corrected_decay."""
     keeps_norm: ClassVar[bool] = False
     """Whether every vector stays at the norm it started with, so that nothing has to settle."""
+    follows_base: bool = False
+    """Whether such a rule turns as its `plain` one would by then, and not by the equilibrium angle (`optim.follow`)."""
     counts_steps: ClassVar[bool] = False
     """Whether its steps depend on how many were taken before, `steps_done`, beyond the first ones."""
     transports_momentum: ClassVar[bool] = False

@@ -110,7 +110,8 @@ class Muon(MomentumRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law for the whole matrix."""
         if weights.shape is None:
-            return Equilibrium(None, None, None, forgetting_time(decay_at(self, lr)))
+            # Of a cautious decay it depends on τ, and that on the shape, how much acts.
+            return Equilibrium(None, None, None, None if self.cautious_decay else forgetting_time(decay_at(self, lr)))
         unit, momentum = self._unit_update(*weights.matrix)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 
