@@ -72,7 +72,7 @@ def plan(
     optimizer: Annotated[
         str | None,
         typer.Argument(
-            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon or hyperball"
+            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon, adafactor, hyperball"
         ),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,

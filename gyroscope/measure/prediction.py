@@ -84,7 +84,8 @@ class Forecaster:
             if self.norms_kept:
                 predictions = {layer.name: self._at_rest(layer, predictions[layer.name]) for layer in present}
                 if group_rule.follows_base:
-                    # What a norm that is held leaves of the base's motion is its angle.
+                    # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
+                    rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
                     for name, angle, _ in self._advance_all(group_rule, rates, present):
                         turned = replace(predictions[name], angular_update=angle, forecast_angular_update=angle)
                         predictions[name] = turned

@@ -54,8 +54,8 @@ class Adafactor(UpdateRule):
         else:             cos η_r = 1-a,   ‖ω‖ = eps2·√C·rate/sqrt(a(2-a)), an RMS below eps2     (ours)
 
     Derived in docs/theory.md, "Adafactor". The RMS is that of the whole tensor, so that a norm is the RMS over its
-    vectors: one twice as long turns half as fast, until all are alike after some 1/rate² steps. Rows have updates of one
-    size where the scale of gradients factors into rows and columns; with one dimension v is an entry's own, and the
+    vectors: one twice as long turns half as fast, until all are alike after some 1/rate² steps. Rows have updates of
+    one size where the scale of gradients factors into rows and columns; with one dimension v is an entry's own, and the
     same holds. Gradients whose mean square is below eps[0] of torch, 1e-7 in float32, are clipped to the RMS d.
 
     lr, weight_decay, beta2_decay, d  as torch has them; 1 - t^beta2_decay is β2 of step t
