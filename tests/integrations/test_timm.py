@@ -1,4 +1,4 @@
-"""timm makes our optimizers by name: sorted by itself, by our function or by names, and refused where nothing decays."""
+"""timm makes our optimizers by name: sorted by itself, by our function or by names; refused where nothing decays."""
 
 from types import SimpleNamespace
 
