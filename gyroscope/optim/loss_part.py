@@ -97,7 +97,7 @@ def nadam(of: Coupled, group: Group) -> Tensor:
 def radam(of: Coupled, group: Group) -> Tensor:
     """RAdam's: Adam's times the rectification, and m̂ alone before there is one."""
     beta1, beta2 = group["betas"]
-    m = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
+    m: Tensor = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
     if beta2 <= NEVER_ADAPTS:
         return -m
     # In float64, for rho_t is a small difference of large numbers. A tensor, for what a device counts stays there.

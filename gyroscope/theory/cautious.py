@@ -18,6 +18,8 @@ from gyroscope.theory.recursion import LinearSteps, Motion, Step
 
 # Share of the entries that decay where update and weight do not know of each other.
 HALF = 0.5
+# The density of a Gaussian at its mean.
+PEAK = (2 * pi) ** -0.5
 # Stands for 0 where the learning rate is 0: a step without decay and update then leaves its ratio to both finite.
 TINY = 1e-60
 
@@ -43,12 +45,13 @@ def masked_decay(decay: Number, correlation: Number, length: Number) -> MaskedDe
     >>> masked_decay(0.01, 0.0, 0.0).decay
     np.float64(0.005)
     """
-    r = np.clip(correlation, -1.0, 1.0)
-    across = (1 - r * r) ** 0.5 / pi
-    share = HALF + np.arcsin(r) / pi
-    noise = share + r * across - share**2 - 2 * share * r * across - across**2
-    overlap = (1 - 2 * (r * np.arcsin(r) / pi + across)) / (2 * pi) ** 0.5
-    return MaskedDecay(decay * share, 1 + decay * across * length, decay * decay * noise, decay * overlap)
+    r = np.minimum(np.maximum(correlation, -1.0), 1.0)  # rounding may lead beyond
+    across = np.sqrt(1 - r * r) / pi
+    above_half = np.arcsin(r) / pi
+    radial = r * across
+    noise = HALF**2 - above_half * (above_half + 2 * radial) - across * across
+    overlap = (1 - 2 * (r * above_half + across)) * PEAK
+    return MaskedDecay(decay * (HALF + above_half), 1 + decay * across * length, decay * decay * noise, decay * overlap)
 
 
 def cautious_equilibrium(
@@ -93,7 +96,7 @@ def cautious_equilibrium(
     settles = np.where(decay > 0, 1.0, 0.0)
     acts = decay * (masked.decay / a)
     return Equilibrium(
-        angular_update=turning_angle(acts + settles * cross / norm2),
+        angular_update=turning_angle(acts * (1 + cross / (norm2 * masked.decay))),
         norm=None if update_rms is None else over(update_rms * norm2**0.5, settles),
         update_rms=update_rms,
         timescale=forgetting_time(acts),
