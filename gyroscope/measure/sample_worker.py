@@ -25,7 +25,7 @@ from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.measure.statistics import LayerPart, summarise
 from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
-from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.store import LayerSample, Sample, Writer
 
 # Layers of one parameter group that were read in the same way: their vectors stand one after the other.
@@ -165,10 +165,15 @@ class SampleProcessor:
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
-            group_rule = GroupRule.of(rule, options, keeps_norms(owner))
+            if rule.counts_steps:
+                rule = rule.replace(steps_done=sample.step)
+            follows = follows_base(owner)
+            if follows and self._first_step:
+                raise ValueError("how far the base had come that it follows is not known in the middle of a run")
+            group_rule = GroupRule.of(rule, options, keeps_norms(owner), follows)
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
-        if comparable:
+        if comparable and not (group_rule is not None and group_rule.rule.counts_steps):
             self._rules[number] = (options, group_rule)
         return group_rule
 
