@@ -7,7 +7,7 @@ from typing import Any, final
 from torch import Tensor
 
 from gyroscope.checkpoint.last_step import adam_direction, nesterov_direction
-from gyroscope.optim.torch_rules import RULES
+from gyroscope.optim.torch_rules import RULES, rule_by_name
 from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
@@ -82,7 +82,7 @@ def rule_of_group(name: str | None, group: Group) -> UpdateRule | None:
         if group.get(option) is None:
             raise ValueError(f"the file does not say the {option} of its {name}: pass {option}=… (--{option} …)")
     try:
-        return RULES[name](group)
+        return rule_by_name(name, group)
     except ValueError:  # settings that theory does not cover
         return None
 
