@@ -1,6 +1,7 @@
 """timm for the tests, on machines whose torch has no torchvision that would load."""
 
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,8 @@ def timm():
     build of torch, and for the torch that is pinned here there may be none, or one whose operators do not load. The
     package itself never does this. Afterwards both are forgotten, for transformers and Lightning ask for them too.
     """
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed: pip install --no-deps timm")
     before = dict(sys.modules)
     try:
         import torchvision  # noqa: F401
@@ -57,8 +60,6 @@ def timm():
         import timm.optim
 
         yield timm
-    except ImportError:
-        pytest.skip("timm is not installed: pip install --no-deps timm")
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("timm", "torchvision")]:
             del sys.modules[name]
