@@ -303,7 +303,8 @@ def report(
             raise ValueError(f"--at {at}: a sweep has no steps; give one of its runs instead")
         report_sweep(runs, out, text, as_json)
         return
-    gathered = gather(runs, at)
+    with progress_bar_of("reading") as progress:
+        gathered = gather(runs, at, progress)
     if as_json:
         typer.echo(page_json(gathered))
     elif text:

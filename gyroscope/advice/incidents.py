@@ -70,32 +70,58 @@ class Incident:
 
 def incidents(record: Record) -> list[Incident]:
     """All incidents of a run, in the order of their steps."""
-    layers = list(record.layers)
-    if not layers:
-        return []
-    loss_steps, losses = logged_loss(record)
-    resumed = set(getattr(record, "resumed_at", ()))
-    detector = IncidentDetector()
-    begin = 0
-    for steps, values in _samples(record):
-        ends = np.searchsorted(loss_steps, steps, side="right").tolist()
-        for step, of_step, end in zip(steps.tolist(), values, ends, strict=True):
-            if step in resumed:
-                detector.resumed(step)
-            detector.update(step, layers, of_step, loss_steps[begin:end], losses[begin:end])
-            begin = end
-    return sorted(detector.incidents, key=lambda incident: incident.step)
+    # A run that holds only some of its samples is long, and remembers what was found in those that were read.
+    search: IncidentSearch = record.incident_search if _is_thinned(record) else IncidentSearch()  # type: ignore[attr-defined]
+    return search.read_on(record)
 
 
-def _samples(record: Record) -> Iterator[tuple[Array, Array]]:
-    """Steps and values (samples, SERIES, layers) of all samples, NaN where there is no value, a part at a time.
+@final
+class IncidentSearch:
+    """The search of a run that may grow: samples that were read once are not read again."""
+
+    def __init__(self) -> None:
+        self._begin([])
+
+    def _begin(self, resumed: list[int]) -> None:
+        self._detector = IncidentDetector()
+        self._resumed = resumed
+        self._last_step = -1
+        self._losses_read = 0
+
+    def read_on(self, record: Record) -> list[Incident]:
+        """All incidents up to now."""
+        layers = list(record.layers)
+        if not layers:
+            return []
+        resumed: list[int] = getattr(record, "resumed_at", [])
+        if resumed != self._resumed:  # samples may have been replaced by those of a run that was resumed
+            self._begin(resumed)
+        loss_steps, losses = logged_loss(record)
+        for steps, values in _samples(record, self._last_step):
+            ends = np.searchsorted(loss_steps, steps, side="right").tolist()
+            for step, of_step, end in zip(steps.tolist(), values, ends, strict=True):
+                if step in resumed:
+                    self._detector.resumed(step)
+                new = slice(self._losses_read, end)
+                self._detector.update(step, layers, of_step, loss_steps[new], losses[new])
+                self._losses_read = end
+                self._last_step = step
+        return sorted(self._detector.incidents, key=lambda incident: incident.step)
+
+
+def _is_thinned(record: Record) -> bool:
+    return getattr(record, "stride", 1) > 1
+
+
+def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
+    """Steps and values (samples, SERIES, layers) of all samples after a step, NaN where there is no value, in parts.
 
     Of a record that holds only some samples of a run, the others are read too: an incident is over within a few.
     """
     known = [(name, stat) for name, stat in SERIES.items() if name in record.quantities]
     places = [list(SERIES).index(name) for name, _ in known]
-    if getattr(record, "stride", 1) > 1:
-        parts = record.every_sample(known)  # type: ignore[attr-defined]  # a record with a stride has it
+    if _is_thinned(record):
+        parts = record.every_sample(known, after)  # type: ignore[attr-defined]  # a record with a stride has it
     else:
         table = [[record.series(layer, name, stat) for layer in record.layers] for name, stat in known]
         parts = [(np.asarray(record.steps), np.moveaxis(np.array(table), -1, 0))]

@@ -30,19 +30,20 @@ from gyroscope.render.run_data import (
 from gyroscope.render.run_layers import distributions, spread, summary
 from gyroscope.render.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run
+from gyroscope.store.reader import Progress
 
 # Samples of a run that a page shows at most.
 MOST = 2000
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
 
-def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None) -> Report:
+def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progress: Progress | None = None) -> Report:
     """The report on one run, or on several that have the same layers; `RunError` says in a sentence what is wrong.
 
-    `at` is the step at which its page opens.
+    `at` is the step at which its page opens; `progress` that of `open_run`.
     """
     with ExitStack() as stack:
-        runs = [stack.enter_context(open_run(path, most=MOST)) for path in paths]
+        runs = [stack.enter_context(open_run(path, most=MOST, progress=progress)) for path in paths]
         for run in runs:
             check(run)
         check_alike(runs)

@@ -152,11 +152,12 @@ class Follower:
                     self._check_absent(connection, layer, absent)
         return decode_numbers(blobs, self.layout.width).reshape(len(ids), layers, -1)
 
-    def parts(self, layers: int) -> Iterator[npt.NDArray[np.void]]:
-        """All samples in the order of their steps, a few at a time, with ids that grow within each part."""
-        turns = np.flatnonzero(np.diff(self.samples["id"]) < 0) + 1
+    @staticmethod
+    def parts(samples: npt.NDArray[np.void], layers: int) -> Iterator[npt.NDArray[np.void]]:
+        """Samples in the order of their steps, a few at a time, with ids that grow within each part."""
+        turns = np.flatnonzero(np.diff(samples["id"]) < 0) + 1
         size = max(1, PART_ROWS // max(1, layers))
-        for part in np.split(self.samples, turns):
+        for part in np.split(samples, turns):
             for start in range(0, len(part), size):
                 yield part[start : start + size]
 

@@ -4,7 +4,8 @@ import difflib
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -17,18 +18,21 @@ from gyroscope.store.session import STALE
 
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
+    from gyroscope.advice.incidents import IncidentSearch
 
 Value = TypeVar("Value")
+Progress = Callable[[int, int], None]
 # Samples that a diagnosis reads at most; more take longer and change nothing.
 ENOUGH = 4000
 
 
-def open_run(path: str | os.PathLike[str], *, most: int | None = None) -> "Run":
+def open_run(path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None) -> "Run":
     """Open a run for reading, given its directory or the database in it.
 
-    With `most`, at most that many samples are read, evenly spaced by index; `Run.stride` says so.
+    With `most`, at most that many samples are read, evenly spaced by index; `Run.stride` says so. `progress` is called
+    with how many samples have been read and how many there are, where all of a long run are read one after the other.
     """
-    return Run(path, most=most)
+    return Run(path, most=most, progress=progress)
 
 
 class Run:
@@ -38,13 +42,16 @@ class Run:
     as the run grows, the stride doubles. What was read stays in memory, 36 bytes per quantity, layer and sample.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, most: int | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None
+    ) -> None:
         if most is not None and most < 1:
             raise ValueError(f"most is {most}: give the number of samples to read at most, or None for all.")
         self._source = Follower(path, most)
         # A run that is forgotten, not closed, closes its file too.
         self._close = weakref.finalize(self, self._source.connection.close)
         self.path = self._source.file.parent
+        self._progress = progress
         self.quantities: dict[str, Quantity] = {item.name: item for item in self._source.layout.quantities}
         self.refresh()
 
@@ -54,7 +61,7 @@ class Run:
 
     def thinned(self, most: int) -> "Run":
         """The same run, opened anew, with at most that many samples."""
-        return Run(self.path, most=most)
+        return Run(self.path, most=most, progress=self._progress)
 
     @property
     def stride(self) -> int:
@@ -103,18 +110,24 @@ class Run:
         numbers = self._source.numbers_at(step, 1 + max(indices, default=-1))
         return _wide(numbers[np.ix_(indices, columns)].T)
 
-    def every_sample(self, series: Sequence[tuple[str, str]]) -> Iterator[tuple[Int64, Array]]:
-        """Steps and values, (samples, series, layers), of all samples, whatever the stride, a few at a time.
+    def every_sample(self, series: Sequence[tuple[str, str]], after: int = -1) -> Iterator[tuple[Int64, Array]]:
+        """Steps and values, (samples, series, layers), of all samples after a step, whatever the stride, in parts.
 
         Reads from the file and keeps nothing: the memory it takes does not depend on the length of the run.
         """
         columns = [self._column(quantity, stat) for quantity, stat in series]
         indices = [index for index, _ in self._source.state.layers.values()]
         stored = 1 + max(indices, default=-1)
-        for part in self._source.parts(stored):
+        samples = self._source.samples
+        samples = samples[samples["step"] > after]
+        done = 0
+        for part in self._source.parts(samples, stored):
             numbers = self._source.numbers_of(part["id"], stored)
             chosen = numbers[np.ix_(range(len(part)), indices, columns)]
             yield part["step"].copy(), _wide(chosen.swapaxes(1, 2))
+            done += len(part)
+            if self._progress is not None:
+                self._progress(done, len(samples))
 
     def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
         """Counts over `bin_edges()` of the vectors' magnitudes at a step, or when the layer was last measured.
@@ -195,6 +208,13 @@ class Run:
         """
         status = self._source.state.status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
+
+    @cached_property
+    def incident_search(self) -> "IncidentSearch":
+        """What a diagnosis has found in the samples so far, so that of a run that grows it reads the new ones alone."""
+        from gyroscope.advice.incidents import IncidentSearch
+
+        return IncidentSearch()
 
     def diagnose(self) -> "Diagnosis":
         """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples.

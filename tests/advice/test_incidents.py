@@ -8,7 +8,9 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.baseline import Baseline, LayerBaselines, Window
 from gyroscope.advice.incident_findings import incident_finding
 from gyroscope.advice.incidents import incidents, loss_name
+from gyroscope.store import Run, Sample, open_run
 from tests.advice.memory import Memory
+from tests.render import make
 
 NAMES = ("a", "b", "c")
 STEPS = 1500
@@ -370,3 +372,25 @@ def test_a_baseline_alarms_as_seldom_as_its_thresholds_say():
     values = np.random.default_rng(0).normal(size=10_000)
     assert sum(baseline.excess(float(value)) > 0 for value in values) == 0
     assert baseline.excess(20.0) == pytest.approx(20, abs=1)
+
+
+def test_of_a_long_run_that_grows_only_the_new_samples_are_read(tmp_path, monkeypatch):
+    asked = []
+    read = Run.every_sample
+    monkeypatch.setattr(Run, "every_sample", lambda run, series, after: asked.append(after) or read(run, series, after))
+    story = make.healthy(**make.SMALL)
+    faster = make.healthy(**make.SMALL, schedule=None, rule=make.RULE.replace(lr=4 * make.RULE.lr))
+    samples = [*list(make.samples(story))[:20], *list(make.samples(faster))[20:]]
+    with make.writer(tmp_path, story) as writer, open_run(tmp_path, most=8) as run:
+        found = []
+        for first in (0, 15, 30):
+            for step, layers in samples[first : first + 15]:
+                writer.put(Sample(step, 1.7e9 + step, dict(enumerate(layers))))
+            writer.flush()
+            run.refresh()
+            found.append([(each.cause, each.step) for each in incidents(run)])
+        assert asked == [-1, 140, 290]
+        assert found[0] == []
+        assert found[1] == found[2] == [("lr", 200)]
+        with open_run(tmp_path) as whole:
+            assert [(each.cause, each.step) for each in incidents(whole)] == found[2]
