@@ -100,6 +100,7 @@ class StepContext:
 
     lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
     highest_lr: of the steps since the previous sample, this one included.
+    skipped_steps: that a GradScaler skipped since the previous sample.
     group_rule: the theory's; None where it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
@@ -109,6 +110,7 @@ class StepContext:
     weight_decay: float
     betas: tuple[float, float]
     highest_lr: float
+    skipped_steps: int
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float
