@@ -628,3 +628,12 @@ def test_a_run_with_another_decay_is_forecast_within_two_percent(name):
     assert norms[50:] == pytest.approx(course.norm[50:], rel=0.02)
     seen, predicted = (np.array(values)[50:].reshape(-1, 50).mean(1) for values in (angles, course.angular_update))
     assert seen == pytest.approx(predicted, rel=0.02)
+
+
+def test_weights_without_a_norm_to_settle_at_are_left_as_they_are_and_it_is_said():
+    model = nn.Linear(8, 4, bias=False)
+    before = model.weight.detach().clone()
+    grows = torch.optim.Adafactor(model.parameters(), lr=0.1, weight_decay=0.01)
+    with pytest.raises(ValueError, match="Adafactor with these settings has no norm at which 'weight' would settle"):
+        to_equilibrium_(model, grows)
+    assert torch.equal(model.weight, before)

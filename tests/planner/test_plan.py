@@ -584,3 +584,45 @@ def test_queries_keys_and_values_turn_as_the_fused_matrix_that_muon_orthogonalis
         optimizer.step()
         angles.append(Split().angle(old, w.detach().view(3, -1)).tolist())
     assert np.mean(angles[400:], axis=0) == pytest.approx(np.full(3, expected), rel=0.03)
+
+
+def test_norms_that_adafactor_lets_grow_are_said_to_grow_and_not_to_settle():
+    model = nn.Linear(64, 32, bias=False)
+    planned = gyro.plan(model, torch.optim.Adafactor(model.parameters(), lr=0.05), steps=1000)
+    course = planned.layers["weight"]
+    factor = course.norm[-1] / course.initial_norm
+    (finding,) = [finding for finding in planned.findings if "weight" in finding.layers]
+    assert "turns 0.05 rad per step at any norm" in finding.sentence
+    assert f"it ends at {factor:.3g} times its start" in finding.sentence
+    assert "settle" not in " ".join(fact.sentence for fact in planned.facts)
+    assert any(fact.sentence == "The norm of a vector grows without end." for fact in planned.facts)
+
+
+def test_adafactor_is_predicted_by_the_tracker_at_the_step_where_it_is(tmp_path):
+    """Its rate is limited by 1/sqrt(t), also in a run that is tracked from its middle on."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 96, bias=False)
+    optimizer = torch.optim.Adafactor(model.parameters(), lr=0.2)
+
+    def train(steps):
+        for _ in range(steps):
+            noise = torch.randn(96, 64)
+            unit = nn.functional.normalize(model.weight.detach())
+            across = noise - (noise * unit).sum(1, keepdim=True) * unit
+            model.weight.grad = across / model.weight.detach().norm(dim=1, keepdim=True)
+            optimizer.step()
+
+    with gyro.Tracker(model, optimizer, tmp_path / "whole", every=10):
+        train(201)
+    run = gyro.store.open_run(tmp_path / "whole")
+    limited = np.arctan(np.minimum(0.2, (run.steps + 1.0) ** -0.5))
+    assert run.series("weight", "predicted_angular_update") == pytest.approx(limited, rel=1e-6)
+    measured = run.series("weight", "angular_update", "rms")
+    assert run.series("weight", "forecast_angular_update")[1:] == pytest.approx(measured[1:], rel=0.05)
+    assert run.series("weight", "forecast_norm") == pytest.approx(run.series("weight", "norm", "rms"), rel=0.02)
+    with gyro.Tracker(model, optimizer, tmp_path / "later", every=10, start=201):
+        train(11)
+    later = gyro.store.open_run(tmp_path / "later")
+    limited = np.arctan((later.steps + 1.0) ** -0.5)
+    assert later.series("weight", "predicted_angular_update") == pytest.approx(limited, rel=1e-6)
+    assert later.series("weight", "forecast_angular_update") == pytest.approx(limited, rel=0.05)
