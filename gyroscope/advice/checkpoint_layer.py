@@ -35,7 +35,7 @@ class CheckpointLayer:
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
     decay, growth, turned_back, explained   forces on ‖w‖² in the step, as shares of it (checkpoint.last_step.Forces)
     dead                   vectors without any gradient so far, as far as the state remembers
-    non_finite             vectors that are not finite
+    non_finite             vectors of which a weight, or what the optimizer keeps of it, is not finite
     """
 
     name: str
@@ -94,6 +94,11 @@ class CheckpointLayer:
             return NAN
         low, high = np.quantile(known, [OUTER, 1 - OUTER])
         return float(over(high, low)) / noise_ratio(self.fan_in, known.size)
+
+    @property
+    def keeps_norm(self) -> bool:
+        """Whether its optimizer holds the norms and sets the angle."""
+        return self.rule is not None and self.rule.keeps_norm
 
     @property
     def is_embedding(self) -> bool:

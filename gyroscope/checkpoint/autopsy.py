@@ -19,10 +19,11 @@ from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.checkpoint.drift import drifts
 from gyroscope.checkpoint.formats import Checkpoint, ParameterState, open_checkpoint
 from gyroscope.checkpoint.group_step import Asked, GroupStep, group_steps, rate_notes
+from gyroscope.checkpoint.last_update import NOTHING
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.layers_by_name import checkpoint_layers
 from gyroscope.checkpoint.measuring import measure
-from gyroscope.checkpoint.saved_optimizers import NAMES, NOTHING
+from gyroscope.checkpoint.saved_optimizers import NAMES
 from gyroscope.render.autopsy_data import AutopsyData, autopsy_json
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
@@ -191,5 +192,5 @@ def _missing(
         elif groups[layer.group].rate.value == 0:
             reasons[name] = "rotation: the saved learning rate is 0, that of the step after; pass lr"
         elif not np.isfinite(layer.rotations).any() and not layer.non_finite:
-            reasons[name] = "rotation: this optimizer's step cannot be taken back from its state"
+            reasons[name] = f"rotation: {groups[layer.group].update.unknown}"
     return reasons

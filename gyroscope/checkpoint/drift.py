@@ -71,7 +71,7 @@ def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) 
     angle = float(known.mean()) if known.size else NAN
     if layer is None or layer.rule is None:
         return LayerDrift(name, steps, angle, ratio, decay)
-    beta = layer.rule.momentum_factor
+    beta = layer.rule.plain.momentum_factor
     lag = 2 * beta / (1 - beta**2)
     expected = max(steps - lag, 0.0) / layer.timescale
     return LayerDrift(name, steps, angle, ratio, decay, expected, lag)
