@@ -128,8 +128,12 @@ def autopsy(
     last = opened[-1]
     examined = _examine(last, asked, progress)
     name = " → ".join(checkpoint.name for checkpoint in opened)
-    moved = drifts(opened[0], last, examined.layers) if len(opened) > 1 else ()
-    return replace(examined, name=name, drifts=moved, batch_size=batch_size)
+    if len(opened) > 1:
+        # The rate that a user gives is that of the last step.
+        files = [(opened[0], replace(asked, lr=None)), (last, asked)]
+        rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
+        examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
+    return replace(examined, name=name, batch_size=batch_size)
 
 
 def _checked(

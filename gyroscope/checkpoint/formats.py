@@ -8,6 +8,7 @@ torch.distributed.checkpoint.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, final
 
@@ -50,9 +51,9 @@ class ParameterState:
     def count(self, name: str) -> int | None:
         """A count in the state; None where there is none."""
         count = self.state.get(name)
-        if isinstance(count, StoredTensor):
+        if isinstance(count, StoredTensor) and prod(count.shape) == 1:
             count = float(count.load())
-        return int(count) if isinstance(count, int | float) else None
+        return int(count) if isinstance(count, int | float) and isfinite(count) and count >= 0 else None
 
 
 @final
@@ -177,11 +178,18 @@ def _nodes(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Map
 
 def _is_optimizer(node: Mapping[str, Any]) -> bool:
     groups = node.get("param_groups")
+    state = node.get("state")
     return (
-        isinstance(node.get("state"), Mapping)
+        isinstance(state, Mapping)
+        and all(isinstance(each, Mapping) for each in state.values())
         and isinstance(groups, list)
-        and all(isinstance(group, Mapping) and "params" in group for group in groups)
+        and all(isinstance(group, Mapping) and _are_keys(group.get("params")) for group in groups)
     )
+
+
+def _are_keys(params: Any) -> bool:
+    """Whether these are the numbers or names by which a group knows its parameters."""
+    return isinstance(params, list) and all(isinstance(key, int | str) for key in params)
 
 
 def _is_scheduler(node: Mapping[str, Any]) -> bool:

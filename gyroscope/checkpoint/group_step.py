@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, final
 
 from gyroscope.advice.phrases import sig
@@ -11,6 +12,9 @@ from gyroscope.checkpoint.last_update import NOTHING, LastUpdate, last_update
 from gyroscope.checkpoint.reading import StoredTensor
 from gyroscope.checkpoint.saved_optimizers import NAMES, optimizer_name, rule_of_group
 from gyroscope.theory import UpdateRule
+
+# Settings that are numbers, 0 or above, wherever they are set.
+NUMBERS = ("lr", "weight_decay", "momentum", "beta")
 
 
 @final
@@ -38,13 +42,15 @@ def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
     """Every group of the file; of a file with weights alone the one that the user describes, if any."""
     if not checkpoint.groups:
         return _described_group(asked)
-    first = float(_plain(checkpoint.groups[0].get("lr")) or 0.0)
+    first = 0.0
     groups = []
     for number, group in enumerate(checkpoint.groups):
         # The file's own settings count; the user fills what it lacks.
         settings = {key: _plain(value) for key, value in group.items()}
         settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
+        _check(checkpoint.name, settings)
         saved = float(settings.get("lr") or 0.0)
+        first = saved if number == 0 else first
         # Of what does not turn a rotational optimizer keeps less.
         kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
         rate = _rate(checkpoint, number, saved, first, asked.lr, "initial_lr" in group)
@@ -53,6 +59,28 @@ def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
         rule = rule_of_group(name, settings, kept)
         groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept)))
     return groups
+
+
+def _check(file: str, settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a setting in the file that is none."""
+    for option in NUMBERS:
+        value = settings.get(option)
+        if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
+            raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
+    betas = settings.get("betas")
+    # k-Adam may have a pair for each stage.
+    pairs = betas if isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple) else [betas]
+    if betas is not None and not all(_is_pair(pair) for pair in pairs):
+        raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
+
+
+def _is_pair(betas: Any) -> bool:
+    # Some optimizers have a third.
+    return (
+        isinstance(betas, list | tuple)
+        and len(betas) >= 2
+        and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas)
+    )
 
 
 def _described_group(asked: Asked) -> list[GroupStep]:

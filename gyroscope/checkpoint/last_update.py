@@ -43,6 +43,7 @@ class LastUpdate:
     rows        state with one value per vector that `angles` takes
     angles      of the vectors in the last step, from what was measured of them and the learning rate
     centres     whether it needs sums of entries
+    counted     whether it needs the number of updates
     unknown     why there is no rotation, where there is none
     """
 
@@ -54,6 +55,7 @@ class LastUpdate:
     rows: tuple[str, ...] = ()
     angles: Angles | None = None
     centres: bool = False
+    counted: bool = True
     unknown: str = UNKNOWN
 
     def rotations(self, measured: VectorMeasurement, lr: float) -> Array:
@@ -94,11 +96,11 @@ def _of_torch(name: str, group: Group) -> LastUpdate:
         return LastUpdate(keys, _direction(loss_part.adamax, keys, group), exact=True)
     if name == "SGD" and group.get("nesterov"):
         momentum = float(group.get("momentum") or 0.0)
-        return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), exact=False)
+        return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), counted=False)
     if name in ("SGD", "RMSprop"):
-        return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True)
+        return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
     if name == "Lion":
-        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), exact=False)
+        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), counted=False)
     return NOTHING
 
 
@@ -137,7 +139,7 @@ def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
     inner_name = torch_name(group, state) if name == "Rotational" else name.removeprefix("Rotational")
     inner = NOTHING if inner_name is None else _of_torch(inner_name, {**DEFAULTS, **group})
     angle = _angle(name, group, state)
-    if inner.direction is None or angle is None:
+    if inner.direction is None or angle is None or "beta" not in group:
         return replace(NOTHING, unknown=CODE if angle is None else UNKNOWN)
     settings: dict[str, Any] = dict(group)
     eps = group.get("eps", 0.0)
@@ -149,6 +151,7 @@ def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
     is_mixed = name == "Rotational" and bool(group.get("weight_decay")) and not _decoupled_decay(inner_name or "", group)
     return replace(
         inner,
+        counted=True,
         adam_betas=None if is_mixed else inner.adam_betas,
         rows=("radius", "update_sq", *(("imbalance",) if group.get("imbalance") is not None else ())),
         angles=lambda measured, lr: turned_angles(measured, settings, lr, angle(measured, lr), known_eps),

@@ -44,7 +44,7 @@ class VectorMeasurement:
     def non_finite(self) -> Array:
         """Which vectors have a weight, or something of its state, that is not finite."""
         has_moments = bool(np.isfinite(self.first).any())
-        state = self.first + self.second if has_moments else self.sums.uu
+        state = sum(self.kept.values(), self.first + self.second if has_moments else self.sums.uu)
         return ~np.isfinite(self.sums.ww) | (self.known & ~np.isfinite(state))
 
     def part(self, start: int, stop: int) -> "VectorMeasurement":

@@ -23,9 +23,10 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
     """All sums of a parameter; its memory is given back at the end."""
     weight = parameter.weight
     kept = _kept(parameter, split, update)
-    known = kept is not None and _has_all(parameter, update.keys)
-    names = update.keys if known else ()
     steps = parameter.step or 1
+    has_count = bool(parameter.step) or not update.counted
+    known = kept is not None and has_count and _has_all(parameter, update.keys)
+    names = update.keys if known else ()
     loaded = [weight.load(), *(_entries(parameter, name) for name in names)]
     views = split.rows(*loaded)
     rows = np.zeros((7, len(views[0])))
