@@ -55,6 +55,7 @@ def checkpoint_findings(
         *_signal(finite, batch_size),
         *(Finding("assumption", "note", f"{note}.") for note in notes),
         *_missing(missing or {}),
+        *_estimates(layers),
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += _as_predicted(finite)
@@ -65,6 +66,20 @@ def _missing(missing: Mapping[str, str]) -> Iterator[Finding]:
     for reason in dict.fromkeys(missing.values()):
         names = tuple(name for name, why in missing.items() if why == reason)
         yield Finding("missing_input", "note", f"{clause(names, 'has', 'have')} no {reason}.", layers=names)
+
+
+def _estimates(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
+    estimated = [layer for layer in layers if not layer.exact and isfinite(layer.rotation)]
+    for error in dict.fromkeys(layer.error for layer in estimated):
+        names = tuple(layer.name for layer in estimated if layer.error == error)
+        yield Finding(
+            "assumption",
+            "note",
+            f"The rotation of {listed(names)} is an estimate, for the file does not hold the last gradient: on trial the "
+            f"mean of a layer was within {sig(100 * error, 2)} %.",
+            layers=names,
+            evidence={"error": error},
+        )
 
 
 def _non_finite(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ class CheckpointLayer:
     vectors, fan_in        how many there are, and how many entries each has
     rule                   the theory's, at the rates of the last step; None where it is unknown
     exact                  whether the last step is exact, or estimated
+    error                  of an estimate: the most that a layer's mean rotation was off on trial
     rotations              angle of the last step, vector by vector
     rotation_range         mean angle at the least and the most learning rate that the last step can have had
     norm                   RMS over vectors
@@ -46,6 +47,7 @@ class CheckpointLayer:
     fan_in: int
     rule: UpdateRule | None = None
     exact: bool = False
+    error: float = NAN
     rotations: Array = field(default_factory=lambda: np.full(1, NAN), repr=False)
     rotation_range: tuple[float, float] = (NAN, NAN)
     norm: float = NAN

@@ -106,14 +106,16 @@ def autopsy(
 ) -> Autopsy:
     """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
 
-    The rotation of the last step is exact for AdamW, Adam and SGD with momentum, and an estimate for Nesterov's
-    momentum, Lion and Muon. Nothing in a file is executed. Weights and optimizer state are matched by name, or by order
+    The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
+    for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
+    momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
+    scale-invariant (`gyroscope.checkpoint.last_update`). Nothing in a file is executed. Weights and optimizer state are matched by name, or by order
     and shape; which tensors have vectors, their names and shapes decide (`gyroscope.checkpoint.layers_by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
             first, the last is examined, and compared with the first.
-        optimizer: adamw, adam, sgd, lion, muon or nadam, where the file leaves it open.
+        optimizer: adamw, adam, sgd, lion, muon, nadam, adam-s or adam-srt, where the file leaves it open.
         lr: learning rate of the last step, of the first parameter group; the others keep their proportions.
         weight_decay: as torch has it, where the file does not say.
         betas: the same of Adam's and Lion's averages.

@@ -21,11 +21,14 @@ from gyroscope.theory.stability import kadam_betas
 
 Direction = Callable[[list[Tensor], int], Tensor]
 Angles = Callable[[VectorMeasurement, float], Array]
+NAN = float("nan")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # Of options that files of older versions, and of other libraries, lack.
 DEFAULTS = {"amsgrad": False, "eps": 1e-8, "momentum_decay": 4e-3, "weight_decay": 0.0, "coupled": False}
 UNKNOWN = "this optimizer's step cannot be taken back from its state"
-LAST_GRADIENT = "for its first thousands of steps NAdam's update is mostly the last gradient, which the file does not hold"
+LAST_GRADIENT = (
+    "for its first thousands of steps NAdam's update is mostly the last gradient, which the file does not hold"
+)
 CODE = "its angle is a function or a rule, which the file does not hold"
 
 
@@ -38,11 +41,12 @@ class LastUpdate:
     direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates, or what u is made of by a
                 factor per vector; None where it is unknown
     exact       whether the angles are exact, or an estimate
+    error       of an estimate: the most that a layer's mean was off in a small network (tests/checkpoint/test_last_step.py)
     adam_betas  where the two moments are Adam's, from which signal and noise can be told
     decay       λ where the decay is decoupled, a = lr·λ
     rows        state with one value per vector that `angles` takes
     angles      of the vectors in the last step, from what was measured of them and the learning rate
-    centres     whether it needs sums of entries
+    turns       whether it is a rotational step, which needs sums of entries and the number of such steps
     counted     whether it needs the number of updates
     unknown     why there is no rotation, where there is none
     """
@@ -50,11 +54,12 @@ class LastUpdate:
     keys: tuple[str, ...] = ()
     direction: Direction | None = None
     exact: bool = False
+    error: float = NAN
     adam_betas: tuple[float, float] | None = None
     decay: float = 0.0
     rows: tuple[str, ...] = ()
     angles: Angles | None = None
-    centres: bool = False
+    turns: bool = False
     counted: bool = True
     unknown: str = UNKNOWN
 
@@ -88,7 +93,8 @@ def _of_torch(name: str, group: Group) -> LastUpdate:
         function = loss_part.radam if name == "RAdam" else loss_part.adam
         # Signal and noise are told from averages, which the largest of them is not.
         betas = None if group["amsgrad"] else _betas(group)
-        return LastUpdate(("exp_avg", second), _direction(function, ("exp_avg", second), group), True, betas)
+        keys = ("exp_avg", second)
+        return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
     if name == "NAdam":
         return _nadam(group)
     if name == "Adamax":
@@ -96,12 +102,14 @@ def _of_torch(name: str, group: Group) -> LastUpdate:
         return LastUpdate(keys, _direction(loss_part.adamax, keys, group), exact=True)
     if name == "SGD" and group.get("nesterov"):
         momentum = float(group.get("momentum") or 0.0)
-        return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), counted=False)
+        return LastUpdate(
+            ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.15, counted=False
+        )
     if name in ("SGD", "RMSprop"):
         return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
     if name == "Lion":
-        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), counted=False)
-    return NOTHING
+        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.15, counted=False)
+    return LastUpdate(error=0.15) if name == "Muon" else NOTHING
 
 
 def _decoupled_decay(name: str, group: Group) -> float:
@@ -127,7 +135,11 @@ def _nadam(group: Group) -> LastUpdate:
     betas = _betas(group)
     settings = (betas, float(group["momentum_decay"]), float(group["eps"]))
     return LastUpdate(
-        MOMENTS, lambda x, t: nadam_direction(x[0], x[1], *settings, t), False, adam_betas=betas, unknown=LAST_GRADIENT
+        MOMENTS,
+        lambda x, t: nadam_direction(x[0], x[1], *settings, t),
+        error=0.25,
+        adam_betas=betas,
+        unknown=LAST_GRADIENT,
     )
 
 
@@ -148,14 +160,15 @@ def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
         settings |= {"beta": 0.0, "centre": False}
         known_eps = 0.0
     # With L2 inside, an average of the gradient alone stands beside one of the squares of both.
-    is_mixed = name == "Rotational" and bool(group.get("weight_decay")) and not _decoupled_decay(inner_name or "", group)
+    is_mixed = (
+        name == "Rotational" and bool(group.get("weight_decay")) and not _decoupled_decay(inner_name or "", group)
+    )
     return replace(
         inner,
-        counted=True,
         adam_betas=None if is_mixed else inner.adam_betas,
         rows=("radius", "update_sq", *(("imbalance",) if group.get("imbalance") is not None else ())),
         angles=lambda measured, lr: turned_angles(measured, settings, lr, angle(measured, lr), known_eps),
-        centres=True,
+        turns=True,
     )
 
 
@@ -197,7 +210,7 @@ def _adam_s(group: Group) -> LastUpdate:
 def _adam_srt(group: Group) -> LastUpdate:
     """v was rescaled with the norm after the step, which makes the step's own decay drop out.
 
-        sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`; with ε but for a part η² of it)
+    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`; with ε but for a part η² of it)
     """
     beta1, beta2 = _betas(group)
     eps = float(group["eps"])
@@ -218,7 +231,7 @@ def _sgd_mrt(group: Group) -> LastUpdate:
     def turned(measured: VectorMeasurement, lr: float) -> Array:
         return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2)
 
-    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=False, angles=turned)
+    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], error=0.005, counted=False, angles=turned)
 
 
 def _spherical_adam(group: Group) -> LastUpdate:

@@ -35,7 +35,13 @@ def layer_numbers(
     if group is None:
         return layer
     lr = group.rate.value
-    layer = replace(layer, rule=group.rule, exact=group.update.exact, **_signal(parameter, measured, group))
+    layer = replace(
+        layer,
+        rule=group.rule,
+        exact=group.update.exact,
+        error=group.update.error,
+        **_signal(parameter, measured, group),
+    )
     if group.rule is not None:
         layer = replace(layer, **_equilibrium(group, measured, fan_in, shape))
     if group.update.direction is None and group.rule is not None and group.rule.whole_matrix:

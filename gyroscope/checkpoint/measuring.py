@@ -24,7 +24,8 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
     weight = parameter.weight
     kept = _kept(parameter, split, update)
     steps = parameter.step or 1
-    has_count = bool(parameter.step) or not update.counted
+    turns = parameter.count("turns") or parameter.step
+    has_count = bool(parameter.step or not update.counted) and bool(turns or not update.turns)
     known = kept is not None and has_count and _has_all(parameter, update.keys)
     names = update.keys if known else ()
     loaded = [weight.load(), *(_entries(parameter, name) for name in names)]
@@ -36,7 +37,7 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
             u = update.direction(state, steps)
             rows[1, place] += dot(w, u)
             rows[2, place] += dot(u, u)
-            if update.centres:
+            if update.turns:
                 rows[5, place] += w.sum(1).numpy()
                 rows[6, place] += u.sum(1).numpy()
         if known and update.adam_betas is not None:
@@ -62,7 +63,7 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
         split.fan_in(weight.shape),
         weight.dtype,
         steps,
-        parameter.count("turns") or steps,
+        turns or steps,
         parameter.angle_factor,
     )
 
