@@ -75,8 +75,8 @@ def _estimates(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
         yield Finding(
             "assumption",
             "note",
-            f"The rotation of {listed(names)} is an estimate, for the file does not hold the last gradient: on trial the "
-            f"mean of a layer was within {sig(100 * error, 2)} %.",
+            f"The rotation of {listed(names)} is an estimate, for the file does not hold the last gradient: on trial "
+            f"the mean of a layer was within {sig(100 * error, 2)} %.",
             layers=names,
             evidence={"error": error},
         )

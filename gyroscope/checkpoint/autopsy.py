@@ -109,8 +109,9 @@ def autopsy(
     The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
     for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
     momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
-    scale-invariant (`gyroscope.checkpoint.last_update`). Nothing in a file is executed. Weights and optimizer state are matched by name, or by order
-    and shape; which tensors have vectors, their names and shapes decide (`gyroscope.checkpoint.layers_by_name`).
+    scale-invariant (`gyroscope.checkpoint.last_update`). Nothing in a file is executed. Weights and optimizer state are
+    matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
+    (`gyroscope.checkpoint.layers_by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest

@@ -44,8 +44,8 @@ def drifts(
             )
         sums = _sums(old, parameter, watched[0].split)
         share = _mean_rate(old, parameter, rates)
-        for each in watched:
-            moved.append(_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop], share))
+        parts = [(each.name, sums[:, each.start : each.stop]) for each in watched]
+        moved += [_drift(name, steps, layers.get(name), part, share) for name, part in parts]
     if not moved:
         raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
     return tuple(moved)

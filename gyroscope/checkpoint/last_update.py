@@ -41,7 +41,7 @@ class LastUpdate:
     direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates, or what u is made of by a
                 factor per vector; None where it is unknown
     exact       whether the angles are exact, or an estimate
-    error       of an estimate: the most that a layer's mean was off in a small network (tests/checkpoint/test_last_step.py)
+    error       of an estimate: the most that the mean of a layer was off (tests/checkpoint/test_last_step.py)
     adam_betas  where the two moments are Adam's, from which signal and noise can be told
     decay       λ where the decay is decoupled, a = lr·λ
     rows        state with one value per vector that `angles` takes
@@ -262,7 +262,8 @@ def _k_adam(group: Group) -> LastUpdate:
 
     def direction(x: list[Tensor], t: int) -> Tensor:
         m, v = x
-        return m / (adam_numbers(beta1, beta2, t, eps)["bias"] * (v.sqrt() + eps))
+        update: Tensor = m / (adam_numbers(beta1, beta2, t, eps)["bias"] * (v.sqrt() + eps))
+        return update
 
     # Of several stages only the first has averages of the gradient.
     adam_betas = (beta1, beta2) if len(stages) == 1 else None

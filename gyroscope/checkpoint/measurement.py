@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gyroscope._types import Array
@@ -41,7 +42,7 @@ class VectorMeasurement:
     angle_factor: float = 1.0
 
     @property
-    def non_finite(self) -> Array:
+    def non_finite(self) -> npt.NDArray[np.bool_]:
         """Which vectors have a weight, or something of its state, that is not finite."""
         has_moments = bool(np.isfinite(self.first).any())
         state = sum(self.kept.values(), self.first + self.second if has_moments else self.sums.uu)

@@ -1,5 +1,7 @@
 """The last step of optimizers that turn vectors or carry their momentum along, taken back: angles per vector."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -53,15 +55,22 @@ def turned_angles(measured: VectorMeasurement, group: Group, lr: float, angle: f
     with np.errstate(all="ignore"):
         for _ in range(ROUNDS):
             sums = [_tensor(each, dtype) for each in (ww0, wu0, uu, w1, u1)]
-            A, B, D = (each.double().numpy() for each in step.decide(sums, rows, size, numbers).coefficients)
-            ww0 = (ww + B**2 * uu + D**2 * d - 2 * (B * wu + D * w1 - B * D * u1)) / A**2
-            wu0 = (wu - B * uu - D * u1) / A
+            coefficients = [each.double().numpy() for each in step.decide(sums, rows, size, numbers).coefficients]
             before = turned
-            along = B * wu0 + D * w1
-            across2 = np.maximum((B**2 * uu + D**2 * d + 2 * B * D * u1) * ww0 - along**2, 0.0)
-            turned = np.arctan2(np.sqrt(across2), A * ww0 + along)
+            ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
         settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
     return np.where(settled & (t > 1 or not centres), turned, np.nan)
+
+
+def _led_back(after: Sequence[Array], coefficients: Sequence[Array], d: int) -> tuple[Array, Array, Array]:
+    """⟨ω,ω⟩ and ⟨ω,Δ⟩ of ω = (ω' - B·Δ - D)/A, from `formulas.sums` with ω', and the angle from ω to ω'."""
+    ww, wu, uu, w1, u1 = after
+    A, B, D = coefficients
+    ww0 = (ww + B**2 * uu + D**2 * d - 2 * (B * wu + D * w1 - B * D * u1)) / A**2
+    wu0 = (wu - B * uu - D * u1) / A
+    along = B * wu0 + D * w1
+    across2 = np.maximum((B**2 * uu + D**2 * d + 2 * B * D * u1) * ww0 - along**2, 0.0)
+    return ww0, wu0, np.arctan2(np.sqrt(across2), A * ww0 + along)
 
 
 def _tensor(values: Array, dtype: torch.dtype) -> Tensor:

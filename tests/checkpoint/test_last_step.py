@@ -105,7 +105,7 @@ OTHER_EXACT = {
 }
 # What the file leaves open.
 ASKED = {"AdamS": "adam-s", "AdamSRT": "adam-srt"}
-# An entry of 0.1 in float32 has steps of 7e-9, so that the tracker sees an angle of 1e-5 rad and less with fewer digits.
+# An entry of 0.1 in float32 has steps of 7e-9: of angles below 1e-4 rad the tracker sees fewer digits.
 ROUNDING = 3e-8
 
 

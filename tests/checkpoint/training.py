@@ -72,7 +72,7 @@ def train(folder: Path, optimizer, schedule=None, *, steps=STEPS, model=None, gr
 
 
 def assert_same_rotation(autopsy: Autopsy, trained: Trained, tolerance: float = 1e-4, resolution: float = 0.0) -> None:
-    """The same angle of every neuron; `resolution`, in radians, is what the rounding of weights does to the tracker's."""
+    """The same angle of every neuron; `resolution`, in radians, is that of the tracker's, by rounded weights."""
     assert set(autopsy.layers) == set(trained.rotations)
     for name, measured in trained.rotations.items():
         rotations = autopsy.layers[name].rotations
