@@ -139,12 +139,17 @@ def train(
     context: typer.Context,
     preset: Annotated[str, typer.Option(help="settings of a paper, as re/resnet20; other options change them")] = "",
     task: Annotated[
-        str, typer.Option(help="digits, stdlib, fashion-mnist, mnist, cifar10, cifar100 or text:<file>")
+        str,
+        typer.Option(
+            help="digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or "
+            "translation:<folder>"
+        ),
     ] = "digits",
     model: Annotated[
         str,
         typer.Option(
-            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit or gpt; options as gpt:width=384"
+            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit, gpt or transformer; options as "
+            "gpt:width=384"
         ),
     ] = "cnn",
     optimizer: Annotated[

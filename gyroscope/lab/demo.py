@@ -70,7 +70,8 @@ def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
     console.print("\n[bold]2. Training[/] a convolutional network on handwritten digits, with and without control\n")
     accuracies = {name: _train(name, out, train, test, epochs, console) for name in OPTIMIZERS}
     console.print("\n[bold]3. Predicted and measured,[/] over the last quarter of each run\n")
-    failures = [failure for name in OPTIMIZERS for failure in _compare(name, out, accuracies[name], console)]
+    scores = {name: _score(accuracy, len(test.labels)) for name, accuracy in accuracies.items()}
+    failures = [failure for name in OPTIMIZERS for failure in _compare(name, out, scores[name], console)]
     report = out / "report.html"
     write_text(report, page(gather([out / name for name in OPTIMIZERS])))
     console.print(f"[bold]4. Look:[/] open {report} in a browser; gyroscope watch {out} would have shown it live")
@@ -104,11 +105,11 @@ def _train(name: str, out: Path, train: digits.Digits, test: digits.Digits, epoc
     return test.accuracy(model)
 
 
-def _compare(name: str, out: Path, accuracy: float, console: Console) -> list[str]:
+def _compare(name: str, out: Path, score: str, console: Console) -> list[str]:
     """Print predicted and measured of one run, and its verdict; a sentence for each convolution that fails."""
     with open_run(out / name) as run:
         comparisons = [_comparison(run, layer) for layer in run.layers]
-        console.print(_table(name, accuracy, comparisons))
+        console.print(_table(f"{name}: {score}", comparisons))
         console.print(*findings_text(run.diagnose(), console.width), "", sep="\n")
         # The linear layer's loss depends on its scale, so its equilibrium is not predicted; the verdict says so too.
         return [
@@ -135,8 +136,14 @@ def _comparison(run: Run, layer: str) -> LayerComparison:
     )
 
 
-def _table(name: str, accuracy: float, comparisons: list[LayerComparison]) -> Table:
-    table = Table(title=f"{name}: {accuracy:.1%} of held-out digits", title_justify="left")
+def _score(accuracy: float, images: int) -> str:
+    """The accuracy with its standard error: so few images do not tell two good networks apart."""
+    error = (accuracy * (1 - accuracy) / images) ** 0.5
+    return f"{100 * accuracy:.1f} ± {100 * error:.1f} % of {images} held-out digits"
+
+
+def _table(title: str, comparisons: list[LayerComparison]) -> Table:
+    table = Table(title=title, title_justify="left")
     for column in ("layer", "fan-in", "rad/step", "predicted", "off by", "norm", "predicted"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for c in comparisons:

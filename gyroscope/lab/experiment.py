@@ -3,7 +3,7 @@
 An experiment module has
 
     a docstring whose first line says what is claimed, and where
-    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size on two cores
+    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size; quick on one free core
     COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
 
     @dataclass(frozen=True)

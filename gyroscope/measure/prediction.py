@@ -26,7 +26,10 @@ class StepRates(NamedTuple):
 @final
 @dataclass(frozen=True)
 class LayerState:
-    """A layer as theory sees it: RMS over its vectors of the norm before the step, and of the gradient at unit norm."""
+    """A layer as theory sees it: RMS over its vectors of the norm before the step, and of the gradient at unit norm.
+
+    `had_momentum`: steps before this one have filled a momentum.
+    """
 
     name: str
     fan_in: int
@@ -34,6 +37,7 @@ class LayerState:
     shape: tuple[int, ...]
     norm: float
     unit_grad_norm: float
+    had_momentum: bool = False
 
 
 @final
@@ -56,8 +60,9 @@ class JointForecast:
 class Forecaster:
     """Follows the layers of one parameter group from sample to sample.
 
-    A forecast starts at the norm first measured, with an empty momentum, and takes the rates of every step since.
-    Where the optimizer holds norms, layers are where they stay from the first step on.
+    A forecast starts at the norm first measured, with an empty momentum or, where training was under way before, a
+    full one, and takes the rates of every step since. Where the optimizer holds norms, layers are where they stay from
+    the first step on.
     """
 
     def __init__(self, norms_kept: bool = False) -> None:
@@ -124,8 +129,10 @@ class Forecaster:
         for several in _alike(group_rule, new):
             start = np.array([(layer.norm * _parts(group_rule, layer)) ** 2 for layer in several])
             forecast = JointForecast(group_rule.rule.motion(start), [layer.name for layer in several])
+            if several[0].had_momentum:
+                forecast.motion.fill(rates[-1].lr, _weights(group_rule, several))
             self._forecasts.append(forecast)
-            # A layer that is new has taken one step, whatever happened before it came.
+            # Of the steps before, the norm and the momentum tell all.
             yield from self._advance(forecast, group_rule, [rates[-1]._replace(steps=1)])
 
     def _advance(
@@ -183,11 +190,12 @@ def _with_decay(rule: UpdateRule, weight_decay: float) -> UpdateRule:
 
 
 def _alike(group_rule: GroupRule, layers: Sequence[LayerState]) -> list[list[LayerState]]:
-    """Layers that one `Weights` can describe."""
-    if not group_rule.whole_matrix:
-        return [list(layers)] if layers else []
-    kinds = dict.fromkeys((layer.shape, layer.fan_in) for layer in layers)
-    return [[layer for layer in layers if (layer.shape, layer.fan_in) == kind] for kind in kinds]
+    """Layers that one `Weights` can describe, and that start alike."""
+    kinds: dict[Any, list[LayerState]] = {}
+    for layer in layers:
+        shape = (layer.shape, layer.fan_in) if group_rule.whole_matrix else None
+        kinds.setdefault((shape, layer.had_momentum), []).append(layer)
+    return list(kinds.values())
 
 
 def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:

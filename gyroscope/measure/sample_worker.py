@@ -191,7 +191,11 @@ class SampleProcessor:
             vectors = VectorSums.of(sums, context, fan_in)
             for layer, _, part, _ in parts:
                 norms = vectors.rms_norms(part)
-                state = LayerState(layer.name, layer.fan_in, layer.vectors, tuple(layer.shape), *norms)
+                # A momentum that was made and never stepped with is zero.
+                had_momentum = reading.had_momentum and bool(np.any(vectors.mm[part] > 0))
+                state = LayerState(
+                    layer.name, layer.fan_in, layer.vectors, tuple(layer.shape), *norms, had_momentum=had_momentum
+                )
                 states.setdefault(number, []).append(state)
             groups.append((vectors, parts))
         return groups, states

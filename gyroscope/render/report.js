@@ -29,7 +29,7 @@ function drawVerdict() {
     `samples are too many for a page; every ${run.stride}th is shown, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
   $("verdict-body").replaceChildren(...blocks, ...notes.map(note => element("p", { className: "note" }, note)));
 }
-const rank = number => number === 0 ? " (fewest warnings)" : number === 1 ? " (most warnings)" : "";
+const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (most stands out)" : "";
 const chip = (name, run) => element("button", { type: "button", className: "chip", onclick: () => { choose(run); openLayer(name); } }, name);
 const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = colour(number); return one; };
 

@@ -15,6 +15,8 @@ from gyroscope.theory.law import Correlation, Weights
 
 # Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache.
 BLOCK = 128
+# Steps in which averages fill: five memories of a momentum of 0.99. Adam's v is corrected for what it lacks.
+FILLING = 500
 
 
 class Step(NamedTuple):
@@ -64,6 +66,17 @@ class Motion(ABC):
             self.done += len(part)
             self.norm2 = blocks[-1].norm2[-1]
         return blocks[0] if len(blocks) == 1 else Step(*map(np.concatenate, zip(*blocks, strict=True)))
+
+    def fill(self, lr: float, weights: Weights) -> None:
+        """Let the averages of the gradient fill while the norm stays: of weights that have been trained before."""
+        norm2 = self.norm2.copy()
+        for _ in range(FILLING):
+            self.advance(np.array([lr]), weights)
+            self._hold(norm2)
+
+    def _hold(self, norm2: Array) -> None:
+        """Bring the weight back to a norm."""
+        self.norm2 = norm2
 
     def state(self) -> dict[str, Any]:
         """The moments of now in lists and numbers, all but the rule: for a file."""
@@ -184,6 +197,10 @@ class LinearMotion(Motion):
         tables[0, 3] = norm2  # the other moments start at zero
         self._tables = (tables[0], tables[1])
         self._unit: float | None = None  # D's, of the last step
+
+    def _hold(self, norm2: Array) -> None:
+        super()._hold(norm2)
+        self._tables[0][3] = norm2
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)

@@ -9,6 +9,7 @@ import torch
 from gyroscope.lab.tasks.files import DataError, read_cifar, read_idx
 from gyroscope.lab.tasks.images import Images, augmented, load_images
 from gyroscope.lab.tasks.text import load_text
+from gyroscope.lab.tasks.translation import load_translation
 
 
 def idx(array):
@@ -155,6 +156,43 @@ def test_texts_that_cannot_be_read_are_errors(tmp_path):
     path.write_bytes(b"\xe9" * 2000)
     with pytest.raises(DataError, match="is not UTF-8"):
         load_text(f"text:{path}")
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    """Parallel texts in a folder, one of them compressed."""
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    (folder / "train.de").write_text("ja\nnein\u2028doch\n", encoding="utf-8")
+    (folder / "train.en.gz").write_bytes(gzip.compress(b"yes\nno, it is\n"))
+    (folder / "valid.de").write_text("eins", encoding="utf-8")
+    (folder / "valid.en").write_text("one\n", encoding="utf-8")
+    return folder
+
+
+def test_parallel_texts_are_read_line_by_line(parallel, tmp_path, monkeypatch):
+    task = load_translation(f"translation:{parallel}")
+    assert list(zip(task.train.sources, task.train.targets, strict=True)) == [
+        ("ja", "yes"),
+        ("nein\u2028doch", "no, it is"),
+    ]
+    assert (task.validation.sources, task.validation.targets) == (["eins"], ["one"])
+    assert task.longest == len("nein_doch") + 1
+    assert task.vocabulary == len(set("ja nein\u2028doch yes no, it is eins one")) + 2
+    assert load_translation("translation:talks", tmp_path).longest == task.longest
+    monkeypatch.chdir(tmp_path)
+    assert load_translation("translation:talks").longest == task.longest
+
+
+def test_parallel_texts_that_do_not_fit_are_errors(parallel, tmp_path):
+    (parallel / "valid.en").write_text("one\ntwo\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"valid.de' has 1 lines and .*valid.en' 2: a line must translate"):
+        load_translation(f"translation:{parallel}")
+    (parallel / "valid.en").write_bytes(b"\xe9")
+    with pytest.raises(DataError, match=r"valid.en' is not UTF-8"):
+        load_translation(f"translation:{parallel}")
+    with pytest.raises(DataError, match=rf"no file 'train.de' .*in {tmp_path}/none: put train.de, train.en, valid.de"):
+        load_translation("translation:none", tmp_path)
 
 
 def test_header_of_another_kind_is_refused(tmp_path):

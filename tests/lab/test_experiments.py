@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gyroscope.lab.beyond import corrected_decay, gpt_tuning, network_errors, rotational_sgd
+from gyroscope.lab.beyond import corrected_decay, gpt_tuning, muon_gpt, network_errors, rotational_sgd
 from gyroscope.lab.catalogue import select
 from gyroscope.lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14, loss_along_curves, section4_3
 from gyroscope.lab.experiment import Result, load
@@ -85,6 +85,7 @@ TINY: dict[str, Any] = {
         seeds=2,
     ),
     "beyond/gpt_tuning": gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2),
+    "beyond/muon_gpt": muon_gpt.Config(steps=6, large=4, seeds=2, blocks=1, width=8, context=8),
     "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
     "beyond/rotational_sgd": rotational_sgd.compared(IMAGES, (0.1, 1.0), seeds=2),
 }
@@ -163,6 +164,11 @@ def plus(change):
     return lambda array: array + change
 
 
+def first_two(change):
+    """Another number added to the first two parts: AdamW, at each of its learning rates."""
+    return lambda array: np.concatenate([array[:, :2] + change, array[:, 2:]], axis=1)
+
+
 WRONG_PREDICTIONS = {
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
                 arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
@@ -180,7 +186,8 @@ WRONG_PREDICTIONS = {
     "re/fig13": [arms("lr 0.0001", "loss", plus(-2)), arms("lr 0.2", "loss", plus(-2)),
                  arms("rotational", "loss", plus(2)), values(angle_ratio=times(2), norm_ratio=times(2)),
                  values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.1))],
-    "re/fig14": [values(angle=swapped), values(angle=times(2)), values(forecast=times(2))],
+    "re/fig14": [values(angle=swapped), values(angle=times(2)), values(forecast=times(2)),
+                 values(angle=lambda x: x * [[1], [2]])],
     "re/fig15": [values(loss=lambda x: x * ([1, 1.5, 1.5, 1.5, 1.5] * 2))],
     "re/table2": [arms("rotational", "accuracy", plus(-0.5)), arms("rotational", "loss", plus(2)),
                   arms("special", "accuracy", plus(-0.5)), arms("special", "loss", plus(2))],
@@ -191,6 +198,7 @@ WRONG_PREDICTIONS = {
                   values(angle=order(0, 2, 1), gradient=order(0, 2, 1))],
     "re/appendix_i": [config(speedup=12), config(batch=40), values(angle=order(1, 0, 0)),
                       values(angle=lambda x: x[..., ::-1])],
+    "beyond/muon_gpt": [config(muon_weight_decay=0.16), values(angle=order(1, 0, 0))],
     "beyond/network_errors": [values(ratios=times(1.5))],
     "beyond/one_law": [config(decays=(1.1e-3, 3.3e-3, 1.1e-2))],
     "beyond/memory": [config(decay=2.4e-3)],
@@ -210,7 +218,7 @@ WRONG_PREDICTIONS = {
     "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
     "sp/fig3": [values(largest_radial=times(100), largest_tangent=times(100), largest_taylor=times(1e4),
                        typical_taylor_as_printed=times(1e4))],
-    "sp/table2": [values(accuracy=lambda x: 1 - x), values(accuracy=np.square)],
+    "sp/table2": [values(accuracy=lambda x: 1 - x), arms("SGD-MRT", "accuracy", times(0.5))],
     "sp/theorem2": [values(direction=lambda x: x + 1e-6, radius=lambda x: x + 1e-6, table=lambda x: x + 1e-3),
                     values(map_error=np.sqrt, radial=times(10))],
     "sp/theorem4": [values(distance=np.sqrt), values(travelled=times(1e-4))],
@@ -226,15 +234,16 @@ WRONG_PREDICTIONS = {
                 values(long_equation=times(20), short_equation=times(1.2))],
     "ct/fig7": [values(over_exact=times(1.1)), values(update=lambda x: x * np.arange(1, x.shape[-1] + 1) ** 3)],
     "ct/fig8": [values(last=swapped)],
-    "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0))],
+    "ct/fig9": [values(loss=lambda x: x * (0.9, 1.0), coarse=times(-1), r2=times(-1), cosine=times(-1))],
     "ct/fig4": [values(losses=swapped)],
     "ct/fig12": [values(losses=swapped)],
     "ct/fig13": [values(losses=swapped), values(losses=lambda x: x * np.linspace(1, 2, x.shape[1])[:, None])],
     "ct/fig14": [values(last=lambda x: x + 1), values(loss=np.ones_like)],
-    "ct/fig6": [values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
-    "ct/fig16": [values(loss=times(-1)), values(loss=np.zeros_like)],
+    "ct/fig6": [values(accuracy=first_two(0.5)), values(accuracy=times(-1)), values(accuracy=np.zeros_like)],
+    "ct/fig16": [values(loss=first_two(-2)), values(loss=times(-1)), values(loss=np.zeros_like)],
     "ct/section4_3": [values(loss=swapped), values(loss=lambda x: x * np.linspace(1, 2, x.shape[1]))],
-    "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped)],
+    "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped), arms("Rotational", "loss", plus(1)),
+                          arms("Hyperball", "loss", plus(1))],
     "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
     "beyond/rotational_sgd": [values(accuracy=swapped)],
 }  # fmt: skip

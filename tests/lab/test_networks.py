@@ -7,11 +7,12 @@ import torch
 
 from gyroscope.lab.networks.gpt import GPT, GPTShape
 from gyroscope.lab.networks.mobilenet import MobileNet
-from gyroscope.lab.networks.registry import IMAGE_NETWORKS, image_network, text_network
+from gyroscope.lab.networks.registry import IMAGE_NETWORKS, image_network, text_network, translation_network
 from gyroscope.lab.networks.resnet import resnet18, resnet20
-from gyroscope.lab.networks.transformer import EncoderDecoder, EncoderDecoderShape
+from gyroscope.lab.networks.transformer import PADDING, EncoderDecoder, EncoderDecoderShape
 from gyroscope.lab.networks.vgg import VGG
 from gyroscope.lab.networks.vit import ViT, ViTShape
+from gyroscope.lab.presets import preset
 
 GPT2 = GPTShape(50_257, context=1024, layers=12, heads=12, width=768, bias=True)
 GPT_30M = GPTShape(50_304, context=1024, layers=6, heads=6, width=384)
@@ -55,6 +56,8 @@ def test_transformer_s_has_the_size_of_the_published_layers():
     assert count(model.encoder) == 6 * (attention + feed_forward + 2 * norm)
     assert count(model.decoder) == 6 * (2 * attention + feed_forward + 3 * norm)
     assert count(model) == count(model.encoder) + count(model.decoder) + 2 * norm + (10_000 + 1024) * 512
+    with torch.device("meta"):
+        assert translation_network(preset("re/transformer-s")["model"], 10_000).shape == model.shape
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "weight", "none"])
@@ -122,6 +125,26 @@ def test_the_encoder_decoder_uses_its_source_and_sees_no_future_of_its_target():
     assert not torch.equal(logits, model((source + 1) % 11, target))
 
 
+def test_padding_behind_a_source_or_a_target_changes_nothing():
+    torch.manual_seed(0)
+    model = EncoderDecoder(EncoderDecoderShape(11, context=12, layers=2, heads=2, width=16)).eval()
+    source = torch.randint(1, 11, (2, 6))
+    target = torch.randint(1, 11, (2, 5))
+    filling = torch.full((2, 4), PADDING)
+    logits = model(source, target)
+    longer = model(torch.cat([source, filling], 1), torch.cat([target, filling], 1))
+    torch.testing.assert_close(longer[:, :5], logits)
+
+
+def test_the_encoder_decoder_drops_out_in_training_alone():
+    torch.manual_seed(0)
+    model = EncoderDecoder(EncoderDecoderShape(11, context=8, layers=1, heads=2, width=16, dropout=0.5))
+    tokens = torch.randint(1, 11, (2, 6))
+    assert not torch.equal(model(tokens, tokens), model(tokens, tokens))
+    model.eval()
+    assert torch.equal(model(tokens, tokens), model(tokens, tokens))
+
+
 def test_an_unknown_network_or_option_is_named_with_what_there_is():
     with pytest.raises(ValueError, match="did you mean 'resnet20'"):
         image_network("resnet21", (3, 32, 32), 10)
@@ -133,6 +156,8 @@ def test_an_unknown_network_or_option_is_named_with_what_there_is():
         image_network("resnet20:depth=3", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, convolutions, pool_every, cells"):
         image_network("cnn:depth=3", (3, 32, 32), 10)
+    with pytest.raises(ValueError, match=r"unknown model 'gpt' for this task.*transformer"):
+        translation_network("gpt", 65)
     with pytest.raises(ValueError, match="'layers' is not of that form"):
         text_network("gpt:layers", 65)
 

@@ -1,4 +1,4 @@
-"""The lab's tasks: what the experiments assume of digits, text, the GPT, and the teacher and its student."""
+"""The lab's tasks: what the experiments assume of digits, text, number words, the GPT, a teacher and its student."""
 
 import pytest
 import torch
@@ -7,9 +7,11 @@ from torch import nn
 from gyroscope.geometry import Split
 from gyroscope.lab.ct import fig9
 from gyroscope.lab.ct._text_training import TextTraining, qkv_layers
+from gyroscope.lab.networks.transformer import PADDING
 from gyroscope.lab.tasks import digits
 from gyroscope.lab.tasks.teacher_student import TeacherStudent
 from gyroscope.lab.tasks.text import standard_library
+from gyroscope.lab.tasks.translation import END, english, german, number_words
 
 
 @pytest.fixture
@@ -87,3 +89,64 @@ def test_every_digit_is_seen_once_an_epoch_but_for_an_unfilled_batch():
     seen = torch.cat([batch.labels for batch in train.batches(128, 1, torch.Generator().manual_seed(0))])
     assert len(train.labels) + len(test.labels) == 1797
     assert len(seen) == len(train.labels) // 128 * 128
+
+
+@pytest.mark.parametrize(
+    ("number", "in_german", "in_english"),
+    [
+        (0, "null", "zero"),
+        (1, "eins", "one"),
+        (12, "zwölf", "twelve"),
+        (16, "sechzehn", "sixteen"),
+        (17, "siebzehn", "seventeen"),
+        (21, "einundzwanzig", "twenty-one"),
+        (30, "dreißig", "thirty"),
+        (100, "einhundert", "one hundred"),
+        (101, "einhunderteins", "one hundred and one"),
+        (243, "zweihundertdreiundvierzig", "two hundred and forty-three"),
+        (1000, "eintausend", "one thousand"),
+        (1001, "eintausendeins", "one thousand and one"),
+        (21_300, "einundzwanzigtausenddreihundert", "twenty-one thousand three hundred"),
+        (101_011, "einhunderteintausendelf", "one hundred and one thousand and eleven"),
+        (
+            660_770,
+            "sechshundertsechzigtausendsiebenhundertsiebzig",
+            "six hundred and sixty thousand seven hundred and seventy",
+        ),
+        (
+            999_999,
+            "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
+            "nine hundred and ninety-nine thousand nine hundred and ninety-nine",
+        ),
+    ],
+)
+def test_numbers_are_spelt_in_both_languages(number, in_german, in_english):
+    assert (german(number), english(number)) == (in_german, in_english)
+
+
+def test_no_two_numbers_have_the_same_words():
+    numbers = [*range(3000), *range(3000, 1_000_000, 997)]
+    for spell in (german, english):
+        assert len({spell(number) for number in numbers}) == len(numbers)
+
+
+def test_numbers_held_out_are_never_learnt():
+    task = number_words()
+    learnt = set(task.train.sources)
+    assert len(learnt) == len(task.train)
+    assert learnt.isdisjoint(task.validation.sources)
+    assert set(task.train.targets).isdisjoint(task.validation.targets)
+
+
+def test_a_batch_of_sentences_is_filled_up_behind_their_ends():
+    sentences = number_words().train
+    lengths = [len(target) for target in sentences.targets]
+    short, long = lengths.index(min(lengths)), lengths.index(max(lengths))
+    source, target = sentences.batch([short, long])
+    assert target.shape == (2, max(lengths) + 2)
+    assert target[0, 0] == target[0, min(lengths) + 1] == target[1, -1] == END
+    assert (target[0, min(lengths) + 2 :] == PADDING).all()
+    assert not (target[1] == PADDING).any()
+    characters = {number: character for character, number in sentences.numbers.items()}
+    assert "".join(characters[i] for i in target[0, 1 : min(lengths) + 1].tolist()) == sentences.targets[short]
+    assert source[0, len(sentences.sources[short])] == END

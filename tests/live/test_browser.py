@@ -221,7 +221,7 @@ def test_the_table_and_the_verdict_say_that_a_layer_is_not_finite(browser, tmp_p
 def test_three_runs_are_compared_best_and_worst_first_in_narrow_and_wide_windows(browser, runs):
     tab = opened(browser, runs, ["healthy", "imbalanced", "fell_out"], viewport={"width": 400, "height": 900})
     heads = tab.page.locator("#verdict h3").all_inner_texts()
-    assert heads == ["healthy (fewest warnings)", "imbalanced (most warnings)", "fell_out"]
+    assert heads == ["healthy (least stands out)", "imbalanced (most stands out)", "fell_out"]
     legend = tab.js(f"{EQUILIBRIUM}.data.filter(one => one.showlegend !== false).map(one => one.name)")
     assert legend == ["healthy", "imbalanced", "fell_out"]
     before = tab.js("document.getElementById('heat-figure').data[0].z[1][50]")

@@ -7,7 +7,7 @@ import pytest
 
 from gyroscope.measure.optimizers import GroupRule
 from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
-from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, forecast
+from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamSRT, AdamW, Hyperball, Lion, Muon, Rule, forecast
 
 LAYERS = [
     LayerState("a", fan_in=64, vectors=16, shape=(16, 64), norm=1.0, unit_grad_norm=0.3),
@@ -101,3 +101,22 @@ def test_a_new_rule_goes_on_from_the_same_norm():
     for rule in (AdamW(1e-2, 0.5, (0.8, 0.99)), Lion(1e-2, 0.5)):
         after = forecaster.predict(of(rule), [StepRates(1e-2, 0.5)], LAYERS)["a"]
         assert after.forecast_norm == pytest.approx(before.forecast_norm, rel=0.05)
+
+
+@pytest.mark.parametrize("rule", [*RULES, AdamSRT(1e-2, 1e-2), SGDMRT(0.1, 5e-3), Rule(1e-2, 5.0, 1e-2)], ids=repr)
+def test_a_forecast_that_begins_in_mid_run_goes_on_as_one_from_the_start_would(rule):
+    rates = [StepRates(rule.lr if rule.has_weight_decay else 1.0, rule.weight_decay, 700)]
+    step = [rates[0]._replace(steps=1)]
+    whole = Forecaster()
+    whole.predict(of(rule), step, LAYERS)
+    before = whole.predict(of(rule), rates, LAYERS)
+    resumed = Forecaster()
+    states = [replace(layer, norm=before[layer.name].forecast_norm, had_momentum=True) for layer in LAYERS]
+    for count in (1, 5, 20, 100):
+        expected = whole.predict(of(rule), [step[0]._replace(steps=count)], LAYERS)
+        found = resumed.predict(of(rule), [step[0]._replace(steps=count)], states)
+        for name in "ab":
+            assert found[name].forecast_angular_update == pytest.approx(
+                expected[name].forecast_angular_update, rel=0.05
+            )
+            assert found[name].forecast_norm == pytest.approx(expected[name].forecast_norm, rel=0.02)

@@ -691,6 +691,18 @@ def test_a_run_can_be_resumed_where_the_optimizer_stands(tmp_path):
     assert open_run(tmp_path).steps.tolist() == [0, 2, 4, 6]
 
 
+def test_the_forecast_of_a_resumed_run_goes_on_without_a_jump(tmp_path):
+    model = mlp()
+    optimizer = adamw(model)
+    for resume in (False, True):
+        with gyro.Tracker(model, optimizer, tmp_path, every=1, resume=resume):
+            train(model, optimizer, 40)
+    run = open_run(tmp_path)
+    for layer in run.layers:
+        before, after = run.series(layer, "forecast_angular_update")[[39, 40]]
+        assert after == pytest.approx(before, rel=0.1)
+
+
 def test_a_forgotten_resume_begins_a_run_beside_the_old_one_with_one_warning(tmp_path, capsys):
     path = tmp_path / "run"
     model = mlp()

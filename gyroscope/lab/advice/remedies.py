@@ -29,14 +29,14 @@ CLAIMS = {
     "divergence": "A run that diverged: a lower learning rate does not raise the loss",
 }
 COST = {
-    "start_at_equilibrium": {"quick": "3 min", "paper": "15 min"},
-    "warmup": {"quick": "3 min", "paper": "15 min"},
-    "slower_rotation": {"quick": "3 min", "paper": "15 min"},
-    "decoupled_decay": {"quick": "3 min", "paper": "15 min"},
-    "dead_vectors": {"quick": "3 min", "paper": "15 min"},
+    "start_at_equilibrium": {"quick": "2 min", "paper": "15 min"},
+    "warmup": {"quick": "1 min", "paper": "15 min"},
+    "slower_rotation": {"quick": "2 min", "paper": "15 min"},
+    "decoupled_decay": {"quick": "2 min", "paper": "15 min"},
+    "dead_vectors": {"quick": "50 s", "paper": "15 min"},
     "frozen_entries": {"quick": "3 min", "paper": "15 min"},
-    "stable_betas": {"quick": "3 min", "paper": "15 min"},
-    "divergence": {"quick": "3 min", "paper": "15 min"},
+    "stable_betas": {"quick": "2 min", "paper": "15 min"},
+    "divergence": {"quick": "2 min", "paper": "15 min"},
 }
 SEVERITIES = list(MARKS)
 # Steps of warmup that the finding names in the run as it was, seed 0. In a GPT it names none: its residual projections

@@ -13,7 +13,7 @@ from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
 from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
 
-COST = {"quick": "30 s", "paper": "6 min"}
+COST = {"quick": "40 s", "paper": "6 min"}
 Schedule: TypeAlias = Literal["linear", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("linear", "cosine")
 MULTIPLIERS = {"linear": linear, "cosine": cosine}

@@ -13,7 +13,7 @@ from gyroscope.simulate import network
 from gyroscope.theory import Lion
 from gyroscope.theory.law import law
 
-COST = {"quick": "40 s", "paper": "5 min"}
+COST = {"quick": "30 s", "paper": "5 min"}
 # Of the expectation over gradient norms.
 SAMPLES = 200_000
 SEED = 0

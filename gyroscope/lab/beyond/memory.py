@@ -11,7 +11,7 @@ from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 
-COST = {"quick": "30 s", "paper": "8 min"}
+COST = {"quick": "10 s", "paper": "8 min"}
 # In four lifetimes: one of them before the directions are compared, three after.
 RECORDS = 50
 # Lags, in lifetimes, over which the rate is read: beyond Lion's memory, and before noise is all that is left.

@@ -65,7 +65,7 @@ def _config(factor: int, seeds: int = 3) -> Config:
     return Config({"schedule": "constant", "sample_every": 5}, networks, seeds, invariant)
 
 
-QUICK = _config(factor=1)
+QUICK = _config(factor=1, seeds=5)
 PAPER = _config(factor=10)
 
 

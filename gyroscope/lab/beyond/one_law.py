@@ -13,7 +13,7 @@ from gyroscope.lab.figures import COLOURS, Figure, Panels, styled
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
 
-COST = {"quick": "2 min", "paper": "15 min"}
+COST = {"quick": "4 min", "paper": "15 min"}
 NAMES = ("SGDM", "Nesterov", "AdamW", "NAdam", "Lion", "torch.optim.Muon")
 # Their correlation times pass through a sign or an orthogonalisation, which theory follows less closely.
 NONLINEAR = NAMES[4:]

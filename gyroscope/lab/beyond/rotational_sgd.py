@@ -18,7 +18,7 @@ from gyroscope.lab.figures import COLOURS, Figure, Panels
 
 __all__ = ["measure"]
 
-COST = {"quick": "3 min", "paper": "days"}
+COST = {"quick": "2 min", "paper": "days"}
 OPTIMIZERS = {"SGDM": "sgd", "RotationalSGD": "rotational-sgd"}
 
 

@@ -33,7 +33,7 @@ class KAdamConfig:
     base: dict[str, Any]
     lrs: tuple[float, ...]
     decays: dict[str, float]
-    ks: tuple[int, ...] = (1, 2, 3, 5)
+    ks: tuple[int, ...] = (1, 2, 3, 4, 5)
     quantity: str = "loss"
     seeds: int = 3
 

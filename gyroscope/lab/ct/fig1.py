@@ -17,7 +17,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.networks.gpt import GPT
 from gyroscope.simulate.flow import flow
 
-COST = {"quick": "1 min", "paper": "a week"}
+COST = {"quick": "40 s", "paper": "a week"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope.lab.tasks.text import standard_library
 from gyroscope.theory.stability import growth_rate, margin, normal_curve
 
-COST = {"quick": "1 min", "paper": "days"}
+COST = {"quick": "50 s", "paper": "days"}
 POINTS = 80
 TEST_WINDOWS = 500
 STABLE = (0.9, 0.999)

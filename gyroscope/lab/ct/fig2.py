@@ -17,7 +17,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
 
-COST = {"quick": "15 s", "paper": "2 min"}
+COST = {"quick": "30 s", "paper": "2 min"}
 # A slope of ln‖u_n‖_∞ that counts as growth.
 GROWS = 1e-3
 

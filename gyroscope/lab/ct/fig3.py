@@ -18,7 +18,7 @@ from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope.theory.stability import growth_rate, margin, normal_curve, update_bound
 
-COST = {"quick": "2 min", "paper": "days"}
+COST = {"quick": "1 min", "paper": "days"}
 COVERS = ("ct/fig11",)
 POINTS = 120
 # The slope at step n is taken between n-5 and n+5, as in the paper.

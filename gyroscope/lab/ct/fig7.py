@@ -17,7 +17,7 @@ from gyroscope.lab.experiment import Result
 from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.theory.stability import level_curve
 
-COST = {"quick": "1 min", "paper": "a day"}
+COST = {"quick": "30 s", "paper": "a day"}
 
 
 @dataclass(frozen=True, kw_only=True)

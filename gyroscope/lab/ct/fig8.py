@@ -16,7 +16,7 @@ from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining, query_and
 from gyroscope.lab.experiment import Measurements, Result, Trial
 from gyroscope.lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 
-COST = {"quick": "1 min", "paper": "a day"}
+COST = {"quick": "20 s", "paper": "a day"}
 # With qk-norm and without.
 KINDS = (True, False)
 POINTS = 80

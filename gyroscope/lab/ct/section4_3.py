@@ -21,7 +21,7 @@ from gyroscope.lab.figures import COLOURS, Figure, Panels
 from gyroscope.lab.training import TrainConfig
 from gyroscope.lab.training.problems import make_problem
 
-COST = {"quick": "2 min", "paper": "2 h"}
+COST = {"quick": "1 min", "paper": "2 h"}
 
 
 class Arm(NamedTuple):

@@ -39,8 +39,8 @@ class MultiHeadAttention(nn.Module):
             self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """(batch, length, width) -> the same."""
+    def forward(self, x: Tensor, memory: Tensor | None = None, attended: Tensor | None = None) -> Tensor:
+        """(batch, length, width) -> the same; `attended` (batch, length) is False where nothing may attend to."""
         if self.crossing:
             assert memory is not None
             q = self.query(x)
@@ -54,7 +54,8 @@ class MultiHeadAttention(nn.Module):
             q = F.layer_norm(q, q.shape[-1:], eps=QK_EPS)
             k = F.layer_norm(k, k.shape[-1:], eps=QK_EPS)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, dropout_p=dropout)
+        mask = None if attended is None else attended[:, None, None]  # for all heads and queries
+        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal, dropout_p=dropout)
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return out
 
@@ -98,8 +99,8 @@ class TransformerBlock(nn.Module):
         self.feed_forward = FeedForward(width, hidden or 4 * width, bias, dropout)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) -> the same."""
-        x = x + self.dropout(self.attention(self.norm1(x)))
+    def forward(self, x: Tensor, attended: Tensor | None = None) -> Tensor:
+        """(batch, length, width) -> the same; `attended` is that of the attention."""
+        x = x + self.dropout(self.attention(self.norm1(x), attended=attended))
         y: Tensor = x + self.feed_forward(self.norm2(x))
         return y

@@ -14,6 +14,7 @@ from gyroscope.lab.networks.mlp import MLP
 from gyroscope.lab.networks.mobilenet import MobileNet
 from gyroscope.lab.networks.norms import Norm
 from gyroscope.lab.networks.resnet import resnet18, resnet20
+from gyroscope.lab.networks.transformer import EncoderDecoder, EncoderDecoderShape
 from gyroscope.lab.networks.vgg import VGG, PlainCNN
 from gyroscope.lab.networks.vit import ViT, ViTShape
 from gyroscope.nn import standardise
@@ -35,6 +36,12 @@ def text_network(name: str, vocabulary: int) -> GPT:
     """A network for texts of so many different characters."""
     _, options = _parsed(name, ("gpt",))
     return GPT(_made(GPTShape, options, vocabulary=vocabulary))
+
+
+def translation_network(name: str, vocabulary: int) -> EncoderDecoder:
+    """A network for sentences in two languages of so many different characters together."""
+    _, options = _parsed(name, ("transformer",))
+    return EncoderDecoder(_made(EncoderDecoderShape, options, vocabulary=vocabulary))
 
 
 def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, Options]:

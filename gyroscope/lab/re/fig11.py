@@ -47,6 +47,7 @@ QUICK = Config(
         "sample_every": 2,
     },
     ARMS,
+    seeds=5,
 )
 PAPER = Config(preset("re/vgg13"), ARMS)
 

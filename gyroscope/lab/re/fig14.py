@@ -19,10 +19,9 @@ from gyroscope.lab.re._networks import VIT
 from gyroscope.lab.re._tracked import course, course_axis, hidden_layers
 from gyroscope.store import Run
 
-COST = {"quick": "40 s", "paper": "16 h of a GPU"}
+COST = {"quick": "2 min", "paper": "16 h of a GPU"}
 ARMS = {"AdamW": {"optimizer": "adamw"}, "rotational AdamW": {"optimizer": "rotational-adamw"}}
-# Points of a course: just after the warmup, and the end of what is shown.
-EARLY = slice(5, 8)
+# Points of a course: the end of what is shown.
 LATE = slice(40, None)
 
 
@@ -30,10 +29,17 @@ LATE = slice(40, None)
 class Config(Arms):
     """AdamW and its variant at the same settings."""
 
+    early: tuple[int, int] = (5, 8)
+    """Points of a course just after the warmup."""
 
+
+# So many steps that the variant's mean of updates, over some 100 steps, has forgotten the first of them: with a mean
+# over 10 steps, the angle after 100 was 0.9 of the predicted one instead of 0.6 (one seed).
 QUICK = Config(
-    {**VIT, "steps": 300, "schedule": "constant", "warmup": 15, "lr": 6e-3, "weight_decay": 1.67},
+    {**VIT, "steps": 600, "schedule": "constant", "warmup": 15, "lr": 6e-3, "weight_decay": 1.67},
     ARMS,
+    seeds=5,
+    early=(2, 4),
 )
 # DeiT-tiny on CIFAR-10, up to the epoch at which the paper's figure ends.
 PAPER = Config({**preset("re/deit-tiny"), "epochs": 40, "schedule": "constant"}, ARMS)
@@ -76,11 +82,12 @@ def claims(result: Result[Config]) -> list[Claim]:
     rotational = of_arm(result, "angle", "rotational AdamW")
     forecast = of_arm(result, "forecast", "AdamW")
     predicted = of_arm(result, "predicted", "rotational AdamW")
+    early = slice(*result.config.early)
     return [
-        at_least("AdamW over its variant early (paper: about 2)", 1.5, _ratio(adamw, rotational, EARLY)),
+        at_least("AdamW over its variant early (paper: about 2)", 1.5, _ratio(adamw, rotational, early)),
         agrees("AdamW over its variant late", 1.0, _ratio(adamw, rotational, LATE), within=0.1),
-        agrees("AdamW over its forecast early", 1.0, _ratio(adamw, forecast, EARLY), within=0.1),
-        at_most("variant over its predicted angle early", 1.05, _ratio(rotational, predicted, EARLY)),
+        agrees("AdamW over its forecast early", 1.0, _ratio(adamw, forecast, early), within=0.1),
+        at_most("variant over its predicted angle early", 1.05, _ratio(rotational, predicted, early)),
         agrees("variant over its predicted angle late", 1.0, _ratio(rotational, predicted, LATE), within=0.05),
     ]
 

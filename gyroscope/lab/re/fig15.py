@@ -17,7 +17,7 @@ from gyroscope.lab.presets import preset
 from gyroscope.lab.re._drawing import draw_scores
 from gyroscope.lab.re._networks import GPT, RESNET
 
-COST = {"quick": "3 min", "paper": "days of a GPU"}
+COST = {"quick": "2 min", "paper": "days of a GPU"}
 NETWORKS = ("ResNet", "GPT")
 DEFAULT = "default"
 CHOICES = {

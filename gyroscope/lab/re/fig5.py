@@ -21,7 +21,7 @@ from gyroscope.lab.re._networks import RESNET
 from gyroscope.lab.re._tracked import hidden_layers, mean_during
 from gyroscope.store import Run
 
-COST = {"quick": "2 min", "paper": "days of a GPU"}
+COST = {"quick": "1 min", "paper": "days of a GPU"}
 OPTIMIZERS = {"SGDM": "sgd", "rotational SGDM": "rotational-sgd"}
 SETTINGS = ("layer norm", "large batch, no warmup")
 

@@ -13,7 +13,7 @@ from gyroscope.lab.re._appendix_j import NAMES, layer_equilibrium, optimizers, r
 from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 from gyroscope.theory import UpdateRule
 
-COST = {"quick": "1 min", "paper": "40 min"}
+COST = {"quick": "40 s", "paper": "40 min"}
 # From the simplest to the one of the paper's Figure 8.
 SYSTEMS = ("white noise", "unit gammas", "random gammas")
 LOSS_SCALES = (0.1, 1.0, 10.0)

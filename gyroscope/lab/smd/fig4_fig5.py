@@ -18,7 +18,7 @@ CLAIMS = {
     "fig4": "Under SGD ‖w‖² follows sqrt(L·lr/(2·wd)) whatever shape L_t has, if it changes slowly (SMD Figure 4).",
     "fig5": "Under SGD with momentum ‖w‖² follows the L of the moment too, 1/(1-α) times faster (SMD Figure 5).",
 }
-COST = {"fig4": {"quick": "15 s", "paper": "3 min"}, "fig5": {"quick": "10 s", "paper": "30 s"}}
+COST = {"fig4": {"quick": "20 s", "paper": "3 min"}, "fig5": {"quick": "10 s", "paper": "30 s"}}
 SHAPES = ("constant", "noise", "drift", "steps")
 # The plateaus of the shape "steps", over its level; a quarter of the run each.
 PLATEAUS = (1.0, 2.0, 0.5, 1.0)

@@ -18,7 +18,7 @@ from gyroscope.lab.figures import COLOURS, MEASURED, Figure, Panels
 from gyroscope.lab.presets import preset
 from gyroscope.lab.smd._networks import SMALL, drawn, rule_of, settings_of, theory_angle, train_arm
 
-COST = {"quick": "2 min", "paper": "3 days"}
+COST = {"quick": "1 min", "paper": "3 days"}
 COVERS = ("smd/fig8",)
 # By how much lr and batch grow together.
 FACTORS = (1, 4, 16)
@@ -35,7 +35,9 @@ def _arms(lr: float, batch: int, steps: int) -> dict[str, dict[str, float]]:
     return {f"B = {batch * k}": {"lr": lr * k, "batch_size": batch * k, "steps": steps // k} for k in FACTORS}
 
 
-QUICK = Config(base={**SMALL, "schedule": "constant", "weight_decay": 2e-3}, arms=_arms(lr=0.05, batch=64, steps=960))
+QUICK = Config(
+    base={**SMALL, "schedule": "constant", "weight_decay": 2e-3}, arms=_arms(lr=0.05, batch=64, steps=960), seeds=5
+)
 _PAPERS_EPOCH = 50_000 // 256
 PAPER = Config(
     base={**preset("smd/stages"), "epochs": None, "schedule": "constant"},

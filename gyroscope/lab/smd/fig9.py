@@ -35,6 +35,7 @@ _STAGES = {"schedule": "step", "milestones": MILESTONES}
 QUICK = Config(
     base={**SMALL, **_STAGES, "lr": 0.1, "weight_decay": 1e-2, "batch_size": 32, "steps": 1200},
     arms={"MobileNet-V2": {"model": "mobilenet:width=0.1"}},
+    seeds=5,
 )
 _PAPER = preset("smd/stages-mobilenet")
 PAPER = Config(base=_PAPER, arms={"MobileNet-V2": {}})

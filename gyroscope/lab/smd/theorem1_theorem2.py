@@ -18,7 +18,7 @@ CLAIMS = {
     "theorem1": "Under SGD ‖w‖² closes in on sqrt(L·lr/(2·wd)) at a linear rate, to a noise floor (SMD Theorem 1).",
     "theorem2": "Under SGD with momentum ‖w‖² closes in on w*² too, 1/(1-α) times faster (SMD Theorem 2).",
 }
-COST = {"theorem1": {"quick": "15 s", "paper": "5 min"}, "theorem2": {"quick": "20 s", "paper": "5 min"}}
+COST = {"theorem1": {"quick": "10 s", "paper": "5 min"}, "theorem2": {"quick": "30 s", "paper": "5 min"}}
 # ‖w_0‖² over its equilibrium, a third of the vectors each.
 STARTS = (0.3, 3.0, 100.0)
 POINTS = 150

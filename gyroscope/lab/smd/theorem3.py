@@ -16,7 +16,7 @@ from gyroscope.lab.smd._prescribed_gradients import (
 )
 from gyroscope.theory.convergence import angle_variance, angle_variance_bound
 
-COST = {"quick": "30 s", "paper": "5 min"}
+COST = {"quick": "40 s", "paper": "5 min"}
 # L of the two groups of vectors: gradients that differ tenfold.
 LEVELS = (1.0, 100.0)
 # ‖w_0‖² over its equilibrium, half of each group.

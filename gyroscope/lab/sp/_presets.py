@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 64,
     "augment": False,
     "epochs": None,
-    "steps": 200,
+    "steps": 500,
 }
 
 

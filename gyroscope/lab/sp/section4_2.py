@@ -21,7 +21,7 @@ from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import SGDMRT, AdamS, AdamSRT
 from gyroscope.theory.sphere import EffectiveStep, effective_step
 
-COST = {"quick": "10 s", "paper": "30 s"}
+COST = {"quick": "5 s", "paper": "30 s"}
 SCHEMES = ("SGD-M", "SGD-M decoupled", "SGD-MRT", "Adam-S", "Adam-S decoupled", "Adam-SRT")
 
 

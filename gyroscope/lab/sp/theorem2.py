@@ -19,7 +19,7 @@ from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.optim import AdamSRT
 from gyroscope.theory import sphere
 
-COST = {"quick": "15 s", "paper": "1 min"}
+COST = {"quick": "10 s", "paper": "1 min"}
 COVERS = ("sp/table1",)
 SCHEMES = ("SGD", "SGD + L2", "SGD-M", "Adam", "Adam-SRT")
 # How often lr is halved to read the order of the exponential map's error.

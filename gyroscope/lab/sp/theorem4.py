@@ -15,7 +15,7 @@ from gyroscope.lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope.lab.tasks.teacher_student import TeacherStudent, directions
 from gyroscope.theory.sphere import AdamGStar, adam_g_star
 
-COST = {"quick": "10 s", "paper": "1 min"}
+COST = {"quick": "5 s", "paper": "1 min"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Data sets and models that experiments train: digits, text, a small transformer, a teacher and its student."""
+"""Data sets and models that experiments train: digits, text, translation, a teacher and its student."""

@@ -59,6 +59,14 @@ def read(path: Path) -> bytes:
         raise DataError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
 
 
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        return read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{str(path)!r} is not UTF-8 ({error}): convert it first") from None
+
+
 def read_idx(path: Path, dimensions: int, known: str = "") -> Bytes:
     """An IDX file of bytes (MNIST's format) as an array; `known` names its entry in SHA256.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope.lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read
+from gyroscope.lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read_text
 
 # The last tenth of a text, as nanoGPT splits it.
 VALIDATION_SHARE = 0.1
@@ -50,10 +50,7 @@ def load_text(name: str, root: Path | None = None) -> Corpus:
             f"no file {str(given)!r} here or in {str(in_root.parent)!r}: name a text in UTF-8 by text:<file>, and its "
             f"folder by --data-root or {ROOT_VARIABLE}"
         )
-    try:
-        text = read(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{str(path)!r} is not UTF-8 ({error}): convert it first") from None
+    text = read_text(path)
     if len(text) < FEWEST:
         raise DataError(f"{str(path)!r} has {len(text)} characters: a text of at least {FEWEST:,} is needed")
     return _numbered(text)

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gyroscope.lab.networks.registry import image_network, text_network
+from gyroscope.lab.networks.registry import image_network, text_network, translation_network
+from gyroscope.lab.networks.transformer import PADDING
 from gyroscope.lab.tasks.images import Images, augmented, load_images
 from gyroscope.lab.tasks.text import load_text
+from gyroscope.lab.tasks.translation import load_translation
 from gyroscope.lab.training.config import TrainConfig
 from gyroscope.nn import add_gain
 
@@ -47,16 +49,45 @@ class Problem(ABC):
 def make_problem(config: TrainConfig, data_root: Path | None, device: torch.device) -> Problem:
     """The problem of a config. The network's initial weights depend on the seed alone."""
     torch.manual_seed(config.seed)
-    is_text = config.task == "stdlib" or config.task.startswith("text:")
-    problem = (TextProblem if is_text else ImageProblem)(config, data_root, device)
+    problem = _problem_class(config.task)(config, data_root, device)
     if config.gain:
         add_gain(problem.model)
     return problem
 
 
+def _problem_class(task: str) -> type["ImageProblem | TextProblem | TranslationProblem"]:
+    kind = task.partition(":")[0]
+    if kind == "translation":
+        return TranslationProblem
+    return TextProblem if kind in ("stdlib", "text") else ImageProblem
+
+
 def _generator(*numbers: int) -> torch.Generator:
     """A generator for this combination of numbers: Python's hash of integers is the same in every process."""
     return torch.Generator().manual_seed(hash(numbers) % 2**63)
+
+
+@final
+class ShuffledBatches:
+    """Which samples a training batch has: each epoch has every one once, but for those that fill no batch."""
+
+    def __init__(self, samples: int, kind: str, config: TrainConfig) -> None:
+        self.samples = samples
+        self.size = config.batch_size
+        self.seed = config.seed
+        self.per_epoch = samples // config.batch_size
+        if not self.per_epoch:
+            raise ValueError(f"batch_size={config.batch_size} is more than the {samples:,} {kind} of {config.task}")
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def chosen(self, number: int) -> Tensor:
+        """The places in the training set of batch `number`."""
+        epoch, place = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            self._order = torch.randperm(self.samples, generator=_generator(self.seed, epoch))
+            self._epoch = epoch
+        return self._order[place * self.size : (place + 1) * self.size]
 
 
 @final
@@ -68,22 +99,12 @@ class ImageProblem(Problem):
         self.model = image_network(config.model, self.task.shape, self.task.classes, config.norm).to(device)
         self.config = config
         self.device = device
-        self.batches_per_epoch = len(self.task.train) // config.batch_size
-        if not self.batches_per_epoch:
-            raise ValueError(
-                f"batch_size={config.batch_size} is more than the {len(self.task.train):,} images of {config.task}"
-            )
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        self.batches = ShuffledBatches(len(self.task.train), "images", config)
+        self.batches_per_epoch = self.batches.per_epoch
 
     def batch(self, number: int) -> Images:
-        """Training batch `number`: each epoch has every image once, but for those that fill no batch."""
-        epoch, place = divmod(number, self.batches_per_epoch)
-        if epoch != self._epoch:
-            self._order = torch.randperm(len(self.task.train), generator=_generator(self.config.seed, epoch))
-            self._epoch = epoch
-        size = self.config.batch_size
-        chosen = self._order[place * size : (place + 1) * size]
+        """Training batch `number`."""
+        chosen = self.batches.chosen(number)
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
             images = augmented(images, self.task.flips, _generator(self.config.seed, number, 1), self.task.padding)
@@ -149,3 +170,68 @@ class TextProblem(Problem):
             total += float(self._loss(model, ids[part], ids[part + 1])) * len(part)
         model.train()
         return {"validation_loss": total / count}
+
+
+@final
+class TranslationProblem(Problem):
+    """Sentences to their translations, character by character.
+
+    Every character is asked for given the true ones before it. A sentence of which all are right so is one that a
+    network which goes on from its own best guesses would write, too: `accuracy` is the share of exact translations.
+    """
+
+    def __init__(self, config: TrainConfig, data_root: Path | None, device: torch.device) -> None:
+        self.task = load_translation(config.task, data_root)
+        self.model = translation_network(config.model, self.task.vocabulary).to(device)
+        self.config = config
+        self.device = device
+        context = self.model.shape.context
+        if self.task.longest > context:
+            raise ValueError(
+                f"model={config.model!r} has context={context}, and the longest sentence of {config.task} needs "
+                f"{self.task.longest:,}: write the model as transformer:context={self.task.longest}, or leave long "
+                "sentences out of the files"
+            )
+        self.batches = ShuffledBatches(len(self.task.train), "sentences", config)
+        self.batches_per_epoch = self.batches.per_epoch
+
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
+        """Mean cross-entropy of a character, and the share of sentences translated exactly."""
+        source, target = self.task.train.batch(self.batches.chosen(number).tolist())
+        own = self.share(target)
+        loss, exact = self._summed(model, self.share(source), own)
+        # Processes have as many sentences each and not as many characters: all divide by what they have on average.
+        characters = _asked(target).sum() * len(own) / len(target)
+        return loss / characters, {"accuracy": exact / len(own)}
+
+    def _summed(self, model: nn.Module, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy, summed over characters and not over padding, and the number of exact translations."""
+        target = target.to(self.device)
+        logits = model(source.to(self.device), target[:, :-1]).float()
+        following = target[:, 1:]
+        loss = F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=PADDING, reduction="sum")
+        right = (logits.detach().argmax(2) == following) | ~_asked(target)
+        return loss, right.all(1).sum()
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Mean cross-entropy of a character, and the share of exact translations, of the sentences held out."""
+        model.eval()
+        held_out = self.task.validation
+        loss = 0.0
+        exact = 0.0
+        characters = 0
+        # As many at once as in training: sentences of files may be long.
+        for part in torch.split(torch.arange(len(held_out)), self.config.batch_size):
+            source, target = held_out.batch(part.tolist())
+            summed, right = self._summed(model, source, target)
+            loss += float(summed)
+            exact += float(right)
+            characters += int(_asked(target).sum())
+        model.train()
+        return {"validation_loss": loss / characters, "validation_accuracy": exact / len(held_out)}
+
+
+def _asked(target: Tensor) -> Tensor:
+    """Which tokens after the first of each target count: all but padding."""
+    return target[:, 1:] != PADDING

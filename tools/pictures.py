@@ -1,0 +1,50 @@
+"""Take the pictures of reports in docs/ again: `python -m tools.pictures [folder of make demo]`, after a page changed.
+
+Three simulated runs, as the tests of pages have them, and the RotationalAdamW run of `make demo`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from gyroscope.render import gather
+from gyroscope.render.run_page import page
+from tests.render import make
+from tests.render.browser import launch
+
+DOCS = Path(__file__).parent.parent / "docs"
+LAST = "Which layers?"  # the panel with which a picture ends
+STORIES = {"healthy": make.healthy, "imbalanced": make.imbalanced, "fell_out": make.fell_out}
+
+
+def take(browser_page: Page, runs: list[Path], folder: Path, name: str) -> None:
+    """Write the page of some runs, open it, and take its picture down to the map of layers."""
+    html = folder / f"{name}.html"
+    html.write_text(page(gather(runs)), encoding="utf-8")
+    browser_page.goto(html.as_uri())
+    browser_page.wait_for_selector("body[data-ready]")
+    panel = browser_page.locator("section", has=browser_page.get_by_role("heading", name=LAST, exact=True)).first
+    box = panel.bounding_box()
+    assert box is not None, f"the page of {name} has no panel {LAST!r}"
+    clip = {"x": 0, "y": 0, "width": 1200, "height": box["y"] + box["height"] + 8}
+    browser_page.screenshot(path=DOCS / f"{name}.png", full_page=True, clip=clip)
+
+
+def main() -> None:
+    """Take all pictures, or all but the demo's where its folder is not there."""
+    demo = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo") / "rotational_adamw"
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        runs = [make.run_at(folder / story, STORIES[story](), seed=i) for i, story in enumerate(STORIES)]
+        browser_page = launch(playwright).new_page(viewport={"width": 1200, "height": 900})
+        take(browser_page, [runs[1]], folder, "report-imbalanced")
+        take(browser_page, [runs[2]], folder, "report-fell-out")
+        take(browser_page, runs, folder, "report-three")
+        if demo.exists():
+            take(browser_page, [demo], folder, "report")
+
+
+if __name__ == "__main__":
+    main()
