@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gyroscope._types import Array
 from gyroscope.checkpoint.last_step import angles, nadam_direction, nesterov_direction
-from gyroscope.checkpoint.measurement import VectorMeasurement
 from gyroscope.checkpoint.saved_optimizers import Group, rule_of_group, torch_name
 from gyroscope.checkpoint.turned_step import transported_angles, turned_angles
+from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.optim import loss_part
 from gyroscope.optim.formulas import adam_numbers
 from gyroscope.theory.law import Weights

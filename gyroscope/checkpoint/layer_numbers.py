@@ -10,7 +10,7 @@ from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.formats import ParameterState
 from gyroscope.checkpoint.group_step import GroupStep
 from gyroscope.checkpoint.last_step import StepSums, forces, radial_decay
-from gyroscope.checkpoint.measurement import VectorMeasurement
+from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.model.measured import WatchedLayer
 from gyroscope.theory import UpdateRule, signal
 

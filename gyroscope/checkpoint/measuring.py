@@ -11,8 +11,8 @@ from gyroscope._types import Array
 from gyroscope.checkpoint.formats import ParameterState
 from gyroscope.checkpoint.last_step import StepSums
 from gyroscope.checkpoint.last_update import LastUpdate
-from gyroscope.checkpoint.measurement import VectorMeasurement
 from gyroscope.checkpoint.reading import StoredTensor
+from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.geometry import Split
 
 # Entries that are worked on at once: in float64 they, the state and the direction stay in a processor's cache.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._types import Array, Number
-from gyroscope.checkpoint.measurement import VectorMeasurement
+from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.steps import MIN_CENTRED, Group, InnerRule, Vectors, rotation
 from gyroscope.optim.formulas import TurnNumbers
