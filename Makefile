@@ -50,6 +50,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 		say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@# timm alone: the torchvision that it would bring may not load, and transformers then fails. What else it needs is here.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps timm
 	@touch $@
 
 clean:

@@ -72,7 +72,7 @@ def plan(
     optimizer: Annotated[
         str | None,
         typer.Argument(
-            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon or hyperball"
+            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon, adafactor, hyperball"
         ),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
@@ -82,6 +82,9 @@ def plan(
     nesterov: Annotated[bool | None, typer.Option("--nesterov")] = None,
     linearised: Annotated[bool | None, typer.Option("--linearised", help="Lion as its paper has it")] = None,
     corrected_decay: Annotated[bool | None, typer.Option("--corrected-decay", help="AdamC: decay ∝ lr²")] = None,
+    cautious_decay: Annotated[
+        bool | None, typer.Option("--cautious-decay", help="Decay only what the update shrinks")
+    ] = None,
     steps: Annotated[int | None, whole("length of the run, 10000 if not given")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = None,
     warmup: Annotated[int | None, whole("steps of linear warmup, part of the run")] = None,

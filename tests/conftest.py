@@ -80,7 +80,7 @@ NEEDED = {
         [
             "tests/checkpoint/test_last_step.py::test_muon_*",
             "tests/integrations/test_examples.py::test_an_example_*[[]nanogpt*",
-            "tests/lab/test_experiments.py::test_it_runs_*muon*",
+            "tests/lab/test_experiments.py::test_it_runs_*[[]beyond/muon*",
             "tests/lab/test_training.py::test_*muon*",
             "tests/measure/test_several_optimizers.py::test_a_run_of_two_*",
             "tests/model/test_groups.py::test_muon_*",

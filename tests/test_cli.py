@@ -280,7 +280,7 @@ numbers = st.one_of(
     ),
 )
 names = st.sampled_from([*RULES, "SGD", "adam-w", "", "🌀", "plan", "--", "adamw,lion", "cosine", "step", "linear"])
-options = """lr weight-decay betas momentum nesterov linearised corrected-decay steps schedule warmup final milestones
+options = """lr weight-decay betas momentum nesterov linearised corrected-decay cautious-decay steps schedule warmup final milestones
 factor fan-in shape init-std init-norm unit-grad-norm batch-size dataset-size compare json explain config nothing"""
 flags = st.sampled_from([f"--{name}" for name in options.split()])
 argument = st.one_of(flags, numbers, names)

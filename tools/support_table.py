@@ -1,7 +1,7 @@
 """Write docs/support.md: which optimizer works with what, a test behind every tick. python tools/support_table.py
 
 A tick stands where a test of the column is parametrised with the optimizer, in tests/optim/catalogue.py's names. A new
-column is a line of COLUMNS. timm's registry has a test of its own, which runs where timm can be imported.
+column is a line of COLUMNS.
 """
 
 import sys
@@ -37,6 +37,11 @@ COLUMNS = {
     "Lightning": (TRAINERS, "test_lightning_takes_the_steps_of_a_plain_loop"),
     "Trainer": (TRAINERS, "test_the_hugging_face_trainer_takes_the_steps_of_a_plain_loop"),
     "Accelerate": (TRAINERS, "test_an_optimizer_that_accelerate_prepared_takes_the_steps_of_a_plain_loop"),
+    "timm": ("tests.integrations.test_timm", "test_an_optimizer_that_timm_made_takes_the_steps_of_a_plain_loop"),
+    "Composer's monitor": (
+        "tests.integrations.test_composer",
+        "test_the_monitor_logs_how_far_each_weight_turned_and_its_norm",
+    ),
 }
 HEAD = """# What works with what
 
@@ -54,6 +59,11 @@ NOTES = """
 - The state is where the weights are. FSDP2's `CPUOffloadPolicy` keeps both on the CPU, and the step is taken there.
 - bf16 weights: moments and values per vector are float32, and `stochastic_rounding=True` rounds without bias.
   `Rotational` leaves moments to the optimizer that it wraps, which has them in the dtype of the weights.
+- timm makes optimizers by name, from its registry: `Rotational` wraps an instance and has no name, and lion is timm's
+  own. The tests have the real timm, with nothing behind torchvision's names where torchvision does not load.
+- Composer's `OptimizerMonitor` logs what an optimizer's `report_per_parameter_metrics` says: of every weight that can
+  turn its angle since the last report, the predicted angle per step, and its norm. Composer pins an older torch and is
+  not installed for the tests: where it cannot be imported, they call that method as its monitor does.
 - `gyroscope train` runs under `torchrun`, by DDP or, with `--fsdp`, by FSDP2, with the numbers of one process.
 """
 

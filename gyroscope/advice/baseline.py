@@ -1,15 +1,45 @@
 """Whether a number is beyond what its own past allows: medians and extremes, which a few odd values do not move."""
 
+from bisect import bisect_left, insort
 from collections import deque
-from math import inf, nan
+from collections.abc import Sequence
+from math import inf, isfinite, nan
 from typing import final
 
 import numpy as np
 
+from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
 
 # Median absolute deviation to standard deviation, for normal numbers.
 NORMAL = 1.4826
+
+
+@final
+class Window:
+    """The last values of a series, and their median: kept sorted, since one is asked for after each value."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def append(self, value: float) -> None:
+        """Add a value, and forget the oldest of those that are too many."""
+        if len(self._values) == self._size:
+            oldest = self._values.popleft()
+            del self._sorted[bisect_left(self._sorted, oldest)]
+        self._values.append(value)
+        insort(self._sorted, value)
+
+    @property
+    def median(self) -> float:
+        """NaN of none."""
+        count = len(self._sorted)
+        return (self._sorted[(count - 1) // 2] + self._sorted[count // 2]) / 2 if count else nan
 
 
 @final
@@ -24,7 +54,7 @@ class Baseline:
     def __init__(self, level: int, memory: int, floor: float) -> None:
         self._level = level
         self._floor = floor
-        self._values: deque[float] = deque(maxlen=level)
+        self._values = Window(level)
         self._deviations: deque[float] = deque(maxlen=memory)
         self._peak = 0.0
         self._usual_since = 0
@@ -39,19 +69,16 @@ class Baseline:
         """The largest deviation upwards that the past allows; infinite while it is too short to judge by."""
         if not self.is_judging:
             return inf
-        deviations = np.array(self._deviations)
-        # About their own median: a loss that falls is below its past all the time.
-        noise = NORMAL * float(np.median(np.abs(deviations - np.median(deviations))))
-        return max(self._floor, limit.INCIDENT_DEVIATIONS * noise, limit.INCIDENT_EXTREMES * float(deviations.max()))
+        return max(self._floor, allowed(np.array(self._deviations)))
 
     def excess(self, value: float) -> float:
         """Deviation of the next value where it is beyond the threshold, 0 where it is not and becomes part of the past.
 
         0 also for the lesser deviations that follow one which was beyond: training recovers from it.
         """
-        if not np.isfinite(value):
+        if not isfinite(value):
             return 0.0
-        deviation = value - float(np.median(self._values)) if self._values else nan
+        deviation = value - self._values.median
         # The threshold takes longer to find than most values need.
         if not (deviation > self._floor and deviation > self.threshold):
             self._learn(value, deviation)
@@ -69,3 +96,76 @@ class Baseline:
         self._usual_since += 1
         if self._usual_since >= self._level:
             self._peak = 0.0
+
+
+def allowed(deviations: Array) -> float:
+    """The largest deviation upwards that those of the past allow."""
+    # About their own median: a loss that falls is below its past all the time.
+    noise = NORMAL * float(np.median(np.abs(deviations - np.median(deviations))))
+    return max(limit.INCIDENT_DEVIATIONS * noise, limit.INCIDENT_EXTREMES * float(deviations.max()))
+
+
+@final
+class LayerBaselines:
+    """The pasts of some series of logarithms in every layer: what a layer does that the others do not do with it.
+
+    A layer's deviation is measured from its own median, and from that of the other layers' deviations: what a batch
+    does to all of them is not told of one.
+    """
+
+    def __init__(self, floors: Sequence[float]) -> None:
+        self._floors = np.array(floors)[:, None]
+        self._count = 0
+        self._values: Array = np.empty(0)
+        self._deviations: Array = np.empty(0)
+        self._levels: Array = np.empty(0)
+
+    def excess(self, values: Array) -> Array:
+        """Of (series, layers) the deviations where a layer alone is beyond its past, else 0."""
+        if not self._count:
+            self._values = np.full((limit.INCIDENT_LEVEL, *values.shape), nan)
+            self._deviations = np.full((limit.INCIDENT_MEMORY, *values.shape), nan)
+        if self._count % limit.LEVELS_EVERY == 0:
+            # NaN are sorted to the end: a layer without a past has NaN for its level.
+            half = limit.INCIDENT_LEVEL // 2
+            self._levels = np.partition(self._values, half, axis=0)[half]
+        deviations = values - self._levels
+        unusual = deviations > self._floors
+        # Most samples end here: what the other layers do, now and in the past, takes longer to find.
+        for series in np.flatnonzero(unusual.any(1)).tolist():
+            unusual[series] &= self._is_alone(series, deviations[series])
+        # What lasts becomes the level after half its samples; the deviations that are remembered are of usual samples.
+        self._values[self._count % limit.INCIDENT_LEVEL] = values
+        self._deviations[self._count % limit.INCIDENT_MEMORY] = np.where(unusual, nan, deviations)
+        self._count += 1
+        return np.where(unusual, deviations, 0.0)
+
+    def _is_alone(self, series: int, deviations: Array) -> Mask:
+        """Layers that differ from the others by more than the floor, and than they did in the past."""
+        alone = deviations - median_of_others(deviations)
+        far: Mask = alone > self._floors[series]
+        if not far.any():
+            return far
+        past = self._deviations[:, series] - [median_of_others(of_sample) for of_sample in self._deviations[:, series]]
+        for layer in np.flatnonzero(far).tolist():
+            known = past[~np.isnan(past[:, layer]), layer]
+            far[layer] = len(known) >= limit.INCIDENT_LEVEL and alone[layer] > allowed(known)
+        return far
+
+
+def median_of_others(values: Array) -> Array:
+    """For each value the median of all others; NaN are left out, and NaN where there is no other.
+
+    >>> median_of_others(np.array([1.0, 2.0, 10.0, 4.0])).tolist()
+    [4.0, 4.0, 2.0, 2.0]
+    """
+    in_order = np.sort(values)  # NaN at the end
+    others = int(np.count_nonzero(~np.isnan(values))) - 1
+    if others < 1:
+        return np.full(len(values), nan)
+    lower = (others - 1) // 2
+    upper = others // 2
+    # Where the value itself stands at or before a place, the next one is there without it.
+    low = np.where(values <= in_order[lower], in_order[lower + 1], in_order[lower])
+    high = np.where(values <= in_order[upper], in_order[upper + 1], in_order[upper])
+    return np.asarray((low + high) / 2)

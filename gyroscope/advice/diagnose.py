@@ -200,9 +200,9 @@ def _context(histories: Sequence[LayerHistory]) -> str:
 def _base_speed(history: LayerHistory) -> float | None:
     """How many times as fast the plain rule would turn a layer that a rotational optimizer turns, over the run.
 
-    From the same norms: those of the plain rule start there, and settle where they settle.
+    From the same norms: those of the plain rule start there, and settle where they settle. None where it follows them.
     """
-    if not history.keeps_norm or history.rule is None:
+    if not history.keeps_norm or history.follows_base or history.rule is None:
         return None
     course = course_from_start(history, float(history.steps[0]), float(history.steps[-1]) + 1)
     return None if course is None else float(course.angular_update.mean() / course.equilibrium_angular_update.mean())

@@ -260,6 +260,11 @@ class LayerHistory:
         return str(self._group.get("optimizer", "")).startswith("Rotational")
 
     @property
+    def follows_base(self) -> bool:
+        """Whether such an optimizer turns as its base would by then, and not by the equilibrium angle."""
+        return bool(self._group.get("follows_base"))
+
+    @property
     def speed(self) -> float:
         """Measured over predicted rotation, over the window, as root mean squares: the law speaks of these.
 

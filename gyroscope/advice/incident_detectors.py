@@ -10,7 +10,7 @@ import numpy as np
 
 from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.baseline import Baseline
+from gyroscope.advice.baseline import Baseline, LayerBaselines
 
 # What is read of each layer in a sample, as quantity and statistic.
 SERIES = {
@@ -26,6 +26,7 @@ SERIES = {
     "update_norm": "rms",
     "angular_update": "rms",
     "accumulated_angle": "rms",
+    "skipped_steps": "mean",
 }
 # Learning rates of two samples within this factor are those of a smooth schedule.
 ALIKE = 1.2
@@ -199,8 +200,13 @@ class WeightJumps:
         turn = now["accumulated_angle"]
         arc = steps * boost * np.fmax(now["angular_update"], last["angular_update"])
         usual = limit.WEIGHTS_EXTREMES * steps
-        moved = (move > np.fmax(limit.NORM_JUMP, reach)) & (move > usual * _largest(self._moves))
-        turned = (turn > np.fmax(limit.TURN_JUMP, arc)) & (turn > usual * _largest(self._turns))
+        moved = move > np.fmax(limit.NORM_JUMP, reach)
+        turned = turn > np.fmax(limit.TURN_JUMP, arc)
+        # What the past allows takes longer to find than most samples need.
+        if moved.any():
+            moved &= move > usual * _largest(self._moves)
+        if turned.any():
+            turned &= turn > usual * _largest(self._turns)
         changed = moved | turned
         self._moves.append(np.where(changed, nan, move / steps))
         self._turns.append(np.where(changed, nan, turn / steps))
@@ -229,6 +235,45 @@ class NotFinite:
         self._last_step = now.step
         lost = now.present & np.isnan(now["unit_grad_norm"])
         return Detected(since, now.step, now.step, _numbers(lost), "the layer") if lost.any() else None
+
+
+@final
+class Skipped:
+    """Steps that a GradScaler skipped, where they are more than it takes to find its scale."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last_step = -1
+        # Of each of the latest samples: steps that were skipped since the one before it, and steps that were taken.
+        self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
+
+    def update(self, now: LayerValues) -> Detected | None:
+        """Too many since the last sample, or within the latest ones."""
+        taken = now.step - self._last_step
+        self._last_step = now.step
+        known = now["skipped_steps"][np.isfinite(now["skipped_steps"])]
+        skipped = float(known.max()) if known.size else 0.0
+        self._count += 1
+        # The first scale is far too high on purpose.
+        if self._count <= limit.SAMPLES:
+            return None
+        self._past.append((skipped, taken))
+        if not skipped:
+            return None
+        if not _too_many(skipped, taken):
+            first = next(number for number, (before, _) in enumerate(self._past) if before)
+            together = list(self._past)[first:]
+            skipped = sum(before for before, _ in together)
+            taken = sum(steps for _, steps in together)
+            if not _too_many(skipped, taken):
+                return None
+        evidence = {"skipped": skipped, "tried": skipped + taken}
+        return Detected(now.step - taken + 1, now.step, now.step, (), "the gradients", evidence)
+
+
+def _too_many(skipped: float, taken: int) -> bool:
+    """Whether so many skipped steps among those taken are more than a scaler's search."""
+    return skipped > limit.SKIPPED_STEPS + limit.SKIPPED_SHARE * taken
 
 
 @final
@@ -261,46 +306,76 @@ class Losses:
         return Detected(unusual[0][0], unusual[0][1], unusual[-1][1], (), "the loss", evidence)
 
 
+# Logarithms of what a gradient that is too large leaves in a layer, and the deviation of each that counts at least:
+# over most layers, and of one layer alone.
+FLOORS = {
+    "gradient": limit.INCIDENT_FLOOR,
+    "update": limit.INCIDENT_FLOOR,
+    "denominator": limit.DENOMINATOR_FLOOR,
+}
+LAYER_FLOORS = {
+    "gradient": limit.LAYER_FLOOR,
+    "update": limit.LAYER_FLOOR,
+    "denominator": limit.LAYER_DENOMINATOR_FLOOR,
+}
+
+
 @final
 class Gradients:
-    """Gradients, updates and Adam's denominators that go beyond their own past in most layers at once."""
+    """Gradients, updates and Adam's denominators that go beyond their own past, in most layers at once or in one."""
 
     def __init__(self) -> None:
-        self._baselines = {
-            "gradient": self._new_baseline(limit.INCIDENT_FLOOR),
-            "update": self._new_baseline(limit.INCIDENT_FLOOR),
-            "denominator": self._new_baseline(limit.DENOMINATOR_FLOOR),
-        }
+        self._baselines = {name: self._new_baseline(floor) for name, floor in FLOORS.items()}
+        self._of_layers = LayerBaselines(list(LAYER_FLOORS.values()))
         self._past: deque[Array] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._denominators: Array | float = nan
         self._lr: Array | float = nan
         self._last_step = -1
 
-    def update(self, now: LayerValues) -> Detected | None:
-        """What is unusual in a sample; layers in the order in which they differ from their own past."""
-        gradient = np.log(now["unit_grad_norm"])
+    def update(self, now: LayerValues) -> tuple[Detected | None, Detected | None]:
+        """What is unusual in a sample: in most layers, and in a layer alone."""
         # η_e = lr/(‖w‖²·B): B grows between samples where one of the gradients between them was large.
         denominators = np.log(now["lr"] / (now["effective_lr"] * now["norm"] ** 2))
         series = {
-            "gradient": gradient,
+            "gradient": np.log(now["unit_grad_norm"]),
             "update": np.log(now["tangential_update"] / now["lr"]),
             "denominator": denominators - self._denominators,
         }
+        table = np.array(list(series.values()))
+        table[~np.isfinite(table)] = nan
+        series = dict(zip(series, table, strict=True))
         if _jumped(now["lr"], self._lr, ALIKE).any():
             # Some optimizers' updates follow another power of the learning rate.
-            self._baselines["update"] = self._new_baseline(limit.INCIDENT_FLOOR)
+            self._baselines["update"] = self._new_baseline(FLOORS["update"])
         self._lr = now["lr"]
         self._denominators = denominators
         since = self._last_step + 1
         self._last_step = now.step
+        return self._of_most(since, now.step, series), self._of_one(since, now, table)
+
+    def _of_most(self, since: int, step: int, series: Mapping[str, Array]) -> Detected | None:
+        """Layers in the order in which they differ from their own past."""
         excesses = {name: self._baselines[name].excess(_middle(values)) for name, values in series.items()}
         evidence = {name: exp(excess) for name, excess in excesses.items() if excess > 0}
+        gradient = series["gradient"]
         if not evidence:
             self._past.append(gradient)
             return None
         deviations = gradient - np.array([_middle(layer) for layer in np.array(self._past).T])
         reached = [number for number in np.argsort(-deviations).tolist() if deviations[number] > limit.INCIDENT_FLOOR]
-        return Detected(since, now.step, now.step, tuple(reached), "the gradients", evidence)
+        return Detected(since, step, step, tuple(reached), "the gradients", evidence)
+
+    def _of_one(self, since: int, now: LayerValues, table: Array) -> Detected | None:
+        """The layer that differs most from its own past, and from what the other layers do."""
+        excesses = self._of_layers.excess(table)
+        if not excesses.any():
+            return None
+        first = excesses[excesses.any(1).argmax()]
+        layer = int(first.argmax())
+        found = zip(LAYER_FLOORS, excesses[:, layer].tolist(), strict=True)
+        evidence = {name: exp(excess) for name, excess in found if excess > 0}
+        evidence["beta2"] = float(now["beta2"][layer])
+        return Detected(since, now.step, now.step, (layer,), "the layer", evidence)
 
     @staticmethod
     def _new_baseline(floor: float) -> Baseline:
@@ -309,5 +384,6 @@ class Gradients:
 
 def _middle(values: Array) -> float:
     """Median over the layers that have a number."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else nan
+    known = np.sort(values[~np.isnan(values)])
+    # NumPy's own median checks its arguments for longer than it takes.
+    return float(known[(known.size - 1) // 2] + known[known.size // 2]) / 2 if known.size else nan

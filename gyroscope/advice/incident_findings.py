@@ -5,7 +5,15 @@ from gyroscope.advice.findings import Finding
 from gyroscope.advice.history import Record
 from gyroscope.advice.incidents import Cause, Incident, incidents
 from gyroscope.advice.phrases import clause, listed, sig
-from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, NOTHING, Remedy, look_at_batches
+from gyroscope.advice.remedies import (
+    CHECK_LAYER,
+    FIND_SETTING,
+    FIND_WRITER,
+    NOTHING,
+    Remedy,
+    look_at_batches,
+    look_at_layer,
+)
 
 # What a time axis calls them.
 MARKS: dict[Cause, str] = {
@@ -15,6 +23,8 @@ MARKS: dict[Cause, str] = {
     "weights": "weights changed",
     "frozen": "no gradient",
     "batches": "batches",
+    "layer_gradient": "a layer's gradient",
+    "skipped": "skipped steps",
     "not_finite": "not finite",
     "resumed": "resumed",
 }
@@ -54,6 +64,11 @@ def _described(incident: Incident) -> tuple[str, Remedy]:
         return f"{text} the loss any more.", CHECK_LAYER
     if incident.cause == "weights":
         return f"{when} {_written(incident)}.", FIND_WRITER
+    if incident.cause == "layer_gradient":
+        return _of_layer(incident), look_at_layer(incident.layers[0], incident.since, incident.end)
+    if incident.cause == "skipped":
+        text = f"{_skipped(incident)}: gradients overflowed at its scale, or were NaN."
+        return text, look_at_batches(incident.since, incident.end)
     if incident.cause == "not_finite":
         return f"{when} weights or gradients of {listed(incident.layers)} are not finite.", NOTHING
     if incident.cause == "resumed":
@@ -101,6 +116,31 @@ def _unusual(incident: Incident) -> str:
     batches = "batches of these steps are" if lasts or incident.since < incident.step else "batch of that step is"
     what = f"{_factors(number)}, first seen in {incident.first}, with no change of settings"
     return f"{when} {what}: most likely the {batches} unlike the others (data, labels or their order)."
+
+
+def _skipped(incident: Incident) -> str:
+    skipped = f"{int(incident.evidence['skipped']):,} of {int(incident.evidence['tried']):,} steps"
+    if incident.end == incident.step:
+        return f"{_when(incident)} a GradScaler skipped {skipped}"
+    return f"From step {incident.since:,} to step {incident.end:,} a GradScaler skipped too many, {skipped} at worst"
+
+
+def _of_layer(incident: Incident) -> str:
+    """What was seen of the gradient, at once or by what it left, and what follows under Adam."""
+    number = incident.evidence
+    name = incident.layers[0]
+    words = {"gradient": "the gradient", "update": "the updates"}
+    unusual = {word: sig(number[key], 2) for key, word in words.items() if key in number}
+    text = f"{_when(incident)} {name} had a gradient far too large, and no other layer had."
+    if unusual:
+        reached = f"reached {listed(list(unusual.values()))} times the usual"
+        text = f"{_when(incident)} {listed(list(unusual))} of {name} {reached}, and those of no other layer did."
+    if "denominator" not in number:
+        return text
+    memory = 1 / (1 - number["beta2"])
+    # √v falls by a factor e in two memories of v.
+    grown = f"Adam's denominator of the layer, {sig(number['denominator'], 2)} times as large after it"
+    return f"{text} {grown}, slows its rotation until it is forgotten, over about {sig(2 * memory, 2)} steps."
 
 
 def _factors(number: dict[str, float], prefix: str = "") -> str:

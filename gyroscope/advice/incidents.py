@@ -1,9 +1,9 @@
-"""Events in a run: a setting that jumped, batches unlike the others, a frozen layer, weights changed from outside.
+"""Events in a run: a setting that jumped, batches unlike the others, one layer's gradient, steps that were skipped, …
 
 The same detector reads samples as they come, beside training, and those of a finished run one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Literal, final
@@ -22,10 +22,24 @@ from gyroscope.advice.incident_detectors import (
     Losses,
     NotFinite,
     Settings,
+    Skipped,
     WeightJumps,
 )
 
-Cause = Literal["lr", "weight_decay", "betas", "weights", "frozen", "batches", "not_finite", "resumed"]
+Cause = Literal[
+    "lr",
+    "weight_decay",
+    "betas",
+    "weights",
+    "frozen",
+    "batches",
+    "layer_gradient",
+    "skipped",
+    "not_finite",
+    "resumed",
+]
+# Of these the largest evidence is kept, of others the latest: they grow and fall again.
+PASSING = ("batches", "layer_gradient", "skipped")
 
 # Words in the names of logged losses that are not those of training.
 HELD_OUT = ("val", "test", "eval")
@@ -57,29 +71,38 @@ class Incident:
 def incidents(record: Record) -> list[Incident]:
     """All incidents of a run, in the order of their steps."""
     layers = list(record.layers)
-    steps = np.asarray(record.steps)
-    if not layers or not len(steps):
+    if not layers:
         return []
-    missing = np.full(len(steps), nan)
-    table = np.array(
-        [
-            [record.series(name, key, stat) if key in record.quantities else missing for name in layers]
-            for key, stat in SERIES.items()
-        ]
-    )
-    table[~np.isfinite(table)] = nan
     loss_steps, losses = logged_loss(record)
-    ends = np.searchsorted(loss_steps, steps, side="right").tolist()
     resumed = set(getattr(record, "resumed_at", ()))
     detector = IncidentDetector()
     begin = 0
-    for number, step in enumerate(steps.tolist()):
-        if step in resumed:
-            detector.resumed(step)
-        part = slice(begin, ends[number])
-        detector.update(step, layers, table[:, :, number], loss_steps[part], losses[part])
-        begin = ends[number]
+    for steps, values in _samples(record):
+        ends = np.searchsorted(loss_steps, steps, side="right").tolist()
+        for step, of_step, end in zip(steps.tolist(), values, ends, strict=True):
+            if step in resumed:
+                detector.resumed(step)
+            detector.update(step, layers, of_step, loss_steps[begin:end], losses[begin:end])
+            begin = end
     return sorted(detector.incidents, key=lambda incident: incident.step)
+
+
+def _samples(record: Record) -> Iterator[tuple[Array, Array]]:
+    """Steps and values (samples, SERIES, layers) of all samples, NaN where there is no value, a part at a time.
+
+    Of a record that holds only some samples of a run, the others are read too: an incident is over within a few.
+    """
+    known = [(name, stat) for name, stat in SERIES.items() if name in record.quantities]
+    places = [list(SERIES).index(name) for name, _ in known]
+    if getattr(record, "stride", 1) > 1:
+        parts = record.every_sample(known)  # type: ignore[attr-defined]  # a record with a stride has it
+    else:
+        table = [[record.series(layer, name, stat) for layer in record.layers] for name, stat in known]
+        parts = [(np.asarray(record.steps), np.moveaxis(np.array(table), -1, 0))]
+    for steps, stored in parts:
+        values = np.full((len(steps), len(SERIES), len(record.layers)), nan)
+        values[:, places] = np.where(np.isfinite(stored), stored, nan)
+        yield steps, values
 
 
 def loss_name(names: Sequence[str]) -> str | None:
@@ -117,6 +140,7 @@ class IncidentDetector:
         self._not_finite = NotFinite()
         self._losses = Losses()
         self._gradients = Gradients()
+        self._skipped = Skipped()
         self._seen: Detected | None = None
         # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
         self._explained = 0
@@ -142,9 +166,11 @@ class IncidentDetector:
         for setting, detected in self._settings.update(now):
             self._cause(setting, detected)
         self._cause("frozen", self._frozen.update(now))
-        self._cause("weights", self._weights.update(now))
+        gradients, of_layer = self._gradients.update(now)
+        self._weights_or_gradient(self._weights.update(now), of_layer)
         self._cause("not_finite", self._not_finite.update(now))
-        unusual = self._unusual(now, loss_steps, losses)
+        self._cause("skipped", self._skipped.update(now))
+        unusual = self._unusual(gradients, loss_steps, losses)
         if unusual is not None and self._explained > 0:
             self._consequence(unusual)
         elif unusual is not None:
@@ -152,10 +178,26 @@ class IncidentDetector:
         self._explained -= 1
         return self.incidents[known:]
 
-    def _unusual(self, now: LayerValues, loss_steps: Array, losses: Array) -> Detected | None:
+    def _weights_or_gradient(self, weights: Detected | None, gradient: Detected | None) -> None:
+        """What happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
+
+        An update that is still too large tells that the optimizer moved the weights.
+        """
+        if weights is not None and gradient is not None and "update" in gradient.evidence:
+            others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
+            weights = replace(weights, layers=others) if others else None
+        self._cause("weights", weights)
+        if gradient is None:
+            return
+        latest = self.incidents[-1] if self.incidents else None
+        if self._explained > 0 and latest is not None and latest.cause != "layer_gradient":
+            self._consequence(gradient)
+        else:
+            self._cause("layer_gradient", gradient)
+
+    def _unusual(self, gradients: Detected | None, loss_steps: Array, losses: Array) -> Detected | None:
         """Gradients and losses beyond their past. The loss decides where it is logged, and gradients say how far."""
         decides = self._losses.is_judging and len(losses) > 0
-        gradients = self._gradients.update(now)
         # The loss of a step is logged after its sample, and comes with the next one.
         seen = gradients or self._seen
         self._seen = gradients
@@ -190,8 +232,7 @@ class IncidentDetector:
             return
         latest.end = max(latest.end, detected.end)
         latest.layers = tuple(dict.fromkeys([*latest.layers, *names]))
-        # Of what grows and falls again the largest, of a setting the latest.
-        kept = latest.evidence if cause == "batches" else {}
+        kept = latest.evidence if cause in PASSING else {}
         latest.evidence |= {name: max(value, kept.get(name, value)) for name, value in detected.evidence.items()}
 
     def _names(self, detected: Detected) -> tuple[str, ...]:

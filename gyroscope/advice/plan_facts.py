@@ -95,6 +95,9 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
     start = prediction.layer.norm
     if norm is None:
         return
+    if prediction.grows_without_end:
+        yield _fact("norm", "The norm of a vector grows without end.", "E‖u‖² > a(2-a)·‖w‖² at any norm", norm=norm)
+        return
     # Within the 10 % that count as settled.
     change = "as it starts" if 0.9 < norm / start < 1.1 else f"{sig(norm / start)} times its initial {sig(start)}"
     yield _fact(
@@ -131,6 +134,8 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
 
 
 def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: float | None) -> Iterator[Finding]:
+    if prediction.grows_without_end and forecast.total_decay > 0:  # what is forgotten is not by decay
+        return
     total = forecast.total_decay
     yield _fact(
         "total_decay",

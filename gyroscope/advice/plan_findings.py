@@ -61,11 +61,13 @@ def _settling(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
 
 
 def _case(prediction: LayerPrediction) -> str:
-    """How a layer stands to its equilibrium: keeps norm, no decay, short, settles or far."""
+    """How a layer stands to its equilibrium: follows base, keeps norm, no decay, grows, short, settles or far."""
     if prediction.rule.keeps_norm:
-        return "keeps norm"
+        return "follows base" if prediction.rule.follows_base else "keeps norm"
     if prediction.total_decay == 0:
         return "no decay"
+    if prediction.grows_without_end:
+        return "grows"
     if not prediction.is_longer_than_memory:
         return "short"
     return "far" if prediction.settled_at is None else "settles"
@@ -76,10 +78,12 @@ def _settling_finding(case: str, members: Sequence[LayerPrediction]) -> Finding:
     totals = [member.total_decay for member in members]
     steps = members[0].schedule.steps
     evidence = {"total_decay": min(totals)}
-    if case == "keeps norm":
+    if case in ("keeps norm", "follows base"):
         return Finding("well", "note", _kept_norms(members), "", KEPT_NORM, names, evidence)
     if case == "no decay":
         return Finding("short_memory", "note", phrases.no_decay(names), "", TOTAL_DECAY, names, evidence)
+    if case == "grows":
+        return Finding("well", "note", _growing_norms(members), "", members[0].rule.angle_formula, names, evidence)
     if case == "short":
         sentence = phrases.shorter_than_memory(names, totals, steps)
         return Finding("short_memory", "note", sentence, "", TOTAL_DECAY, names, evidence)
@@ -105,16 +109,28 @@ def _kept_norms(members: Sequence[LayerPrediction]) -> str:
     names = [member.name for member in members]
     totals = [member.total_decay for member in members]
     sentence = f"{clause(names, 'keeps its norm', 'keep their norms')} and {'turns' if len(names) == 1 else 'turn'}"
-    sentence += " by the equilibrium angle from the first step"
+    base = members[0].rule.plain.name
+    if members[0].rule.follows_base:
+        sentence += f" as {base} would from the same initial norms"
+    else:
+        sentence += " by the equilibrium angle from the first step"
     if not min(totals) > 0:  # Hyperball: the angle is lr, and no weight decay says what is forgotten
         return f"{sentence}."
     left = span([100 * exp(-total) for total in totals], 2)
     sentence += f"; over the run X = {span(totals, 2)}, so {left} % of the initial direction is left."
     speeds = [speed for member in members if (speed := member.base_speed) is not None]
     if speeds:
-        base = members[0].rule.plain.name
         sentence += f" {base} would turn {span(speeds, 2)} times as fast on average, from the same initial norms."
     return sentence
+
+
+def _growing_norms(members: Sequence[LayerPrediction]) -> str:
+    """How fast layers turn whose steps are relative to their norms, and what becomes of these."""
+    names = [member.name for member in members]
+    angle = span(float(_forecast(member).equilibrium_angular_update.max()) for member in members)
+    factor = span([float(_forecast(member).norm[-1] / _forecast(member).initial_norm) for member in members], 3)
+    turn = clause(names, "turns", "turn")
+    return f"{turn} {angle} rad per step at any norm, which no decay holds: it ends at {factor} times its start."
 
 
 def _start(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:

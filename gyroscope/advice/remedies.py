@@ -88,6 +88,16 @@ def look_at_batches(first: int, last: int) -> Remedy:
     return Remedy(f"Look at the batches of steps {first:,} to {last:,}, the first of them first.")
 
 
+def look_at_layer(name: str, first: int, last: int) -> Remedy:
+    """Where to look for the reason of one layer's gradient.
+
+    >>> look_at_layer("head.weight", 1000, 1000).text
+    'Look at what reaches head.weight in step 1,000: its inputs, and the losses and masks of its own.'
+    """
+    steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    return Remedy(f"Look at what reaches {name} in {steps}: its inputs, and the losses and masks of its own.")
+
+
 def balance(rule: UpdateRule | None, keeps_norm: bool) -> Remedy:
     """What makes layers, and the neurons of a layer, turn alike: known of Adam with L2 alone to lower the loss."""
     if keeps_norm:

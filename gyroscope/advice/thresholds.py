@@ -119,6 +119,17 @@ LOSSES_PER_SAMPLE = 10
 # Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
 # single batch raises them by a fifth only if its gradient is twenty times the usual. Without any, 0.12 was seen.
 DENOMINATOR_FLOOR = 0.2
+# The first floor for one layer alone, 4.5 times the usual: there are many layers, and each differs from the others by
+# chance. In 60,000 steps without an incident 1.7 was seen.
+LAYER_FLOOR = 1.5
+# The same for the denominators of one layer, 1.35 times the usual: 0.1 was seen, and 0.18 after shuffled labels.
+LAYER_DENOMINATOR_FLOOR = 0.3
+# Samples after which the layers' medians are taken anew: they move little, and there are many layers.
+LEVELS_EVERY = 5
+# Steps that a GradScaler may skip in a row, after its start: each halves the scale, and it lost one halving.
+SKIPPED_STEPS = 5
+# Share of the steps that it may skip in the long run: ten times one in 2,000, by which torch's tries a higher scale.
+SKIPPED_SHARE = 0.005
 # Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
 # recovers.
 LASTING_SHARE = 0.6

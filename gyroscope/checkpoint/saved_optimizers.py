@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gyroscope.optim.torch_rules import RULES
+from gyroscope.optim.torch_rules import RULES, rule_by_name
 from gyroscope.theory import FixedNorm, Hyperball, UpdateRule
 
 Group = Mapping[str, Any]
@@ -94,7 +94,7 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
         if group.get(option) is None:
             raise ValueError(f"the file does not say the {option} of its {name}: pass {option}=… (--{option} …)")
     try:
-        rule = RULES[name](group)
+        rule = rule_by_name(name, group)
     except ValueError:  # settings that theory does not cover
         return None
     return FixedNorm(rule) if name.startswith("Rotational") else rule

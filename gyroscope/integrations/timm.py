@@ -1,13 +1,21 @@
 """timm: our optimizers in its registry, for `create_optimizer_v2` and the `--opt` of its scripts.
 
 register_timm()
+timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, weight_decay=0.1)
 timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, param_group_fn=group_fn(weight_decay=0.1))
+
+The first of these has timm's own groups, of tensors without names: what timm does not decay (positions, class tokens,
+biases) does not turn, and all else does. That is right for images. A model with an `nn.Embedding` needs the second.
 """
 
 from collections.abc import Callable
+from functools import partial
 from inspect import getdoc, signature
+from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
 from gyroscope.integrations.extras import extra
 from gyroscope.model.groups import ParamGroups, param_groups
@@ -25,9 +33,11 @@ def register_timm() -> list[str]:
     new = [name for name in CLASSES if name not in factory.default_registry.list_optimizers()]
     for name in new:
         options = signature(CLASSES[name]).parameters
+        # timm's types ask for a class, and timm calls it.
+        make: Any = partial(of_groups, CLASSES[name])
         info = factory.OptimInfo(
             name=name,
-            opt_class=CLASSES[name],
+            opt_class=make,
             description=(getdoc(CLASSES[name]) or "").partition("\n")[0],
             has_eps="eps" in options,
             has_momentum="momentum" in options,
@@ -38,8 +48,20 @@ def register_timm() -> list[str]:
 
 
 def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
-    """A `param_group_fn` for timm: `gyro.param_groups` with this weight decay.
-
-    timm's own groups are of bare tensors, of which our optimizers turn embeddings too.
-    """
+    """A `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which knows embeddings too."""
     return lambda model: param_groups(model, weight_decay=weight_decay)
+
+
+def of_groups(optimizer_class: Callable[..., Optimizer], params: ParamsT, **options: Any) -> Optimizer:
+    """The optimizer of timm's groups: where some of them decay, those that do not take plain steps.
+
+    Where none decays nothing was sorted, and all is left to the optimizer, which refuses to turn without decay.
+
+    >>> groups = [{"params": [nn.Parameter(nn.Linear(8, 4).weight)], "weight_decay": wd} for wd in (0.0, 0.1)]
+    >>> [group["granularity"] for group in of_groups(CLASSES["rotational-adamw"], groups, lr=1e-3).param_groups]
+    ['none', 'neuron']
+    """
+    groups: list[Any] = list(params)
+    if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
+        groups = [group if group.get("weight_decay") else {"granularity": "none", **group} for group in groups]
+    return optimizer_class(groups, **options)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
-from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optim.torch_rules import follows_base, rule_of
 from gyroscope.theory import UpdateRule
 
 Group = Mapping[str, Any]
@@ -49,6 +49,7 @@ class GroupRule:
     recursion: how the momentum came about; None where it is transported, or there is none.
     lr_factor: what torch's dampening makes of the learning rate.
     norms_kept: the optimizer holds every vector at the norm it started with.
+    follows_base: and turns it as the rule would by then, not by the equilibrium angle.
     sign_beta, heavy_ball, whole_matrix: the rule's own, kept because every sample asks for them many times.
     """
 
@@ -59,9 +60,10 @@ class GroupRule:
     sign_beta: float | None
     heavy_ball: float | None
     whole_matrix: bool
+    follows_base: bool = False
 
     @classmethod
-    def of(cls, rule: UpdateRule, options: Group, norms_kept: bool) -> "GroupRule":
+    def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
         """Of a rule and the options of the group for which it was made."""
         undamped = 1 - float(options.get("dampening", 0.0))  # only torch's SGD has it
         recursion = None
@@ -70,7 +72,8 @@ class GroupRule:
             decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
             recursion = MomentumRecursion(keep, share * undamped, decay)
         lr_factor = 1.0 if recursion is None else undamped
-        return cls(rule, norms_kept, recursion, lr_factor, rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
+        own = (rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
+        return cls(rule, norms_kept, recursion, lr_factor, *own, follows_base)
 
 
 @final
@@ -97,6 +100,7 @@ class StepContext:
 
     lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
     highest_lr: of the steps since the previous sample, this one included.
+    skipped_steps: that a GradScaler skipped since the previous sample.
     group_rule: the theory's; None where it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 where the objective is maximised, and gradients point the other way.
@@ -106,6 +110,7 @@ class StepContext:
     weight_decay: float
     betas: tuple[float, float]
     highest_lr: float
+    skipped_steps: int
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float
@@ -131,6 +136,8 @@ def _group_config(owned: OwnedGroup) -> dict[str, Any]:
     shown: dict[str, Any] = {"optimizer": type(owner).__name__, "parameters": len(group["params"])}
     if rule is not None:
         shown["rule"] = {"name": rule.name, **rule.settings}
+    if follows_base(owner):
+        shown["follows_base"] = True
     return shown | {name: _plain(group[name]) for name in SHOWN if name in group}
 
 

@@ -87,7 +87,14 @@ class Forecaster:
         with np.errstate(all="ignore"):
             predictions = self._equilibria(group_rule, rates[-1].lr, present)
             if self.norms_kept:
-                return {layer.name: self._at_rest(layer, predictions[layer.name]) for layer in present}
+                predictions = {layer.name: self._at_rest(layer, predictions[layer.name]) for layer in present}
+                if group_rule.follows_base:
+                    # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
+                    rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
+                    for name, angle, _ in self._advance_all(group_rule, rates, present):
+                        turned = replace(predictions[name], angular_update=angle, forecast_angular_update=angle)
+                        predictions[name] = turned
+                return predictions
             for name, angle, norm in self._advance_all(group_rule, rates, present):
                 predictions[name] = replace(predictions[name], forecast_angular_update=angle, forecast_norm=norm)
         return predictions

@@ -374,6 +374,14 @@ PER_LAYER = (
     ),
     _layer("beta2", "", "β2 of the layer's group in this step", "torch", lambda layer: layer.at.betas[1]),
     _layer(
+        "skipped_steps",
+        "steps",
+        "steps of the run that a GradScaler skipped since the previous sample, of optimizers with a fused step: others "
+        "are not called in such a step, and nothing is known of it",
+        "torch",
+        lambda layer: float(layer.at.skipped_steps),
+    ),
+    _layer(
         "signal",
         "",
         "κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1); "

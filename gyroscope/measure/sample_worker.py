@@ -25,11 +25,13 @@ from gyroscope.measure.scalar_log import ScalarLog
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.measure.statistics import LayerPart, summarise
 from gyroscope.measure.transfer import HostCopy, SentSums, merge_pieces
-from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.store import LayerSample, Sample, Writer
 
 # Layers of one parameter group that were read in the same way: their vectors stand one after the other.
 LayerGroup = tuple[VectorSums, list[LayerPart]]
+# Steps skipped in a row after which a run is stuck: the scale has fallen 2^30 times, from any start to next to nothing.
+STUCK = 30
 
 
 @final
@@ -43,6 +45,7 @@ class RawSample:
     history: rates of every step since the last sample.
     scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
     gap: the sample before this one was lost, so that the last copy of the weights is not that sample's.
+    skipped: steps since the last sample of which the host knew that a GradScaler skipped them; `step` counts them not.
     """
 
     step: int
@@ -54,15 +57,17 @@ class RawSample:
     history: RateHistory
     scaler: HostCopy | None = None
     gap: bool = False
+    skipped: int = 0
 
 
 class GroupSettings(NamedTuple):
-    """What a parameter group was stepped with last, and its highest learning rate since the previous sample."""
+    """What a parameter group was stepped with last, and what happened to it since the previous sample."""
 
     lr: float
     weight_decay: float
     betas: tuple[float, float]
     highest_lr: float
+    skipped_steps: int
 
 
 @final
@@ -90,6 +95,8 @@ class SampleProcessor:
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
         self._skipped = 0
+        self._skipped_since_sample = 0
+        self._skipped_in_a_row = 0
         self._gap = False
         self._first_step: int | None = None  # above 0 in a run that was resumed
 
@@ -104,16 +111,26 @@ class SampleProcessor:
         if self._first_step is None:
             self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
-        history = _without_skipped([*self._passed, *sample.history], int(skipped) - self._skipped, bool(found_inf))
+        newly_skipped = int(skipped) - self._skipped
+        history = _without_skipped([*self._passed, *sample.history], newly_skipped, bool(found_inf))
         gap = self._gap or sample.gap
         self._skipped = int(skipped)
+        self._skipped_since_sample += sample.skipped + newly_skipped
+        none_taken = newly_skipped == sum(steps for _, steps in sample.history)
+        self._skipped_in_a_row = self._skipped_in_a_row + newly_skipped if none_taken else 0
         self._gap = bool(found_inf)
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
+            if self._skipped_in_a_row >= STUCK:
+                self.writer.note(stuck_text(sample.step + 1 - self._skipped))
             return
         rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
         rules = {number: self._rule(sample, number) for number in sample.groups}
-        settings = {number: _settings(number, options, rates) for number, options in sample.groups.items()}
+        skipped_steps = self._skipped_since_sample
+        self._skipped_since_sample = 0
+        settings = {
+            number: _settings(number, options, rates, skipped_steps) for number, options in sample.groups.items()
+        }
         groups, states = self._groups(sample, rules, settings, scale, gap)
         predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
@@ -148,10 +165,15 @@ class SampleProcessor:
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)
-            group_rule = GroupRule.of(rule, options, keeps_norms(owner))
+            if rule.counts_steps:
+                rule = rule.replace(steps_done=sample.step)
+            follows = follows_base(owner)
+            if follows and self._first_step:
+                raise ValueError("how far the base had come that it follows is not known in the middle of a run")
+            group_rule = GroupRule.of(rule, options, keeps_norms(owner), follows)
         except ValueError as error:
             self.writer.note(f"No predictions for parameter group {number}: {error}")
-        if comparable:
+        if comparable and not (group_rule is not None and group_rule.rule.counts_steps):
             self._rules[number] = (options, group_rule)
         return group_rule
 
@@ -201,11 +223,22 @@ class SampleProcessor:
         return groups, states
 
 
-def _settings(number: int, options: Mapping[str, Any], rates: Sequence[tuple[Sequence[Any], int]]) -> GroupSettings:
+def stuck_text(step: int) -> str:
+    """A note on a run that does not go on."""
+    return (
+        f"A GradScaler skips every step since step {step:,}, {STUCK} and more: gradients are inf or NaN at any scale. "
+        "Look for weights, data or a loss that are not finite."
+    )
+
+
+def _settings(
+    number: int, options: Mapping[str, Any], rates: Sequence[tuple[Sequence[Any], int]], skipped_steps: int
+) -> GroupSettings:
     # A group that was not stepped has None, or stands beyond the end.
     of_group = [pairs[number] for pairs, _ in rates if number < len(pairs) and pairs[number] is not None]
     lr, weight_decay = of_group[-1] if of_group else (nan, nan)
-    return GroupSettings(lr, weight_decay, _betas_of(options), max((pair[0] for pair in of_group), default=nan))
+    highest_lr = max((pair[0] for pair in of_group), default=nan)
+    return GroupSettings(lr, weight_decay, _betas_of(options), highest_lr, skipped_steps)
 
 
 def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:

@@ -20,7 +20,7 @@ from gyroscope.measure.layers import Tracked
 from gyroscope.measure.measurement import StepMeasurement, frozen, rank
 from gyroscope.measure.optimizers import LayerReading, rule_or_none, run_config, steps_taken
 from gyroscope.measure.recorder import FailureLog, Recorder
-from gyroscope.measure.sample_worker import RawSample
+from gyroscope.measure.sample_worker import STUCK, RawSample, stuck_text
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.measure.transfer import SentSums
@@ -69,7 +69,8 @@ class Tracker:
         sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
         sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
         on_incident: function that gets a `Finding` when something happens in the run, as `diagnose` finds it later: a
-            setting that jumps, batches unlike the others, a layer without a gradient. It has a thread of its own.
+            setting that jumps, batches unlike the others, one layer's gradient, many skipped steps. It has a thread of
+            its own.
         config: whatever is to be stored with the run, as JSON or its repr.
         resume: continue the run at `path`, at step `start` or where the optimizer and the run say.
         start: number of the first step; default 0.
@@ -155,6 +156,9 @@ class Tracker:
         self._readings: dict[str, LayerReading] = {}
         self._seconds_of_step = 0.0
         self._gap = False
+        # Steps that the host knows to be skipped: since the last sample that was handed over, and in a row.
+        self._skipped_since_sample = 0
+        self._skipped_in_a_row = 0
         self._thread_seconds = 0.0
         if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
@@ -350,7 +354,12 @@ class Tracker:
             measurement.drop_step()
             # Where another optimizer was measured before one skipped its step, weights were copied for no sample.
             self._gap = self._gap or bool(readings)
+            self._skipped_since_sample += 1
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row == STUCK:
+                self._failures.report(stuck_text(self._step))
             return
+        self._skipped_in_a_row = 0
         step = self._step
         self._step = step + 1
         if recorder is None:  # the history is of use to the process that writes
@@ -363,11 +372,13 @@ class Tracker:
             options = dict(measurement.options)
             history = measurement.history
             scaler = measurement.scaler
-            sample = RawSample(step, time.time(), owners, options, sums, readings, history, scaler, self._gap)
+            skipped = self._skipped_since_sample
+            sample = RawSample(step, time.time(), owners, options, sums, readings, history, scaler, self._gap, skipped)
             self._gap = not recorder.put(sample)
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
                 measurement.history = []
+                self._skipped_since_sample = 0
             elif not self._sampling.left_out:
                 self._failures.report(
                     f"samples come faster than they can be processed: from step {step} on some are left out, evenly "

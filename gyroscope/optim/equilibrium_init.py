@@ -168,6 +168,8 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
         unit_grad_norm=grads[alive].double().cpu().numpy(),
         shape=tuple(parameter.shape),
     )
+    if equilibrium.norm is None or not np.isfinite(equilibrium.norm).all():
+        raise ValueError(f"{rule.name} with these settings has no norm at which {weight.name!r} would settle")
     factors = torch.ones_like(norms)
     target = torch.as_tensor(np.asarray(equilibrium.norm), dtype=norms.dtype, device=norms.device)
     factors[alive] = target / norms[alive]

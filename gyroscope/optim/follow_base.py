@@ -18,11 +18,10 @@ from gyroscope.optim.torch_rules import keeps_norms, rule_of
 from gyroscope.theory.law import Weights, over
 from gyroscope.theory.recursion import Motion
 from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.fixed_norm import STEEPEST
 
 # Batches over which gradients are measured, as `gyro.plan` does.
 BATCHES = 8
-# Radians at most: a step along the tangent, however long, turns by less than π/2.
-STEEPEST = 1.5
 # A learning rate at which weights stay where they are.
 AT_REST = 1e-12
 
@@ -121,6 +120,8 @@ class BaseFollower:
     def __init__(self, optimizer: EngineOptimizer, courses: list[Course]) -> None:
         self.optimizer = optimizer
         self._courses = courses
+        # Whoever predicts this optimizer sees by them that it follows, before its first step too.
+        optimizer.angle_factors = {weight.parameter: 1.0 for course in courses for weight in course.weights}
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     @property

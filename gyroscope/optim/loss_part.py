@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.shards import spread_like
-from gyroscope.theory.schedules import rectification
+from gyroscope.theory.schedules import ADAPTS_ABOVE, NEVER_ADAPTS, averaged_gradients, rectified
 
 Group = Mapping[str, Any]
 
@@ -101,12 +101,15 @@ def nadam(of: Coupled, group: Group) -> Tensor:
 def radam(of: Coupled, group: Group) -> Tensor:
     """RAdam's: Adam's times the rectification, and m̂ alone before there is one."""
     beta1, beta2 = group["betas"]
-    m = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
-    # A β2 of 2/3 or less averages too few gradients at any step.
-    rectified = float(rectification(beta2)(float(of.t) - 1)) if beta2 > 2 / 3 else 0.0
-    update: Tensor = -m
-    if rectified != 0:
-        update = update * rectified * (1 - beta2**of.t) ** 0.5 / (of.moment("exp_avg_sq").sqrt() + group["eps"])
+    m: Tensor = of.first_moment("exp_avg", (1 - beta1) * of.l2) / (1 - beta1**of.t)
+    if beta2 <= NEVER_ADAPTS:
+        return -m
+    # In float64, for rho_t is a small difference of large numbers. A tensor, for what a device counts stays there.
+    t = torch.as_tensor(of.t, dtype=torch.float64, device=m.device)
+    count = averaged_gradients(t, beta2)
+    factor = rectified(count.clamp(min=ADAPTS_ABOVE), beta2) * (1 - beta2**t) ** 0.5
+    adapted = factor.to(m.dtype) / (of.moment("exp_avg_sq").sqrt() + group["eps"])
+    update: Tensor = -m * torch.where(count > ADAPTS_ABOVE, adapted, 1.0)
     return update
 
 

@@ -13,6 +13,7 @@ from gyroscope.model.optimizer_list import algorithm_of, owner_of
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
+    Adafactor,
     AdamL2,
     AdamS,
     AdamSRT,
@@ -31,6 +32,18 @@ Group = Mapping[str, Any]
 ALGORITHMS = {"muon": "Muon", "adamw": "AdamW", "adam": "AdamW", "lion": "Lion"}
 # dion's adjustments of Muon's learning rate, and torch's or our names of them.
 DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
+
+# What groups call a decay of those entries alone that the update shrinks: dion's name, and that of others.
+CAUTIOUS_DECAY = ("cautious_wd", "cautious_weight_decay")
+# Options, of torch and of libraries with the same names of classes, with which a rule does not hold, and why.
+NOT_COVERED = {
+    "amsgrad": "v never falls",
+    "caution": "updates that disagree with the gradient are left out (timm)",
+    "cautious": "updates that disagree with the gradient are left out, or such decay (which of them it does not say)",
+    "corrected_weight_decay": "decay follows lr²; gyroscope.optim.CorrectedDecay does the same and is known",
+    "decouple_lr": "decay does not follow lr (optimi); torch's with weight_decay/lr decays alike",
+    "fixed_decay": "decay does not follow lr (pytorch_optimizer); torch's with weight_decay/lr decays alike",
+}
 
 REMEDY = (
     "pass a rule of gyroscope.theory instead: by the one law, Rule(decay=…, correlation_time=…, update_rms=…), or the "
@@ -55,14 +68,36 @@ def rule_of(group: Group, optimizer: object) -> UpdateRule:
     name, known = _known(optimizer, group)
     if name == "Rotational":
         return _rotational(group, known)
-    if group.get("amsgrad"):
-        raise ValueError(f"{name} with amsgrad=True has no equilibrium in the theory: set amsgrad=False, or {REMEDY}")
-    return RULES[name](group)
+    return rule_by_name(name, group)
+
+
+def rule_by_name(name: str, group: Group) -> UpdateRule:
+    """The rule of an optimizer of `RULES` with the options of a group; a ValueError names what theory does not cover.
+
+    >>> rule_by_name("Lion", {"lr": 1e-4, "betas": (0.9, 0.99), "cautious_wd": True}).cautious_decay
+    True
+    """
+    for option, why in NOT_COVERED.items():
+        if group.get(option):
+            no_equilibrium = f"{name} with {option}=True has no equilibrium in the theory, for {why}"
+            raise ValueError(f"{no_equilibrium}: set {option}=False, or {REMEDY}")
+    rule = RULES[name](group)
+    asked = next((option for option in CAUTIOUS_DECAY if group.get(option)), None)
+    if asked is None:
+        return rule
+    if "cautious_decay" not in rule.settings:
+        raise ValueError(f"{name} with {asked}=True is not covered, for cautious decay is of the weights: {REMEDY}")
+    return rule.replace(cautious_decay=True)
 
 
 def keeps_norms(optimizer: object) -> bool:
     """Whether the optimizer holds each rotating vector at the norm it started with."""
     return (_name(owner_of({}, optimizer)) or "").startswith("Rotational")
+
+
+def follows_base(optimizer: object) -> bool:
+    """Whether `follow` sets the angles of such an optimizer: those of its base on its way, not of equilibrium."""
+    return bool(getattr(owner_of({}, optimizer), "angle_factors", None))
 
 
 def _known(optimizer: object, group: Group) -> tuple[str, Any]:
@@ -92,7 +127,7 @@ def _flagged(algorithm: str, group: Group) -> UpdateRule:
             f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
             f"does not cover: {REMEDY}"
         )
-    return RULES[ALGORITHMS[algorithm]](group)
+    return rule_by_name(ALGORITHMS[algorithm], group)
 
 
 def _rotational(group: Group, optimizer: Any) -> UpdateRule:
@@ -160,6 +195,28 @@ def _muon(group: Group) -> UpdateRule:
     return Muon(*_rates(group), momentum, bool(group.get("nesterov", True)), adjustment)
 
 
+def _adafactor(group: Group) -> UpdateRule:
+    """torch's; that of transformers and timm has `scale_parameter` among its options."""
+    if "scale_parameter" not in group:
+        lr, weight_decay = _rates(group)
+        return Adafactor(lr, weight_decay, float(group["beta2_decay"]), float(group["d"]), float(group["eps"][1]))
+    scaled = bool(group["scale_parameter"])
+    unsaid = {
+        "relative_step=True: lr then follows the number of steps alone": group.get("relative_step"),
+        "lr=None: lr then follows the number of steps alone": group.get("lr") is None,
+        "beta1 or betas: updates then have a momentum": group.get("beta1") or group.get("betas"),
+        "weight_decay beside scale_parameter=True: it then follows the norm": scaled and group.get("weight_decay"),
+    }
+    for what, asked in unsaid.items():
+        if asked:
+            raise ValueError(f"Adafactor is not covered with {what}. Use torch.optim.Adafactor, or {REMEDY}")
+    if not isinstance(group.get("eps"), tuple | list):
+        raise ValueError(_lacks(group, "eps, a pair"))
+    threshold = max(_number(group, "clip_threshold"), 1.0)
+    decay = _number(group, "decay_rate")
+    return Adafactor(*_rates(group), decay, threshold, float(group["eps"][1]), scale_parameter=scaled, capped=False)
+
+
 def _k_adam(group: Group) -> UpdateRule:
     if group.get("k") != 1:
         raise ValueError(f"KAdam with k={group.get('k')!r} has no equilibrium in the theory: take k=1, or {REMEDY}")
@@ -175,6 +232,7 @@ def _with_betas(rule: Callable[..., UpdateRule]) -> Callable[[Group], UpdateRule
 RULES: Mapping[str, Callable[[Group], UpdateRule]] = MappingProxyType(
     {
         "SGD": _sgd,
+        "Adafactor": _adafactor,
         "Adam": _adam,
         "AdamW": _with_betas(AdamW),
         "NAdam": _nadam,

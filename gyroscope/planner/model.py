@@ -10,7 +10,7 @@ from gyroscope.geometry import Split, gathered
 from gyroscope.model.gradients import Loss, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import Decision, Invariance, select
-from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.planner.rates import GroupRates, kept
 from gyroscope.theory import FixedNorm, UpdateRule
 from gyroscope.theory.law import Weights
@@ -107,7 +107,7 @@ def _rule(rates: GroupRates, group: OwnedGroup) -> tuple[UpdateRule | None, str]
     except ValueError as error:
         return None, str(error)
     if keeps_norms(group.owner):
-        return rule if rule.keeps_norm else FixedNorm(rule), ""
+        return rule if rule.keeps_norm else FixedNorm(rule, follows_base(group.owner)), ""
     if rates.corrected and rule.is_decoupled:
         rule = rule.replace(corrected_decay=True)
     return rule, ""

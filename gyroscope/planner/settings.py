@@ -15,6 +15,7 @@ from gyroscope.planner.plan import Plan
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
+    Adafactor,
     AdamL2,
     AdamS,
     AdamSRT,
@@ -49,6 +50,7 @@ RULES: dict[str, type[UpdateRule]] = {
     "adam_srt": AdamSRT,
     "sgd_mrt": SGDMRT,
     "muon": Muon,
+    "adafactor": Adafactor,
     "hyperball": Hyperball,
 }
 # Settings of a plan that names only the optimizer.
@@ -63,6 +65,7 @@ TYPICAL: dict[str, dict[str, Any]] = {
     "adam_srt": {"lr": 1e-3, "weight_decay": 1e-3},
     "sgd_mrt": {"lr": 0.1, "weight_decay": 5e-3},
     "muon": {"lr": 0.02, "weight_decay": 0.01},
+    "adafactor": {"lr": 0.01, "weight_decay": 0.0},
     "hyperball": {"lr": 0.01},
 }
 

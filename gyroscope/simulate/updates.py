@@ -89,8 +89,10 @@ class RuleUpdate:
         lr = multiplier * self.lr
         if self.rule.is_decoupled:
             corrected = multiplier if self.rule.corrected_decay else 1.0
+            # Entries that the update shrinks: out is its negative.
+            decaying = self.w * (self.w * self.out <= 0) if self.rule.cautious_decay else self.w
             # Not (1-a)·w, whose factor float32 would round.
-            _add_(self.w, self.w, -corrected * lr * self.weight_decay)
+            _add_(self.w, decaying, -corrected * lr * self.weight_decay)
         _add_(self.w, self.out, lr)
 
     def move_with_momentum(self, rate: Number) -> Tensor | float:
@@ -181,7 +183,8 @@ def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
             f"there is no built-in update for {optimizer!r}, only for {known}: pass a function that makes "
             "an optimizer, for example lambda params: torch.optim.Muon(params, lr=1e-3)"
         )
-    return (optimizer.name, optimizer.corrected_decay, optimizer.settings.get("nesterov", False))
+    decay = (optimizer.corrected_decay, optimizer.cautious_decay)
+    return (optimizer.name, *decay, optimizer.settings.get("nesterov", False))
 
 
 def _add_(x: Tensor, y: Tensor, factor: Number) -> Tensor:

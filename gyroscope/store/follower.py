@@ -30,6 +30,9 @@ from gyroscope.store.schema import LAYER_BITS, column_list
 SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
 # Kilobytes of the file that SQLite keeps in memory: it is written sample by sample, and read layer by layer.
 CACHE = 64 * 1024
+LAYER_MASK = (1 << LAYER_BITS) - 1
+# Rows that are decoded together where a whole run is read: about ten megabytes.
+PART_ROWS = 2**14
 
 
 class ScalarColumns(NamedTuple):
@@ -124,20 +127,38 @@ class Follower:
 
         A live page wants each new sample of every layer; `numbers` would keep all of them in memory.
         """
-        blobs: list[bytes | None] = [None] * layers
+        ids = self.samples["id"][self.samples["step"] == step]
+        return self.numbers_of(ids, layers)[0] if len(ids) else decode_numbers([None] * layers, self.layout.width)
+
+    def numbers_of(self, ids: Int64, layers: int) -> Float32:
+        """(samples, layers, numbers) of all layers in some samples whose ids grow: one read of what stands together."""
+        blobs: list[bytes | None] = [None] * (len(ids) * layers)
+        starts = {number: layers * place for place, number in enumerate(ids.tolist())}
+        columns = column_list("measurement", self._version)
+        keys = (row_key(int(ids[0]), 0), row_key(int(ids[-1]) + 1, 0))
         with self.reading() as connection:
-            for number in self.samples["id"][self.samples["step"] == step].tolist():
-                first = row_key(number, 0)
-                columns = column_list("measurement", self._version)
-                for key, numbers, checksum in connection.execute(
-                    f"SELECT {columns} FROM measurement WHERE key >= ? AND key < ?", (first, row_key(number + 1, 0))
-                ):
+            for key, numbers, checksum in connection.execute(
+                f"SELECT {columns} FROM measurement WHERE key >= ? AND key < ?", keys
+            ):
+                # Between them there may be samples of another part of the run, which was resumed.
+                start = starts.get(key >> LAYER_BITS)
+                layer = key & LAYER_MASK
+                if start is not None and layer < layers:
                     self._verify(key, (numbers,), checksum)
-                    if key - first < layers:
-                        blobs[key - first] = numbers
-                for layer in (layer for layer, blob in enumerate(blobs) if blob is None):
-                    self._check_absent(connection, layer, [number])
-            return decode_numbers(blobs, self.layout.width)
+                    blobs[start + layer] = numbers
+            if None in blobs:
+                for layer in range(layers):
+                    absent = [number for number, start in starts.items() if blobs[start + layer] is None]
+                    self._check_absent(connection, layer, absent)
+        return decode_numbers(blobs, self.layout.width).reshape(len(ids), layers, -1)
+
+    def parts(self, layers: int) -> Iterator[npt.NDArray[np.void]]:
+        """All samples in the order of their steps, a few at a time, with ids that grow within each part."""
+        turns = np.flatnonzero(np.diff(self.samples["id"]) < 0) + 1
+        size = max(1, PART_ROWS // max(1, layers))
+        for part in np.split(self.samples, turns):
+            for start in range(0, len(part), size):
+                yield part[start : start + size]
 
     def distribution(self, layer: int, step: int | None) -> tuple[Int64, Int64] | None:
         """Histograms and extremes at a step, or the last there are; None where the layer was not measured."""

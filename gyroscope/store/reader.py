@@ -4,7 +4,7 @@ import difflib
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -103,6 +103,19 @@ class Run:
         numbers = self._source.numbers_at(step, 1 + max(indices, default=-1))
         return _wide(numbers[np.ix_(indices, columns)].T)
 
+    def every_sample(self, series: Sequence[tuple[str, str]]) -> Iterator[tuple[Int64, Array]]:
+        """Steps and values, (samples, series, layers), of all samples, whatever the stride, a few at a time.
+
+        Reads from the file and keeps nothing: the memory it takes does not depend on the length of the run.
+        """
+        columns = [self._column(quantity, stat) for quantity, stat in series]
+        indices = [index for index, _ in self._source.state.layers.values()]
+        stored = 1 + max(indices, default=-1)
+        for part in self._source.parts(stored):
+            numbers = self._source.numbers_of(part["id"], stored)
+            chosen = numbers[np.ix_(range(len(part)), indices, columns)]
+            yield part["step"].copy(), _wide(chosen.swapaxes(1, 2))
+
     def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
         """Counts over `bin_edges()` of the vectors' magnitudes at a step, or when the layer was last measured.
 
@@ -164,8 +177,8 @@ class Run:
     @property
     def resumed_at(self) -> list[int]:
         """The first step after each time that the run was resumed, of those that have one."""
-        times = self._source.kept["time"]
-        steps = self._source.kept["step"]
+        times = self._source.samples["time"]
+        steps = self._source.samples["step"]
         after = [steps[times >= resumed] for resumed in self._source.state.resumed]
         return [int(steps[0]) for steps in after if len(steps)]
 
@@ -184,7 +197,10 @@ class Run:
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 
     def diagnose(self) -> "Diagnosis":
-        """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples."""
+        """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples.
+
+        Incidents are searched for in all of them.
+        """
         from gyroscope.advice import diagnose
 
         if len(self.steps) <= ENOUGH:

@@ -4,6 +4,7 @@ from gyroscope.theory import convergence, sensitivity, signal, sphere, stability
 from gyroscope.theory.forecast import Forecast, forecast
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
+from gyroscope.theory.rules.adafactor import Adafactor
 from gyroscope.theory.rules.adam_l2 import AdamL2
 from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
@@ -20,6 +21,7 @@ from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt,
 __all__ = [
     "SGDM",
     "SGDMRT",
+    "Adafactor",
     "AdamL2",
     "AdamS",
     "AdamSRT",

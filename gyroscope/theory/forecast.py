@@ -171,7 +171,9 @@ def _changing_settings(
     weight_decay_schedule: Multiplier | Sequence[float] | None,
     betas_schedule: Callable[[int], tuple[float, float]] | None,
 ) -> dict[str, Array]:
-    settings = {}
+    settings: dict[str, Array] = {}
+    if rule.counts_steps:
+        settings["steps_done"] = rule.settings["steps_done"] + np.arange(len(lr))
     if weight_decay_schedule is not None:
         if not rule.has_weight_decay:
             raise ValueError(f"{rule.name} has no weight decay that could change: leave out weight_decay_schedule")

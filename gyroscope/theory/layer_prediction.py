@@ -78,13 +78,18 @@ class LayerPrediction:
         return self.rule.keeps_norm or self.total_decay >= MEMORY_PASSED
 
     @property
+    def grows_without_end(self) -> bool:
+        """Whether there is no norm to settle at, as without decay, or where steps are relative to the norm."""
+        return self.equilibrium.norm is not None and bool(np.isinf(self.equilibrium.norm))
+
+    @property
     def base_speed(self) -> float | None:
         """How many times as fast the plain rule would turn this layer on average, from the same norm.
 
-        None where nothing holds the norm, or where an input of the plain rule is missing.
+        None where nothing holds the norm, where the rule follows the plain one, or where an input of that is missing.
         """
         plain = self.rule.plain
-        if plain is self.rule or self.layer.missing(plain):
+        if plain is self.rule or self.rule.follows_base or self.layer.missing(plain):
             return None
         course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known, **self.changes)
         return float(np.mean(course.angular_update) / np.mean(course.equilibrium_angular_update))

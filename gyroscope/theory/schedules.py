@@ -12,6 +12,12 @@ from gyroscope._types import Array, Number
 # Any function of the step; the named schedules are such functions that also know how long they run.
 Multiplier: TypeAlias = Callable[[Any], Any]
 
+# RAdam divides by √v once v has averaged more gradients than this. The variance of 1/√v exists from 4 on; torch asks
+# for 5.
+ADAPTS_ABOVE = 5.0
+# The largest β2 whose v never averages that many: 2/(1-β2) - 1 = 5.
+NEVER_ADAPTS = 2 / 3
+
 
 @final
 @dataclass(frozen=True)
@@ -114,18 +120,35 @@ def rectification(beta2: float) -> Multiplier:
     '0 0.026 0.216 1.000'
     """
     check_fraction("beta2", beta2)
-    limit = 2 / (1 - beta2) - 1
-    if limit <= 5:
+    if beta2 <= NEVER_ADAPTS:
         raise ValueError(f"beta2={beta2!r}: RAdam never adapts its step to v unless beta2 is above 2/3")
 
     def factor(t: Number) -> Number:
-        power = beta2 ** (t + 1)
-        # The variance of 1/√v, which r_t makes up for, exists from 4 on; torch asks for 5.
-        rho = np.maximum(limit - 2 * (t + 1) * power / (1 - power), 5.0)
-        squared = (rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)
-        return np.where(rho > 5, squared**0.5, 0.0)
+        count = averaged_gradients(t + 1, beta2)
+        # The root is real only above 4; what is put in its place is not used.
+        return np.where(count > ADAPTS_ABOVE, rectified(np.maximum(count, ADAPTS_ABOVE), beta2), 0.0)
 
     return factor
+
+
+def averaged_gradients(t: Number, beta2: float) -> Number:
+    """rho_t, how many gradients v has averaged after t steps, t from 1; a number, an array or a tensor.
+
+    >>> f"{averaged_gradients(5, 0.999):.3f} {averaged_gradients(6, 0.999):.3f}"
+    '4.996 5.994'
+    """
+    power = beta2**t
+    return 2 / (1 - beta2) - 1 - 2 * t * power / (1 - power)
+
+
+def rectified(count: Number, beta2: float) -> Number:
+    """r_t at rho_t = `count`, which has to be above 4; a number, an array or a tensor.
+
+    >>> f"{rectified(1999.0, 0.999):.3f}"
+    '1.000'
+    """
+    limit = 2 / (1 - beta2) - 1
+    return ((count - 4) * (count - 2) * limit / ((limit - 4) * (limit - 2) * count)) ** 0.5
 
 
 def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> Array:

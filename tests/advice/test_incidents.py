@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gyroscope.advice import diagnose
-from gyroscope.advice.baseline import Baseline
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.baseline import Baseline, LayerBaselines, Window
 from gyroscope.advice.incident_findings import incident_finding
 from gyroscope.advice.incidents import incidents, loss_name
 from tests.advice.memory import Memory
@@ -51,6 +52,7 @@ def quiet(lr=None, seed=0, loss=True, noise=0.3, names=NAMES):
             "update_norm": rate,
             "angular_update": rate,
             "accumulated_angle": 3 * rate * np.exp(random.normal(0, 0.1, len(AT))),
+            "skipped_steps": np.zeros(len(AT)),
         }
     made = Logged(AT, data)
     made.loss = 0.5 * np.exp(batch) if loss else None
@@ -197,6 +199,108 @@ def test_gradients_say_which_layers_a_batch_reached_the_most_affected_first():
     assert found.layers == ("b", "c", "a")
 
 
+def test_the_gradient_of_one_layer_is_named_with_the_layer():
+    record = quiet()
+    record.data["b"]["unit_grad_norm"][PLACE] *= 100
+    found = only(record)
+    assert (found.cause, found.since, found.step, found.layers) == ("layer_gradient", 991, 1000, ("b",))
+    finding = incident_finding(found)
+    assert "the gradient of b reached" in finding.sentence
+    assert "those of no other layer did" in finding.sentence
+    assert (
+        finding.remedy
+        == "Look at what reaches b in steps 991 to 1,000: its inputs, and the losses and masks of its own."
+    )
+    assert (finding.severity, finding.mark) == ("warn", "a layer's gradient")
+
+
+def test_what_adam_keeps_of_one_layers_gradient_belongs_to_the_same_incident():
+    record = quiet()
+    record.data["b"]["unit_grad_norm"][PLACE] *= 100
+    record.data["b"]["tangential_update"][PLACE : PLACE + 2] *= 10
+    record.data["b"]["effective_lr"][PLACE + 1 :] /= 3.3
+    record.loss[1001:1020] *= 100
+    found = only(record)
+    assert (found.cause, found.end) == ("layer_gradient", 1010)
+    text = incident_finding(found).sentence
+    assert "Adam's denominator of the layer, 3.3 times as large after it, slows its rotation" in text
+    assert "over about 2,000 steps" in text
+    assert "From step 1,001 on the loss reached" in text
+
+
+@pytest.mark.parametrize(
+    ("quantity", "factor", "words"),
+    [("tangential_update", 20, "the updates of b reached 18"), ("effective_lr", 1 / 1.6, "b had a gradient far too")],
+)
+def test_a_gradient_of_one_layer_between_samples_shows_in_what_it_left(quantity, factor, words):
+    record = quiet(loss=False)
+    until = PLACE + 2 if quantity == "tangential_update" else None
+    record.data["b"][quantity][PLACE + 1 : until] *= factor
+    found = only(record)
+    assert (found.cause, found.step, found.layers) == ("layer_gradient", 1010, ("b",))
+    assert words in incident_finding(found).sentence
+
+
+def test_weights_that_a_large_gradient_moved_were_not_written_from_outside():
+    record = quiet()
+    record.data["b"]["tangential_update"][PLACE] *= 20
+    record.data["b"]["norm"][PLACE:] *= 2
+    assert only(record).cause == "layer_gradient"
+
+
+def test_a_gradient_that_grows_for_good_is_told_once_and_becomes_the_usual():
+    record = quiet(loss=False)
+    record.data["b"]["unit_grad_norm"][PLACE:] *= 100
+    assert only(record).end < 1000 + 20 * EVERY
+
+
+@pytest.mark.parametrize("layers", [2, 50])
+def test_one_layer_raises_no_alarm_in_layers_of_noise(layers):
+    """With heavy tails, one value in a hundred being three times as far from the middle: one in 10,000 values."""
+    random = np.random.default_rng(0)
+    baselines = LayerBaselines([limit.LAYER_FLOOR])
+    spread = np.where(random.random((4000, layers)) < 0.01, 0.6, 0.2)
+    values = random.normal(0, spread)
+    alarms = sum(np.count_nonzero(baselines.excess(row[None])) for row in values)
+    assert alarms <= 4000 * layers / 10_000
+    values[-1, 1] = 10.0
+    (excess,) = baselines.excess(values[-1][None])
+    assert np.flatnonzero(excess).tolist() == [1]
+
+
+def skipping(counts):
+    """A run in which so many steps were skipped before each of some samples."""
+    record = quiet()
+    for series in record.data.values():
+        for place, count in counts.items():
+            series["skipped_steps"][place] = count
+    return record
+
+
+def test_many_skipped_steps_are_named_with_their_number():
+    found = only(skipping({PLACE: 20}))
+    assert (found.cause, found.since, found.step) == ("skipped", 991, 1000)
+    finding = incident_finding(found)
+    assert finding.sentence.startswith("Between steps 991 and 1,000 a GradScaler skipped 20 of 30 steps")
+    assert finding.mark == "skipped steps"
+
+
+def test_steps_skipped_now_and_then_but_too_often_are_one_incident():
+    found = only(skipping(dict.fromkeys(range(PLACE, PLACE + 25, 2), 1)))
+    assert (found.cause, found.since, found.step, found.end) == ("skipped", 991, 1100, 1240)
+    text = incident_finding(found).sentence
+    assert text.startswith("From step 991 to step 1,240 a GradScaler skipped too many, 13 of 263 steps at worst")
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{0: 16}, {20: 1, 120: 1}, dict.fromkeys(range(15, 150, 20), 1), {60: 5}],
+    ids=["its first search", "one in 1,000 steps", "one in 200", "five in a row"],
+)
+def test_a_scaler_that_searches_its_scale_is_no_incident(counts):
+    assert incidents(skipping(counts)) == []
+
+
 def test_a_burst_between_samples_shows_in_the_denominators_of_adam():
     record = quiet(loss=False)
     for series in record.data.values():
@@ -250,6 +354,14 @@ def test_the_loss_of_training_is_told_from_others():
     assert loss_name(["accuracy", "validation_loss", "loss"]) == "loss"
     assert loss_name(["test/loss", "train_loss"]) == "train_loss"
     assert loss_name(["accuracy"]) is None
+
+
+def test_a_window_has_the_median_of_its_last_values():
+    window = Window(5)
+    values = np.random.default_rng(0).integers(0, 4, 50)  # many are equal
+    for number, value in enumerate(values):
+        window.append(float(value))
+        assert window.median == np.median(values[max(0, number - 4) : number + 1])
 
 
 def test_a_baseline_alarms_as_seldom_as_its_thresholds_say():

@@ -5,10 +5,10 @@ from importlib.util import find_spec
 
 import pytest
 
-LIBRARIES = ("lightning", "transformers", "accelerate", "tensorboard", "wandb")
+LIBRARIES = ("lightning", "transformers", "accelerate", "tensorboard", "wandb", "timm")
 
 
 @pytest.mark.skipif("GYROSCOPE_REQUIRE_INTEGRATIONS" not in os.environ, reason="only the gate requires all libraries")
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_gate_has_the_library(library):
-    assert find_spec(library) is not None, f"{library} is not installed: pip install -e '.[dev]'"
+    assert find_spec(library) is not None, f"{library} is not installed: `make` installs it"

@@ -1,5 +1,7 @@
 """Weights & Biases gets what the tracker measured; the real package runs offline where it is installed."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,21 +49,87 @@ def test_what_training_logged_has_its_own_name_on_the_same_axis():
     assert theirs.logged == [{"loss": 0.5, "gyroscope/step": step} for step in (0, 1)]
 
 
-def test_the_real_package_works_offline(tmp_path):
+QUIET = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_X_DISABLE_STATS": "true", "WANDB_SILENT": "true"}
+
+
+def offline(code, folder):
+    """Run the code in a process of its own, with Weights & Biases offline; the one run that it leaves there, as bytes.
+
+    The last line that it prints is returned too.
+    """
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'gyroscope[wandb]'")
-    code = f"""
+    start = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from gyroscope.integrations.wandb import WandB
 from gyroscope.measure import sinks
-from tests.measure.test_sinks import tracked
 sinks.PATIENCE = 60.0  # a busy machine is not what is tested
-tracked("run", WandB(mode="offline", settings={{"console": "off", "x_disable_stats": True, "silent": True}}))
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    stored = list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-    assert len(stored) == 1
-    assert b"gyroscope/angular_update" in stored[0].read_bytes()
+    options = {"check": True, "capture_output": True, "encoding": "utf-8", "timeout": 300}
+    environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", start + code], cwd=folder, env=environment, **options)
+    (stored,) = folder.glob("**/offline-run-*/*.wandb")
+    return stored.read_bytes(), done.stdout.strip().rpartition("\n")[2]
+
+
+def test_the_real_package_works_offline(tmp_path):
+    code = """
+from gyroscope.integrations.wandb import WandB
+from tests.measure.test_sinks import tracked
+tracked("run", WandB(mode="offline"))
+"""
+    stored, _ = offline(code, tmp_path)
+    assert b"gyroscope/angular_update" in stored
+
+
+# A sink beside the trainer's own; and at the end one line of JSON: what it got last, and what the trainer's run has.
+BESIDE = """
+import json
+got = {}
+beside = lambda step, numbers: got.update(numbers)
+"""
+COMPARED = """
+import wandb
+summary = {name: value for name, value in dict(wandb.run.summary).items() if isinstance(value, float | int)}
+print(json.dumps([got, summary]))
+wandb.finish()
+"""
+
+
+def check_same_numbers(line):
+    """What the trainer's run has of each number is what our own sink got last; all that the run has."""
+    got, summary = json.loads(line)
+    measured = {name: value for name, value in got.items() if name.startswith("gyroscope/")}
+    assert len(measured) > 10
+    assert {name: summary[name] for name in measured} == pytest.approx(measured)
+    return summary
+
+
+def test_the_real_package_gets_the_numbers_in_the_run_of_the_hugging_face_trainer(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gyroscope[transformers]'")
+    code = """
+from tests.integrations.test_transformers import callback, gpt2, train
+train(gpt2(), "trained", steps=3, callbacks=[callback(every=1, sinks=[beside])], report_to="wandb")
+"""
+    stored, line = offline(BESIDE + code + COMPARED, tmp_path)
+    numbers = check_same_numbers(line)
+    assert numbers["gyroscope/step"] == 2
+    assert numbers["train/global_step"] == 3, "the run is the Trainer's own"
+    assert b"gyroscope/angular_update" in stored
+
+
+def test_the_real_package_gets_the_numbers_in_the_run_of_lightnings_logger(tmp_path):
+    pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'")
+    code = """
+from pathlib import Path
+from lightning.pytorch.loggers import WandbLogger
+from tests.integrations.test_lightning import Net, callback, fit
+logger = WandbLogger(save_dir=".", offline=True)
+fit(Net(), Path("fitted"), callback("measured", every=1, sinks=[beside]), steps=3, logger=logger, log_every_n_steps=1)
+"""
+    stored, line = offline(BESIDE + code + COMPARED, tmp_path)
+    numbers = check_same_numbers(line)
+    assert numbers["trainer/global_step"] == 2, "the step is that of the sample"
+    assert b"gyroscope/angular_update" in stored
 
 
 def test_a_package_that_is_missing_is_told_with_the_way_to_get_it():

@@ -9,7 +9,7 @@ import torch
 from gyroscope.lab.catalogue import select
 from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining
 from gyroscope.lab.experiment import Trial, load
-from gyroscope.lab.networks.registry import image_network, text_network
+from gyroscope.lab.networks.registry import image_network, text_network, translation_network
 from gyroscope.lab.presets import preset
 from gyroscope.lab.tasks.text import standard_library
 from gyroscope.lab.training import TrainConfig
@@ -21,12 +21,13 @@ IMAGES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": (
 CHARACTERS = 100
 # Images of CIFAR-10 for training.
 CIFAR_IMAGES = 50_000
-# Experiments that train no network of `TrainConfig`: weight vectors with simulated gradients, and layers of their own.
+# Experiments that train no network of `TrainConfig`: weight vectors with simulated gradients, layers and loops of their
+# own.
 WITHOUT_TRAINING = {
     *("re/fig8", "re/table1", "re/appendix_i"),
     *("smd/fig4", "smd/fig5", "smd/theorem1", "smd/theorem2", "smd/theorem3", "smd/corollary3_1"),
     *("sp/eq44", "sp/section4_2", "sp/theorem2", "sp/theorem4", "ct/fig2"),
-    *("beyond/falling_out", "beyond/lion_batch", "beyond/memory", "beyond/one_law"),
+    *("beyond/falling_out", "beyond/lion_batch", "beyond/memory", "beyond/muon_gpt", "beyond/one_law"),
 }
 PAPERS = {entry.id: load(entry.id).PAPER for entry in select(["all"])}
 TEXT_TRAININGS = [name for name, config in PAPERS.items() if isinstance(config, TextTraining)]
@@ -65,6 +66,8 @@ def network(task: str, model: str, norm: str, shrink: int, gain: bool) -> torch.
     with torch.device("meta"):
         if task == "stdlib" or task.startswith("text:"):
             made: torch.nn.Module = text_network(model, CHARACTERS)
+        elif model.startswith("transformer"):
+            made = translation_network(model, CHARACTERS)
         else:
             (channels, height, width), classes = IMAGES[task]
             made = image_network(model, (channels, height // shrink, width // shrink), classes, norm)

@@ -1,5 +1,6 @@
 """The live alarm: a function is told of an incident while training goes on, and can neither slow nor stop it."""
 
+import math
 import threading
 import time
 import warnings
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import gyroscope as gyro
+from gyroscope.store import open_run
 from tests.measure.fakes import train
-from tests.measure.test_tracker import adamw, mlp
+from tests.measure.test_tracker import adamw, forward, mlp
 
 
 def trained(path, on_incident, change, **options):
@@ -56,6 +58,59 @@ def test_the_function_is_told_what_a_diagnosis_says_later(change, words, layers,
     assert told[0].evidence["step"] == 40
     later = [finding for finding in run.diagnose() if finding.kind == "incident"]
     assert [finding.sentence for finding in later] == [finding.sentence for finding in told]
+
+
+def scaled_steps(path, overflowing, steps=60, on_incident=None):
+    """Train under a GradScaler whose gradients are inf in some steps; the run."""
+    model = mlp()
+    optimizer = adamw(model, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with gyro.Tracker(model, optimizer, path, every=5, on_incident=on_incident) as tracker:
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss = forward(model, step) * (math.inf if step in overflowing else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            tracker._recorder.flush()
+    return open_run(path)
+
+
+@pytest.fixture(params=[False, True], ids=["known to the host", "known to the device"])
+def found_inf(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr("gyroscope.measure.measurement._on_host", lambda found_inf: False)
+    return request.param
+
+
+def test_the_steps_that_a_scaler_skipped_are_counted_from_sample_to_sample(found_inf, tmp_path):
+    run = scaled_steps(tmp_path, overflowing={7, 20, 21}, steps=30)
+    # Steps 5, 10, … of the run are the 5th, 11th, 16th, 23rd and 28th that were tried; a device tells too late that
+    # a step is none, and then the next one that it is sampled.
+    counts = dict(zip(run.steps.tolist(), run.series("0.weight", "skipped_steps").tolist(), strict=True))
+    assert sum(counts.values()) == 3
+    assert max(counts.values()) == 2
+    if not found_inf:
+        assert counts == {0: 0, 5: 0, 10: 1, 15: 0, 20: 2, 25: 0}
+
+
+def test_many_skipped_steps_are_told_at_once_and_in_the_diagnosis(found_inf, tmp_path):
+    told = []
+    run = scaled_steps(tmp_path, overflowing=range(47, 61), steps=70, on_incident=told.append)
+    (finding,) = told
+    assert "a GradScaler skipped 14 of" in finding.sentence
+    assert finding.mark == "skipped steps"
+    assert finding.sentence in [later.sentence for later in run.diagnose()]
+
+
+def test_a_run_that_is_stuck_says_so(found_inf, tmp_path):
+    """Gradients that are not finite at any scale: no step is taken, and no sample comes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        run = scaled_steps(tmp_path, overflowing=range(20, 100), steps=90)
+    assert run.steps[-1] < 20
+    (note,) = [note for note in run.notes if "GradScaler" in note]
+    assert note.startswith("A GradScaler skips every step since step 20, 30 and more")
 
 
 def test_a_run_without_an_incident_calls_nobody(tmp_path):

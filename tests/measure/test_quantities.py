@@ -124,7 +124,18 @@ def test_every_vector_is_measured_as_its_twin_says(row, recorded):
 
 @pytest.mark.parametrize(
     "name",
-    ["lr", "highest_lr", "beta1", "beta2", "weight_decay", "dead_vectors", "non_finite", "frozen_entries", "entries"],
+    [
+        "lr",
+        "highest_lr",
+        "beta1",
+        "beta2",
+        "weight_decay",
+        "skipped_steps",
+        "dead_vectors",
+        "non_finite",
+        "frozen_entries",
+        "entries",
+    ],
 )
 def test_every_layer_is_counted_as_its_twin_says(name, recorded):
     run, moments = recorded

@@ -203,6 +203,11 @@ def highest_lr(layer):
     return layer[0].group["lr"]
 
 
+def skipped_steps(layer):
+    """Of runs without a GradScaler."""
+    return 0
+
+
 def beta1(layer):
     group = layer[0].group
     return group["betas"][0] if "betas" in group else group.get("momentum", math.nan)

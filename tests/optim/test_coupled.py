@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gyroscope.optim import Rotational
+from gyroscope.optim.loss_part import Coupled, radam
 from gyroscope.theory import AdamW
 from tests import reference
 from tests.optim.catalogue import compiles, turned
@@ -123,3 +124,23 @@ def test_decoupled_decay_is_no_part_of_a_direction():
             optimizer.step()
         results.append(p.detach())
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.6)], ids=["adapts", "never adapts"])
+def test_radam_on_a_device_is_radam_on_the_host_and_waits_for_nothing(betas):
+    """The state of capturable=True has its steps on the device. A tensor of "meta" has no number to wait for."""
+    torch.manual_seed(0)
+    group = {"betas": betas, "eps": 1e-8}
+    for t in (1.0, 5.0, 6.0, 100.0):  # before, at and after the first step that adapts
+        numbers = {"exp_avg": torch.randn(4, 8), "exp_avg_sq": torch.rand(4, 8)}
+        grad, l2 = torch.randn(4, 8), torch.randn(4, 8)
+        updates = []
+        for steps in (t, torch.tensor(t)):
+            state = {name: moment.clone() for name, moment in numbers.items()}
+            updates.append(radam(Coupled(state, grad, l2, steps), group))
+        torch.testing.assert_close(updates[0], updates[1], rtol=2e-6, atol=0)
+        state = {name: moment.to("meta") for name, moment in numbers.items()}
+        waiting = radam(Coupled(state, grad.to("meta"), l2.to("meta"), torch.empty((), device="meta")), group)
+        assert waiting.is_meta
+        assert waiting.shape == (4, 8)
+        assert waiting.dtype == torch.float32

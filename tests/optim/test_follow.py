@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, StepLR
 
+import gyroscope as gyro
 from gyroscope import theory
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD, follow
 from gyroscope.theory import cosine, forecast
@@ -262,3 +263,52 @@ def test_a_state_of_other_weights_is_refused():
     follower = follow(RotationalAdamW(other.parameters()), other)
     with pytest.raises(ValueError, match="layer0, layer1, layer2 and this one weight: call follow with the same model"):
         follower.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_plan_and_tracker_predict_the_angles_that_are_followed(name, tmp_path):
+    make, rule = VARIANTS[name]
+    model = Layers()
+    optimizer = make(model.parameters())
+    follow(optimizer, model, loss=loss)
+    planned = gyro.plan(model, optimizer, SCHEDULE, steps=STEPS, loss=loss)
+    expected = predicted(rule)
+    with gyro.Tracker(model, optimizer, tmp_path, every=10):
+        angles = walk(model, optimizer, scheduler=LambdaLR(optimizer, SCHEDULE))
+    run = gyro.store.open_run(tmp_path)
+    for number, (_, _, norm) in enumerate(Layers.sizes):
+        layer = f"layer{number}"
+        course = planned.layers[layer]
+        # SGD's gradients are measured, others do not enter.
+        assert course.angular_update == pytest.approx(expected.angular_update[:, number], rel=0.02)
+        assert course.norm == pytest.approx(np.full(STEPS, norm), rel=1e-6)
+        assert smooth(angles)[:, number] == pytest.approx(
+            smooth(course.angular_update[:, None])[:, 0], rel=TOLERANCE.get(name, 0.02)
+        )
+        for quantity in ("predicted_angular_update", "forecast_angular_update"):
+            series = run.series(layer, quantity)
+            # A tracker's forecast has the gradient of the last sample, a plan that of the start.
+            assert series == pytest.approx(course.angular_update[run.steps], rel=TOLERANCE.get(name, 0.02))
+    assert "as fast on average" not in str(run.diagnose())
+    assert any("would from the same initial norms" in finding.sentence for finding in planned.findings)
+
+
+def test_without_its_follower_an_optimizer_is_predicted_to_turn_by_the_equilibrium_angle():
+    model = Layers()
+    optimizer = RotationalAdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+    follower = follow(optimizer, model)
+    assert gyro.plan(model, optimizer, steps=10).predictions[0].rule == theory.FixedNorm(ADAMW, follows_base=True)
+    follower.remove()
+    assert gyro.plan(model, optimizer, steps=10).predictions[0].rule == theory.FixedNorm(ADAMW)
+
+
+def test_a_tracker_that_starts_in_the_middle_does_not_guess_how_far_the_base_has_come(tmp_path):
+    model = Layers()
+    optimizer = RotationalAdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+    follow(optimizer, model)
+    walk(model, optimizer, 20)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1, start=20):
+        walk(model, optimizer, 5)
+    run = gyro.store.open_run(tmp_path)
+    assert np.isnan(run.series("layer0", "predicted_angular_update")).all()
+    assert any("how far the base had come" in str(note) for note in run.notes)

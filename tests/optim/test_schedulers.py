@@ -593,3 +593,38 @@ def test_corrected_decay_with_a_decay_of_lr_is_palms():
         assert group["lr"] * group["weight_decay"] == pytest.approx(lr**2)
         adamw.step()
         schedule.step()
+
+
+DECAYS = {
+    "PaLM's, lr²": (
+        theory.AdamW(0.02, 0.02, (0.9, 0.99), corrected_decay=True),
+        lambda w: AdamW([w], lr=0.02, weight_decay=0.02, betas=(0.9, 0.99)),
+        True,
+    ),
+    "independent of lr, by the schedule": (
+        theory.AdamW(0.02, 4e-3 / 0.02, (0.9, 0.99)),
+        lambda w: AdamW([w], lr=0.02, weight_decay=4e-3 / 0.02, betas=(0.9, 0.99)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECAYS)
+def test_a_run_with_another_decay_is_forecast_within_two_percent(name):
+    rule, make, corrected = DECAYS[name]
+    generator = torch.Generator().manual_seed(0)
+    w = nn.Parameter(torch.randn(128, 64, generator=generator))
+    w.data *= 2.0 / w.data.norm(dim=1, keepdim=True)
+    optimizer = make(w)
+    schedule = theory.cosine(900, warmup=60)
+    scheduler = LambdaLR(optimizer, schedule)
+    # Made at the first step of the warmup: lr_max is the rate that the schedule multiplies.
+    angles, norms = walk(
+        w, optimizer, 900, generator, schedule=CorrectedDecay(optimizer, scheduler) if corrected else scheduler
+    )
+    course = theory.forecast(rule, schedule, norm=2.0, fan_in=64)
+    decays = [rule.weight_decay * lr * (lr / rule.lr if corrected else 1.0) for lr in course.lr]
+    assert decays == pytest.approx(course.lr**2 if corrected else 4e-3 * schedule(np.arange(900)), rel=1e-9)
+    assert norms[50:] == pytest.approx(course.norm[50:], rel=0.02)
+    seen, predicted = (np.array(values)[50:].reshape(-1, 50).mean(1) for values in (angles, course.angular_update))
+    assert seen == pytest.approx(predicted, rel=0.02)

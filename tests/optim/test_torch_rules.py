@@ -126,6 +126,67 @@ def test_amsgrad_says_what_to_do_instead(make):
         rule(make([W], amsgrad=True))
 
 
+def adafactor(**options):
+    """torch's, with options that differ from its defaults."""
+    return torch.optim.Adafactor([W], **options)
+
+
+def test_adafactor_has_its_rule():
+    assert rule(adafactor()) == theory.Adafactor(0.01)
+    given = adafactor(lr=0.1, beta2_decay=-0.5, eps=(None, 1e-2), d=2.0, weight_decay=0.3)
+    assert rule(given) == theory.Adafactor(0.1, 0.3, beta2_decay=-0.5, d=2.0, eps2=1e-2)
+
+
+def test_the_adafactor_of_transformers_has_its_rule_where_the_formulas_are_the_same():
+    transformers = pytest.importorskip("transformers")
+    given = transformers.Adafactor([W], lr=1e-3, scale_parameter=False, relative_step=False, weight_decay=0.1)
+    assert rule(given) == theory.Adafactor(1e-3, 0.1, scale_parameter=False, capped=False)
+    relative = transformers.Adafactor([W], lr=1e-3, scale_parameter=True, relative_step=False)
+    assert rule(relative) == theory.Adafactor(1e-3, capped=False)
+    for options, words in (
+        ({"relative_step": True}, "relative_step=True"),
+        ({"lr": 1e-3, "relative_step": False, "beta1": 0.9}, "beta1"),
+        ({"lr": 1e-3, "relative_step": False, "weight_decay": 0.1}, "weight_decay beside scale_parameter=True"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rule(transformers.Adafactor([W], **options))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_adafactor_of_transformers_is_within_two_percent_of_its_forecast(scaled):
+    transformers = pytest.importorskip("transformers")
+    generator = torch.Generator().manual_seed(0)
+    w = torch.nn.Parameter(torch.randn(96, 64, generator=generator))
+    w.data /= w.data.norm(dim=1, keepdim=True)
+    options = {"lr": 0.02, "scale_parameter": scaled, "relative_step": False, "weight_decay": 0.0 if scaled else 0.5}
+    optimizer = transformers.Adafactor([w], **options)
+    course = theory.forecast(rule(optimizer), steps=600, norm=1.0, fan_in=64)
+    angles, norms = walk(w, optimizer, 600, generator)
+    assert norms == pytest.approx(course.norm, rel=0.02)
+    seen, predicted = (np.reshape(values, (-1, 50)).mean(1) for values in (angles, course.angular_update))
+    assert seen == pytest.approx(predicted, rel=0.02)
+
+
+@pytest.mark.parametrize("option", ["cautious_wd", "cautious_weight_decay"])
+def test_cautious_decay_is_found_in_the_group(option):
+    group = {"lr": 0.1, "weight_decay": 0.3, "betas": BETAS, "momentum": 0.9, option: True}
+    assert rule_of(group, named("AdamW")) == theory.AdamW(0.1, 0.3, BETAS, cautious_decay=True)
+    assert rule_of({**group, option: False}, named("AdamW")) == theory.AdamW(0.1, 0.3, BETAS)
+    dion = {"algorithm": "muon", "mu": 0.9, "nesterov": True, "adjust_lr": None, "lr": 0.1, "weight_decay": 0.3}
+    known = theory.Muon(0.1, 0.3, 0.9, adjust_lr_fn="none")
+    assert rule_of({**dion, option: True}, named("Muon")) == replace(known, cautious_decay=True)
+    with pytest.raises(ValueError, match=rf"SGD with {option}=True is not covered"):
+        rule_of(group, named("SGD"))
+
+
+@pytest.mark.parametrize("option", ["caution", "cautious", "corrected_weight_decay", "decouple_lr", "fixed_decay"])
+def test_options_that_change_update_or_decay_are_refused_and_not_passed_over(option):
+    group = {"lr": 0.1, "weight_decay": 0.3, "betas": BETAS}
+    assert rule_of({**group, option: False}, named("AdamW")) == theory.AdamW(0.1, 0.3, BETAS)
+    with pytest.raises(ValueError, match=rf"AdamW with {option}=True has no equilibrium.*set {option}=False, or pass"):
+        rule_of({**group, option: True}, named("AdamW"))
+
+
 @pytest.mark.parametrize("make", [Rprop, Adamax])
 def test_an_unknown_optimizer_says_what_to_pass(make):
     with pytest.raises(ValueError, match=rf"{make.__name__} is not among .*SGD.*Rule\(decay=…, correlation_time=…"):

@@ -1,6 +1,7 @@
 """`gyroscope plan` is `gyro.plan` on layers made from flags: equal numbers give equal findings, for every rule."""
 
 import io
+import math
 from contextlib import redirect_stdout
 
 import pytest
@@ -29,6 +30,7 @@ OPTIMIZERS = {
     "adam_srt": gyro.optim.AdamSRT,
     "sgd_mrt": gyro.optim.SGDMRT,
     "muon": torch.optim.Muon,
+    "adafactor": torch.optim.Adafactor,
     "hyperball": lambda params, lr: gyro.optim.Rotational(torch.optim.SGD(params, lr=lr), mode="hyperball"),
 }
 
@@ -62,7 +64,9 @@ def norms(rule, start):
     equilibrium = RULES[rule](**TYPICAL[rule]).equilibrium(
         fan_in=FAN_IN, unit_grad_norm=UNIT_GRAD_NORM, shape=(ROWS, FAN_IN)
     )
-    norm = start * (equilibrium.norm or 1.0)
+    # Hyperball and Adafactor have no norm to settle at.
+    settled = equilibrium.norm is not None and math.isfinite(equilibrium.norm)
+    norm = start * (equilibrium.norm if settled else 1.0)
     return norm, norm / (ROWS**0.5 if rule == "muon" else 1.0)
 
 

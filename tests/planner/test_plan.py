@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 import gyroscope as gyro
 from gyroscope import optim
 from gyroscope.geometry import Split
-from gyroscope.theory import AdamW, FixedNorm, cosine, forecast
+from gyroscope.theory import AdamW, FixedNorm, Muon, cosine, forecast
 
 STEPS = 60
 
@@ -558,3 +558,29 @@ def test_independent_decay_is_in_the_plan_and_in_the_trackers_forecast(tmp_path)
         np.testing.assert_allclose(run.series("weight", f"forecast_{quantity}")[late], measured, rtol=0.02)
     kept = forecast(AdamW(1e-2, 0.5, (0.9, 0.99)), (course.lr / 1e-2).tolist(), norm=course.initial_norm, fan_in=64)
     assert np.abs(kept.norm[50::10] / run.series("weight", "norm", "rms")[late] - 1).max() > 0.3
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1.0, 2.0, 0.5)], ids=["alike", "of different size"])
+def test_queries_keys_and_values_turn_as_the_fused_matrix_that_muon_orthogonalises(scales):
+    """Their gradients may differ in size: a larger update makes a larger norm, and the same angle."""
+    n = 24
+    generator = torch.Generator().manual_seed(0)
+    model = nn.ModuleDict({"c_attn": nn.Linear(n, 3 * n, bias=False)})
+    w = model["c_attn"].weight
+    optimizer = torch.optim.Muon([w], lr=0.02, weight_decay=0.5)
+    planned = gyro.plan(model, optimizer, steps=10).layers["c_attn.weight"]
+    expected = planned.equilibrium_angular_update[0]
+    as_one, apart = (Muon(0.02, 0.5).equilibrium(shape=shape) for shape in ((3 * n, n), (n, n)))
+    assert expected == as_one.angular_update
+    assert abs(expected / apart.angular_update - 1) > 0.08, "the tolerance below tells the two apart"
+    w.data.normal_(generator=generator).mul_(as_one.norm / w.data.norm())
+    angles = []
+    for _ in range(1200):
+        old = w.detach().clone().view(3, -1)
+        noise = torch.randn(3, n * n, generator=generator)
+        across = noise - old * (noise * old).sum(1, keepdim=True) / old.square().sum(1, keepdim=True)
+        w.grad = (torch.tensor(scales)[:, None] * across / old.norm(dim=1, keepdim=True)).view(3 * n, n)
+        optimizer.step()
+        angles.append(Split().angle(old, w.detach().view(3, -1)).tolist())
+    assert np.mean(angles[400:], axis=0) == pytest.approx(np.full(3, expected), rel=0.03)

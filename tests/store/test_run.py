@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from gyroscope.store import BINS, STATISTICS, RunError, Sample, Writer, count_bins, open_run
+from gyroscope.store import BINS, STATISTICS, RunError, Sample, Writer, count_bins, follower, open_run
 from gyroscope.store.session import STALE
 from tests.store import make
 
@@ -189,6 +189,26 @@ def test_a_thinned_run_thins_what_it_has_read_as_the_run_grows(tmp_path):
             run.refresh()
             assert run.series("layer0", "lr").tolist() == run.steps.tolist() == list(range(0, step + 1, run.stride))
             assert len(run.steps) <= 8
+
+
+@pytest.mark.parametrize("rows", [1, 6, 2**14], ids=["one sample at a time", "three", "all"])
+def test_every_sample_is_read_whatever_the_stride_also_of_a_resumed_run(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(follower, "PART_ROWS", rows)
+    make.run_at(tmp_path, steps=10, layers=2)
+    with make.writer(tmp_path, layers=2, resume=True) as writer:
+        for step in (3, 4, 12):  # the ids of steps 5 to 9 stand between those of 4 and 12
+            writer.put(make.sample(step, layers=1))
+    series = [("norm", "rms"), ("lr", "mean"), ("angular_update", "q50")]
+    with open_run(tmp_path) as whole, open_run(tmp_path, most=3) as thinned:
+        parts = list(thinned.every_sample(series))
+        steps = np.concatenate([steps for steps, _ in parts])
+        values = np.concatenate([values for _, values in parts])
+        np.testing.assert_array_equal(steps, whole.steps)
+        for number, (quantity, stat) in enumerate(series):
+            for place, layer in enumerate(whole.layers):
+                np.testing.assert_array_equal(values[:, number, place], whole.series(layer, quantity, stat))
+        assert np.isnan(values[[3, 4, 10], :, 1]).all(), "the second layer was not measured again"
+        assert thinned.stride == 4, "what was read is not kept"
 
 
 def test_the_configuration_comes_back_with_versions_and_whatever_json_lacks(tmp_path):

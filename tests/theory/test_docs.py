@@ -18,6 +18,7 @@ RULES: list[UpdateRule] = [
     SGDM(0.1, 0.01, 0.9),
     SGDM(0.1, 0.01, 0.9, nesterov=True),
     AdamW(0.02, 0.5),
+    AdamW(0.02, 0.2, cautious_decay=True),
     NAdam(0.02, 0.5),
     Lion(0.002, 5.0),
     Lion(0.002, 5.0, linearised=True),

@@ -10,6 +10,7 @@ from gyroscope import theory
 from gyroscope.theory import (
     SGDM,
     SGDMRT,
+    Adafactor,
     AdamL2,
     AdamS,
     AdamSRT,
@@ -33,6 +34,11 @@ RULES = [
     NAdam(1e-3, 0.1),
     Lion(1e-4, 1.0),
     Muon(1e-3, 0.1),
+    AdamW(1e-3, 0.1, cautious_decay=True),
+    Lion(1e-4, 1.0, cautious_decay=True),
+    Adafactor(1e-2),
+    Adafactor(1e-3, 0.1),
+    Adafactor(1e-3, 0.1, scale_parameter=False, capped=False),
     AdamL2(1e-3, 1e-2),
     NAdamL2(1e-3, 1e-2),
     AdamS(1e-3, 1e-2),
@@ -40,6 +46,7 @@ RULES = [
     SGDMRT(0.1, 5e-4, 0.9),
     Hyperball(0.01),
     FixedNorm(AdamW(1e-3, 0.1)),
+    FixedNorm(AdamW(1e-3, 0.1), follows_base=True),
     Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01),
 ]
 ids = [f"{rule.name}{i}" for i, rule in enumerate(RULES)]
@@ -50,9 +57,10 @@ def which(property_name: str, answer: object = True) -> set[str]:
 
 
 def test_each_property_holds_for_the_rules_it_is_meant_for():
-    assert which("is_decoupled") == {"AdamW", "NAdam", "Lion", "Muon"}
+    assert which("is_decoupled") == {"AdamW", "NAdam", "Lion", "Muon", "Adafactor"}
     assert which("has_weight_decay", False) == {"Hyperball", "FixedNorm", "Rule"}
     assert which("keeps_norm") == {"Hyperball", "FixedNorm"}
+    assert which("counts_steps") == {"Adafactor"}
     assert which("transports_momentum") == {"AdamSRT", "SGDMRT"}
     assert which("whole_matrix") == {"Muon"}
     assert which("gradient_scales_update") == {"SGDM", "SGDMRT"}
@@ -62,6 +70,11 @@ def test_each_property_holds_for_the_rules_it_is_meant_for():
 
 def test_rules_with_decoupled_decay_are_those_with_the_option_of_corrected_decay():
     assert which("is_decoupled") == {rule.name for rule in RULES if "corrected_decay" in rule.settings}
+
+
+def test_rules_with_momentum_and_decoupled_decay_are_those_with_the_option_of_cautious_decay():
+    options = {rule.name for rule in RULES if "cautious_decay" in rule.settings}
+    assert options == {rule.name for rule in RULES if rule.is_decoupled and rule.momentum_factor}
 
 
 def test_a_rule_without_second_moment_has_no_betas_to_be_unstable():
@@ -111,7 +124,7 @@ def test_norm_and_angle_follow_the_learning_rate_with_their_exponents(rule, corr
     low = rule.at(1e-4 * rule.lr, weights, leading=True)
     high = rule.at(2e-4 * rule.lr, weights, leading=True)
     assert math.log2(high.angular_update / low.angular_update) == pytest.approx(rule.angle_exponent, abs=1e-3)
-    if low.norm is not None:
+    if low.norm is not None and math.isfinite(low.norm):
         assert math.log2(high.norm / low.norm) == pytest.approx(rule.norm_exponent, abs=1e-3)
 
 

@@ -6,7 +6,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Hyperball, Lion, Muon, NAdam, NAdamL2, Rule
+from gyroscope.theory import (
+    SGDM,
+    SGDMRT,
+    Adafactor,
+    AdamL2,
+    AdamS,
+    AdamSRT,
+    AdamW,
+    Hyperball,
+    Lion,
+    Muon,
+    NAdam,
+    NAdamL2,
+    Rule,
+)
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.lion import correlation
 from tests import walk
@@ -26,6 +40,11 @@ ALL = [
     AdamS(1e-3, 1e-2),
     AdamSRT(1e-3, 1e-2),
     Muon(1e-3, 0.1),
+    Adafactor(1e-3, 0.1),
+    Adafactor(1e-3, 0.1, scale_parameter=False),
+    AdamW(1e-3, 0.1, cautious_decay=True),
+    Lion(1e-5, 1.0, cautious_decay=True),
+    Muon(1e-3, 0.1, cautious_decay=True),
     Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01),
 ]
 ids = [f"{type(rule).__name__}{i}" for i, rule in enumerate(ALL)]
@@ -113,7 +132,8 @@ def test_update_norm_and_angle_of_an_equilibrium_are_in_balance(rule):
 def test_what_the_inputs_do_not_determine_is_none(rule):
     bare = rule.equilibrium()
     assert bare.norm is None or rule.needs == ()
-    assert (rule.timescale is None) == isinstance(rule, AdamL2 | NAdamL2 | AdamS | AdamSRT)
+    needs_shape = rule.whole_matrix and rule.cautious_decay  # how much of it decays follows from τ
+    assert (rule.timescale is None) == (isinstance(rule, AdamL2 | NAdamL2 | AdamS | AdamSRT) or needs_shape)
     if rule.timescale is not None:
         assert bare.timescale == pytest.approx(rule.equilibrium(**KNOWN).timescale)
         assert rule.half_life == pytest.approx(math.log(2) * rule.timescale)

@@ -33,7 +33,8 @@ class AdamW(BetaRule):
 
     The exact norm lies below RE's finite-rate form (37), which is 22 % too large at lr·λ = 0.05 and β1 = 0.9.
     Derived in docs/theory.md, "The one law". With `corrected_decay` (AdamC) `lr` is the schedule's peak and
-    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t. With `rectified` it is RAdam with decoupled decay.
+    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t. With `cautious_decay` only entries that the update
+    shrinks decay, about half of them ("Cautious decay" there). With `rectified` it is RAdam with decoupled decay.
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -41,6 +42,7 @@ class AdamW(BetaRule):
     """
 
     corrected_decay: bool = False
+    cautious_decay: bool = field(default=False, repr=False)
     rectified: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)

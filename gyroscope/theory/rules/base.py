@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
+from gyroscope.theory.cautious import CautiousLinearMotion
 from gyroscope.theory.law import Equilibrium, Weights, plain
 from gyroscope.theory.recursion import LinearMotion, Motion, adam_scale
 from gyroscope.theory.schedules import rectification
@@ -39,6 +40,8 @@ class UpdateRule(ABC):
     """0 where the rule has no such setting."""
     corrected_decay: bool = False
     """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    cautious_decay: bool = False
+    """Only entries that the update shrinks decay (`theory.cautious`). An option of AdamW, NAdam, Lion and Muon."""
     rectified: bool = False
     """RAdam: early steps are shortened (`schedules.rectification`), decoupled decay is not. An option of the Adams."""
     has_weight_decay: ClassVar[bool] = True
@@ -47,6 +50,10 @@ class UpdateRule(ABC):
     """Whether weight decay acts on the weight itself and not through the gradient; these rules have corrected_decay."""
     keeps_norm: ClassVar[bool] = False
     """Whether every vector stays at the norm it started with, so that nothing has to settle."""
+    follows_base: bool = False
+    """Whether such a rule turns as its `plain` one would by then, and not by the equilibrium angle (`optim.follow`)."""
+    counts_steps: ClassVar[bool] = False
+    """Whether its steps depend on how many were taken before, `steps_done`, beyond the first ones."""
     transports_momentum: ClassVar[bool] = False
     """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
     gradient_scales_update: ClassVar[bool] = False
@@ -61,6 +68,8 @@ class UpdateRule(ABC):
     """x in: equilibrium norm ∝ lr^x, without corrected decay."""
     motion_class: ClassVar[type[Motion]] = LinearMotion
     """What follows the moments of the weights; it asks the rule for the coefficients of its steps."""
+    cautious_motion_class: ClassVar[type[Motion]] = CautiousLinearMotion
+    """The same with cautious decay."""
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
@@ -68,7 +77,7 @@ class UpdateRule(ABC):
 
     def motion(self, norm2: Array) -> Motion:
         """The averaged motion that starts at these squared norms, to be advanced step by step."""
-        return self.motion_class(self, norm2)
+        return (self.cautious_motion_class if self.cautious_decay else self.motion_class)(self, norm2)
 
     def equilibrium(
         self,
@@ -121,7 +130,7 @@ class UpdateRule(ABC):
 
         Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
         """
-        return self.is_decoupled and self.adam_betas is not None and not self.rectified
+        return self.is_decoupled and self.adam_betas is not None and not self.rectified and not self.cautious_decay
 
     @property
     def plain(self) -> "UpdateRule":

@@ -1,6 +1,7 @@
 """Decoupled weight decay: the decay acts on the weight itself and never enters the gradient."""
 
 from gyroscope._types import Array, Number
+from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
 from gyroscope.theory.recursion import Combination, LinearSteps, Scale
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
@@ -21,6 +22,8 @@ def decoupled_equilibrium(
 ) -> Equilibrium:
     """The one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)
+    if rule.cautious_decay:
+        return cautious_equilibrium(decay, update_rms, momentum.time, leading=leading)
     if leading:
         return leading_order(decay, momentum.time(), update_rms)
     return law(decay, momentum.time(decay), update_rms)

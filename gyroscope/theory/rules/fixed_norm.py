@@ -1,7 +1,7 @@
 """Rules that keep each vector's norm: the update is made tangent and scaled, and the norm restored."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights
 from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
+
+# Radians at most: a step along the tangent, however long, turns by less than π/2.
+STEEPEST = 1.5
 
 
 @final
@@ -21,6 +24,23 @@ class FixedNormMotion(Motion):
         zero = np.zeros((len(lr), 1))
         still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
         return Step(zero, zero, tangent**2 * self.norm2, still)
+
+
+@final
+class FollowingMotion(Motion):
+    """Tangent steps at a norm that never changes, by the angles of a base whose norm does; both start at the same."""
+
+    def __init__(self, rule: Any, norm2: Array) -> None:
+        super().__init__(rule, norm2)
+        self._base = rule.rule.motion(norm2.copy())
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        before2 = self._base.norm2
+        self._base.rule = self.rule.rule
+        angle = self._base.advance(lr, weights).angles(before2)
+        zero = np.zeros((len(lr), 1))
+        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
+        return Step(zero, zero, np.tan(np.minimum(angle, STEEPEST)) ** 2 * self.norm2, still)
 
 
 @final
@@ -60,7 +80,8 @@ class FixedNorm(UpdateRule):
 
         tan η_r(t) = sqrt(2·a_t/τ)
 
-    The step of that length along the tangent, brought back to the norm, turns by the arctangent of it.
+    The step of that length along the tangent, brought back to the norm, turns by the arctangent of it. With
+    `follows_base` (`gyroscope.optim.follow`) it turns at each step as `rule` would by then, from the same norm.
 
     >>> from gyroscope.theory import AdamW
     >>> f"{FixedNorm(AdamW(1e-3, 0.1)).equilibrium().angular_update:.5f}"
@@ -68,13 +89,13 @@ class FixedNorm(UpdateRule):
     """
 
     rule: UpdateRule
+    follows_base: bool = False
 
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle and decays nothing
     has_weight_decay: ClassVar[bool] = False
     keeps_norm: ClassVar[bool] = True
     angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
     norm_power: ClassVar[float] = 0.0
-    motion_class: ClassVar[type[Motion]] = FixedNormMotion
 
     @property
     def lr(self) -> float:  # type: ignore[override]
@@ -83,8 +104,14 @@ class FixedNorm(UpdateRule):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The whole shape if the rule's angle depends on it; norms are as they are."""
+        """The whole shape if the rule's angle depends on it; norms are as they are, but for those of a base."""
+        if self.follows_base:
+            return self.rule.needs
         return tuple(name for name in self.rule.needs if name == "shape")
+
+    def motion(self, norm2: Array) -> Motion:
+        """At these squared norms, by the equilibrium angle or by that of the base on its way."""
+        return (FollowingMotion if self.follows_base else FixedNormMotion)(self, norm2)
 
     @property
     def angle_exponent(self) -> float:

@@ -1,12 +1,13 @@
 """Lion: the sign of an interpolation between momentum and gradient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, pi
 from typing import ClassVar, final
 
 import numpy as np
 
 from gyroscope._types import Array, Number
+from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import (
     Correlation,
     Equilibrium,
@@ -24,6 +25,8 @@ from gyroscope.theory.rules.decoupled import decay_at
 EXACT_TERMS = 1000
 # Groups of the others, each 0.5 % wide, so that τ is exact to 1e-8 and 200,000 terms do not take minutes.
 BINS = 1000
+# E‖sign c‖² over its part along the Gaussian c: of C that part is 2C/π, the rest is noise of the sign's own.
+SIGN_EXCESS = pi / 2
 
 
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
@@ -91,6 +94,7 @@ class Lion(BetaRule):
     betas: tuple[float, float] = (0.9, 0.99)
     linearised: bool = False
     corrected_decay: bool = False
+    cautious_decay: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     is_decoupled: ClassVar[bool] = True
@@ -110,7 +114,16 @@ class Lion(BetaRule):
         """The one law; E‖u‖² = lr²·C."""
         decay = decay_at(self, lr)
         rms = None if weights.fan_in is None else lr * weights.fan_in**0.5
-        return leading_order(decay, self._time(0.0), rms) if leading else law(decay, self._time(decay), rms)
+        signs = correlation(*self.betas)
+
+        def time(a: Number) -> Number:
+            return (2 / pi) * signs.linear.time(a) if self.linearised else signs.time(a)
+
+        if self.cautious_decay:
+            return cautious_equilibrium(
+                decay, rms, time, linear_time=signs.linear.time, excess=SIGN_EXCESS, leading=leading
+            )
+        return leading_order(decay, time(0.0), rms) if leading else law(decay, time(decay), rms)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
@@ -118,10 +131,5 @@ class Lion(BetaRule):
         argument = Combination(0.0, beta1, 1 - beta1)
         average = Combination(0.0, beta2, 1 - beta2)
         length2 = Scale(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
-        # Of E‖sign c‖² = C the part along c is 2C/π; the rest is noise of the sign's own, hence the excess.
         size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
-        return LinearSteps(decay_at(self, lr), lr, argument, average, length2, excess=pi / 2, size=size)
-
-    def _time(self, decay: Number) -> Number:
-        signs = correlation(*self.betas)
-        return (2 / pi) * signs.linear.time(decay) if self.linearised else signs.time(decay)
+        return LinearSteps(decay_at(self, lr), lr, argument, average, length2, excess=SIGN_EXCESS, size=size)

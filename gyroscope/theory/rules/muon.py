@@ -1,13 +1,14 @@
 """Muon: momentum orthogonalised by Newton–Schulz iterations; the vector that turns is the whole matrix."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
 from gyroscope._types import Array, Number
+from gyroscope.theory.cautious import CautiousStationaryMotion
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, forgetting_time
 from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
 from gyroscope.theory.rules.base import MomentumRule, MomentumStep
@@ -88,10 +89,12 @@ class Muon(MomentumRule):
     nesterov: bool = True
     adjust_lr_fn: Literal["original", "match_rms_adamw", "spectral_norm", "none"] = "original"
     corrected_decay: bool = False
+    cautious_decay: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
     is_decoupled: ClassVar[bool] = True
     motion_class: ClassVar[type[Motion]] = StationaryMotion
+    cautious_motion_class: ClassVar[type[Motion]] = CautiousStationaryMotion
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +110,8 @@ class Muon(MomentumRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law for the whole matrix."""
         if weights.shape is None:
-            return Equilibrium(None, None, None, forgetting_time(decay_at(self, lr)))
+            # Of a cautious decay it depends on τ, and that on the shape, how much acts.
+            return Equilibrium(None, None, None, None if self.cautious_decay else forgetting_time(decay_at(self, lr)))
         unit, momentum = self._unit_update(*weights.matrix)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 

@@ -3,7 +3,7 @@
 torch's slow ramp of β1 (`momentum_decay`) is over after some ten thousand steps and is left out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import numpy as np
@@ -49,6 +49,7 @@ class NAdam(BetaRule):
     """
 
     corrected_decay: bool = False
+    cautious_decay: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True

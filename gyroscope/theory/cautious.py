@@ -1,0 +1,169 @@
+"""Cautious weight decay: only entries decay whose update has the sign that would shrink them (Chen et al. 2025).
+
+    w' = w - u - a·mask⊙w,   mask = [u·w ≥ 0] entry by entry
+
+Where entries of w and u are Gaussian, the masked weight is, on average, a multiple of w, a push along u and noise. So
+the one law holds with a decay and an update of its own. Ours: docs/theory.md, "Cautious decay".
+"""
+
+from collections.abc import Callable
+from math import pi
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from gyroscope._types import Array, Number
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, over, turning_angle
+from gyroscope.theory.recursion import LinearSteps, Motion, Step
+
+# Share of the entries that decay where update and weight do not know of each other.
+HALF = 0.5
+# The density of a Gaussian at its mean.
+PEAK = (2 * pi) ** -0.5
+# Stands for 0 where the learning rate is 0: a step without decay and update then leaves its ratio to both finite.
+TINY = 1e-60
+
+
+class MaskedDecay(NamedTuple):
+    """What a cautious decay does to a weight: w' = (1-decay)·w - push·u - noise."""
+
+    decay: Number
+    """Fraction of the weight that decays per step."""
+    push: Number
+    """Factor by which the update grows: entries that decay are those that it shrinks."""
+    noise: Number
+    """Mean square of what is neither along w nor along u, over E‖w‖²."""
+    sign_overlap: Number
+    """Where u is a sign, E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²): the noise is orthogonal to what the sign is of alone."""
+
+
+def masked_decay(decay: Number, correlation: Number, length: Number) -> MaskedDecay:
+    """Of Gaussian entries, from E⟨w,u⟩/sqrt(E‖w‖²·E‖u‖²) and length = sqrt(E‖w‖²/E‖u‖²).
+
+        decay·(1/2 + arcsin(r)/π),   push = 1 + decay·sqrt(1-r²)/π·length     (ours)
+
+    >>> masked_decay(0.01, 0.0, 0.0).decay
+    np.float64(0.005)
+    """
+    r = np.minimum(np.maximum(correlation, -1.0), 1.0)  # rounding may lead beyond
+    across = np.sqrt(1 - r * r) / pi
+    above_half = np.arcsin(r) / pi
+    radial = r * across
+    noise = HALF**2 - above_half * (above_half + 2 * radial) - across * across
+    overlap = (1 - 2 * (r * above_half + across)) * PEAK
+    return MaskedDecay(decay * (HALF + above_half), 1 + decay * across * length, decay * decay * noise, decay * overlap)
+
+
+def cautious_equilibrium(
+    decay: Number,
+    update_rms: Number | None,
+    time: Callable[[Number], Number],
+    *,
+    linear_time: Callable[[Number], Number] | None = None,
+    excess: float = 1.0,
+    leading: bool = False,
+) -> Equilibrium:
+    """The one law for updates with τ(a) = `time` and cautious decay.
+
+    Where the update is the sign of something Gaussian, that has `linear_time` for its τ(a), and E‖u‖² is `excess` times
+    that of the linear part. To leading order half of the decay acts.
+
+    >>> eq = cautious_equilibrium(1e-4, 0.01, lambda a: (1.9 - 0.9 * a) / (0.1 + 0.9 * a))
+    >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
+    '0.00228 rad/step at norm 4.449, forgets in 20265 steps'
+    """
+    if leading:
+        return leading_order(HALF * decay, time(0.0), update_rms)
+    linear_time = time if linear_time is None else linear_time
+    a = np.maximum(decay, TINY)
+    linear2 = 1 / excess  # this and norm2 are in units of E‖u‖²
+    masked = MaskedDecay(HALF * a, 1.0, 0.0, 0.0)
+    # Each round brings the correlation with the update nearer by the factor sqrt(a·τ)/π or so.
+    for _ in range(200):
+        before = masked
+        pushed2 = (before.push**2 - 1) * linear2
+        growth = time(before.decay) + pushed2 * linear_time(before.decay)
+        norm2 = growth / (before.decay * (2 - before.decay) - before.noise)
+        aligned = -before.push * linear2 * (linear_time(before.decay) - 1) / (2 * (1 - before.decay))
+        masked = masked_decay(a, aligned / (norm2 * linear2) ** 0.5, (norm2 / linear2) ** 0.5)
+        if np.max(np.abs(masked.decay / before.decay - 1)) < 1e-13:
+            break
+    square = 1 + pushed2 + masked.noise * norm2
+    if excess > 1:
+        square = square + 2 * masked.sign_overlap * norm2**0.5
+    # E⟨w, u⟩, push and noise included, is what keeps the norm where it is.
+    cross = (square - masked.decay * (2 - masked.decay) * norm2) / (2 * (1 - masked.decay))
+    settles = np.where(decay > 0, 1.0, 0.0)
+    acts = decay * (masked.decay / a)
+    return Equilibrium(
+        angular_update=turning_angle(acts * (1 + cross / (norm2 * masked.decay))),
+        norm=None if update_rms is None else over(update_rms * norm2**0.5, settles),
+        update_rms=update_rms,
+        timescale=forgetting_time(acts),
+    )
+
+
+@final
+class CautiousLinearMotion(Motion):
+    """A rule with `linear_steps` on its way under cautious decay, whose share depends on the moments of now.
+
+    y = E‖w‖², p = E⟨w,m⟩ and q = E‖m‖² as in `LinearMotion`; L is the linear part of u.
+    """
+
+    def __init__(self, rule: Any, norm2: Array) -> None:
+        super().__init__(rule, norm2)
+        self._p, self._q, self._D = np.zeros((3, norm2.size))
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
+        assert steps.D is not None  # its gradient's scale cancels: E‖g‖²·E‖w‖² may be 1
+        old, new = steps.update.momentum, steps.update.gradient
+        keep, share = steps.momentum.momentum, steps.momentum.gradient
+        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
+        y = self.norm2
+        for t in range(len(lr)):
+            g2 = steps.unit_grad2 / y
+            self._D = steps.D.keep * self._D + steps.D.momentum * self._q + g2
+            s = steps.scale[t] * np.sqrt(steps.size / self._D)
+            along = s * old * self._p  # E⟨w, L⟩
+            linear2 = np.maximum(s * s * (old * old * self._q + new * new * g2), TINY * y)
+            masked = masked_decay(steps.decay[t], along / np.sqrt(y * linear2), np.sqrt(y / linear2))
+            left = 1 - masked.decay
+            decay[t] = masked.decay
+            cross[t] = masked.push * along
+            square[t] = (masked.push**2 + steps.excess - 1) * linear2 + masked.noise * y
+            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
+            if steps.excess > 1:  # a sign: longer steps, that point outwards as much less
+                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
+                square[t] += longer
+                cross[t] += longer / (2 * left)
+            self._p = left * keep * self._p - masked.push * s * (old * keep * self._q + new * share * g2)
+            self._q = keep * keep * self._q + share * share * g2
+            y = norm2[t]
+        return Step(decay, cross, square, norm2)
+
+
+@final
+class CautiousStationaryMotion(Motion):
+    """A rule with `stationary_steps`, as Muon, on its way under cautious decay."""
+
+    def __init__(self, rule: Any, norm2: Array) -> None:
+        super().__init__(rule, norm2)
+        self._overlap = np.zeros_like(norm2)  # E⟨w, u⟩ / update_rms
+
+    def _block(self, lr: Array, weights: Weights) -> Step:
+        decays, update_rms, correlation = self.rule.stationary_steps(lr, weights)
+        first = np.broadcast_to(correlation.first, len(lr))
+        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
+        y = self.norm2
+        for t in range(len(lr)):
+            rms = np.maximum(update_rms[t], np.sqrt(TINY * y))
+            masked = masked_decay(decays[t], self._overlap / np.sqrt(y), np.sqrt(y) / rms)
+            left = 1 - masked.decay
+            decay[t] = masked.decay
+            cross[t] = masked.push * rms * self._overlap
+            square[t] = masked.push**2 * rms**2 + masked.noise * y
+            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
+            self._overlap = left * correlation.ratio * self._overlap - first[t] * masked.push * rms
+            y = norm2[t]
+        return Step(decay, cross, square, norm2)
