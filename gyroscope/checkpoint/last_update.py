@@ -16,6 +16,7 @@ from gyroscope.checkpoint.turned_step import transported_angles, turned_angles
 from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.optim import loss_part
 from gyroscope.optim.formulas import adam_numbers
+from gyroscope.optim.torch_rules import CAUTIOUS_DECAY
 from gyroscope.theory.law import Weights
 from gyroscope.theory.stability import kadam_betas
 
@@ -76,7 +77,8 @@ NOTHING = LastUpdate()
 
 def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> LastUpdate:
     """How to take back the last step of an optimizer of this class and these settings; `state` has what it keeps."""
-    if name is None:
+    # With these an update, or the decay, left out entries that disagreed with a gradient which is gone.
+    if name is None or any(group.get(option) for option in ("caution", "cautious", *CAUTIOUS_DECAY)):
         return NOTHING
     if name.startswith("Rotational"):
         return _rotational(name, group, state)

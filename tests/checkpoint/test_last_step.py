@@ -220,6 +220,12 @@ def test_optimizers_that_keep_nothing_of_the_last_gradient_are_not_told(make, tm
     assert "cannot be taken back" in str(autopsy)
 
 
+def test_a_cautious_update_of_another_library_is_not_told(tmp_path):
+    state = state_dicts(train(tmp_path, EXACT["AdamW"], steps=3))
+    state["optimizer"]["param_groups"][0]["caution"] = True
+    assert all(np.isnan(layer.rotation) for layer in gyro.autopsy(state).layers.values())
+
+
 def test_adam_s_and_adam_srt_are_asked_for_by_name(tmp_path):
     trained = train(tmp_path, OTHER_EXACT["AdamS"], steps=3)
     with pytest.raises(ValueError, match="--optimizer adam-s"):
