@@ -325,7 +325,8 @@ def autopsy(
         typer.Argument(metavar="CHECKPOINT…", help="a file or folder; of several, oldest first, the last is examined"),
     ],
     optimizer: Annotated[
-        str | None, typer.Option(help="adamw, adam, sgd, lion, muon or nadam, where the file leaves it open")
+        str | None,
+        typer.Option(help="where the file leaves it open: adamw, adam, sgd, lion, muon, nadam, adam-s, adam-srt"),
     ] = None,
     lr: Annotated[float | None, numeric("learning rate of the last step, of the first parameter group")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it, where the file does not say")] = None,

@@ -25,7 +25,7 @@ class LayerDrift:
     angle            between the two, in radians: the mean over vectors of those of each
     norm_ratio       RMS norm after over before
     effective_decay  -ln b, what is lost of the first file's weights; inf where nothing of them is left
-    expected_decay   the same by weight decay alone, at the rate of the last step of the second file
+    expected_decay   the same in equilibrium at the mean of the learning rates of the files' last steps
     lag              steps by which forgetting starts late, because the momentum goes on: 2β/(1-β²)
     """
 
@@ -68,8 +68,8 @@ def drift_findings(drifts: Sequence[LayerDrift]) -> Iterator[Finding]:
         yield Finding(
             "drift",
             "note",
-            f"{clause(off, 'forgets', 'forget')} {span([ratios[name] for name in off], 2)} times as fast as weight "
-            "decay at the last rate alone would have it.",
+            f"{clause(off, 'forgets', 'forget')} {span([ratios[name] for name in off], 2)} times as fast as in "
+            "equilibrium at the mean of both files' rates.",
             formula=DRIFT,
             layers=tuple(off),
             evidence={"most": max(ratios[name] for name in off), "least": min(ratios[name] for name in off)},

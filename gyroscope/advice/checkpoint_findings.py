@@ -55,6 +55,7 @@ def checkpoint_findings(
         *_signal(finite, batch_size),
         *(Finding("assumption", "note", f"{note}.") for note in notes),
         *_missing(missing or {}),
+        *_estimates(layers),
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += _as_predicted(finite)
@@ -67,6 +68,20 @@ def _missing(missing: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("missing_input", "note", f"{clause(names, 'has', 'have')} no {reason}.", layers=names)
 
 
+def _estimates(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
+    estimated = [layer for layer in layers if not layer.exact and isfinite(layer.rotation)]
+    for error in dict.fromkeys(layer.error for layer in estimated):
+        names = tuple(layer.name for layer in estimated if layer.error == error)
+        yield Finding(
+            "assumption",
+            "note",
+            f"The rotation of {listed(names)} is an estimate, for the file does not hold the last gradient: on trial "
+            f"the mean of a layer was within {sig(100 * error, 2)} %.",
+            layers=names,
+            evidence={"error": error},
+        )
+
+
 def _non_finite(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
     lost = [layer for layer in layers if layer.non_finite]
     if lost:
@@ -75,7 +90,8 @@ def _non_finite(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
         yield Finding(
             "diverged",
             "bad",
-            f"{clause(names, 'has', 'have')} vectors that are not finite, {count:,} in all.",
+            f"{clause(names, 'has', 'have')} vectors with weights or optimizer state that are not finite, {count:,} in "
+            "all.",
             GO_BACK.text,
             layers=names,
             evidence={"vectors": float(count)},
@@ -146,7 +162,7 @@ def _layer_imbalance(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
     ratio = fastest.rotation_ratio / slowest.rotation_ratio
     if ratio <= limit.LAYER_IMBALANCE:
         return
-    remedy = remedies.balance(fastest.rule, keeps_norm=False)
+    remedy = remedies.balance(fastest.rule, fastest.keeps_norm)
     yield Finding(
         "layer_imbalance",
         remedies.severity(remedy),
@@ -168,7 +184,7 @@ def _neuron_imbalance(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
     worst = max(unequal, key=lambda layer: layer.spread)
     names = tuple(layer.name for layer in unequal)
     noise = noise_ratio(worst.fan_in, worst.vectors)
-    remedy = remedies.balance(worst.rule, keeps_norm=False)
+    remedy = remedies.balance(worst.rule, worst.keeps_norm)
     beginning = f"Neurons of {listed(names)} turn at different speeds: in" if len(names) > 1 else "In"
     yield Finding(
         "neuron_imbalance",
@@ -211,6 +227,7 @@ def _scale_sensitive(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
 
 def _norms(layers: Sequence[CheckpointLayer], step: int | None) -> Iterator[Finding]:
     """Layers without decay, layers that had no time to settle, and layers far from their equilibrium norm."""
+    layers = [layer for layer in layers if not layer.keeps_norm]
     without = [layer.name for layer in layers if layer.rule is not None and layer.rule.weight_decay == 0]
     if without:
         yield Finding("short_memory", "note", phrases.no_decay(without), layers=tuple(without))
@@ -298,7 +315,8 @@ def _as_predicted(layers: Sequence[CheckpointLayer]) -> Iterator[Finding]:
     error = max(max(ratio, 1 / ratio) for ratio in ratios) - 1
     yield Finding(
         "well",
-        "good",
+        # An optimizer that sets the angle turns by it whatever training does: that earns no green.
+        "note" if all(layer.keeps_norm for layer in known) else "good",
         f"In the last step {len(known)} of {len(layers)} layers turned as predicted, within {sig(100 * error, 2)} %: "
         f"{span([layer.rotation for layer in known], 2)} rad. {ONE_STEP}",
         layers=tuple(layer.name for layer in known),

@@ -24,6 +24,7 @@ class CheckpointLayer:
     vectors, fan_in        how many there are, and how many entries each has
     rule                   the theory's, at the rates of the last step; None where it is unknown
     exact                  whether the last step is exact, or estimated
+    error                  of an estimate: the most that a layer's mean rotation was off on trial
     rotations              angle of the last step, vector by vector
     rotation_range         mean angle at the least and the most learning rate that the last step can have had
     norm                   RMS over vectors
@@ -35,7 +36,7 @@ class CheckpointLayer:
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
     decay, growth, turned_back, explained   forces on ‖w‖² in the step, as shares of it (checkpoint.last_step.Forces)
     dead                   vectors without any gradient so far, as far as the state remembers
-    non_finite             vectors that are not finite
+    non_finite             vectors of which a weight, or what the optimizer keeps of it, is not finite
     """
 
     name: str
@@ -46,6 +47,7 @@ class CheckpointLayer:
     fan_in: int
     rule: UpdateRule | None = None
     exact: bool = False
+    error: float = NAN
     rotations: Array = field(default_factory=lambda: np.full(1, NAN), repr=False)
     rotation_range: tuple[float, float] = (NAN, NAN)
     norm: float = NAN
@@ -94,6 +96,11 @@ class CheckpointLayer:
             return NAN
         low, high = np.quantile(known, [OUTER, 1 - OUTER])
         return float(over(high, low)) / noise_ratio(self.fan_in, known.size)
+
+    @property
+    def keeps_norm(self) -> bool:
+        """Whether its optimizer holds the norms and sets the angle."""
+        return self.rule is not None and self.rule.keeps_norm
 
     @property
     def is_embedding(self) -> bool:

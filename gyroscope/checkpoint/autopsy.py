@@ -19,10 +19,11 @@ from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.checkpoint.drift import drifts
 from gyroscope.checkpoint.formats import Checkpoint, ParameterState, open_checkpoint
 from gyroscope.checkpoint.group_step import Asked, GroupStep, group_steps, rate_notes
+from gyroscope.checkpoint.last_update import NOTHING
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.layers_by_name import checkpoint_layers
 from gyroscope.checkpoint.measuring import measure
-from gyroscope.checkpoint.saved_optimizers import NAMES, NOTHING
+from gyroscope.checkpoint.saved_optimizers import NAMES
 from gyroscope.render.autopsy_data import AutopsyData, autopsy_json
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
@@ -105,14 +106,17 @@ def autopsy(
 ) -> Autopsy:
     """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
 
-    The rotation of the last step is exact for AdamW, Adam and SGD with momentum, and an estimate for Nesterov's
-    momentum, Lion and Muon. Nothing in a file is executed. Weights and optimizer state are matched by name, or by order
-    and shape; which tensors have vectors, their names and shapes decide (`gyroscope.checkpoint.layers_by_name`).
+    The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
+    for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
+    momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
+    scale-invariant (`gyroscope.checkpoint.last_update`). Nothing in a file is executed. Weights and optimizer state are
+    matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
+    (`gyroscope.checkpoint.layers_by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
             first, the last is examined, and compared with the first.
-        optimizer: adamw, adam, sgd, lion, muon or nadam, where the file leaves it open.
+        optimizer: adamw, adam, sgd, lion, muon, nadam, adam-s or adam-srt, where the file leaves it open.
         lr: learning rate of the last step, of the first parameter group; the others keep their proportions.
         weight_decay: as torch has it, where the file does not say.
         betas: the same of Adam's and Lion's averages.
@@ -127,8 +131,12 @@ def autopsy(
     last = opened[-1]
     examined = _examine(last, asked, progress)
     name = " → ".join(checkpoint.name for checkpoint in opened)
-    moved = drifts(opened[0], last, examined.layers) if len(opened) > 1 else ()
-    return replace(examined, name=name, drifts=moved, batch_size=batch_size)
+    if len(opened) > 1:
+        # The rate that a user gives is that of the last step.
+        files = [(opened[0], replace(asked, lr=None)), (last, asked)]
+        rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
+        examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
+    return replace(examined, name=name, batch_size=batch_size)
 
 
 def _checked(
@@ -191,5 +199,5 @@ def _missing(
         elif groups[layer.group].rate.value == 0:
             reasons[name] = "rotation: the saved learning rate is 0, that of the step after; pass lr"
         elif not np.isfinite(layer.rotations).any() and not layer.non_finite:
-            reasons[name] = "rotation: this optimizer's step cannot be taken back from its state"
+            reasons[name] = f"rotation: {groups[layer.group].update.unknown}"
     return reasons

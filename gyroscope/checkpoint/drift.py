@@ -1,6 +1,6 @@
 """Two checkpoints of one run: how far each layer has turned from one to the other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,13 +9,19 @@ from gyroscope._types import Array
 from gyroscope.advice.checkpoint_drift import LayerDrift
 from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.formats import Checkpoint, ParameterState
+from gyroscope.checkpoint.last_rates import Rate
 from gyroscope.checkpoint.layers_by_name import checkpoint_layers
 from gyroscope.checkpoint.measuring import blocks, dot
 from gyroscope.geometry import Split
 
 
-def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, CheckpointLayer]) -> tuple[LayerDrift, ...]:
-    """Every layer that both files have, in the model's order; the files must be of one model."""
+def drifts(
+    first: Checkpoint, second: Checkpoint, layers: Mapping[str, CheckpointLayer], rates: Sequence[Sequence[Rate]]
+) -> tuple[LayerDrift, ...]:
+    """Every layer that both files have, in the model's order; the files must be of one model.
+
+    `layers` are those of the second file, `rates` those of the last steps of each file, group by group.
+    """
     steps = NAN
     if first.step is not None and second.step is not None:
         steps = float(second.step - first.step)
@@ -37,10 +43,19 @@ def drifts(first: Checkpoint, second: Checkpoint, layers: Mapping[str, Checkpoin
                 f"in {second.name!r}: they are not of one model"
             )
         sums = _sums(old, parameter, watched[0].split)
-        moved += [_drift(each.name, steps, layers.get(each.name), sums[:, each.start : each.stop]) for each in watched]
+        share = _mean_rate(old, parameter, rates)
+        parts = [(each.name, sums[:, each.start : each.stop]) for each in watched]
+        moved += [_drift(name, steps, layers.get(name), part, share) for name, part in parts]
     if not moved:
         raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
     return tuple(moved)
+
+
+def _mean_rate(old: ParameterState, new: ParameterState, rates: Sequence[Sequence[Rate]]) -> float:
+    """The mean of the learning rates at both ends over that of the second; 1 where one of them is unknown."""
+    if old.group < 0 or new.group < 0 or not rates[1][new.group].value > 0:
+        return 1.0
+    return (1 + rates[0][old.group].value / rates[1][new.group].value) / 2
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
@@ -58,7 +73,7 @@ def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
     return sums
 
 
-def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) -> LayerDrift:
+def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array, mean_rate: float) -> LayerDrift:
     ww, wd, dd = sums
     with np.errstate(all="ignore"):
         across2 = np.maximum(dd - wd**2 / ww, 0.0)
@@ -71,7 +86,8 @@ def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array) 
     angle = float(known.mean()) if known.size else NAN
     if layer is None or layer.rule is None:
         return LayerDrift(name, steps, angle, ratio, decay)
-    beta = layer.rule.momentum_factor
+    beta = layer.rule.plain.momentum_factor
     lag = 2 * beta / (1 - beta**2)
-    expected = max(steps - lag, 0.0) / layer.timescale
+    # Decay per step is proportional to the learning rate.
+    expected = max(steps - lag, 0.0) * mean_rate / layer.timescale
     return LayerDrift(name, steps, angle, ratio, decay, expected, lag)

@@ -8,6 +8,7 @@ torch.distributed.checkpoint.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, final
 
@@ -20,30 +21,39 @@ from gyroscope.model.parameters import clean_name
 WEIGHT_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "params", "")
 # Levels of nesting at which something may be found.
 DEEPEST = 4
+NAN = float("nan")
 # Tensors that a state dict has beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias")
 # Names under which files keep the number of steps that were taken.
 STEP_KEYS = ("iter_num", "global_step", "step", "steps", "iteration", "num_updates")
-EXTRAS = ("config", "iter_num", "log_history", "global_step")
+EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ParameterState:
-    """A weight in a checkpoint with what the optimizer keeps of it; `group` is -1 where no optimizer is."""
+    """A weight in a checkpoint with what the optimizer keeps of it; `group` is -1 where no optimizer is.
+
+    `angle_factor` multiplied the angle of a rotational optimizer in the last step, where `follow` set one.
+    """
 
     name: str
     weight: StoredTensor
     group: int = -1
     state: Mapping[str, Any] = field(default_factory=dict)
+    angle_factor: float = 1.0
 
     @property
     def step(self) -> int | None:
         """Updates of this weight, which Adam counts; None where nothing does."""
-        count = self.state.get("step")
-        if isinstance(count, StoredTensor):
+        return self.count("step")
+
+    def count(self, name: str) -> int | None:
+        """A count in the state; None where there is none."""
+        count = self.state.get(name)
+        if isinstance(count, StoredTensor) and prod(count.shape) == 1:
             count = float(count.load())
-        return int(count) if isinstance(count, int | float) else None
+        return int(count) if isinstance(count, int | float) and isfinite(count) and count >= 0 else None
 
 
 @final
@@ -132,8 +142,15 @@ def _checkpoint(name: str, tree: Any) -> Checkpoint:
         names, states = match_parameters(name, {key: each.shape for key, each in weights.items()}, optimizers)
     owners = {each: number for number, members in enumerate(names) for each in members}
     by_name = {each: states[number][each] for each, number in owners.items() if each in states[number]}
+    factors = _angle_factors(nodes)
     parameters = [
-        ParameterState(clean_name(each), weight, owners.get(each, -1), by_name.get(each, {}))
+        ParameterState(
+            clean_name(each),
+            weight,
+            owners.get(each, -1),
+            by_name.get(each, {}),
+            factors.get(clean_name(each), 1.0),
+        )
         for each, weight in weights.items()
     ]
     settings = [
@@ -161,15 +178,33 @@ def _nodes(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Map
 
 def _is_optimizer(node: Mapping[str, Any]) -> bool:
     groups = node.get("param_groups")
+    state = node.get("state")
     return (
-        isinstance(node.get("state"), Mapping)
+        isinstance(state, Mapping)
+        and all(isinstance(each, Mapping) for each in state.values())
         and isinstance(groups, list)
-        and all(isinstance(group, Mapping) and "params" in group for group in groups)
+        and all(isinstance(group, Mapping) and _are_keys(group.get("params")) for group in groups)
     )
+
+
+def _are_keys(params: Any) -> bool:
+    """Whether these are the numbers or names by which a group knows its parameters."""
+    return isinstance(params, list) and all(isinstance(key, int | str) for key in params)
 
 
 def _is_scheduler(node: Mapping[str, Any]) -> bool:
     return isinstance(node.get("last_epoch"), int) and ("_last_lr" in node or "base_lrs" in node)
+
+
+def _angle_factors(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """By weight, what `gyro.optim.follow` multiplied its last angle with; NaN where the file does not say."""
+    factors: dict[str, float] = {}
+    for node in nodes.values():
+        if isinstance(node.get("names"), list) and isinstance(node.get("courses"), list):
+            values = [value for course in node["courses"] for value in course.get("factors", ())]
+            known = len(values) == len(node["names"])
+            factors |= dict(zip(node["names"], values if known else [NAN] * len(node["names"]), strict=True))
+    return factors
 
 
 def _is_state_dict(node: Mapping[str, Any]) -> bool:

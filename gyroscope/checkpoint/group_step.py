@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, final
 
 from gyroscope.advice.phrases import sig
 from gyroscope.checkpoint.formats import Checkpoint
 from gyroscope.checkpoint.last_rates import Rate, last_rate
-from gyroscope.checkpoint.saved_optimizers import (
-    NAMES,
-    NOTHING,
-    LastUpdate,
-    last_update,
-    optimizer_name,
-    rule_of_group,
-)
+from gyroscope.checkpoint.last_update import NOTHING, LastUpdate, last_update
+from gyroscope.checkpoint.reading import StoredTensor
+from gyroscope.checkpoint.saved_optimizers import NAMES, optimizer_name, rule_of_group
 from gyroscope.theory import UpdateRule
+
+# Settings that are numbers, 0 or above, wherever they are set.
+NUMBERS = ("lr", "weight_decay", "momentum", "beta")
 
 
 @final
@@ -38,29 +37,50 @@ class GroupStep:
     rule: UpdateRule | None
     update: LastUpdate
 
-    def decay(self, lr: float) -> float:
-        """Fraction of the weight that the step took away itself; 0 where decay is part of the update."""
-        is_decoupled = self.rule is not None and self.rule.is_decoupled
-        return lr * float(self.settings.get("weight_decay") or 0.0) if is_decoupled else 0.0
-
 
 def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
     """Every group of the file; of a file with weights alone the one that the user describes, if any."""
     if not checkpoint.groups:
         return _described_group(asked)
-    first = float(checkpoint.groups[0].get("lr") or 0.0)
+    first = 0.0
     groups = []
     for number, group in enumerate(checkpoint.groups):
         # The file's own settings count; the user fills what it lacks.
-        settings = {**asked.settings, **{key: value for key, value in group.items() if value is not None}}
-        saved = float(_number(settings.get("lr", 0.0)))
-        members = [each for each in checkpoint.parameters if each.group == number and each.state]
-        kept = set(members[0].state) if members else set()
+        settings = {key: _plain(value) for key, value in group.items()}
+        settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
+        _check(checkpoint.name, settings)
+        saved = float(settings.get("lr") or 0.0)
+        first = saved if number == 0 else first
+        # Of what does not turn a rotational optimizer keeps less.
+        kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
         rate = _rate(checkpoint, number, saved, first, asked.lr, "initial_lr" in group)
         settings["lr"] = rate.value
-        name = optimizer_name(settings, kept, asked.optimizer)
-        groups.append(GroupStep(settings, rate, rule_of_group(name, settings), last_update(name, settings)))
+        name = optimizer_name(group, kept, asked.optimizer)
+        rule = rule_of_group(name, settings, kept)
+        groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept)))
     return groups
+
+
+def _check(file: str, settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a setting in the file that is none."""
+    for option in NUMBERS:
+        value = settings.get(option)
+        if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
+            raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
+    betas = settings.get("betas")
+    # k-Adam may have a pair for each stage.
+    pairs = betas if isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple) else [betas]
+    if betas is not None and not all(_is_pair(pair) for pair in pairs):
+        raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
+
+
+def _is_pair(betas: Any) -> bool:
+    # Some optimizers have a third.
+    return (
+        isinstance(betas, list | tuple)
+        and len(betas) >= 2
+        and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas)
+    )
 
 
 def _described_group(asked: Asked) -> list[GroupStep]:
@@ -72,8 +92,11 @@ def _described_group(asked: Asked) -> list[GroupStep]:
     return [GroupStep(settings, Rate.known(asked.lr, "given"), rule, NOTHING)]
 
 
-def _number(value: Any) -> float:
-    return float(value.load()) if hasattr(value, "load") else float(value)
+def _plain(value: Any) -> Any:
+    """An option as plain numbers: torch lets lr, betas and weight decay be tensors."""
+    if isinstance(value, StoredTensor) and value.shape in ((), (1,)):
+        return float(value.load())
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def _rate(

@@ -42,9 +42,13 @@ def last_rate(
         number: which of the groups it is.
         step: optimizer steps done, where the file says.
         schedulers: states of torch's schedulers in the file.
-        extras: what else the file holds: nanoGPT's `config` and `iter_num`, the Trainer's `log_history`.
+        extras: what else the file holds: nanoGPT's `config` and `iter_num`, the Trainer's `log_history`, our own
+            `last_step_lr`.
         scheduled: whether the group has an `initial_lr`, as torch's schedulers leave it.
     """
+    used = extras.get("last_step_lr")
+    if isinstance(used, list) and number < len(used) and isinstance(used[number], float):
+        return Rate.known(used[number], "written beside the step")
     for scheduler in schedulers:
         rate = _from_scheduler(saved, number, step, scheduler)
         if rate is not None:
@@ -58,7 +62,10 @@ def last_rate(
 
 
 def _from_scheduler(saved: float, number: int, step: int | None, state: State) -> Rate | None:
-    before = _one_back(saved, number, state)
+    try:
+        before = _one_back(saved, number, state)
+    except (ArithmeticError, KeyError, TypeError, ValueError):  # of another library, which means others by these names
+        return None
     if before is None:
         return None
     epoch = int(state["last_epoch"])

@@ -12,18 +12,12 @@ from typing import final
 import numpy as np
 
 from gyroscope._types import Array, Number
+from gyroscope.optim.loss_part import nadam_momentum
 from gyroscope.theory.law import Correlation, over
 from gyroscope.theory.rules.sgdm import update_power
 
-
-def adam_direction(m: Number, v: Number, betas: tuple[float, float], eps: float, step: int) -> Number:
-    """u = m̂/(√v̂ + ε) of Adam and AdamW as torch has them, exact.
-
-    >>> f"{adam_direction(0.1, 0.001, (0.9, 0.999), 0.0, step=1):.3f}"
-    '1.000'
-    """
-    beta1, beta2 = betas
-    return m / (1 - beta1**step) / ((v / (1 - beta2**step)) ** 0.5 + eps)
+# NAdam's update under noise over that of a steady gradient, above which neither is an estimate; 1.16 in the end.
+LONGEST = 1.25
 
 
 def nesterov_direction(buffer: Number, momentum: float) -> Number:
@@ -35,6 +29,27 @@ def nesterov_direction(buffer: Number, momentum: float) -> Number:
     '1.158'
     """
     return buffer * ((1 - momentum**2) * update_power(momentum, nesterov=True)) ** 0.5
+
+
+def nadam_direction(
+    m: Number, v: Number, betas: tuple[float, float], momentum_decay: float, eps: float, step: int
+) -> Number:
+    """An estimate of NAdam's u = (a·g + b·m)/(√v̂ + ε), of which the last g is gone: along m, as long as of white noise.
+
+        E‖a·g + b·m‖²/E‖m‖² = b² + (a² + 2ab(1-β1))·(1+β1)/(1-β1)     (ours: docs/theory.md, "Signal")
+
+    a = 1-μ_t and b = μ_{t+1} are torch's, whose momentum μ climbs from β1/2 to β1 within some 15,000 steps. Before
+    that an update is mostly its last gradient, and could be this long or that of a steady gradient, (a+b)·m: NaN.
+
+    >>> [f"{nadam_direction(1.0, 1.0, (0.9, 0.999), 4e-3, 0.0, step):.3f}" for step in (100_000, 5_000)]
+    ['1.158', 'nan']
+    """
+    beta1, beta2 = betas
+    a = 1 - nadam_momentum(beta1, step, momentum_decay)
+    b = nadam_momentum(beta1, step + 1, momentum_decay)
+    length = (b**2 + (a**2 + 2 * a * b * (1 - beta1)) * (1 + beta1) / (1 - beta1)) ** 0.5
+    known = length if length < LONGEST * (a + b) else float("nan")
+    return m * known / ((v / (1 - beta2**step)) ** 0.5 + eps)
 
 
 @final
@@ -59,6 +74,10 @@ class StepSums:
         keep = 1 - decay
         ww = (self.ww + 2 * lr * self.wu + lr**2 * self.uu) / keep**2
         return StepSums(ww, (self.wu + lr * self.uu) / keep, self.uu)
+
+    def scaled(self, factor: Array) -> "StepSums":
+        """The same with u times a factor per vector."""
+        return StepSums(self.ww, factor * self.wu, factor**2 * self.uu)
 
     def total(self) -> "StepSums":
         """Sums over all vectors together, without those that are not finite."""

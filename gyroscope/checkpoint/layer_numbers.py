@@ -9,8 +9,8 @@ from gyroscope._types import Array
 from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.formats import ParameterState
 from gyroscope.checkpoint.group_step import GroupStep
-from gyroscope.checkpoint.last_step import StepSums, angles, forces, radial_decay
-from gyroscope.checkpoint.measuring import VectorMeasurement
+from gyroscope.checkpoint.last_step import StepSums, forces, radial_decay
+from gyroscope.checkpoint.vector_measurement import VectorMeasurement
 from gyroscope.model.measured import WatchedLayer
 from gyroscope.theory import UpdateRule, signal
 
@@ -30,19 +30,25 @@ def layer_numbers(
         watched.stop - watched.start,
         fan_in,
         norm=_mean(sums.ww) ** 0.5,
-        non_finite=int(np.count_nonzero(~np.isfinite(sums.ww))),
+        non_finite=int(np.count_nonzero(measured.non_finite)),
     )
     if group is None:
         return layer
     lr = group.rate.value
-    layer = replace(layer, rule=group.rule, exact=group.update.exact, **_signal(parameter, measured, group))
+    layer = replace(
+        layer,
+        rule=group.rule,
+        exact=group.update.exact,
+        error=group.update.error,
+        **_signal(parameter, measured, group),
+    )
     if group.rule is not None:
         layer = replace(layer, **_equilibrium(group, measured, fan_in, shape))
     if group.update.direction is None and group.rule is not None and group.rule.whole_matrix:
-        sums = _muon_sums(sums, group.rule, shape)
-    if not np.isfinite(sums.uu).any() or not lr > 0:
+        measured = replace(measured, sums=_muon_sums(sums, group.rule, shape))
+    if not np.isfinite(measured.sums.uu).any() or not lr > 0:
         return layer
-    return replace(layer, **_step(group, sums, fan_in))
+    return replace(layer, **_step(group, measured))
 
 
 def _signal(parameter: ParameterState, measured: VectorMeasurement, group: GroupStep) -> dict[str, Any]:
@@ -76,13 +82,16 @@ def _equilibrium(group: GroupStep, measured: VectorMeasurement, fan_in: int, sha
 def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | None:
     """RMS gradient norm times weight norm, from what the state remembers of gradients; None where it does not.
 
-    Adam's v has it, together with L2 where that is in the gradient. SGD's buffer has E‖g‖²/(1-α²) of white gradients,
-    and of others what SMD's h is, which is what the norm depends on.
+    Adam's v has it, together with L2 where that is in the gradient; Adam-S's is a mean over the entries of a vector.
+    SGD's buffer has E‖g‖²/(1-α²) of white gradients, and of others what SMD's h is, which is what the norm depends on.
     """
     ww = _mean(measured.sums.ww)
+    coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings.get("weight_decay") or 0.0)
     if group.update.adam_betas is not None:
-        coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings["weight_decay"])
         square = _mean(measured.second) - coupled**2 * ww
+    elif "exp_avg_sq" in measured.kept:
+        v = measured.kept["exp_avg_sq"] / (1 - float(group.settings["betas"][1]) ** measured.steps)
+        square = measured.fan_in * _mean(v) - coupled**2 * ww
     elif "momentum_buffer" in group.update.keys:
         momentum = float(group.settings["momentum"])
         share = 1 - float(group.settings.get("dampening") or 0.0)
@@ -100,29 +109,24 @@ def _muon_sums(sums: StepSums, rule: UpdateRule, shape: tuple[int, ...]) -> Step
     return StepSums(sums.ww, np.zeros_like(sums.ww), np.full_like(sums.ww, (float(update_rms) / rule.lr) ** 2))
 
 
-def _step(group: GroupStep, sums: StepSums, fan_in: int) -> dict[str, Any]:
+def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
     """Rotation, forces and λ_u of the last step."""
     lr = group.rate.value
-    decay = group.decay(lr)
-    before = sums.before(lr, decay)
+    update = group.update
     values: dict[str, Any] = {
-        "rotations": angles(before, lr, decay),
-        "rotation_range": tuple(_mean_angle(group, sums, rate) for rate in (group.rate.low, group.rate.high)),
+        "rotations": update.rotations(measured, lr),
+        "rotation_range": tuple(_mean(update.rotations(measured, rate)) for rate in (group.rate.low, group.rate.high)),
     }
     # The formulas are of an update that is the momentum itself, with decay beside it or within.
     momentum_alone = group.update.exact and group.rule is not None and group.rule.alignment_power is not None
     if momentum_alone and group.rule is not None:
-        total = before.total()
+        decay = lr * update.decay
+        total = measured.sums.before(lr, decay).total()
         settings = (lr, decay, group.rule.weight_decay, group.rule.momentum_factor)
-        entries = len(sums.ww) * fan_in
+        entries = len(measured.sums.ww) * measured.fan_in
         radial = radial_decay(total, entries, *settings)
         values |= {**vars(forces(total, *settings)), "lambda_u": radial.value, "lambda_u_error": radial.error}
     return values
-
-
-def _mean_angle(group: GroupStep, sums: StepSums, lr: float) -> float:
-    decay = group.decay(lr)
-    return _mean(angles(sums.before(lr, decay), lr, decay))
 
 
 def _mean(values: Array) -> float:

@@ -29,7 +29,7 @@ def match_parameters(
     names: list[list[str]] = []
     states: list[Mapping[str, Any]] = []
     groups = [(group, _states(optimizer)) for optimizer in optimizers for group in optimizer["param_groups"]]
-    members = [[Member(key, _shape(state.get(key))) for key in group["params"]] for group, state in groups]
+    members = [[Member(key, _shape(state.get(key), group)) for key in group["params"]] for group, state in groups]
     given = [_given_names(group, shapes) for group, _ in groups]
     found = given if all(each is not None for each in given) else _by_order(file, shapes, members)
     for (_, state), group_members, group_names in zip(groups, members, found, strict=True):
@@ -52,13 +52,14 @@ def _states(optimizer: Mapping[str, Any]) -> dict[Any, Any]:
     return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in state.items()}
 
 
-def _shape(state: Any) -> Shape | None:
+def _shape(state: Any, group: Mapping[str, Any]) -> Shape | None:
     if not isinstance(state, Mapping):
         return None
     for name in FULL_SIZE:
         value = state.get(name)
         if isinstance(value, StoredTensor):
-            return value.shape
+            # k-Adam has the moments of its k stages in one tensor.
+            return value.shape[1:] if "k" in group and "strategy" in group else value.shape
     return None
 
 

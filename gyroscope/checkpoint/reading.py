@@ -151,7 +151,7 @@ def _safetensors_header(path: Path, mapping: mmap.mmap) -> tuple[dict[str, Any],
         raise ValueError(damaged)
     try:
         header = json.loads(mapping[8 : 8 + length])
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or brackets without end
         raise ValueError(damaged) from None
     if not isinstance(header, dict):
         raise ValueError(damaged)
@@ -163,13 +163,14 @@ def _safetensor(path: Path, mapping: mmap.mmap, data: int, name: str, entry: Any
         shape = tuple(int(size) for size in entry["shape"])
         first, last = (int(offset) for offset in entry["data_offsets"])
         kind = str(entry["dtype"])
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise ValueError(f"{str(path)!r} is damaged: the header has no shape and place for {name!r}") from None
     if kind not in DTYPES:
         raise ValueError(f"{str(path)!r} has {name!r} in {kind}, which is not read: known are {', '.join(DTYPES)}")
     dtype = DTYPES[kind]
     count = prod(shape)
-    if not 0 <= first <= last <= len(mapping) - data or last - first != count * dtype.itemsize:
+    fits = 0 <= first <= last <= len(mapping) - data and last - first == count * dtype.itemsize
+    if not fits or min(shape, default=0) < 0:
         raise ValueError(f"{str(path)!r} is truncated or damaged: the bytes of {name!r} do not make its shape {shape}")
 
     def load() -> Tensor:

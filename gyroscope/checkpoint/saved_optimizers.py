@@ -1,41 +1,26 @@
-"""Which optimizer left a state, by the names of what it keeps, and the direction of its last step."""
+"""Which optimizer left a state, by its options and the names of what it keeps, and the theory's rule of it."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from torch import Tensor
-
-from gyroscope.checkpoint.last_step import adam_direction, nesterov_direction
 from gyroscope.optim.torch_rules import RULES, rule_by_name
-from gyroscope.theory import UpdateRule
+from gyroscope.theory import FixedNorm, Hyperball, UpdateRule
 
 Group = Mapping[str, Any]
 
 # What a user may call an optimizer that the file leaves in doubt, and the name of its class.
-NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lion": "Lion", "muon": "Muon", "nadam": "NAdam"}
+NAMES = {
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "sgd": "SGD",
+    "lion": "Lion",
+    "muon": "Muon",
+    "nadam": "NAdam",
+    "adam-s": "AdamS",
+    "adam-srt": "AdamSRT",
+}
 # Settings that a rule cannot do without, by class.
 NEEDED = {"AdamW": ("betas",), "Adam": ("betas",), "Lion": ("betas",), "Muon": ("momentum",)}
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LastUpdate:
-    """How the last step of a group's optimizer is taken back.
-
-    keys        state tensors that `direction` takes
-    direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates; None where it is unknown
-    exact       whether u is exact, or an estimate
-    adam_betas  where the two moments are Adam's, from which signal and noise can be told
-    """
-
-    keys: tuple[str, ...]
-    direction: Callable[[list[Tensor], int], Tensor] | None
-    exact: bool
-    adam_betas: tuple[float, float] | None = None
-
-
-NOTHING = LastUpdate((), None, exact=False)
 
 
 def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> str | None:
@@ -45,12 +30,39 @@ def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> s
     """
     if asked is not None:
         return NAMES[asked]
-    if "radius" in state and "update_sq" in state:
-        return (
-            "RotationalAdamW" if "exp_avg_sq" in state else "RotationalSGD" if "momentum" in group else "RotationalLion"
+    return _own_name(group) or torch_name(group, state)
+
+
+def _own_name(group: Group) -> str | None:
+    """Gyroscope's own, by options that no other optimizer has."""
+    if "centre" in group:
+        if "mode" in group:
+            return "Rotational"
+        if "momentum" in group:
+            return "RotationalSGD"
+        return "RotationalAdamW" if "eps" in group else "RotationalLion"
+    if "v0" in group:
+        return "SphericalAdam"
+    if "strategy" in group and "k" in group:
+        return "KAdam"
+    if "compile" in group and "momentum" in group:
+        return "SGDMRT"
+    if "compile" in group and "betas" in group:
+        raise ValueError(
+            "the file does not say whether its optimizer is AdamS or AdamSRT, which have the same options: pass "
+            "optimizer='adam-s' or 'adam-srt' (--optimizer adam-s)"
         )
+    return None
+
+
+def torch_name(group: Group, state: Collection[str]) -> str | None:
+    """torch's and others', by what they keep."""
     if "exp_avg_sq" in state and "exp_avg" in state:
         return _adam_name(group, state)
+    if "exp_inf" in state:
+        return "Adamax"
+    if "square_avg" in state:
+        return "RMSprop" if "alpha" in group else None
     if "ns_steps" in group or "ns_coefficients" in group:
         return "Muon"
     if "momentum_buffer" in state or "dampening" in group:
@@ -58,9 +70,7 @@ def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> s
     return "Lion" if "exp_avg" in state and "betas" in group else None
 
 
-def _adam_name(group: Group, state: Collection[str]) -> str | None:
-    if group.get("amsgrad") or "k" in group:
-        return None
+def _adam_name(group: Group, state: Collection[str]) -> str:
     if "mu_product" in state:
         return "NAdam"
     if "decoupled_weight_decay" in group:
@@ -74,33 +84,27 @@ def _adam_name(group: Group, state: Collection[str]) -> str | None:
     )
 
 
-def rule_of_group(name: str | None, group: Group) -> UpdateRule | None:
+def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -> UpdateRule | None:
     """The theory's rule of a group; None where it has none. ValueError that names a setting which the file lacks."""
-    if name is None or name not in RULES:
+    if name == "Rotational":
+        return _rule_of_wrapper(group, state)
+    if name is None or name not in RULES or group.get("amsgrad"):
         return None
     for option in ("lr", *NEEDED.get(name, ())):
         if group.get(option) is None:
             raise ValueError(f"the file does not say the {option} of its {name}: pass {option}=… (--{option} …)")
     try:
-        return rule_by_name(name, group)
+        rule = rule_by_name(name, group)
     except ValueError:  # settings that theory does not cover
         return None
+    return FixedNorm(rule) if name.startswith("Rotational") else rule
 
 
-def last_update(name: str | None, group: Group) -> LastUpdate:
-    """How to take back the last step of an optimizer of this class and these settings."""
-    # Where the objective is maximised the optimizer turns the gradient around before it keeps anything of it.
-    if name in ("Adam", "AdamW"):
-        betas = (float(group["betas"][0]), float(group["betas"][1]))
-        eps = float(group.get("eps", 1e-8))
-        return LastUpdate(
-            ("exp_avg", "exp_avg_sq"), lambda x, step: adam_direction(x[0], x[1], betas, eps, step), True, betas
-        )
-    if name == "SGD":
-        momentum = float(group.get("momentum") or 0.0)
-        if group.get("nesterov"):
-            return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), exact=False)
-        return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True)
-    if name == "Lion":
-        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), exact=False)
-    return NOTHING
+def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
+    """Of Rotational: hyperball's, or the inner optimizer's, unless the angle is given; None where that is by code."""
+    if group.get("mode") == "hyperball":
+        return Hyperball(float(group["lr"]))
+    # A state_dict leaves out what is code.
+    by_rule = group.get("angular_update", "code") is None and group.get("angle_schedule", "code") is None
+    inner = rule_of_group(torch_name(group, state), group) if by_rule else None
+    return FixedNorm(inner) if inner is not None else None

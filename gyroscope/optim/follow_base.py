@@ -1,7 +1,7 @@
 """Following the base: a rotational optimizer turns each layer as its base rule would, from the same initial norms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -80,6 +80,8 @@ class Course:
     base: Motion
     at_rest: Motion
     update_sq: Array
+    factors: Array = field(default_factory=lambda: np.zeros(0))
+    """Of the last step."""
 
     def angle_factors(self, rule: UpdateRule, lr: float, beta: float) -> Array:
         """For the next step of each weight, the base's angle over the equilibrium angle."""
@@ -95,17 +97,20 @@ class Course:
         # The optimizer turns by arctan of settled·factor·length/rms.
         factors = over(np.tan(np.minimum(angle, STEEPEST)), settled) * rms / length
         # No angle at lr = 0 is a multiple of another.
-        return np.asarray(np.where(np.isfinite(factors), factors, 1.0))
+        self.factors = np.asarray(np.where(np.isfinite(factors), factors, 1.0))
+        return self.factors
 
     def state(self) -> dict[str, Any]:
         """All that changes, for a file."""
-        return {"base": self.base.state(), "at_rest": self.at_rest.state(), "update_sq": self.update_sq.tolist()}
+        motions = {"base": self.base.state(), "at_rest": self.at_rest.state()}
+        return {**motions, "update_sq": self.update_sq.tolist(), "factors": self.factors.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where a saved one was."""
         self.base.restore(state["base"])
         self.at_rest.restore(state["at_rest"])
         self.update_sq = np.array(state["update_sq"])
+        self.factors = np.array(state.get("factors", ()))
 
 
 @final

@@ -81,13 +81,17 @@ def adam(of: Coupled, group: Group) -> Tensor:
     return update
 
 
+def nadam_momentum(beta1: float, t: Any, momentum_decay: float) -> Any:
+    """torch's momentum at step t = 1, 2, …, which climbs from β1/2 to β1."""
+    return beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
+
+
 def nadam(of: Coupled, group: Group) -> Tensor:
     """NAdam's, which looks ahead: the gradient enters once more beside m."""
     beta1, beta2 = group["betas"]
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2)
     v = of.moment("exp_avg_sq")
-    # torch's momentum climbs from β1/2 to β1.
-    momentum, next_momentum = (beta1 * (1 - 0.5 * 0.96 ** (t * group["momentum_decay"])) for t in (of.t, of.t + 1))
+    momentum, next_momentum = (nadam_momentum(beta1, t, group["momentum_decay"]) for t in (of.t, of.t + 1))
     product = of.moment("mu_product")
     ahead = of.grad * (1 - momentum) / (1 - product) + m * next_momentum / (1 - product * next_momentum)
     update: Tensor = -ahead / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])

@@ -21,6 +21,8 @@ LEGEND = (
     "spread of the neurons' rotation over that of noise; κ²: signal over noise in one batch; s: mean square of updates "
     "over that of noise; λ_u/λ: radial gradient over weight decay, ± where it may be 0"
 )
+# After a rule whose angle a rotational optimizer takes.
+NORMS_HELD = ", its angle at norms that are held"
 MORE = (
     "; tangent: part of the push along the weights that gradients orthogonal to them explain; dead: without a gradient"
 )
@@ -40,7 +42,8 @@ class AutopsyData:
     @property
     def settings(self) -> list[str]:
         """Each rule with its settings, at the rates of the last step."""
-        return list(dict.fromkeys(rule_text(layer.rule) for layer in self.layers if layer.rule is not None))
+        rules = [layer.rule for layer in self.layers if layer.rule is not None]
+        return list(dict.fromkeys(rule_text(rule.plain) + NORMS_HELD * rule.keeps_norm for rule in rules))
 
     @property
     def title(self) -> str:
@@ -106,6 +109,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
 def _layer(layer: CheckpointLayer) -> dict[str, Any]:
     values = {**vars(layer), "rule": None}
     if layer.rule is not None:
-        values["rule"] = {"name": layer.rule.name, **layer.rule.settings}
+        rule = layer.rule.plain
+        values["rule"] = {"name": rule.name, **rule.settings, "keeps_norm": layer.keeps_norm}
     derived = ("rotation", "rotation_ratio", "norm_ratio", "spread", "explained_share")
     return {**values, **{name: getattr(layer, name) for name in derived}}

@@ -35,7 +35,7 @@ def autopsy_page(autopsy: AutopsyData) -> str:
     drifts = ""
     if autopsy.drifts:
         rows = html_table(DRIFT_HEADER, [drift_row(drift) for drift in autopsy.drifts])
-        drifts = f"<h2>Since the file before</h2>{rows}"
+        drifts = f"<h2>Since the first file</h2>{rows}"
     body = BODY.substitute(
         title=escape(autopsy.title),
         settings="<br>".join(escape(setting) for setting in autopsy.settings),
@@ -84,7 +84,8 @@ def figure(layers: Sequence[CheckpointLayer], panels: dict[str, tuple[str, float
             x=values,
             y=names,
             orientation="h",
-            marker={"color": theme.COLOURS[(column - 1) % len(theme.COLOURS)]},
+            # One colour for all: a second one, green or red, would be read as a judgement.
+            marker={"color": theme.COLOURS[0]},
             hovertemplate="%{y}: %{x:.3g}<extra></extra>",
             row=1,
             col=column,

@@ -160,6 +160,33 @@ def test_two_files_give_effective_decay_memory_and_drift(tmp_path):
         gyro.autopsy(*reversed(files))
 
 
+def test_two_files_of_a_rotational_optimizer_at_a_falling_rate(tmp_path):
+    """Noise at norms that are held: directions are forgotten as the base's rule has it, at the mean of the rates."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(64, 128, generator=generator))
+    optimizer = gyro.optim.RotationalAdamW([weight], lr=2e-2, weight_decay=0.5)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.25, total_iters=800)
+    files = []
+    for step in range(1, 501):
+        weight.grad = torch.randn(64, 128, generator=generator)
+        optimizer.step()
+        schedule.step()
+        if step in (400, 500):
+            files.append(tmp_path / f"{step}.pt")
+            state = {"model": {"w": weight.detach()}, "optimizer": optimizer.state_dict()}
+            torch.save({**state, "scheduler": schedule.state_dict()}, files[-1])
+    autopsy = gyro.autopsy(*files)
+    (drift,) = autopsy.drifts
+    assert drift.norm_ratio == pytest.approx(1.0, rel=1e-3)
+    assert drift.lag == pytest.approx(2 * 0.9 / (1 - 0.81))
+    # 0.01 per step at full rate, of which 5/8 and 17/32 are left at the ends.
+    assert drift.expected_decay == pytest.approx((100 - drift.lag) * 0.01 * (5 / 8 + 17 / 32) / 2, rel=0.005)
+    assert drift.effective_decay == pytest.approx(drift.expected_decay, rel=0.1)
+    assert autopsy.layers["w"].rotation_ratio == pytest.approx(1.0, rel=0.1)
+    (finding,) = (finding for finding in autopsy.findings if finding.kind == "well")
+    assert finding.severity == "note"
+
+
 def test_a_tiny_turn_between_two_files_keeps_its_digits():
     """An arccos of the cosine would give 0 or 1.5e-8."""
     weight = torch.eye(4, dtype=torch.float64)

@@ -133,6 +133,52 @@ def test_our_own_checkpoint_of_the_lab(tmp_path):
     assert all(0 < layer.rotation < 0.1 and layer.exact for layer in autopsy.layers.values())
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "asked", "follow"),
+    [
+        ("adamw", None, False),
+        ("muon", None, False),
+        ("rotational-adamw", None, False),
+        ("rotational-adamw", None, True),
+        ("rotational-sgd", None, False),
+        ("hyperball", None, False),
+        ("adam-srt", "adam-srt", False),
+        ("spherical-adam", None, False),
+        ("k-adam", None, False),
+    ],
+)
+def test_a_lab_checkpoint_tells_the_last_step_of_a_schedule_by_the_rate_that_it_was_taken_with(
+    optimizer, asked, follow, tmp_path
+):
+    config = lab.TrainConfig(
+        task="digits",
+        model="mlp:width=16",
+        optimizer=optimizer,
+        steps=12,
+        warmup=4,
+        schedule="linear",
+        follow=follow,
+        sample_every=1,
+    )
+    with lab.train(config, tmp_path).run() as run:
+        measured = {name: run.series(name, "angular_update")[-1] for name in run.layers}
+    newest, before = sorted((tmp_path / "checkpoints").glob("*.pt"))[::-1]
+    autopsy = gyro.autopsy(newest, optimizer=asked)
+    assert not autopsy.notes  # nothing is assumed about the rate
+    for name, angle in measured.items():
+        tolerance = 1e-4 if autopsy.layers[name].exact else 0.15
+        assert autopsy.layers[name].rotation == pytest.approx(angle, rel=tolerance), name
+    assert gyro.autopsy(before, newest, optimizer=asked).drifts[0].steps == 12 - int(before.stem.removeprefix("step-"))
+
+
+def test_a_lab_checkpoint_of_an_older_version_says_that_the_saved_rate_is_the_next_steps(tmp_path):
+    config = lab.TrainConfig(task="digits", model="mlp:width=16", optimizer="adamw", steps=12, track=False)
+    lab.train(config, tmp_path)
+    state = torch.load(sorted((tmp_path / "checkpoints").glob("*.pt"))[0], weights_only=True)
+    del state["last_step_lr"]
+    assert "which a schedule has set for the next step" in " ".join(gyro.autopsy(state).notes)
+
+
 def test_names_in_the_optimizers_groups_decide_before_order(tmp_path):
     named = lambda model: list(reversed(list(model.named_parameters())))  # noqa: E731
     trained = train(tmp_path, ADAMW, groups=named)

@@ -3,7 +3,9 @@
 import os
 import pickle
 import struct
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,9 +26,9 @@ class Hostile:
         return os.system, (f"touch {self.path}",)
 
 
-def saved(model=None):
+def saved(model=None, make=torch.optim.AdamW):
     model = network() if model is None else model
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+    optimizer = make(model.parameters(), weight_decay=0.1)
     sum((p**2).sum() for p in model.parameters()).backward()
     optimizer.step()
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -107,6 +109,88 @@ def test_damaged_safetensors_are_refused(tmp_path, capsys):
     header = b'{"a":{"dtype":"F4","shape":[2,2],"data_offsets":[0,2]}}'
     file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0")
     assert "F4" in sentence(capsys, file)
+    for shape in (b"[-2,-2]", b"[1e400]", b"[[2]]", b"4"):
+        header = b'{"a":{"dtype":"F32","shape":' + shape + b',"data_offsets":[0,16]}}'
+        file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 16)
+        assert "damaged" in sentence(capsys, file)
+    for header in (b'{"a": nonsense', b"[" * 100_000, b"[1, 2]"):
+        file.write_bytes(struct.pack("<Q", len(header)) + header)
+        assert "damaged" in sentence(capsys, file)
+
+
+def test_files_of_other_frameworks_are_called_no_checkpoints(tmp_path, capsys):
+    np.savez(tmp_path / "weights.npz", w=np.ones((3, 3)))
+    np.save(tmp_path / "weights.npy", np.ones((3, 3)))
+    (tmp_path / "weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(200))
+    (tmp_path / "weights.gguf").write_bytes(b"GGUF" + bytes(200))
+    for file in tmp_path.iterdir():
+        assert "is no checkpoint that torch.save or safetensors wrote" in sentence(capsys, file)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("lr", "high"),
+        ("lr", float("nan")),
+        ("weight_decay", -1.0),
+        ("betas", "abc"),
+        ("betas", (0.9,)),
+        ("betas", (0.9, 1.5)),
+        ("betas", [(0.9, 0.99), (0.9, None)]),
+    ],
+)
+def test_a_setting_that_is_none_is_quoted(option, value, tmp_path, capsys):
+    state = saved()
+    state["optimizer"]["param_groups"][0][option] = value
+    torch.save(state, tmp_path / "odd.pt")
+    text = sentence(capsys, tmp_path / "odd.pt")
+    assert f"the optimizer's {option} " in text
+    assert repr(value) in text
+
+
+def test_state_that_is_not_finite_is_a_finding_and_gives_no_number():
+    state = saved()
+    state["optimizer"]["state"][0]["exp_avg"][3, 5] = float("nan")
+    autopsy = gyro.autopsy(state)
+    assert autopsy.findings[0].kind == "diverged"
+    assert autopsy.findings[0].evidence == {"vectors": 1.0}
+    assert np.flatnonzero(np.isnan(autopsy.layers["0.weight"].rotations)).tolist() == [3]
+    state["optimizer"]["state"][0]["exp_avg_sq"][:] = float("nan")
+    assert gyro.autopsy(state).findings[0].evidence == {"vectors": 48.0}
+
+
+@pytest.mark.parametrize("count", [-3, float("nan"), torch.ones(3), None])
+def test_adam_without_a_count_of_its_steps_gives_no_rotation(count):
+    state = saved()
+    for each in state["optimizer"]["state"].values():
+        each["step"] = count
+    autopsy = gyro.autopsy(state)
+    assert all(np.isnan(layer.rotation) and layer.norm > 0 for layer in autopsy.layers.values())
+    assert "cannot be taken back" in str(autopsy)
+
+
+@pytest.mark.parametrize("change", [{"params": 7}, {"params": [[0], [1]]}])
+def test_groups_that_are_none_are_no_optimizer(change):
+    state = saved()
+    state["optimizer"]["param_groups"][0] |= change
+    assert "no optimizer state" in str(gyro.autopsy(state))
+
+
+def test_a_second_moment_or_a_radius_of_another_shape_is_refused_by_name():
+    state = saved()
+    state["optimizer"]["state"][0]["exp_avg_sq"] = torch.zeros(3, 3)
+    with pytest.raises(ValueError, match=r"exp_avg_sq of '0.weight' has the shape \(3, 3\), the weight \(48, 32\)"):
+        gyro.autopsy(state)
+    state = saved(make=partial(gyro.optim.RotationalAdamW, lr=1e-2))
+    state["optimizer"]["state"][0]["radius"] = torch.ones(7)
+    with pytest.raises(ValueError, match=r"radius of '0.weight' has the shape \(7,\), its vectors are 48"):
+        gyro.autopsy(state)
+
+
+def test_a_schedule_of_another_library_under_torchs_names_is_not_followed():
+    state = saved()
+    state["scheduler"] = {"last_epoch": 5, "_last_lr": [1], "base_lrs": ["x"], "T_max": 0, "eta_min": 0}
+    assert "which a schedule has set for the next step" in " ".join(gyro.autopsy(state).notes)
 
 
 def test_state_of_another_shape_is_refused_by_name(tmp_path):

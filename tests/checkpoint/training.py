@@ -71,10 +71,12 @@ def train(folder: Path, optimizer, schedule=None, *, steps=STEPS, model=None, gr
     return Trained(model, stepping, scheduler, rotations, lr)
 
 
-def assert_same_rotation(autopsy: Autopsy, trained: Trained, tolerance: float = 1e-4) -> None:
+def assert_same_rotation(autopsy: Autopsy, trained: Trained, tolerance: float = 1e-4, resolution: float = 0.0) -> None:
+    """The same angle of every neuron; `resolution`, in radians, is that of the tracker's, by rounded weights."""
     assert set(autopsy.layers) == set(trained.rotations)
     for name, measured in trained.rotations.items():
-        np.testing.assert_allclose(autopsy.layers[name].rotations, measured, rtol=tolerance, err_msg=name)
+        rotations = autopsy.layers[name].rotations
+        np.testing.assert_allclose(rotations, measured, rtol=tolerance, atol=resolution, err_msg=name)
 
 
 def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -148,6 +148,8 @@ class Training:
         self.schedule = config.multiplier(per_epoch)
         self.schedulers = [self._scheduler(optimizer) for optimizer in self.optimizers]
         self.step = 0
+        # Learning rates of the last step, group by group: the schedulers have moved on to those of the next.
+        self.last_step_lr: list[float] = []
         self.history: list[dict[str, float]] = []
         self.rotation: dict[str, float] = {}
         # On the device: to read every loss would make each step wait for it.
@@ -216,6 +218,7 @@ class Training:
             mean_loss += loss.detach() / self.config.accumulate
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.last_step_lr = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
             optimizer.step()
             scheduler.step()
@@ -271,6 +274,7 @@ class Training:
             "model": gathered(self.model.state_dict()),
             "optimizers": [gathered(optimizer.state_dict()) for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "last_step_lr": self.last_step_lr,
             "followers": [follower.state_dict() for follower in self.followers],
             "random": torch.get_rng_state(),
             "cuda_random": torch.cuda.get_rng_state_all(),
@@ -290,6 +294,7 @@ class Training:
             optimizer.load_state_dict(spread_moments(saved, optimizer))
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        self.last_step_lr = state.get("last_step_lr", [])
         for follower, saved in zip(self.followers, state.get("followers", []), strict=True):
             follower.load_state_dict(saved)
         torch.set_rng_state(state["random"])
