@@ -18,6 +18,10 @@ from gyroscope.store import Run
 # Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
 # one loss of 1e9 would be all that an interval shows. Such a network has no accuracy.
 LOST = 5.0
+# Samples of a run that is tracked, and the steps between two where its length is given in epochs. The tracker's default
+# depends on how fast the machine is, and so would what is measured.
+SAMPLES = 100
+STEPS_PER_SAMPLE = 100
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,9 @@ def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[
 
     `loss` is at most `LOST`; `accuracy` is there for tasks that have one, and 0 for a run that diverged.
     """
+    every = max(1, settings["steps"] // SAMPLES) if settings.get("steps") else STEPS_PER_SAMPLE
     with tempfile.TemporaryDirectory() as folder:
-        result = _train(trial, settings, folder)
+        result = _train(trial, {"sample_every": every, **settings}, folder)
         if not result.config.track:
             return _scores(result)
         with result.run() as run:

@@ -128,6 +128,8 @@ def measure(trial: Trial[Config]) -> Measurements:
     number, advised = trial.part
     task = trial.config.tasks[number]
     settings = {**task.settings, **(task.remedy if advised else {}), "seed": trial.seed, "evaluations": 1}
+    # Findings are made of the samples that a user gets, the tracker's own choice.
+    settings["sample_every"] = None
 
     def read(run: Run) -> Measurements:
         diagnosis = run.diagnose()

@@ -199,8 +199,11 @@ def plot(result: Result[Config]) -> Figure:
                 for members in [_planted(result, at, without_hidden=False)]
             ]
             label = f"step {at:,}, {name}"
-            figure.add_bar(x=list(PLANTED), y=shares, name=label, marker_color=COLOURS[2 * PLACES.index(at) + view])
-    figure.update_yaxes(title_text="share named", range=[0, 1.05])
+            colour = COLOURS[2 * PLACES.index(at) + view]
+            figure.add_bar(x=shares, y=list(PLANTED), orientation="h", name=label, marker_color=colour)
+    figure.update_xaxes(range=[0, 1.05], title_text="share named")
+    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(height=640, margin={"l": 150})
     return styled(figure, "Planted incidents that were named with their step and cause")
 
 
