@@ -172,7 +172,7 @@ def first_two(change):
 WRONG_PREDICTIONS = {
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
                 arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
-                values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.1))],
+                values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.01))],
     "re/fig4": [arms("AdamW,", "accuracy", plus(-0.5)), arms("special", "accuracy", plus(-0.5)),
                 values(spread=lambda x: 1 / x, ratio=lambda x: 1 / x)],
     "re/fig5": [arms("rotational", "accuracy", plus(-0.5)), values(spread=lambda x: 1 / x)],
@@ -185,7 +185,7 @@ WRONG_PREDICTIONS = {
     "re/fig12": [arms("balanced", "accuracy", plus(-0.5))],
     "re/fig13": [arms("lr 0.0001", "loss", plus(-2)), arms("lr 0.2", "loss", plus(-2)),
                  arms("rotational", "loss", plus(2)), values(angle_ratio=times(2), norm_ratio=times(2)),
-                 values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.1))],
+                 values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.01))],
     "re/fig14": [values(angle=swapped), values(angle=times(2)), values(forecast=times(2)),
                  values(angle=lambda x: x * [[1], [2]])],
     "re/fig15": [values(loss=lambda x: x * ([1, 1.5, 1.5, 1.5, 1.5] * 2))],
