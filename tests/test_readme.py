@@ -46,6 +46,22 @@ def test_the_files_it_leads_to_are_there():
     assert [link for link in links if not (README.parent / link).is_file()] == []
 
 
+def test_the_outcomes_it_quotes_are_those_of_the_records():
+    records = (README.parent / "results" / "README.md").read_text(encoding="utf-8")
+    count = re.search(r"^Of the claims, .*$", records, re.MULTILINE)
+    assert count
+    assert count[0] in text()
+    rows = re.findall(
+        r"^\| .*\(\[(\S+)\]\(results/README.md#\w+\)\) \| .* \| (.*) \| (\d+) \| (.*) \|$", text(), re.MULTILINE
+    )
+    assert len(rows) > 5
+    for record, measured, n, outcome in rows:
+        section = records.split(f"### {record}\n")[1].split("\n### ")[0]
+        assert f"· n = {n} ·" in section
+        (claim,) = [line for line in section.splitlines() if f"| {measured} |" in line]
+        assert claim.endswith((f"| {outcome} |", f"| **{outcome}** |"))
+
+
 def text() -> str:
     return README.read_text(encoding="utf-8")
 
