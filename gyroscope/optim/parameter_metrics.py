@@ -6,7 +6,6 @@ in a step: all of it happens when it is asked for.
 """
 
 from collections.abc import Mapping, MutableMapping
-from math import atan
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from gyroscope.geometry import Split, at_least_float32, gathered
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.theory import FixedNorm
 
 # Vectors of a tensor, evenly spread, whose last direction is kept from report to report: enough for an RMS angle to a
 # few percent, and little memory.
@@ -60,14 +60,12 @@ def parameter_metrics(
 
 def predicted_angle(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> float | None:
     """Radians per step in equilibrium; None where theory has no rule, or needs the gradient."""
-    held = keeps_norms(optimizer)
     try:
         rule = rule_of(group, optimizer)
     except ValueError:
         return None
+    if keeps_norms(optimizer) and not rule.keeps_norm:
+        rule = FixedNorm(rule)
     shape = tuple(parameter.shape)
-    angle = rule.equilibrium(fan_in=Split.of(group).fan_in(shape), shape=shape, leading_order=held).angular_update
-    if angle is None:
-        return None
-    # A step of this length along the tangent, brought back to the norm, turns by the arctangent.
-    return atan(angle) if held else float(angle)
+    angle = rule.equilibrium(fan_in=Split.of(group).fan_in(shape), shape=shape).angular_update
+    return None if angle is None else float(angle)
