@@ -45,11 +45,11 @@ docs: $(VENV)/installed
 	$(BIN)/pdoc gyroscope --math -o docs/api
 	@echo "open docs/api/index.html"
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: Python 3.11 or newer is needed; \
 		say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable "./lab[ray]" --editable ".[dev]"
 	@# timm alone: the torchvision that it would bring may not load, and transformers then fails. What else it needs is here.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps timm
 	@touch $@

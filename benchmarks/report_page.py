@@ -15,8 +15,8 @@ from typing import Any
 
 from synthetic_runs import LAYERS, write_run
 
-from gyroscope.render import gather
 from gyroscope.render.run_page import page
+from gyroscope.report import gather
 from gyroscope.store.codec import blob_checksum, row_checksum
 from gyroscope.store.schema import LAYER_BITS
 

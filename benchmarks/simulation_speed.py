@@ -3,7 +3,8 @@
 import sys
 import time
 
-from gyroscope.lab.re._appendix_j import optimizers
+from gyroscope_lab.re._appendix_j import optimizers
+
 from gyroscope.simulate import network
 
 LIMIT = 60.0  # seconds

@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 
 import torch
+from gyroscope_lab.tasks import images
+from gyroscope_lab.training import TrainConfig, train
+from gyroscope_lab.training.loop import CHECKPOINTS
+from gyroscope_lab.training.problems import make_problem
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
-
-from gyroscope.lab.tasks import images
-from gyroscope.lab.training import TrainConfig, train
-from gyroscope.lab.training.loop import CHECKPOINTS
-from gyroscope.lab.training.problems import make_problem
 
 LEAST = 0.97
 

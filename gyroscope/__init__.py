@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gyroscope import advice, measure, nn, optim, simulate, store, theory
-    from gyroscope.checkpoint.autopsy import autopsy
+    from gyroscope.checkpoint.checkpoint_autopsy import autopsy
     from gyroscope.measure.tracker import Tracker
     from gyroscope.model.groups import param_groups
-    from gyroscope.model.probe import probe
+    from gyroscope.model.invariance_probe import probe
     from gyroscope.optim.torch_rules import rule_of
     from gyroscope.planner.model_plan import plan
 
@@ -41,12 +41,12 @@ __all__ = [
 # the planner start fast and never wait for torch.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Tracker": ("gyroscope.measure.tracker", "Tracker"),
-    "autopsy": ("gyroscope.checkpoint.autopsy", "autopsy"),
+    "autopsy": ("gyroscope.checkpoint.checkpoint_autopsy", "autopsy"),
     "nn": ("gyroscope.nn", None),
     "optim": ("gyroscope.optim", None),
     "param_groups": ("gyroscope.model.groups", "param_groups"),
     "plan": ("gyroscope.planner.model_plan", "plan"),
-    "probe": ("gyroscope.model.probe", "probe"),
+    "probe": ("gyroscope.model.invariance_probe", "probe"),
     "rule_of": ("gyroscope.optim.torch_rules", "rule_of"),
     "simulate": ("gyroscope.simulate", None),
     "store": ("gyroscope.store", None),

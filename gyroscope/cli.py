@@ -130,9 +130,8 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="folder of the two runs and their page")] = Path("runs/demo"),
 ) -> None:
     """Plan, train and compare a small network, in a minute or two: what was predicted beside what was measured."""
+    from gyroscope_lab.demo import demo
     from rich.console import Console
-
-    from gyroscope.lab.demo import demo
 
     raise typer.Exit(demo(out, Console()))
 
@@ -205,7 +204,7 @@ def train(
     """
     given = dict(locals())
 
-    from gyroscope.lab.training.console import settings_of, train_in_terminal
+    from gyroscope_lab.training.console import settings_of, train_in_terminal
 
     # By name: typer brings a copy of click along, with a class of its own.
     sources = {name: context.get_parameter_source(name) for name in given}
@@ -227,7 +226,7 @@ def sweep(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try again what failed before")] = False,
 ) -> None:
     """Train every combination of settings of a file; interrupted, it goes on where it was and repeats nothing."""
-    from gyroscope.lab.sweeps.console import sweep_in_terminal
+    from gyroscope_lab.sweeps.console import sweep_in_terminal
 
     folder = out or Path("runs") / file.stem
     code = sweep_in_terminal(file, folder, jobs=jobs, ray=ray, data_root=data_root, retry_failed=retry_failed)
@@ -249,7 +248,7 @@ def lab_help(context: typer.Context) -> None:
 @lab.command("list")
 def lab_list(out: RESULTS = Path("results")) -> None:
     """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
-    from gyroscope.lab.console import catalogue_text
+    from gyroscope_lab.console import catalogue_text
 
     show(catalogue_text(out))
 
@@ -262,7 +261,7 @@ def lab_run(
     out: RESULTS = Path("results"),
 ) -> None:
     """Measure what a figure or table claims; an interrupted run goes on where it was."""
-    from gyroscope.lab.console import run_experiments
+    from gyroscope_lab.console import run_experiments
 
     run_experiments(ids, size, seeds, out, show)
 
@@ -270,7 +269,7 @@ def lab_run(
 @lab.command("show")
 def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
     """What was measured here: each claim beside its number."""
-    from gyroscope.lab.console import experiment_text
+    from gyroscope_lab.console import experiment_text
 
     show(experiment_text(id, out))
 
@@ -289,12 +288,13 @@ def report(
     at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Say what stands out in a run, or which settings of a sweep are best: one page that opens without a network."""
-    from gyroscope.checkpoint.recognise import is_checkpoint
-    from gyroscope.render import gather, page_json
-    from gyroscope.render.sweep_data import SWEEP_FILE
+    from gyroscope.checkpoint.files.recognise import is_checkpoint
+    from gyroscope.render.page import page_json
+    from gyroscope.report import gather
+    from gyroscope.report.sweep_data import SWEEP_FILE
 
     if all(is_checkpoint(path) for path in runs):
-        from gyroscope.checkpoint.autopsy import autopsy
+        from gyroscope.checkpoint.checkpoint_autopsy import autopsy
 
         show_autopsy(autopsy(*runs), None if text or as_json else out, as_json)
         return
@@ -339,7 +339,7 @@ def autopsy(
     explain: Annotated[bool, typer.Option("--explain", help="name the formula behind every sentence")] = False,
 ) -> None:
     """Tell from a checkpoint what the last step did: rotation, norms, balance, signal. Nothing in it is executed."""
-    from gyroscope.checkpoint.autopsy import autopsy as examine
+    from gyroscope.checkpoint.checkpoint_autopsy import autopsy as examine
 
     with progress_bar_of("reading") as progress:
         examined = examine(
@@ -381,8 +381,9 @@ def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> N
     """The same for a sweep; the pages of its runs go into a folder beside its own."""
     if len(folders) > 1:
         raise ValueError(f"{len(folders)} folders, one of them a sweep: report on one sweep, or on runs")
-    from gyroscope.lab.sweeps.report import gather_sweep, write_run_pages
-    from gyroscope.render import page_json
+    from gyroscope_lab.sweeps.report import gather_sweep, write_run_pages
+
+    from gyroscope.render.page import page_json
     from gyroscope.render.sweep_page import sweep_page
     from gyroscope.render.sweep_text import SweepText
 

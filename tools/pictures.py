@@ -9,8 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from gyroscope.render import gather
 from gyroscope.render.run_page import page
+from gyroscope.report import gather
 from tests.render import make
 from tests.render.browser import launch
 

@@ -10,9 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+from gyroscope_lab.claims import confidence_interval
+from gyroscope_lab.training import TrainConfig
+
 from gyroscope._files import write_text
-from gyroscope.lab.claims import confidence_interval
-from gyroscope.lab.training import TrainConfig
 from gyroscope.store import open_run
 
 RESULTS = Path(__file__).parents[1] / "results" / "training"

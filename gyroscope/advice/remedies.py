@@ -13,7 +13,7 @@ from gyroscope.advice.findings import Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.theory import UpdateRule
 
-# The experiments of `gyroscope.lab.advice` that tried a remedy which is printed, each a section of results/advice.md.
+# The experiments of `gyroscope_lab.advice` that tried a remedy which is printed, each a section of results/advice.md.
 TRIALS = (
     "warmup",
     "slower_rotation",

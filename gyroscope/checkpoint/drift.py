@@ -8,10 +8,10 @@ import torch
 from gyroscope._types import Array
 from gyroscope.advice.checkpoint_drift import LayerDrift
 from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
-from gyroscope.checkpoint.formats import Checkpoint, ParameterState
-from gyroscope.checkpoint.last_rates import Rate
+from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
+from gyroscope.checkpoint.last_step.last_rates import Rate
+from gyroscope.checkpoint.last_step.measuring import blocks, dot
 from gyroscope.checkpoint.layers_by_name import checkpoint_layers
-from gyroscope.checkpoint.measuring import blocks, dot
 from gyroscope.geometry import Split
 
 

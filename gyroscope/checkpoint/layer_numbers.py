@@ -7,10 +7,10 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
-from gyroscope.checkpoint.formats import ParameterState
-from gyroscope.checkpoint.group_step import GroupStep
-from gyroscope.checkpoint.last_step import StepSums, forces, radial_decay
-from gyroscope.checkpoint.vector_measurement import VectorMeasurement
+from gyroscope.checkpoint.files.formats import ParameterState
+from gyroscope.checkpoint.last_step.group_step import GroupStep
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, forces, radial_decay
+from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.model.measured import WatchedLayer
 from gyroscope.theory import UpdateRule, signal
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gyroscope.checkpoint.formats import ParameterState
+from gyroscope.checkpoint.files.formats import ParameterState
 from gyroscope.geometry import Split
 from gyroscope.model.measured import WatchedLayer, watched_layers
 from gyroscope.model.parameters import BIAS, COLUMNS, EXPERTS, NO_VECTORS, ROWS

@@ -9,10 +9,10 @@ import numpy as np
 
 from gyroscope.advice.history import layer_histories
 from gyroscope.render.page import page_json
-from gyroscope.render.run_data import LAYER_SERIES, OVER_LAYERS, Array, Distribution, RunData
-from gyroscope.render.run_gather import check, findings_data, gather_run, over_layers
-from gyroscope.render.run_layers import distributions_at, spread, summary
-from gyroscope.render.run_theory import bound_of, update_bound
+from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, Array, Distribution, RunData
+from gyroscope.report.run_gather import check, findings_data, gather_run, over_layers
+from gyroscope.report.run_layers import distributions_at, spread, summary
+from gyroscope.report.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.database import FILE
 

@@ -23,9 +23,9 @@ from gyroscope.live.feed import Feed, Position
 from gyroscope.live.run_index import RunIndex
 from gyroscope.render import theme
 from gyroscope.render.page import asset, linked, page_json, plotly
-from gyroscope.render.run_data import Report
-from gyroscope.render.run_gather import ordered
 from gyroscope.render.run_page import SCRIPTS, body
+from gyroscope.report.run_data import Report
+from gyroscope.report.run_gather import ordered
 from gyroscope.store import RunError
 
 # Seconds between updates of a page.
@@ -61,7 +61,7 @@ class RunServer:
             "theme.js": (theme.script, "text/javascript"),
             "plotly.js": (plotly, "text/javascript"),
             **{name: (partial(asset, name), "text/javascript") for name in SCRIPTS},
-            **{name: (partial(asset, name, "live"), "text/javascript") for name in ("live.js", "list.js")},
+            **{name: (partial(asset, name), "text/javascript") for name in ("live.js", "list.js")},
         }
 
     def routes(self) -> list[Route]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Float32
-from gyroscope.measure.batches import ROW
-from gyroscope.measure.optimizers import StepContext
+from gyroscope.measure._pipeline.batches import ROW
+from gyroscope.measure._pipeline.optimizers import StepContext
 from gyroscope.store import Quantity
 from gyroscope.theory import sensitivity, signal
 

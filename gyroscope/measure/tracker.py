@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
-from gyroscope.measure.alarm import OnIncident
-from gyroscope.measure.layers import Tracked
-from gyroscope.measure.measurement import StepMeasurement, frozen, rank
-from gyroscope.measure.optimizers import LayerReading, rule_or_none, run_config, steps_taken
-from gyroscope.measure.recorder import FailureLog, Recorder
-from gyroscope.measure.sample_worker import STUCK, RawSample, stuck_text
+from gyroscope.measure._pipeline.alarm import OnIncident
+from gyroscope.measure._pipeline.host_copy import SentSums
+from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.measurement import StepMeasurement, frozen, rank
+from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none, run_config, steps_taken
+from gyroscope.measure._pipeline.recorder import FailureLog, Recorder
+from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
-from gyroscope.measure.transfer import SentSums
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
 from gyroscope.store import Run, open_run

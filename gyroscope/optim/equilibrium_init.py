@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from gyroscope._dtensor import placed_like
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, Decision, embeddings_of, select
-from gyroscope.optim._engine.shards import placed_like
 from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.rules.base import UpdateRule

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gyroscope._dtensor import spread_like
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.shards import spread_like
 from gyroscope.theory.schedules import ADAPTS_ABOVE, NEVER_ADAPTS, averaged_gradients, rectified
 
 Group = Mapping[str, Any]

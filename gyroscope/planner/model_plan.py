@@ -7,12 +7,12 @@ from torch import nn
 from gyroscope._checks import check_run_length
 from gyroscope.advice.phrases import clause
 from gyroscope.model.gradients import Loss
+from gyroscope.model.invariance_probe import probe
 from gyroscope.model.optimizer_list import Optimizers
-from gyroscope.model.probe import probe
 from gyroscope.model.selection import AnyOptimizer, Invariance
 from gyroscope.planner.model import Weight, layer_grad_norms, weights_of
-from gyroscope.planner.plan import Plan
 from gyroscope.planner.rates import Scheduler, predict_rates
+from gyroscope.planner.run_plan import Plan
 from gyroscope.theory.layer_prediction import InitialLayer, LayerPrediction, predict_layers
 
 # Granularities from the finest on.

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope._checks import positive_array
-from gyroscope.planner.plan import Plan
+from gyroscope.planner.run_plan import Plan
 from gyroscope.theory import (
     SGDM,
     SGDMRT,

@@ -9,9 +9,9 @@ import numpy as np
 
 from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.render import theme
-from gyroscope.render.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, MORE, AutopsyData, drift_row, layer_row
 from gyroscope.render.page import standalone
 from gyroscope.render.plan_page import finding_items, html_table
+from gyroscope.report.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, MORE, AutopsyData, drift_row, layer_row
 
 # Layers that the picture shows; of more, those that turn most and least and some between.
 DRAWN = 60

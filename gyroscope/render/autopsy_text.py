@@ -3,8 +3,8 @@
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from gyroscope.render.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, AutopsyData, drift_row, layer_row
 from gyroscope.render.plan_text import filled, findings_text, table
+from gyroscope.report.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, AutopsyData, drift_row, layer_row
 
 # Characters of a name that stay together.
 LONGEST = 40

@@ -64,9 +64,9 @@ def page_json(value: object) -> str:
     return dumps(value, array_digits=DIGITS, compact=True)
 
 
-def asset(name: str, room: str = "render") -> str:
-    """Text of a style sheet, script or HTML file of a room."""
-    return files(f"gyroscope.{room}").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """Return the text of a style sheet, script or HTML file of `render/assets`."""
+    return files("gyroscope.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def plotly() -> str:

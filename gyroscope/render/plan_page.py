@@ -11,8 +11,8 @@ from gyroscope.advice.findings import Finding
 from gyroscope.render import theme
 from gyroscope.render.chart import RANGE
 from gyroscope.render.page import standalone
-from gyroscope.render.plan_data import PlanData, thinned
 from gyroscope.render.plan_text import HEADER, layer_row
+from gyroscope.report.plan_data import PlanData, thinned
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 # Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest.

@@ -11,7 +11,7 @@ from rich.text import Text
 from gyroscope.advice.findings import MARKS, Finding, Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.render.chart import chart
-from gyroscope.render.plan_data import PlanData
+from gyroscope.report.plan_data import PlanData
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}

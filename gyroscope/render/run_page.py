@@ -4,7 +4,7 @@ from html import escape
 from string import Template
 
 from gyroscope.render.page import asset, page_json, plotly, standalone
-from gyroscope.render.run_data import Report
+from gyroscope.report.run_data import Report
 
 # In the order of what each uses.
 SCRIPTS = ("figure.js", "run_figures.js", "layer.js", "report.js")

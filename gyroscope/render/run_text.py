@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gyroscope.advice.phrases import sig
 from gyroscope.render.plan_text import filled, finding_lines, table
-from gyroscope.render.run_data import LayerData, Report, RunData
+from gyroscope.report.run_data import LayerData, Report, RunData
 
 # Characters of a name that stay together.
 LONGEST = 40

@@ -4,7 +4,7 @@ from html import escape
 from string import Template
 
 from gyroscope.render.page import asset, page_json, plotly, standalone
-from gyroscope.render.sweep_data import SweepData
+from gyroscope.report.sweep_data import SweepData
 
 
 def sweep_page(sweep: SweepData) -> str:

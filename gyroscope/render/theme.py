@@ -15,7 +15,7 @@ DASHED: dict[str, Any] = {"width": 1.5, "dash": "dash"}
 
 def style() -> str:
     """The style sheet that all pages share."""
-    return files("gyroscope.render").joinpath("theme.css").read_text(encoding="utf-8")
+    return files("gyroscope.render").joinpath("assets", "theme.css").read_text(encoding="utf-8")
 
 
 def light(name: str) -> str:
@@ -32,5 +32,5 @@ def light(name: str) -> str:
 
 def script() -> str:
     """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it; colours."""
-    text = files("gyroscope.render").joinpath("theme.js").read_text(encoding="utf-8")
+    text = files("gyroscope.render").joinpath("assets", "theme.js").read_text(encoding="utf-8")
     return f"{text}Look.colours = {json.dumps(COLOURS)};\n"

@@ -10,7 +10,7 @@ import torch
 from torch.optim import SGD, AdamW
 
 import gyroscope as gyro
-from gyroscope.checkpoint.autopsy import Autopsy
+from gyroscope.checkpoint.checkpoint_autopsy import Autopsy
 from gyroscope.cli import main
 from tests.checkpoint.training import network
 from tests.walk import adamw

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from pathlib import Path
 
+import gyroscope_lab as lab
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import gyroscope as gyro
-from gyroscope import lab
-from gyroscope.checkpoint.formats import open_checkpoint
+from gyroscope.checkpoint.files.formats import open_checkpoint
 from gyroscope.checkpoint.layers_by_name import split_by_name
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train, write_safetensors
 

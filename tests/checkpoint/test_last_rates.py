@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
 
-from gyroscope.checkpoint.last_rates import last_rate
+from gyroscope.checkpoint.last_step.last_rates import last_rate
 
 SCHEDULES = {
     "cosine": partial(schedulers.CosineAnnealingLR, T_max=50, eta_min=1e-4),

@@ -8,7 +8,7 @@ import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
 
 import gyroscope as gyro
-from gyroscope.checkpoint.last_step import StepSums, angles, forces, radial_decay
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces, radial_decay
 from gyroscope.geometry import Split
 from gyroscope.optim import RotationalAdamW, RotationalSGD, follow
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train

@@ -11,7 +11,7 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope._types import Array
-from gyroscope.checkpoint.autopsy import Autopsy
+from gyroscope.checkpoint.checkpoint_autopsy import Autopsy
 
 STEPS = 60
 

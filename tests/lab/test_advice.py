@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-
-from gyroscope.lab.advice import _table, remedies
-from gyroscope.lab.claims import ClaimOutcome, confidence_interval
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.trials import run_trials
+from gyroscope_lab.advice import _table, remedies
+from gyroscope_lab.claims import ClaimOutcome, confidence_interval
+from gyroscope_lab.experiment import Result
+from gyroscope_lab.trials import run_trials
 
 SETTINGS = {"task": "digits", "model": "mlp:width=8", "norm": "none", "steps": 80, "lr": 1e-3}
 

@@ -5,11 +5,10 @@ import gzip
 import numpy as np
 import pytest
 import torch
-
-from gyroscope.lab.tasks.files import DataError, read_cifar, read_idx
-from gyroscope.lab.tasks.images import Images, augmented, load_images
-from gyroscope.lab.tasks.text import load_text
-from gyroscope.lab.tasks.translation import load_translation
+from gyroscope_lab.tasks.files import DataError, read_cifar, read_idx
+from gyroscope_lab.tasks.images import Images, augmented, load_images
+from gyroscope_lab.tasks.text import load_text
+from gyroscope_lab.tasks.translation import load_translation
 
 
 def idx(array):

@@ -3,9 +3,8 @@
 import io
 
 import pytest
+from gyroscope_lab import demo
 from rich.console import Console
-
-from gyroscope.lab import demo
 
 
 def test_it_runs_twice_in_one_place_and_writes_the_page(tmp_path):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from gyroscope_lab.beyond._planted import EVERY, RUN, BranchedRun, train_beginning, train_planted
+from gyroscope_lab.beyond.incidents import NETWORKS, judged
+from gyroscope_lab.training.config import TrainConfig
 
-from gyroscope.lab.beyond._planted import EVERY, RUN, BranchedRun, train_beginning, train_planted
-from gyroscope.lab.beyond.incidents import NETWORKS, judged
-from gyroscope.lab.training.config import TrainConfig
 from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR
 from gyroscope.store import open_run
 

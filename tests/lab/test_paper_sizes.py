@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from gyroscope_lab.catalogue import select
+from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining
+from gyroscope_lab.experiment import Trial, load
+from gyroscope_lab.networks.registry import image_network, text_network, translation_network
+from gyroscope_lab.presets import preset
+from gyroscope_lab.tasks.text import standard_library
+from gyroscope_lab.training import TrainConfig
+from gyroscope_lab.training.optimizers import make_optimizers
 
-from gyroscope.lab.catalogue import select
-from gyroscope.lab.ct._text_training import PAPER_MODEL, TextTraining
-from gyroscope.lab.experiment import Trial, load
-from gyroscope.lab.networks.registry import image_network, text_network, translation_network
-from gyroscope.lab.presets import preset
-from gyroscope.lab.tasks.text import standard_library
-from gyroscope.lab.training import TrainConfig
-from gyroscope.lab.training.optimizers import make_optimizers
 from gyroscope.nn import add_gain
 
 # (channels, height, width) and classes of the tasks with images.

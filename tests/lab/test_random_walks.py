@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from gyroscope.lab.beyond import falling_out, lion_batch, memory, one_law
-from gyroscope.lab.experiment import Result
-from gyroscope.lab.re import appendix_i, fig8, table1
-from gyroscope.lab.re._appendix_j import optimizers, relative_spread
-from gyroscope.lab.trials import run_trials
+from gyroscope_lab.beyond import falling_out, lion_batch, memory, one_law
+from gyroscope_lab.experiment import Result
+from gyroscope_lab.re import appendix_i, fig8, table1
+from gyroscope_lab.re._appendix_j import optimizers, relative_spread
+from gyroscope_lab.trials import run_trials
 
 # Module -> a small config, what must hold at that size, and changes of the config that make a prediction wrong.
 CASES: dict[Any, Any] = {
@@ -62,7 +61,7 @@ CASES: dict[Any, Any] = {
         [({"batches": (64, 8)}, "norm at batch 8"), ({"lr": 2.2e-3}, "angle at batch 64")],
     ),
 }
-NAMES = [module.__name__.removeprefix("gyroscope.lab.") for module in CASES]
+NAMES = [module.__name__.removeprefix("gyroscope_lab.") for module in CASES]
 
 
 @pytest.fixture(scope="module")

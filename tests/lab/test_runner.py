@@ -12,16 +12,16 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from gyroscope_lab.catalogue import LAB, catalogue, coverage, entry_of, select
+from gyroscope_lab.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
+from gyroscope_lab.console import catalogue_text
+from gyroscope_lab.figures import BROWSERS, styled, write_figure
+from gyroscope_lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
+from gyroscope_lab.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope_lab.trials import run_trials
 from rich.console import Console
 
 from gyroscope.cli import main
-from gyroscope.lab.catalogue import LAB, catalogue, coverage, entry_of, select
-from gyroscope.lab.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
-from gyroscope.lab.console import catalogue_text
-from gyroscope.lab.figures import BROWSERS, styled, write_figure
-from gyroscope.lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
-from gyroscope.lab.results import ExperimentRecord, describe, write_readme, write_record
-from gyroscope.lab.trials import run_trials
 from gyroscope.render import theme as look
 
 FIGURES = {"re": 15, "smd": 9, "sp": 5, "ct": 16}
@@ -200,7 +200,7 @@ def finished(tmp_path_factory):
     """A folder in which one short experiment has been run by the command line."""
     out = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gyroscope.lab.figures._svg", lambda figure: "<svg/>")
+        patch.setattr("gyroscope_lab.figures._svg", lambda figure: "<svg/>")
         assert main(["lab", "run", "sp/eq44", "--seeds", "2", "--out", str(out)]) == 0
     return out
 
@@ -289,9 +289,8 @@ def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_pat
 
 
 def test_a_figure_has_the_look_of_the_pages():
+    from gyroscope_lab.figures import MEASURED, PREDICTED
     from plotly.graph_objects import Figure, Scatter
-
-    from gyroscope.lab.figures import MEASURED, PREDICTED
 
     figure = styled(Figure(Scatter(y=[1, 2])), "a title")
     assert figure.layout.colorway == look.COLOURS
@@ -317,13 +316,13 @@ def test_without_a_browser_the_figure_is_a_page_that_needs_no_network(tmp_path, 
 
 def test_the_transcript_of_a_run_is_ids_then_calls(monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr("gyroscope.lab.runner.run", lambda *args: calls.append(args[:4]))
+    monkeypatch.setattr("gyroscope_lab.runner.run", lambda *args: calls.append(args[:4]))
     assert main(["lab", "run", "sp/eq44", "smd/fig4", "--size", "paper", "--seeds", "7", "--out", str(tmp_path)]) == 0
     assert calls == [("sp/eq44", "paper", 7, tmp_path), ("smd/fig4", "paper", 7, tmp_path)]
 
 
 def test_sizes_differ_and_seeds_can_be_chosen():
-    from gyroscope.lab.runner import config_of
+    from gyroscope_lab.runner import config_of
 
     for entry in select(["all"]):
         assert config_of(entry.id, "quick") != config_of(entry.id, "paper"), entry.id
@@ -331,14 +330,14 @@ def test_sizes_differ_and_seeds_can_be_chosen():
 
 
 def test_an_entry_names_its_module_also_where_two_experiments_share_it():
-    assert entry_of("ct/fig3").module == "gyroscope.lab.ct.fig3"
-    assert {entry_of(f"smd/{name}").module for name in ("fig4", "fig5")} == {"gyroscope.lab.smd.fig4_fig5"}
+    assert entry_of("ct/fig3").module == "gyroscope_lab.ct.fig3"
+    assert {entry_of(f"smd/{name}").module for name in ("fig4", "fig5")} == {"gyroscope_lab.smd.fig4_fig5"}
     for entry in select(["all"]):
         assert LAB.joinpath(*entry.module.split(".")[2:]).with_suffix(".py").exists()
 
 
 def test_a_name_stands_in_the_legend_once_whatever_panels_have_it():
-    from gyroscope.lab.figures import Panels
+    from gyroscope_lab.figures import Panels
 
     panels = Panels("a", "b", "c", "d", rows=2)
     for panel in range(4):

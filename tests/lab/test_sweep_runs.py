@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
+from gyroscope_lab.sweeps.run import outcome, run_local, run_ray
 
 from gyroscope.cli import main
-from gyroscope.lab.sweeps.run import outcome, run_local, run_ray
 from tests.lab.test_sweeps import FILE, ONE, plan
 
 LONG = ONE.replace("steps = 12", "steps = 1000")

@@ -9,13 +9,13 @@ from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
+from gyroscope_lab.sweeps.console import TimeLeft
+from gyroscope_lab.sweeps.plan import read_sweep
+from gyroscope_lab.sweeps.run import Outcome, _connect, run_local, shared_cores
+from gyroscope_lab.sweeps.table import best, compare, good_region, settings_of, width, write_table
 from rich.progress import Progress
 
 from gyroscope.cli import main
-from gyroscope.lab.sweeps.console import TimeLeft
-from gyroscope.lab.sweeps.plan import read_sweep
-from gyroscope.lab.sweeps.run import Outcome, _connect, run_local, shared_cores
-from gyroscope.lab.sweeps.table import best, compare, good_region, settings_of, width, write_table
 from tests.render.make import sweep_at
 
 FILE = """
@@ -86,8 +86,8 @@ def test_a_trial_has_as_many_threads_as_its_share_of_the_cores(tmp_path, monkeyp
         threads.append(options["env"]["OMP_NUM_THREADS"])
         return start([sys.executable, "-c", ""], **options)
 
-    monkeypatch.setattr("gyroscope.lab.sweeps.run.cores", lambda: 7)
-    monkeypatch.setattr("gyroscope.lab.sweeps.run.subprocess.Popen", record)
+    monkeypatch.setattr("gyroscope_lab.sweeps.run.cores", lambda: 7)
+    monkeypatch.setattr("gyroscope_lab.sweeps.run.subprocess.Popen", record)
     ended = list(run_local(plan(tmp_path), tmp_path / "out", jobs=3))
     assert threads == ["2"] * 4
     assert {each.problem for each in ended} == {"exit code 0 without a word"}
@@ -104,7 +104,7 @@ pathlib.Path(sys.argv[1], "checkpoint").touch()
 """
     start = subprocess.Popen
     monkeypatch.setattr(
-        "gyroscope.lab.sweeps.run.subprocess.Popen",
+        "gyroscope_lab.sweeps.run.subprocess.Popen",
         lambda command, **options: start([sys.executable, "-c", code, str(tmp_path)], **options),
     )
     running = run_local(plan(tmp_path, ONE), tmp_path / "out", jobs=1)
@@ -114,7 +114,7 @@ pathlib.Path(sys.argv[1], "checkpoint").touch()
             raise KeyboardInterrupt
         time.sleep(seconds)
 
-    monkeypatch.setattr("gyroscope.lab.sweeps.run.time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr("gyroscope_lab.sweeps.run.time", SimpleNamespace(sleep=interrupt))
     with pytest.raises(KeyboardInterrupt):
         next(running)
     assert (tmp_path / "checkpoint").exists()

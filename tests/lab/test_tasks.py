@@ -2,16 +2,16 @@
 
 import pytest
 import torch
+from gyroscope_lab.ct import fig9
+from gyroscope_lab.ct._text_training import TextTraining, qkv_layers
+from gyroscope_lab.networks.transformer import PADDING
+from gyroscope_lab.tasks import digits
+from gyroscope_lab.tasks.teacher_student import TeacherStudent
+from gyroscope_lab.tasks.text import standard_library
+from gyroscope_lab.tasks.translation import END, english, german, number_words
 from torch import nn
 
 from gyroscope.geometry import Split
-from gyroscope.lab.ct import fig9
-from gyroscope.lab.ct._text_training import TextTraining, qkv_layers
-from gyroscope.lab.networks.transformer import PADDING
-from gyroscope.lab.tasks import digits
-from gyroscope.lab.tasks.teacher_student import TeacherStudent
-from gyroscope.lab.tasks.text import standard_library
-from gyroscope.lab.tasks.translation import END, english, german, number_words
 
 
 @pytest.fixture

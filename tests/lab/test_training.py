@@ -12,21 +12,21 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import gyroscope_lab as lab
 import pytest
 import torch
+from gyroscope_lab.networks.gpt import GPT, GPTShape
+from gyroscope_lab.presets import preset, presets
+from gyroscope_lab.training import checkpoint, problems
+from gyroscope_lab.training.config import TrainConfig
+from gyroscope_lab.training.console import progress_line
+from gyroscope_lab.training.loop import StepReport, Training, train
+from gyroscope_lab.training.optimizers import _choices, make_optimizers
+from gyroscope_lab.training.problems import make_problem
+from gyroscope_lab.training.start import prepare_weights
 from rich.console import Console
 
-from gyroscope import lab
 from gyroscope.cli import main
-from gyroscope.lab.networks.gpt import GPT, GPTShape
-from gyroscope.lab.presets import preset, presets
-from gyroscope.lab.training import checkpoint, problems
-from gyroscope.lab.training.config import TrainConfig
-from gyroscope.lab.training.console import progress_line
-from gyroscope.lab.training.loop import StepReport, Training, train
-from gyroscope.lab.training.optimizers import _choices, make_optimizers
-from gyroscope.lab.training.problems import make_problem
-from gyroscope.lab.training.start import prepare_weights
 from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
 
@@ -127,7 +127,7 @@ def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "trial.json").write_text(json.dumps(QUICK.as_dict()))
-    command = [sys.executable, "-m", "gyroscope.lab.sweeps.trial", str(folder)]
+    command = [sys.executable, "-m", "gyroscope_lab.sweeps.trial", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = 0
     for attempt in range(40):
@@ -462,7 +462,7 @@ def test_gains_learn_beside_weights_that_keep_their_norms(tmp_path):
 def test_a_preset_gives_a_papers_settings_and_what_is_typed_changes_them(tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr(
-        "gyroscope.lab.training.console.train_in_terminal", lambda config, *_, **__: trained.append(config)
+        "gyroscope_lab.training.console.train_in_terminal", lambda config, *_, **__: trained.append(config)
     )
     main(["train", "--preset", "re/resnet20-adamw", "--weight-decay", "0.1", "--steps", "50", "--out", str(tmp_path)])
     (config,) = trained

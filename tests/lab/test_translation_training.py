@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gyroscope_lab.sweeps.plan import read_sweep
+from gyroscope_lab.sweeps.run import outcome, run_local
+from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training.config import TrainConfig
+from gyroscope_lab.training.loop import train
+from gyroscope_lab.training.problems import make_problem
 from torch import nn
 
 from gyroscope.cli import main
-from gyroscope.lab.sweeps.plan import read_sweep
-from gyroscope.lab.sweeps.run import outcome, run_local
-from gyroscope.lab.training import checkpoint
-from gyroscope.lab.training.config import TrainConfig
-from gyroscope.lab.training.loop import train
-from gyroscope.lab.training.problems import make_problem
 
 SMALL = "transformer:layers=1,width=16,heads=2,hidden=16"
 QUICK = TrainConfig(

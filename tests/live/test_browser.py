@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gyroscope.cli import main
-from gyroscope.render import gather
 from gyroscope.render.run_page import page
+from gyroscope.report import gather
 from gyroscope.store import Sample, open_run
 from tests.render import make
 from tests.render.browser import Tab, launch, missing

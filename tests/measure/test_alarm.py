@@ -79,7 +79,7 @@ def scaled_steps(path, overflowing, steps=60, on_incident=None):
 @pytest.fixture(params=[False, True], ids=["known to the host", "known to the device"])
 def found_inf(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr("gyroscope.measure.measurement._on_host", lambda found_inf: False)
+        monkeypatch.setattr("gyroscope.measure._pipeline.measurement._on_host", lambda found_inf: False)
     return request.param
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyroscope.measure.optimizers import GroupRule
-from gyroscope.measure.prediction import Forecaster, LayerState, StepRates
+from gyroscope.measure._pipeline.optimizers import GroupRule
+from gyroscope.measure._pipeline.prediction import Forecaster, LayerState, StepRates
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamSRT, AdamW, Hyperball, Lion, Muon, Rule, forecast
 
 LAYERS = [

@@ -120,9 +120,9 @@ def count_down(calls, then):
 
 def fails_alone(rank, mesh, folder):
     """Process 1 cannot measure; the other one must not wait for it."""
-    import gyroscope.measure.measurement
+    import gyroscope.measure._pipeline.measurement
 
-    measurement: Any = gyroscope.measure.measurement
+    measurement: Any = gyroscope.measure._pipeline.measurement
     model = network()
     sum_after = measurement.sum_after
     fully_shard(model, mesh=mesh)

@@ -204,7 +204,7 @@ def test_samples_that_come_too_fast_are_left_out_evenly_and_the_run_says_how_man
 
 
 def test_what_waits_is_bounded_by_bytes_and_not_only_by_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.measure.recorder.MAX_BYTES", 10_000, raising=False)
+    monkeypatch.setattr("gyroscope.measure._pipeline.recorder.MAX_BYTES", 10_000, raising=False)
     store = SlowStore(monkeypatch)
     model = rows_only(30, 2)  # 17 sums of 8 bytes for each row
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -225,7 +225,7 @@ def test_a_large_layer_is_summarised_in_parts_with_the_same_result(tmp_path, mon
         return open_run(path)
 
     whole = measured(tmp_path / "whole")
-    monkeypatch.setattr("gyroscope.measure.statistics.AT_ONCE", 120)  # two quantities at once
+    monkeypatch.setattr("gyroscope.measure._pipeline.statistics.AT_ONCE", 120)  # two quantities at once
     parts = measured(tmp_path / "parts")
     for row in gyro.measure.QUANTITIES:
         name = row.quantity.name
@@ -251,7 +251,7 @@ def test_layers_summed_together_are_measured_as_each_by_itself(tmp_path, monkeyp
         return open_run(path), len(batches)
 
     together, few = measured(tmp_path / "together")
-    monkeypatch.setattr("gyroscope.measure.batches.SMALL", 1)
+    monkeypatch.setattr("gyroscope.measure._pipeline.batches.SMALL", 1)
     alone, many = measured(tmp_path / "alone")
     assert (few, many) == (2, 5)
     for layer in alone.layers:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import gyroscope as gyro
-from gyroscope.measure import scalar_log
-from gyroscope.measure.transfer import HostCopy
+from gyroscope.measure._pipeline import scalar_log
+from gyroscope.measure._pipeline.host_copy import HostCopy
 from gyroscope.store import open_run
 from tests.measure.test_tracker import adamw, mlp, train
 
@@ -215,7 +215,7 @@ if sys.argv[2] == "kill":
 def test_a_process_that_does_not_write_does_nothing(loop, tmp_path, monkeypatch):
     model, optimizer, tracker = loop
     monkeypatch.setattr("gyroscope.measure.tracker.rank", lambda: 1)
-    monkeypatch.setattr("gyroscope.measure.measurement.rank", lambda: 1)
+    monkeypatch.setattr("gyroscope.measure._pipeline.measurement.rank", lambda: 1)
     with tracker() as watch:
         train(model, optimizer, 1)
         watch.log(loss=1.0, broken="not a number")

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gyroscope.measure.batches import ROW, SUMS
-from gyroscope.measure.statistics import extremes, histograms, statistics
-from gyroscope.measure.transfer import merge_pieces
+from gyroscope.measure._pipeline.batches import ROW, SUMS
+from gyroscope.measure._pipeline.host_copy import merge_pieces
+from gyroscope.measure._pipeline.statistics import extremes, histograms, statistics
 from gyroscope.store import BINS, STATISTICS, bin_edges, count_bins
 
 

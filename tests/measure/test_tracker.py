@@ -169,7 +169,7 @@ def test_under_a_grad_scaler_gradients_have_their_true_scale_and_skipped_steps_a
     fused, on_device, tmp_path, monkeypatch
 ):
     if on_device:  # as if only a device knew which steps are skipped
-        monkeypatch.setattr("gyroscope.measure.measurement._on_host", lambda found_inf: False)
+        monkeypatch.setattr("gyroscope.measure._pipeline.measurement._on_host", lambda found_inf: False)
 
     def trained(scaler, path):
         model = mlp()
@@ -605,7 +605,7 @@ def test_its_own_failure_is_one_warning_and_a_note_and_training_goes_on(tmp_path
     def broken(*_):
         raise RuntimeError("no memory for the copy")
 
-    monkeypatch.setattr("gyroscope.measure.measurement.sum_before", broken)
+    monkeypatch.setattr("gyroscope.measure._pipeline.measurement.sum_before", broken)
     with pytest.warns(RuntimeWarning, match="no memory for the copy") as seen:
         train(model, optimizer, 3)
     assert len(seen) == 1
@@ -622,7 +622,7 @@ def test_a_failure_while_working_a_sample_out_is_told_at_a_later_step(tmp_path, 
     def broken(*_):
         raise RuntimeError("arithmetic went wrong")
 
-    monkeypatch.setattr("gyroscope.measure.sample_worker.merge_pieces", broken)
+    monkeypatch.setattr("gyroscope.measure._pipeline.sample_worker.merge_pieces", broken)
     tracker = gyro.Tracker(model, optimizer, tmp_path, every=1)
     train(model, optimizer, 1)
     tracker._recorder.flush()

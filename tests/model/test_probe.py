@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm, scaled_dot_product_attention
 
-from gyroscope.model import probe as probe_module
+from gyroscope.model import invariance_probe as probe_module
 from gyroscope.model.groups import param_groups
-from gyroscope.model.probe import probe
+from gyroscope.model.invariance_probe import probe
 from gyroscope.model.selection import Invariance
 from gyroscope.nn import standardise
 from tests.model.zoo import Conv1D

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import gyroscope as gyro
 from gyroscope.geometry import Split
-from gyroscope.measure.layers import tracked
+from gyroscope.measure._pipeline.layers import tracked
 from gyroscope.model.parameters import model_parameters, parameter_names
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_

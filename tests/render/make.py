@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 
 import numpy as np
+from gyroscope_lab.sweeps.plan import read_sweep
 
-from gyroscope.lab.sweeps.plan import read_sweep
 from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
 from gyroscope.theory import AdamW, constant, cosine, forecast
 

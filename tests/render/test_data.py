@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gyroscope.advice.history import LayerHistory
-from gyroscope.render import gather, page_json
-from gyroscope.render.run_data import LAYER_SERIES, OVER_LAYERS
-from gyroscope.render.run_gather import quantile
+from gyroscope.render.page import page_json
+from gyroscope.report import gather
+from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS
+from gyroscope.report.run_gather import quantile
 from gyroscope.store import RunError, open_run
 from gyroscope.theory import AdamW, Lion, match, stability
 from tests.render import make
@@ -155,7 +156,7 @@ def alike(a, b):
 
 
 def test_a_long_run_is_thinned_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.render.run_gather.MOST", 20)
+    monkeypatch.setattr("gyroscope.report.run_gather.MOST", 20)
     run = data_of(make.run_at(tmp_path / "long", make.healthy(names=make.NAMES[:1], vectors=2)))["runs"][0]
     assert (run["total"], run["stride"], len(run["steps"])) == (100, 8, 13)
     assert len(run["layers"][0]["series"]["norm.rms"]) == 13
@@ -167,7 +168,7 @@ def test_what_training_logged_is_there_by_name_and_thinned_where_it_is_long(tmp_
     assert list(run["scalars"]) == ["loss", "accuracy", "tokens"]
     assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 2))
     assert same(run["scalars"]["loss"]["values"], [make.loss_at(step) for step in range(0, 300, 2)])
-    monkeypatch.setattr("gyroscope.render.run_gather.MOST", 40)
+    monkeypatch.setattr("gyroscope.report.run_gather.MOST", 40)
     (run,) = data_of(path)["runs"]
     assert run["scalars"]["loss"]["steps"] == list(range(0, 300, 8))
     assert run["scalars"]["loss"]["last"] == pytest.approx(make.loss_at(298))

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from gyroscope.cli import main
-from gyroscope.render import gather
 from gyroscope.render.run_page import page
+from gyroscope.report import gather
 from gyroscope.store import Quantity, Sample, Writer
 from tests.render import make
 from tests.render.test_data import diverging

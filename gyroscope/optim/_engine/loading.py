@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gyroscope._dtensor import placed_like, row_like
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.loop import vectors_for
-from gyroscope.optim._engine.shards import placed_like, row_like
 from gyroscope.optim._engine.steps import Group, Step, VectorStep
 
 Saved = Mapping[str, Any]

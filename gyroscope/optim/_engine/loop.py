@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from gyroscope._dtensor import Across, across_processes, cut_like, local, summed
 from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory, programs
 from gyroscope.optim._engine.batching import plain_runner
 from gyroscope.optim._engine.compiled import Program, can_run, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, cut, laid_out_like, pieces
 from gyroscope.optim._engine.rounding import LOST_UPDATES, loses_updates, rounding_noise
-from gyroscope.optim._engine.shards import Across, across_processes, cut_like, local, summed
 from gyroscope.optim._engine.state import new_moment, new_row
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors, VectorStep
 

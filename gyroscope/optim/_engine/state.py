@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from gyroscope._dtensor import row_like
 from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.shards import row_like
 from gyroscope.optim._engine.steps import FirstValue, PlainStep, Step
 
 

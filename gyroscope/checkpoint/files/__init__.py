@@ -1,0 +1,1 @@
+"""Files to parameters with their optimizer state."""

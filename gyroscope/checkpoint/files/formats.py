@@ -1,0 +1,249 @@
+"""Which part of a checkpoint holds what: weights, optimizer state, schedulers and the step, by shape and by name.
+
+Known are plain dictionaries of torch.save in any nesting (nanoGPT's, Lightning's, our own), folders of the Hugging Face
+Trainer (model.safetensors or pytorch_model.bin, optimizer.pt, scheduler.pt, trainer_state.json) and folders of
+torch.distributed.checkpoint.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any, final
+
+from gyroscope.checkpoint.files.distributed import METADATA, read_distributed
+from gyroscope.checkpoint.files.matching import match_parameters
+from gyroscope.checkpoint.files.reading import StoredTensor, read_file, stored
+from gyroscope.model.parameters import clean_name
+
+# Where weights are kept, the likeliest first; "" is the file itself.
+WEIGHT_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "params", "")
+# Levels of nesting at which something may be found.
+DEEPEST = 4
+NAN = float("nan")
+# Tensors that a state dict has beside parameters.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias")
+# Names under which files keep the number of steps that were taken.
+STEP_KEYS = ("iter_num", "global_step", "step", "steps", "iteration", "num_updates")
+EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ParameterState:
+    """A weight in a checkpoint with what the optimizer keeps of it; `group` is -1 where no optimizer is.
+
+    `angle_factor` multiplied the angle of a rotational optimizer in the last step, where `follow` set one.
+    """
+
+    name: str
+    weight: StoredTensor
+    group: int = -1
+    state: Mapping[str, Any] = field(default_factory=dict)
+    angle_factor: float = 1.0
+
+    @property
+    def step(self) -> int | None:
+        """Updates of this weight, which Adam counts; None where nothing does."""
+        return self.count("step")
+
+    def count(self, name: str) -> int | None:
+        """A count in the state; None where there is none."""
+        count = self.state.get(name)
+        if isinstance(count, StoredTensor) and prod(count.shape) == 1:
+            count = float(count.load())
+        return int(count) if isinstance(count, int | float) and isfinite(count) and count >= 0 else None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a file or folder holds.
+
+    name        of the file
+    parameters  weights with their optimizer state, in the model's order
+    groups      the optimizer's settings, without the parameters; empty where the file has no optimizer
+    schedulers  states of torch's schedulers
+    extras      nanoGPT's config, the Trainer's log
+    step        steps that were taken; None where nothing says
+    """
+
+    name: str
+    parameters: Sequence[ParameterState]
+    groups: Sequence[Mapping[str, Any]]
+    schedulers: Sequence[Mapping[str, Any]]
+    extras: Mapping[str, Any]
+    step: int | None
+
+
+def open_checkpoint(source: str | Path | Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint by its path, or a dictionary of state dicts; a ValueError says in a sentence what it lacks."""
+    if isinstance(source, Mapping):
+        return _checkpoint("state dicts", stored(source))
+    path = Path(source)
+    if not path.exists():
+        raise ValueError(f"there is no {str(path)!r}: name a checkpoint file, or a folder of one")
+    name = path.name or str(path)
+    if path.is_dir():
+        return _checkpoint(name, _read_folder(path))
+    return _checkpoint(name, read_file(path))
+
+
+def _read_folder(path: Path) -> Any:
+    if (path / METADATA).is_file():
+        return read_distributed(path)
+    tree: dict[str, Any] = {}
+    weights = _trainer_weights(path)
+    if weights is None:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint: it has neither {METADATA} of torch.distributed.checkpoint nor "
+            "model.safetensors or pytorch_model.bin of the Trainer"
+        )
+    tree["model"] = weights
+    for key, file in (("optimizer", "optimizer.pt"), ("scheduler", "scheduler.pt")):
+        if (path / file).is_file():
+            tree[key] = read_file(path / file)
+    if (path / "trainer_state.json").is_file():
+        tree |= _json(path / "trainer_state.json")
+    return tree
+
+
+def _trainer_weights(path: Path) -> dict[str, Any] | None:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (path / name).is_file():
+            tree = read_file(path / name)
+            return tree if isinstance(tree, dict) else {}
+        # A large model is in several files, with an index of which tensor is where.
+        index = path / f"{name}.index.json"
+        if index.is_file():
+            files = sorted(set(_json(index).get("weight_map", {}).values()))
+            parts = [read_file(path / Path(str(file)).name) for file in files]
+            return {key: value for part in parts for key, value in part.items()}
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {str(path)!r}: {error}") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _checkpoint(name: str, tree: Any) -> Checkpoint:
+    nodes = dict(_nodes(tree))
+    optimizers = [node for node in nodes.values() if _is_optimizer(node)]
+    weights = _weights(name, nodes)
+    groups = [dict(group) for node in optimizers for group in node["param_groups"]]
+    names: list[list[str]] = []
+    states: list[Mapping[str, Any]] = []
+    if optimizers:
+        names, states = match_parameters(name, {key: each.shape for key, each in weights.items()}, optimizers)
+    owners = {each: number for number, members in enumerate(names) for each in members}
+    by_name = {each: states[number][each] for each, number in owners.items() if each in states[number]}
+    factors = _angle_factors(nodes)
+    parameters = [
+        ParameterState(
+            clean_name(each),
+            weight,
+            owners.get(each, -1),
+            by_name.get(each, {}),
+            factors.get(clean_name(each), 1.0),
+        )
+        for each, weight in weights.items()
+    ]
+    settings = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")} for group in groups
+    ]
+    top = tree if isinstance(tree, Mapping) else {}
+    extras = {key: top[key] for key in EXTRAS if key in top}
+    schedulers = [node for node in nodes.values() if _is_scheduler(node)]
+    return Checkpoint(name, parameters, settings, schedulers, extras, _step(top, parameters))
+
+
+def _nodes(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every dictionary of a tree that may be a part of a checkpoint, with the path of keys to it."""
+    if isinstance(tree, Mapping):
+        yield path, tree
+        # What belongs to a part is no part of its own.
+        if _is_optimizer(tree) or _is_scheduler(tree):
+            return
+    children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
+    if depth < DEEPEST:
+        for key, value in children:
+            if isinstance(value, Mapping | list):
+                yield from _nodes(value, f"{path}.{key}" if path else str(key), depth + 1)
+
+
+def _is_optimizer(node: Mapping[str, Any]) -> bool:
+    groups = node.get("param_groups")
+    state = node.get("state")
+    return (
+        isinstance(state, Mapping)
+        and all(isinstance(each, Mapping) for each in state.values())
+        and isinstance(groups, list)
+        and all(isinstance(group, Mapping) and _are_keys(group.get("params")) for group in groups)
+    )
+
+
+def _are_keys(params: Any) -> bool:
+    """Whether these are the numbers or names by which a group knows its parameters."""
+    return isinstance(params, list) and all(isinstance(key, int | str) for key in params)
+
+
+def _is_scheduler(node: Mapping[str, Any]) -> bool:
+    return isinstance(node.get("last_epoch"), int) and ("_last_lr" in node or "base_lrs" in node)
+
+
+def _angle_factors(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """By weight, what `gyro.optim.follow` multiplied its last angle with; NaN where the file does not say."""
+    factors: dict[str, float] = {}
+    for node in nodes.values():
+        if isinstance(node.get("names"), list) and isinstance(node.get("courses"), list):
+            values = [value for course in node["courses"] for value in course.get("factors", ())]
+            known = len(values) == len(node["names"])
+            factors |= dict(zip(node["names"], values if known else [NAN] * len(node["names"]), strict=True))
+    return factors
+
+
+def _is_state_dict(node: Mapping[str, Any]) -> bool:
+    tensors = [value for value in node.values() if isinstance(value, StoredTensor)]
+    return any(len(each.shape) >= 2 and each.dtype.is_floating_point for each in tensors) and all(
+        isinstance(key, str) for key in node
+    )
+
+
+def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
+    """The one dictionary of named tensors; parameters only, and a tied weight once."""
+    found = {path: node for path, node in nodes.items() if _is_state_dict(node)}
+    if not found:
+        raise ValueError(
+            f"{name!r} holds no weights: no dictionary of named tensors with two dimensions or more is in it"
+        )
+    named = [path for key in WEIGHT_KEYS for path in found if path.rpartition(".")[2] == key]
+    if not named and len(found) > 1:
+        raise ValueError(
+            f"{name!r} holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
+            'gyro.autopsy({"model": …, "optimizer": …})'
+        )
+    chosen = found[named[0] if named else next(iter(found))]
+    weights: dict[str, StoredTensor] = {}
+    seen: set[tuple[int, int]] = set()
+    for key, value in chosen.items():
+        if not isinstance(value, StoredTensor) or not value.dtype.is_floating_point or key.endswith(BUFFERS):
+            continue
+        if value.identity is not None and value.identity in seen:
+            continue
+        seen |= {value.identity} if value.identity is not None else set()
+        weights[key] = value
+    return weights
+
+
+def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:
+    """Adam's own count where there is one: what a file calls a step may be a batch."""
+    counts = [count for count in (each.step for each in (*parameters[:1], *parameters[-1:])) if count is not None]
+    if counts:
+        return max(counts)
+    values = [top[key] for key in STEP_KEYS if isinstance(top.get(key), int)]
+    return int(values[0]) if values else None

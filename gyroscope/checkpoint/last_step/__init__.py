@@ -1,0 +1,1 @@
+"""The last optimizer step, reconstructed from weights and optimizer state."""

@@ -1,0 +1,282 @@
+"""How the last step of each optimizer is taken back from what it keeps of every parameter."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._types import Array
+from gyroscope.checkpoint.files.saved_optimizers import Group, rule_of_group, torch_name
+from gyroscope.checkpoint.last_step.inverse_step import angles, nadam_direction, nesterov_direction
+from gyroscope.checkpoint.last_step.turned_step import transported_angles, turned_angles
+from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
+from gyroscope.optim import loss_part
+from gyroscope.optim.formulas import adam_numbers
+from gyroscope.optim.torch_rules import CAUTIOUS_DECAY
+from gyroscope.theory.law import Weights
+from gyroscope.theory.stability import kadam_betas
+
+Direction = Callable[[list[Tensor], int], Tensor]
+Angles = Callable[[VectorMeasurement, float], Array]
+NAN = float("nan")
+MOMENTS = ("exp_avg", "exp_avg_sq")
+# Of options that files of older versions, and of other libraries, lack.
+DEFAULTS = {"amsgrad": False, "eps": 1e-8, "momentum_decay": 4e-3, "weight_decay": 0.0, "coupled": False}
+UNKNOWN = "this optimizer's step cannot be taken back from its state"
+LAST_GRADIENT = (
+    "for its first thousands of steps NAdam's update is mostly the last gradient, which the file does not hold"
+)
+CODE = "its angle is a function or a rule, which the file does not hold"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LastUpdate:
+    """How the last step of a group's optimizer is taken back.
+
+    keys        state tensors that `direction` takes
+    direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates, or what u is made of by a
+                factor per vector; None where it is unknown
+    exact       whether the angles are exact, or an estimate
+    error       of an estimate: the most that the mean of a layer was off (tests/checkpoint/test_last_step.py)
+    adam_betas  where the two moments are Adam's, from which signal and noise can be told
+    decay       λ where the decay is decoupled, a = lr·λ
+    rows        state with one value per vector that `angles` takes
+    angles      of the vectors in the last step, from what was measured of them and the learning rate
+    turns       whether it is a rotational step, which needs sums of entries and the number of such steps
+    counted     whether it needs the number of updates
+    unknown     why there is no rotation, where there is none
+    """
+
+    keys: tuple[str, ...] = ()
+    direction: Direction | None = None
+    exact: bool = False
+    error: float = NAN
+    adam_betas: tuple[float, float] | None = None
+    decay: float = 0.0
+    rows: tuple[str, ...] = ()
+    angles: Angles | None = None
+    turns: bool = False
+    counted: bool = True
+    unknown: str = UNKNOWN
+
+    def rotations(self, measured: VectorMeasurement, lr: float) -> Array:
+        """Angle of each vector in the last step, in radians, had it this learning rate; NaN where it is unknown."""
+        if self.angles is not None:
+            return self.angles(measured, lr)
+        decay = lr * self.decay
+        return angles(measured.sums.before(lr, decay), lr, decay)
+
+
+NOTHING = LastUpdate()
+
+
+def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> LastUpdate:
+    """How to take back the last step of an optimizer of this class and these settings; `state` has what it keeps."""
+    # With these an update, or the decay, left out entries that disagreed with a gradient which is gone.
+    if name is None or any(group.get(option) for option in ("caution", "cautious", *CAUTIOUS_DECAY)):
+        return NOTHING
+    if name.startswith("Rotational"):
+        return _rotational(name, group, state)
+    settings = {**DEFAULTS, **group}
+    if name in OWN:
+        return OWN[name](settings)
+    return replace(_of_torch(name, settings), decay=_decoupled_decay(name, settings))
+
+
+def _of_torch(name: str, group: Group) -> LastUpdate:
+    # Where the objective is maximised the optimizer turns the gradient around before it keeps anything of it.
+    if name in ("Adam", "AdamW", "RAdam"):
+        second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
+        function = loss_part.radam if name == "RAdam" else loss_part.adam
+        # Signal and noise are told from averages, which the largest of them is not.
+        betas = None if group["amsgrad"] else _betas(group)
+        keys = ("exp_avg", second)
+        return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
+    if name == "NAdam":
+        return _nadam(group)
+    if name == "Adamax":
+        keys = ("exp_avg", "exp_inf")
+        return LastUpdate(keys, _direction(loss_part.adamax, keys, group), exact=True)
+    if name == "SGD" and group.get("nesterov"):
+        momentum = float(group.get("momentum") or 0.0)
+        return LastUpdate(
+            ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.15, counted=False
+        )
+    if name in ("SGD", "RMSprop"):
+        return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
+    if name == "Lion":
+        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.15, counted=False)
+    return LastUpdate(error=0.15) if name == "Muon" else NOTHING
+
+
+def _decoupled_decay(name: str, group: Group) -> float:
+    is_decoupled = name in ("AdamW", "Lion", "Muon") or bool(group.get("decoupled_weight_decay"))
+    return float(group.get("weight_decay") or 0.0) if is_decoupled else 0.0
+
+
+def _betas(group: Group) -> tuple[float, float]:
+    if group.get("betas") is None:
+        raise ValueError("the file does not say the betas of its optimizer: pass betas=… (--betas …)")
+    return float(group["betas"][0]), float(group["betas"][1])
+
+
+def _direction(
+    function: Callable[[loss_part.Coupled, Group], Tensor], keys: tuple[str, ...], group: Group
+) -> Direction:
+    """u by the function that makes Δ = -u of an optimizer's moments after its step; it takes out an L2 term, here 0."""
+    none = torch.zeros(())
+    return lambda x, t: -function(loss_part.Coupled(dict(zip(keys, x, strict=True)), x[0], none, t), group)
+
+
+def _nadam(group: Group) -> LastUpdate:
+    betas = _betas(group)
+    settings = (betas, float(group["momentum_decay"]), float(group["eps"]))
+    return LastUpdate(
+        MOMENTS,
+        lambda x, t: nadam_direction(x[0], x[1], *settings, t),
+        error=0.25,
+        adam_betas=betas,
+        unknown=LAST_GRADIENT,
+    )
+
+
+# Rotational optimizers
+
+
+def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
+    """The inner rule's direction, turned by an angle of the group's settings: `turned_step.turned_angles`."""
+    inner_name = torch_name(group, state) if name == "Rotational" else name.removeprefix("Rotational")
+    inner = NOTHING if inner_name is None else _of_torch(inner_name, {**DEFAULTS, **group})
+    angle = _angle(name, group, state)
+    if inner.direction is None or angle is None or "beta" not in group:
+        return replace(NOTHING, unknown=CODE if angle is None else UNKNOWN)
+    settings: dict[str, Any] = dict(group)
+    eps = group.get("eps", 0.0)
+    known_eps = float(eps) if isinstance(eps, Real) else 0.0
+    if group.get("mode") == "hyperball":
+        settings |= {"beta": 0.0, "centre": False}
+        known_eps = 0.0
+    # With L2 inside, an average of the gradient alone stands beside one of the squares of both.
+    is_mixed = (
+        name == "Rotational" and bool(group.get("weight_decay")) and not _decoupled_decay(inner_name or "", group)
+    )
+    return replace(
+        inner,
+        adam_betas=None if is_mixed else inner.adam_betas,
+        rows=("radius", "update_sq", *(("imbalance",) if group.get("imbalance") is not None else ())),
+        angles=lambda measured, lr: turned_angles(measured, settings, lr, angle(measured, lr), known_eps),
+        turns=True,
+    )
+
+
+def _angle(name: str, group: Group, state: Collection[str]) -> Callable[[VectorMeasurement, float], float] | None:
+    """η_r at a learning rate; None where it was set by code, which a state_dict leaves out."""
+    if name == "Rotational" and group.get("mode") != "hyperball":
+        given = group.get("angular_update", CODE)
+        if CODE in (given, group.get("angle_schedule", CODE)):
+            return None
+        if given is not None:
+            return lambda measured, lr: float(given) * (lr != 0)
+
+    def of_rule(measured: VectorMeasurement, lr: float) -> float:
+        rule = rule_of_group(name, {**group, "lr": lr}, state)
+        if rule is None:
+            return np.nan
+        settled = rule.at(rule.lr, Weights(measured.fan_in, None, measured.shape), leading=True).angular_update
+        return np.nan if settled is None else float(settled)
+
+    return of_rule
+
+
+# Our other optimizers
+
+
+def _adam_s(group: Group) -> LastUpdate:
+    beta1, beta2 = _betas(group)
+    eps = float(group["eps"])
+
+    def turned(measured: VectorMeasurement, lr: float) -> Array:
+        t = measured.steps
+        root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
+        sums = measured.sums.scaled(1 / ((1 - beta1**t) * (root_v + eps)))
+        return angles(sums.before(lr, 0.0), lr, 0.0)
+
+    return LastUpdate(("exp_avg",), lambda x, _: x[0], exact=True, rows=("exp_avg_sq",), angles=turned)
+
+
+def _adam_srt(group: Group) -> LastUpdate:
+    """v was rescaled with the norm after the step, which makes the step's own decay drop out.
+
+    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`; with ε but for a part η² of it)
+    """
+    beta1, beta2 = _betas(group)
+    eps = float(group["eps"])
+
+    def turned(measured: VectorMeasurement, lr: float) -> Array:
+        t = measured.steps
+        with np.errstate(all="ignore"):
+            root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
+            size = np.sqrt(measured.sums.uu / measured.sums.ww) / (1 - beta1**t)
+            return np.asarray(np.arcsin(lr * size / (root_v + eps)))
+
+    return LastUpdate(("exp_avg",), lambda x, _: x[0], exact=True, rows=("exp_avg_sq",), angles=turned)
+
+
+def _sgd_mrt(group: Group) -> LastUpdate:
+    l2 = float(group["weight_decay"])
+
+    def turned(measured: VectorMeasurement, lr: float) -> Array:
+        return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2)
+
+    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], error=0.005, counted=False, angles=turned)
+
+
+def _spherical_adam(group: Group) -> LastUpdate:
+    """tan η = s·‖m‖, s the step's rate, for transport along the geodesic leaves ‖m‖ as it was."""
+    beta1, beta2 = _betas(group)
+    eps = float(group["eps"])
+
+    def turned(measured: VectorMeasurement, lr: float) -> Array:
+        t = measured.steps
+        v = measured.kept["exp_avg_sq"]
+        mm = measured.sums.uu
+        with np.errstate(all="ignore"):
+            if group["v0"] is None:
+                rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
+            else:  # AdamG* takes its step before v has the gradient, which is all of m
+                rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
+            return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
+
+    return LastUpdate(("exp_avg",), lambda x, _: x[0], exact=True, rows=("radius", "exp_avg_sq"), angles=turned)
+
+
+def _k_adam(group: Group) -> LastUpdate:
+    """The last of the stages gives the update."""
+    betas = group["betas"]
+    stages = betas if isinstance(betas[0], Sequence) else kadam_betas(group["strategy"], group["k"], tuple(betas))
+    beta1, beta2 = stages[-1]
+    eps = float(group["eps"])
+
+    def direction(x: list[Tensor], t: int) -> Tensor:
+        m, v = x
+        update: Tensor = m / (adam_numbers(beta1, beta2, t, eps)["bias"] * (v.sqrt() + eps))
+        return update
+
+    # Of several stages only the first has averages of the gradient.
+    adam_betas = (beta1, beta2) if len(stages) == 1 else None
+    decay = 0.0 if group["coupled"] else float(group["weight_decay"])
+    return LastUpdate(MOMENTS, direction, exact=True, adam_betas=adam_betas, decay=decay)
+
+
+OWN: Mapping[str, Callable[[Group], LastUpdate]] = {
+    "AdamS": _adam_s,
+    "AdamSRT": _adam_srt,
+    "SGDMRT": _sgd_mrt,
+    "SphericalAdam": _spherical_adam,
+    "KAdam": _k_adam,
+}

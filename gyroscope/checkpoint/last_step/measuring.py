@@ -1,0 +1,120 @@
+"""One pass over a weight and its optimizer state: a few sums per vector, in float64, block by block."""
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._types import Array
+from gyroscope.checkpoint.files.formats import ParameterState
+from gyroscope.checkpoint.files.reading import StoredTensor
+from gyroscope.checkpoint.last_step.inverse_step import StepSums
+from gyroscope.checkpoint.last_step.last_update import LastUpdate
+from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
+from gyroscope.geometry import Split
+
+# Entries that are worked on at once: in float64 they, the state and the direction stay in a processor's cache.
+AT_ONCE = 2**16
+
+
+def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> VectorMeasurement:
+    """All sums of a parameter; its memory is given back at the end."""
+    weight = parameter.weight
+    kept = _kept(parameter, split, update)
+    steps = parameter.step or 1
+    turns = parameter.count("turns") or parameter.step
+    has_count = bool(parameter.step or not update.counted) and bool(turns or not update.turns)
+    known = kept is not None and has_count and _has_all(parameter, update.keys)
+    names = update.keys if known else ()
+    loaded = [weight.load(), *(_entries(parameter, name) for name in names)]
+    views = split.rows(*loaded)
+    rows = np.zeros((7, len(views[0])))
+    for place, (w, *state) in blocks(views):
+        rows[0, place] += dot(w, w)
+        if known and update.direction is not None:
+            u = update.direction(state, steps)
+            rows[1, place] += dot(w, u)
+            rows[2, place] += dot(u, u)
+            if update.turns:
+                rows[5, place] += w.sum(1).numpy()
+                rows[6, place] += u.sum(1).numpy()
+        if known and update.adam_betas is not None:
+            beta1, beta2 = update.adam_betas
+            rows[3, place] += dot(state[0], state[0]) / (1 - beta1**steps) ** 2
+            rows[4, place] += state[1].sum(1).numpy() / (1 - beta2**steps)
+    del views, loaded
+    weight.release()
+    for name in names:
+        parameter.state[name].release()
+    if not known or update.direction is None:
+        rows[1:3] = np.nan
+    if not known or update.adam_betas is None:
+        rows[3:5] = np.nan
+    return VectorMeasurement(
+        known,
+        StepSums(*rows[:3]),
+        rows[3],
+        rows[4],
+        rows[5:],
+        kept or {},
+        weight.shape,
+        split.fan_in(weight.shape),
+        weight.dtype,
+        steps,
+        turns or steps,
+        parameter.angle_factor,
+    )
+
+
+def _has_all(parameter: ParameterState, names: tuple[str, ...]) -> bool:
+    return bool(names) and all(isinstance(parameter.state.get(name), StoredTensor) for name in names)
+
+
+def _entries(parameter: ParameterState, name: str) -> Tensor:
+    """A state tensor of the weight's shape; of a stack of them, as k-Adam's stages have it, the last."""
+    shape = parameter.weight.shape
+    stored: StoredTensor = parameter.state[name]
+    if stored.shape != shape and stored.shape[1:] != shape:
+        raise ValueError(
+            f"the optimizer's {name} of {parameter.name!r} has the shape {stored.shape}, the weight {shape}; they are "
+            "not of one model"
+        )
+    return stored.load() if stored.shape == shape else stored.load()[-1]
+
+
+def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mapping[str, Array] | None:
+    """The values per vector that the last step is told from; None where one is not there."""
+    values = {}
+    for name in update.rows:
+        value = parameter.state.get(name)
+        if not isinstance(value, StoredTensor):
+            return None
+        count = split.num_vectors(parameter.weight.shape)
+        if value.shape != (count,):
+            raise ValueError(
+                f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, its vectors are {count}; "
+                "they are not of one model"
+            )
+        values[name] = value.load().to(torch.float64).numpy()
+    return values
+
+
+def blocks(views: list[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Parts of matrices of vectors, in float64: some rows each, or a piece of a long row. Copies, to be written on."""
+    vectors = len(views[0])
+    entries = views[0][:1].numel()
+    pieces = max(1, ceil(entries / AT_ONCE))
+    width = ceil(entries / pieces)
+    height = max(1, AT_ONCE // max(width, 1))
+    for top in range(0, vectors, height):
+        for left in range(0, entries, width):
+            place = slice(top, min(top + height, vectors))
+            parts = [view[place].reshape(-1, entries)[:, left : left + width] for view in views]
+            yield place, [part.to(torch.float64, copy=True) for part in parts]
+
+
+def dot(x: Tensor, y: Tensor) -> Array:
+    """Inner product of each row with its twin."""
+    return np.asarray(torch.linalg.vecdot(x, y))

@@ -1,0 +1,61 @@
+"""What is measured of the vectors of a parameter: sums, and the values that its optimizer keeps of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gyroscope._types import Array
+from gyroscope.checkpoint.last_step.inverse_step import StepSums
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class VectorMeasurement:
+    """Sums over each vector of a parameter: arrays over vectors, NaN without a state that they are made of.
+
+    known          whether the optimizer's state of the parameter is there
+    sums           of the weight and the direction u of the last step
+    first, second  of Adam's m̂² and v̂
+    ones           ⟨w,1⟩ and ⟨u,1⟩, for steps that take means away
+    kept           values per vector of the optimizer's state, by name
+    shape, fan_in, dtype    of the whole parameter, of one vector, and of the weights
+    steps          updates of this parameter; 1 where nothing counts them
+    turns          the same of a rotational optimizer
+    angle_factor   of its last angle, where `follow` set one
+    """
+
+    known: bool
+    sums: StepSums
+    first: Array
+    second: Array
+    ones: Array
+    kept: Mapping[str, Array] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+    fan_in: int = 1
+    dtype: torch.dtype = torch.float32
+    steps: int = 1
+    turns: int = 1
+    angle_factor: float = 1.0
+
+    @property
+    def non_finite(self) -> npt.NDArray[np.bool_]:
+        """Which vectors have a weight, or something of its state, that is not finite."""
+        has_moments = bool(np.isfinite(self.first).any())
+        state = sum(self.kept.values(), self.first + self.second if has_moments else self.sums.uu)
+        return ~np.isfinite(self.sums.ww) | (self.known & ~np.isfinite(state))
+
+    def part(self, start: int, stop: int) -> "VectorMeasurement":
+        """The same of some of the vectors."""
+        of = slice(start, stop)
+        return replace(
+            self,
+            sums=StepSums(self.sums.ww[of], self.sums.wu[of], self.sums.uu[of]),
+            first=self.first[of],
+            second=self.second[of],
+            ones=self.ones[:, of],
+            kept={name: values[of] for name, values in self.kept.items()},
+        )

@@ -1,0 +1,1 @@
+"""The stages between an optimizer step and a stored sample, in order."""

@@ -1,0 +1,158 @@
+"""The tables of sums, and which layers share one: what is kept of each layer from sample to sample.
+
+The sums of a layer are a table: one row for each name in `SUMS`, one column for each piece of a vector. The copy of the
+weights that the sums need is all of the weights' size that is kept; it is float32 for all but float64 weights. On a CPU
+small layers whose vectors have equal length share a table and are summed in one go: of a small layer's time, nearly all
+is the overhead of calls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gyroscope._types import Number
+from gyroscope.geometry import at_least_float32
+from gyroscope.measure._pipeline.layers import Tracked
+
+# ⟨w,w⟩, ⟨w,d⟩ and ‖d - (⟨w,d⟩/⟨w,w⟩)·w‖² of a weight w that moves by d.
+TURN = ("ww", "wd", "tt")
+SUMS = (
+    *TURN,
+    "most",  # the largest |d + decay·w| of an entry
+    "frozen",  # entries with a gradient that did not move
+    "wg",
+    "gg",
+    "gm",  # m: the momentum before the step, or after it where a closure makes the gradient within the step
+    "mm",
+    "wm",
+    "ws",  # s: the gradient over Adam's denominator b
+    "ss",
+    "bb",
+    "hh",  # h: the gradient as the step left it, where it may have rescaled it
+    *(f"old_{name}" for name in TURN),  # from the weights at the previous sample to those before this step
+)
+ROW = {name: number for number, name in enumerate(SUMS)}
+OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
+
+# Entries that are worked on at once on a CPU: what its cache holds.
+AT_ONCE_CPU = 2**17
+# Entries of a layer up to which it is summed together with others; above, calls cost little beside arithmetic.
+SMALL = 2**14
+
+
+class SecondMoment(NamedTuple):
+    """Adam's denominator after the step, b = √v̂ + ε = √(v/correction) + eps, per entry or per vector.
+
+    `fill` is (1-β1^t)/(1-β1), by which Adam's momentum is smaller than a sum of gradients (SP Table 1).
+    """
+
+    v: Tensor
+    correction: Number
+    eps: Number
+    fill: Number
+
+
+@final
+class LayerSums:
+    """One layer from sample to sample: its part of a batch's copy of the weights and of its table of sums."""
+
+    def __init__(self, layer: Tracked, previous: Tensor | None = None) -> None:
+        self.layer = layer
+        self.previous = previous  # weights at the previous sample, to be taken over by the batch
+        self.copied = False
+        self.batch: SumsBatch | None = None
+        self.rows = slice(0, 0)
+        self.columns = slice(0, 0)
+
+    @property
+    def copy(self) -> Tensor | None:
+        """The weights at the previous sample, (pieces, entries); None before the first."""
+        if self.batch is None or self.batch.copy is None or not self.copied:
+            return self.previous
+        return self.batch.copy[self.rows]
+
+
+@final
+@dataclass
+class LayerStep:
+    """What is read of a layer around one step; `views` are its tensors as rows of vectors, the weight first.
+
+    A gradient that is None before the step is made by a closure within it (`late`), and meets the momentum after the
+    step. `rescaled`: the step may have changed the gradient's scale. `decay`: weight decay beside the gradient moved w
+    by -decay·w.
+    """
+
+    sums: LayerSums
+    grad: Tensor | None
+    had_momentum: bool
+    late: bool = False
+    rescaled: bool = False
+    second: SecondMoment | None = None
+    decay: Number | None = None
+    views: list[Any] = field(default_factory=list)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What must be equal for layers to be summed in one go."""
+        numbers = None if self.second is None else self.second[1:]
+        return self.sums.copied, self.late, self.rescaled, self.decay, numbers, [x is None for x in self.views]
+
+
+@final
+class SumsBatch:
+    """Layers that share a copy and a table: one layer, or small ones on a CPU whose vectors have equal length."""
+
+    def __init__(self, layers: Sequence[LayerSums]) -> None:
+        self.layers = tuple(layers)
+        self.copy: Tensor | None = None
+        self.table: Tensor | None = None
+        self.cuts = layers[0].layer.pieces.cuts
+        row = 0
+        for layer in layers:
+            count = len(layer.layer.pieces.ids)
+            layer.batch = self
+            layer.rows = slice(row, row + count)
+            layer.columns = slice(row * self.cuts, (row + count) * self.cuts)
+            row += count
+        self.num_rows = row
+
+    def prepare(self, weight: Tensor) -> Tensor:
+        """An empty table for one sample, and room for the copy, with the previous sample's weights where known."""
+        # A new table for each sample: the last one may still wait to be processed.
+        size = (len(SUMS), self.num_rows * self.cuts)
+        self.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
+        shape = (self.num_rows, prod(weight.shape[1:]))
+        # Made at the first sample rather than with the tracker: the model may move to its device in between.
+        if self.copy is None or self.copy.shape != shape or self.copy.device != weight.device:
+            self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
+            for layer in self.layers:
+                copy = self.copy[layer.rows]
+                old = layer.previous
+                layer.previous = None
+                layer.copied = False
+                if old is not None and old.shape == copy.shape and old.device == copy.device:
+                    copy.copy_(old)
+                    layer.copied = True
+        return self.table
+
+
+def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
+    """Layers in batches: on a CPU, small ones together whose vectors have equal length and dtype."""
+    together: dict[Any, list[LayerSums]] = {}
+    for layer in layers:
+        pieces = layer.layer.pieces
+        p = layer.layer.parameter
+        entries = len(pieces.ids) * layer.layer.fan_in
+        small = p.device.type == "cpu" and not pieces.sharded and pieces.cuts == 1 and entries <= SMALL
+        together.setdefault((p.dtype, layer.layer.fan_in) if small else layer, []).append(layer)
+    most = max(1, AT_ONCE_CPU // SMALL)  # layers of a batch, so that all of it stays in the cache
+    return [SumsBatch(each[i : i + most]) for each in together.values() for i in range(0, len(each), most)]
+
+
+def precise(weight: Tensor) -> torch.dtype:
+    """The dtype of sums: float64, but on Apple's GPUs, which have none."""
+    return torch.float32 if weight.device.type == "mps" else torch.float64

@@ -1,0 +1,139 @@
+"""From the devices and the processes to the host that writes, without waiting in the training thread.
+
+On a CUDA device all tables of sums leave in one tensor, and the copy to pinned memory is only begun; the thread that
+processes the sample waits for it. Sums of parameters that are spread over processes are gathered by process 0.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gyroscope._types import Array
+from gyroscope.measure._pipeline.batches import ROW, SUMS, precise
+from gyroscope.measure._pipeline.layers import Ids, Tracked
+
+# Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None where a process has none.
+Tables = Sequence[tuple[tuple[Tracked, ...], Tensor | None]]
+
+
+@final
+class HostCopy:
+    """Numbers on their way from a device to the host."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._arrived: Any = None
+        # Only a copy into pinned memory is asynchronous.
+        if numbers.device.type == "cuda":
+            self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(numbers.device))
+        else:
+            self._numbers = numbers.cpu()
+        self.num_bytes = self._numbers.nbytes
+
+    def wait(self) -> Array:
+        """The numbers, once they have arrived."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._numbers.double().numpy()
+
+
+@final
+@dataclass
+class SentSums:
+    """Tables in one copy to the host, one after the other; or in one from each process, with ids in a first row."""
+
+    tables: Sequence[Sequence[Tracked]]
+    copies: Sequence[HostCopy]
+    gathered: bool = False
+
+    def unpack(self) -> Iterator[tuple[Tracked, Ids, Array]]:
+        """Each layer with the ids of its pieces and their sums."""
+        arrived = [copy.wait().ravel() for copy in self.copies]
+        start = 0
+        for layers in self.tables:
+            rows = len(SUMS) + self.gathered
+            columns = [_columns(layer, self.gathered) for layer in layers]
+            stop = start + rows * sum(columns)
+            parts = [numbers[start:stop].reshape(rows, -1) for numbers in arrived]
+            start = stop
+            if self.gathered:
+                table = np.concatenate([part[:, part[0] >= 0] for part in parts], axis=1)
+                yield layers[0], table[0].astype(np.int64), table[1:]
+                continue
+            left = 0
+            for layer, count in zip(layers, columns, strict=True):
+                yield layer, np.tile(layer.pieces.ids, layer.pieces.cuts), parts[0][:, left : left + count]
+                left += count
+
+
+def send_to_host(tables: Tables) -> list[SentSums]:
+    """Begin to copy the sums; only process 0 gets those of layers that are spread over processes."""
+    sent = []
+    spread = [(layers[0], table) for layers, table in tables if layers[0].pieces.sharded]
+    if spread:
+        flat = torch.cat([_with_ids(layer, table).flatten() for layer, table in spread])
+        parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+        # One collective for all layers, which every process enters at each sample, also with nothing to send.
+        dist.gather(flat, parts, dst=0)
+        if parts is not None:
+            sent.append(SentSums([(layer,) for layer, _ in spread], [HostCopy(part) for part in parts], gathered=True))
+    by_device: dict[torch.device, list[tuple[tuple[Tracked, ...], Tensor]]] = {}
+    for layers, table in tables:
+        if table is not None and not layers[0].pieces.sharded:
+            by_device.setdefault(table.device, []).append((layers, table))
+    for device, here in by_device.items():
+        if device.type == "cpu":  # already there: joining the tables would only double their memory
+            sent += [SentSums([layers], [HostCopy(table)]) for layers, table in here]
+        else:
+            joined = torch.cat([table.flatten() for _, table in here])
+            sent.append(SentSums([layers for layers, _ in here], [HostCopy(joined)]))
+    return sent
+
+
+def _columns(layer: Tracked, gathered: bool) -> int:
+    return layer.pieces.capacity if gathered else layer.pieces.cuts * len(layer.pieces.ids)
+
+
+def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
+    """Ids above sums, with room for as many pieces as any process may have; places left over have id -1."""
+    p = layer.parameter
+    size = (len(SUMS) + 1, _columns(layer, gathered=True))
+    table = torch.full(size, -1.0, dtype=precise(p), device=p.device)
+    if sums is not None and len(layer.pieces.ids):
+        ids = (layer.pieces.owners - layer.start).repeat(layer.pieces.cuts)
+        table[0, : len(ids)] = ids
+        table[1:, : len(ids)] = sums[:, : len(ids)]
+    return table
+
+
+def merge_pieces(ids: Ids, pieces: Array) -> tuple[Ids, Array]:
+    """From sums over pieces to sums over vectors, in the order of their ids.
+
+    Sums add up and largest entries compete. The tangential part of a vector has two sources: those of its pieces, and
+    that the pieces grow by different factors,  ‖d - r·w‖² = Σ_i (‖d_i - r_i·w_i‖² + (r_i - r)²·‖w_i‖²).
+    """
+    if np.all(ids[1:] > ids[:-1]):  # each piece is a vector, as nearly always
+        return ids, pieces
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    pieces = pieces[:, order]
+    vectors, first = np.unique(ids, return_index=True)
+    if len(vectors) == len(ids):
+        return ids, pieces
+    owner = np.repeat(np.arange(len(vectors)), np.diff(np.append(first, len(ids))))
+    for turn in ("", "old_"):
+        ww = pieces[ROW[f"{turn}ww"]]
+        wd = pieces[ROW[f"{turn}wd"]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart = wd / ww - (np.add.reduceat(wd, first) / np.add.reduceat(ww, first))[owner]
+        pieces[ROW[f"{turn}tt"]] += np.where(ww > 0, apart**2 * ww, 0.0)
+    sums = np.add.reduceat(pieces, first, axis=1)
+    sums[ROW["most"]] = np.maximum.reduceat(pieces[ROW["most"]], first)
+    return vectors, sums

@@ -1,0 +1,210 @@
+"""Which parameters are watched, and how each splits into vectors – also where no process holds the whole of them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gyroscope._dtensor import cut_like, local
+from gyroscope._types import Int64
+from gyroscope.geometry import Split
+from gyroscope.model.measured import measured_layers
+from gyroscope.model.selection import AnyOptimizer, Invariance
+
+# Numbers of vectors within a parameter.
+Ids = Int64
+
+# Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
+# would spread over threads.
+LONGEST = 2**13
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What of a parameter's vectors this process measures.
+
+    `split` cuts its part of the tensor into pieces, each a vector or a share of one; `places` are the chosen pieces
+    (None: all), `ids` the vectors of the layer they belong to, and `owners` the vectors of the parameter, on the
+    device. Long pieces are measured in `cuts` parts. No process has more than `capacity` pieces, cuts counted.
+    """
+
+    split: Split
+    places: Tensor | slice | None
+    ids: Ids
+    owners: Tensor
+    cuts: int
+    capacity: int
+    sharded: bool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """A parameter under observation, as it was when it was found: its data may be exchanged for others later.
+
+    It has `vectors` of `fan_in` entries, those of the parameter from `start` on; `rows` are the ids of those that are
+    measured, None for all. `vector` is what counts as one: "token" in an embedding.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    shape: torch.Size
+    group: int
+    split: Split
+    vectors: int
+    fan_in: int
+    rows: tuple[int, ...] | None
+    pieces: Pieces
+    start: int
+    vector: str
+
+    def views(self, tensors: list[Tensor | None]) -> list[Any]:
+        """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
+
+        None stays None.
+        """
+        given = [x for x in tensors if x is not None]
+        places = self.pieces.places
+        if self.pieces.sharded:
+            given = [local(cut_like(x, self.parameter)) for x in given]
+        rows = self.pieces.split.rows(*given)
+        chosen = iter(rows if places is None else [_taken(x, places) for x in rows])
+        return [None if x is None else next(chosen) for x in tensors]
+
+    def per_vector(self, values: Tensor) -> Tensor:
+        """Of values per vector, kept as the optimizer keeps them, those of this process's chosen pieces."""
+        mine = local(values)
+        if mine.shape == values.shape:
+            return mine[self.pieces.owners]
+        return mine if self.pieces.places is None else mine[self.pieces.places]
+
+
+def tracked(
+    model: nn.Module,
+    optimizer: AnyOptimizer,
+    layers: re.Pattern[str] | None = None,
+    probe: Mapping[str, Invariance] | None = None,
+    rows: int | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
+) -> list[Tracked]:
+    """The layers that are watched (`gyroscope.model.measured`), `rows` vectors of each at most."""
+    tracked_layers = []
+    for measured in measured_layers(model, optimizer, layers=layers, probe=probe, parts=parts):
+        parameter = measured.decision.parameter
+        split = measured.split
+        vectors = measured.stop - measured.start
+        chosen = chosen_rows(vectors, measured.at_most if rows is None else rows)
+        tracked_layers.append(
+            Tracked(
+                name=measured.name,
+                parameter=parameter,
+                shape=parameter.shape,
+                group=measured.decision.group,
+                split=split,
+                vectors=vectors,
+                fan_in=split.fan_in(parameter.shape),
+                rows=chosen,
+                pieces=_pieces(parameter, split, measured.start, measured.stop, chosen),
+                start=measured.start,
+                vector=measured.vector,
+            )
+        )
+    return tracked_layers
+
+
+def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
+    """Ids of `rows` vectors, evenly spread; None where that is all of them.
+
+    >>> chosen_rows(10, 4), chosen_rows(3, 4)
+    ((0, 2, 5, 7), None)
+    """
+    return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
+
+
+def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
+    """Rows of x. On a CPU NumPy takes them, because torch would start threads for it beside the training's own."""
+    if isinstance(places, slice):
+        return x[places]
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.index_select(0, places)
+    return torch.from_numpy(x.numpy()[places.numpy()])
+
+
+def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:
+    """What this process holds of the vectors from `start` to `stop`; of the chosen ones, where there are such."""
+    of_all = split.num_vectors(p.shape)
+    shape = list(p.shape)
+    sharded = hasattr(p, "placements")
+    if sharded:
+        ids = _held_ids(p, split)
+        shape = _largest_shard(p)
+        if _cuts_groups(p, split):  # a shard may begin within a group: each neuron of it is then a piece
+            split = Split("neuron", split.axis)
+    else:
+        ids = np.arange(of_all)
+    places: Tensor | slice | None = None
+    if chosen is None and not sharded and stop - start < of_all:
+        ids = ids[start:stop]
+        places = slice(start, stop)
+    elif chosen is not None or stop - start < of_all:
+        wanted = np.arange(start, stop) if chosen is None else start + np.array(chosen)
+        kept = np.flatnonzero(np.isin(ids, wanted))
+        ids = ids[kept]
+        places = torch.from_numpy(kept).to(p.device)
+    most = split.num_vectors(shape)
+    cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
+    return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
+
+
+def _held_ids(p: Tensor, split: Split) -> Int64:
+    """Of a DTensor: the vectors to which the pieces that this process holds belong.
+
+    Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    sharded = cast(DTensor, p)
+    mesh = sharded.device_mesh
+    if mesh.size() != dist.get_world_size():
+        raise ValueError(
+            f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
+            "the tracker gathers from all of them; leave such parameters out by layers=…, a regular expression"
+        )
+    coordinate = cast(list[int], mesh.get_coordinate())
+    copies = [at for part, at in zip(sharded.placements, coordinate, strict=True) if not part.is_shard()]
+    if any(copies):
+        return np.empty(0, dtype=np.int64)
+    if split.granularity == "tensor":
+        return np.zeros(1, dtype=np.int64)
+    axes = split.axes(p.dim())
+    dims = [cast(Any, part).dim if part.is_shard() else None for part in sharded.placements]
+    if split.granularity == "group" and not _cuts_groups(p, split):
+        return np.arange(split.num_vectors(p.shape))
+    cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]
+    # DTensor computes which indices of the axes are local, also for uneven and nested shards.
+    ids = split.vector_ids(p.shape, p.device)
+    every = DTensor.from_local(ids, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return cast(Int64, every.redistribute(mesh, cut).to_local().flatten().cpu().numpy())
+
+
+def _cuts_groups(p: Tensor, split: Split) -> bool:
+    axes = split.axes(p.dim())
+    return split.granularity == "group" and any(
+        part.is_shard(axis) for part in cast(Any, p).placements for axis in axes
+    )
+
+
+def _largest_shard(p: Tensor) -> list[int]:
+    """The shape of the largest part of a DTensor that any process holds."""
+    shape = list(p.shape)
+    for number, placement in enumerate(cast(Any, p).placements):
+        if placement.is_shard():
+            shape[placement.dim] = ceil(shape[placement.dim] / cast(Any, p).device_mesh.size(number))
+    return shape

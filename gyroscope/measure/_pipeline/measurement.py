@@ -1,0 +1,336 @@
+"""Reads weights, gradients and optimizer state on both sides of a step, and writes to none of them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gyroscope._json import clean_text
+from gyroscope.measure._pipeline.batches import LayerStep, LayerSums, SecondMoment, batched
+from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
+from gyroscope.measure._pipeline.layers import Tracked, tracked
+from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none
+from gyroscope.measure._pipeline.sums import sum_after, sum_before
+from gyroscope.model.optimizer_list import Optimizers
+from gyroscope.model.selection import Invariance
+from gyroscope.optim.torch_rules import keeps_norms
+
+NAN = float("nan")
+# Where optimizers keep their averages of gradients, and of squared gradients.
+MOMENTUM = ("momentum_buffer", "exp_avg")
+SECOND_MOMENT = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
+
+
+def rank() -> int:
+    """Number of this process; 0 where there is only one."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+# (lr, weight decay) of every group; None of a group that was not stepped.
+Rates = list[tuple[Any, Any] | None]
+# Rates, and the number of consecutive steps for which they held.
+RateHistory = list[tuple[Rates, int]]
+
+
+@final
+class StepMeasurement:
+    """Measures the watched layers around a step, which is one of each optimizer."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Optimizers,
+        layers: re.Pattern[str] | None = None,
+        probe: Mapping[str, Invariance] | None = None,
+        rows: int | None = None,
+        parts: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizers = optimizers
+        # By parameter and first vector: fused weights are several layers.
+        self.layers: dict[tuple[nn.Parameter, int], LayerSums] = {}
+        self._selection = (layers, probe, rows, parts)
+        self.changes: list[str] = []
+        """Sentences about layers that changed their shape, to be noted in the run."""
+        self._of: dict[Optimizer, list[LayerSums]] = {}
+        self._names: dict[str, dict[Any, str]] = {}
+        self._seen: list[Any] = []
+        self._decoupled: list[bool] = []
+        self._steps: list[LayerStep] = []
+        self._rates: dict[int, tuple[Any, Any]] = {}
+        self._rescaled = False
+        self._scaler: Tensor | None = None
+        self._found_inf: Tensor | None = None
+        self._skipped: Tensor | None = None
+        self.options: dict[int, dict[str, Any]] = {}
+        """Options of each group as they were when it was stepped last."""
+        self.scaler: HostCopy | None = None
+        """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
+        self.history: RateHistory = []
+        """Rates of the steps since the last sample that was handed over."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether other processes hold part of what is watched."""
+        return any(sums.layer.pieces.sharded for sums in self.layers.values())
+
+    def agreed(self, step: int) -> int:
+        """The number of the next step as process 0 knows it, where all must know the same."""
+        if not self.sharded:
+            return step
+        numbers = [step]
+        dist.broadcast_object_list(numbers, src=0)
+        return numbers[0]
+
+    def refresh(self, step: int = 0) -> list[Tracked]:
+        """Look for parameters that came, went or changed their shape since the last time; those that are new."""
+        # The shape too: pruning and growing methods put another tensor into the `.data` of the same parameter.
+        of_all = [group for member in self.optimizers.members for group in member.param_groups]
+        seen = [(id(p), p.shape, p.dtype, p.device) for group in of_all for p in group["params"]]
+        if seen == self._seen:
+            return []
+        groups = self.optimizers.groups()
+        self._seen = seen
+        selected = tracked(self.model, self.optimizers, *self._selection)
+        # Of what no other process holds a part, process 0 has the same as all others.
+        selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
+        # Layers that stay keep their copy of the weights, whatever batch they are in now.
+        old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
+        found = {(layer.parameter, layer.start): layer for layer in selected}
+        self.layers = {key: LayerSums(layer, old[key].copy if key in old else None) for key, layer in found.items()}
+        self._of = {member: [] for member in self.optimizers.members}
+        for sums in self.layers.values():
+            self._of[groups[sums.layer.group].owner].append(sums)
+        for of_one in self._of.values():  # only layers that are stepped together can be summed together
+            batched(of_one)
+        rules = [rule_or_none(*group) for group in groups]
+        # Where norms are held, weight decay moves no weight: it only sets the angle.
+        self._decoupled = [
+            rule is not None and rule.is_decoupled and not keeps_norms(owner)
+            for rule, (_, owner) in zip(rules, groups, strict=True)
+        ]
+        return [layer for key, layer in found.items() if key not in old]
+
+    def _named(self, layer: Tracked, step: int) -> Tracked:
+        """The layer under a name of its own, weight@step, if its name had vectors of another shape before.
+
+        A run knows one shape for each name, and numbers about other vectors are no continuation.
+        """
+        plain = clean_text(layer.name)
+        names = self._names.setdefault(plain, {})
+        vectors = (layer.shape, layer.split, layer.rows)
+        if names and vectors not in names:
+            self.changes.append(
+                f"{plain} has another shape, {list(layer.shape)}, from step {step} on: it is layer {plain}@{step}."
+            )
+        return replace(layer, name=names.setdefault(vectors, f"{plain}@{step}" if names else plain))
+
+    @torch.no_grad()
+    @np.errstate(all="ignore")
+    def before(self, optimizer: Optimizer, closure: bool) -> None:
+        """Before an optimizer's step: copy weights, and read gradients unless the closure is yet to make them."""
+        scaler = _scaler_state(optimizer)
+        self._rescaled = scaler is not None
+        if scaler is not None:
+            # One scaler serves all optimizers. That any of them finds an inf counts for the step of the run.
+            self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
+        self._steps = []
+        for sums in self._of[optimizer]:
+            p = sums.layer.parameter
+            if not closure and not _usable(p.grad):
+                continue
+            # `get`, since looking a parameter up in torch's defaultdict would make a state for it.
+            m = _momentum(optimizer.state.get(p, {}), p)
+            step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
+            step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
+            self._steps.append(step)
+        sum_before(self._steps)
+
+    @torch.no_grad()
+    @np.errstate(all="ignore")
+    def after(self, optimizer: Optimizer, sampled: bool, ends: bool) -> tuple[list[SentSums], dict[str, LayerReading]]:
+        """After that step: what it did, if `sampled`. The sums are on their way; how they were made is known at once.
+
+        What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer
+        that takes part in the step of the run.
+        """
+        # Numbers as of the last sample: a group that was added since has no layers yet.
+        for number, group in zip(self.optimizers.numbers[optimizer], optimizer.param_groups, strict=False):
+            self._rates[number] = (_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0))
+            if sampled:
+                self.options[number] = _frozen_options(group)
+        if ends:
+            self.end_step()
+        if not sampled:
+            return [], {}
+        readings = {}
+        steps = [step for step in self._steps if self._read_after(step)]
+        self._steps = []
+        # Kept apart from the sums, which may still be on a device: these are known to the host at once.
+        for step in steps:
+            reading = LayerReading(step.second is not None, step.late, step.had_momentum, step.rescaled)
+            readings[step.sums.layer.name] = reading
+        return send_to_host(sum_after(steps)), readings
+
+    def _read_after(self, step: LayerStep) -> bool:
+        """Read the state after the step; False where the layer had no gradient, or changed its shape in the step."""
+        layer = step.sums.layer
+        p = layer.parameter
+        step.late = step.grad is None
+        # Otherwise the gradient seen before the step: a hook of somebody else may have cleared p.grad since.
+        step.grad = p.grad if step.late else step.grad
+        if not _usable(step.grad) or p.shape != layer.shape:
+            return False
+        state = self.optimizers.owners[layer.group].state.get(p, {})
+        group = self.options[layer.group]
+        step.rescaled = self._rescaled
+        step.second = _second_moment(state, group, p, p.numel() // layer.fan_in)
+        step.decay = (
+            frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
+        )
+        m = _momentum(state, p) if step.late else None
+        v = None if step.second is None else step.second.v
+        step.views = _views(layer, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
+        if v is not None and v.shape != p.shape:  # AdamS and the like keep one second moment for each vector
+            weight = step.views[0]
+            step.views[3] = layer.per_vector(v).reshape(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+        return True
+
+    def is_skipped(self, optimizer: Optimizer) -> bool:
+        """Whether a GradScaler makes this step do nothing, where that is known without waiting for a device.
+
+        An optimizer with a fused step is called all the same, and told by its attribute `found_inf`.
+        """
+        found_inf = getattr(optimizer, "found_inf", None)
+        if not isinstance(found_inf, Tensor):
+            return False
+        if _on_host(found_inf):
+            return bool(found_inf)
+        found_inf = found_inf.detach().clone()
+        self._found_inf = found_inf if self._found_inf is None else torch.maximum(self._found_inf, found_inf)
+        return False
+
+    def skipped_steps(self) -> HostCopy | None:
+        """How many of the steps counted so far a GradScaler skipped; None where the host knows that it was none."""
+        return None if self._skipped is None else HostCopy(self._skipped)
+
+    def end_step(self) -> None:
+        """All that take part have stepped: this step's rates join the history, its skipping joins the count."""
+        rates: Rates = [self._rates.get(number) for number in range(max(self._rates, default=-1) + 1)]
+        # Rates on a device count as different, for comparing them would wait for it.
+        comparable = not any(isinstance(value, Tensor) for pair in rates if pair is not None for value in pair)
+        if comparable and self.history and self.history[-1][0] == rates:
+            self.history[-1] = (rates, self.history[-1][1] + 1)
+        else:
+            self.history.append((rates, 1))
+        found_inf = self._found_inf
+        if found_inf is not None:
+            # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
+            self._skipped = found_inf if self._skipped is None else self._skipped + found_inf
+        self.scaler = None
+        if self._scaler is not None:
+            skipped = torch.zeros_like(self._scaler[0]) if self._skipped is None else self._skipped.reshape(())
+            self.scaler = HostCopy(torch.cat([self._scaler, skipped.to(self._scaler)[None]]))
+        self.drop_step()
+
+    def drop_step(self) -> None:
+        """Forget what was read of the step that is being taken: a GradScaler skips it, or it has ended."""
+        self._rates = {}
+        self._found_inf = None
+        self._scaler = None
+
+    def take_part(self, optimizer: Optimizer) -> None:
+        """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
+        layers = [sums.layer for sums in self._of[optimizer]]
+        spread = [layer for layer in layers if layer.pieces.sharded and _usable(layer.parameter.grad)]
+        if spread:
+            send_to_host([((layer,), None) for layer in spread])
+
+
+def frozen(value: Any) -> Any:
+    """A number that will not change: of a tensor on the CPU its value, of one on a device a copy."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone() if value.device.type != "cpu" or value.numel() != 1 else value.item()
+
+
+def _frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a group as they are now; numbers that live on a device are copied without waiting for it."""
+    return {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def _rate(group: Mapping[str, Any], name: str, missing: float) -> Any:
+    """An option that may be missing, or None where the optimizer chooses it by itself."""
+    value = group.get(name)
+    return missing if value is None else frozen(value)
+
+
+def _on_host(found_inf: Tensor) -> bool:
+    return found_inf.device.type == "cpu"
+
+
+def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
+    """Rows of vectors of tensors shaped like the parameter; None stays None."""
+    if layer.pieces.sharded or layer.pieces.places is not None:
+        return layer.views(tensors)
+    rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
+    for place, x in enumerate(tensors):
+        if x is not None:
+            tensors[place] = next(rows)
+    return tensors
+
+
+def _usable(grad: Tensor | None) -> bool:
+    """Whether there is a gradient, and a dense one."""
+    return grad is not None and not grad.is_sparse
+
+
+def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
+    """The optimizer's average of gradients; None where it has none, or one of another shape."""
+    for name in MOMENTUM:
+        m = state.get(name)
+        if isinstance(m, Tensor) and m.shape == p.shape:
+            return m
+    return None
+
+
+def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor, vectors: int) -> SecondMoment | None:
+    """The optimizer's average of squared gradients after the step; None where it has none, or of some other kind."""
+    for name in SECOND_MOMENT:
+        v = state.get(name)
+        if isinstance(v, Tensor) and (v.shape == p.shape or v.shape == (vectors,)):
+            break
+    else:
+        return None
+    eps = group.get("eps", 0.0)
+    betas = group.get("betas", ())
+    if name == "square_avg" and _are_numbers(eps):
+        return SecondMoment(v, 1.0, eps, 1.0)
+    if len(betas) != 2 or "step" not in state or not _are_numbers(eps, *betas):
+        return None
+    beta1, beta2 = betas
+    # On a device, as capturable optimizers keep it, the count stays a tensor: reading it would wait.
+    step = state["step"]
+    count = step if isinstance(step, Tensor) and step.device.type != "cpu" else float(step)
+    return SecondMoment(v, 1 - beta2**count, eps, (1 - beta1**count) / (1 - beta1))
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, float | int | Tensor) for value in values)
+
+
+def _scaler_state(optimizer: Optimizer) -> Tensor | None:
+    """found_inf and the gradients' scale, which GradScaler sets on an optimizer with a fused step while it steps."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    if not isinstance(found_inf, Tensor):
+        return None
+    scale = getattr(optimizer, "grad_scale", None)
+    # A scaler that was told to unscale before the step leaves no scale: gradients are true then.
+    scale = scale.detach().reshape(()) if isinstance(scale, Tensor) else torch.ones_like(found_inf).reshape(())
+    return torch.stack([found_inf.detach().reshape(()).to(scale), scale]).clone()

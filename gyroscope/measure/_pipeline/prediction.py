@@ -1,0 +1,220 @@
+"""What theory says of each layer at a sample: where it would settle, and where it should be by now."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import atan, isfinite
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from gyroscope.measure._pipeline.optimizers import GroupRule
+from gyroscope.measure.quantities import NAN, StepPrediction
+from gyroscope.theory import UpdateRule
+from gyroscope.theory.law import Weights
+from gyroscope.theory.recursion import Motion
+
+
+class StepRates(NamedTuple):
+    """A group's learning rate and weight decay in a number of consecutive steps."""
+
+    lr: float
+    weight_decay: float
+    steps: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class LayerState:
+    """A layer as theory sees it: RMS over its vectors of the norm before the step, and of the gradient at unit norm.
+
+    `had_momentum`: steps before this one have filled a momentum.
+    """
+
+    name: str
+    fan_in: int
+    vectors: int
+    shape: tuple[int, ...]
+    norm: float
+    unit_grad_norm: float
+    had_momentum: bool = False
+
+
+@final
+@dataclass
+class JointForecast:
+    """Layers whose forecast began together. Those in `left` missed a sample: the motion does not know their norm."""
+
+    motion: Motion
+    names: list[str]
+    left: set[str] = field(default_factory=set)
+
+    def obey(self, rule: UpdateRule) -> None:
+        """Let the motion go on by other hyper-parameters: its moments stay, unless the rule is of another kind."""
+        if rule is not self.motion.rule and rule.name != self.motion.rule.name:
+            self.motion = rule.motion(self.motion.norm2)
+        self.motion.rule = rule
+
+
+@final
+class Forecaster:
+    """Follows the layers of one parameter group from sample to sample.
+
+    A forecast starts at the norm first measured, with an empty momentum or, where training was under way before, a
+    full one, and takes the rates of every step since. Where the optimizer holds norms, layers are where they stay from
+    the first step on.
+    """
+
+    def __init__(self, norms_kept: bool = False) -> None:
+        self.norms_kept = norms_kept
+        self._last: dict[str, LayerState] = {}
+        self._held: dict[str, float] = {}
+        self._forecasts: list[JointForecast] = []
+        self._settled: tuple[Any, dict[str, StepPrediction]] = (None, {})
+
+    def predict(
+        self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
+    ) -> dict[str, StepPrediction]:
+        """The predictions of every layer at the last of the steps to which `rates` belong."""
+        rates = [rate._replace(lr=group_rule.lr_factor * rate.lr) for rate in rates]
+        for layer in layers:
+            known = layer.unit_grad_norm > 0 and isfinite(layer.unit_grad_norm)
+            last = self._last.get(layer.name)
+            # Without a gradient, the last known one stands in.
+            gradient = layer.unit_grad_norm if known else NAN if last is None else last.unit_grad_norm
+            self._last[layer.name] = layer if known else replace(layer, unit_grad_norm=gradient)
+        present = [self._last[layer.name] for layer in layers]
+        with np.errstate(all="ignore"):
+            predictions = self._equilibria(group_rule, rates[-1].lr, present)
+            if self.norms_kept:
+                predictions = {layer.name: self._at_rest(layer, predictions[layer.name]) for layer in present}
+                if group_rule.follows_base:
+                    # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
+                    rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
+                    for name, angle, _ in self._advance_all(group_rule, rates, present):
+                        turned = replace(predictions[name], angular_update=angle, forecast_angular_update=angle)
+                        predictions[name] = turned
+                return predictions
+            for name, angle, norm in self._advance_all(group_rule, rates, present):
+                predictions[name] = replace(predictions[name], forecast_angular_update=angle, forecast_norm=norm)
+        return predictions
+
+    def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, StepPrediction]:
+        rule = group_rule.rule
+        # The learning rate beside the rule: that of a schedule's earlier step may be asked for.
+        key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
+        if key == self._settled[0]:
+            return dict(self._settled[1])
+        predictions = {}
+        for several in _alike(group_rule, layers):
+            at = rule.at(lr, _weights(group_rule, several), leading=self.norms_kept)
+            columns = (_values(value, len(several)) for value in (at.angular_update, at.norm, at.timescale))
+            for layer, angle, norm, timescale in zip(several, *columns, strict=True):
+                # A step of this length along the tangent, brought back to the norm, turns by the arctangent.
+                turned = atan(angle) if self.norms_kept else angle
+                predictions[layer.name] = StepPrediction(turned, norm / _parts(group_rule, layer), timescale)
+        if rule.needs == ("fan_in",):  # no gradient matters: the same until lr or a setting changes
+            self._settled = (key, dict(predictions))
+        return predictions
+
+    def _at_rest(self, layer: LayerState, at: StepPrediction) -> StepPrediction:
+        norm = self._held.setdefault(layer.name, layer.norm)
+        return replace(at, norm=norm, forecast_norm=norm, forecast_angular_update=at.angular_update)
+
+    def _advance_all(
+        self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
+    ) -> Iterator[tuple[str, float, float]]:
+        """Angle of the last step and norm after it, of every layer."""
+        names = {layer.name for layer in layers}
+        followed = set()
+        for forecast in self._forecasts:
+            forecast.left |= {name for name in forecast.names if name not in names}
+            if len(forecast.left) < len(forecast.names):
+                yield from self._advance(forecast, group_rule, rates)
+            followed |= {name for name in forecast.names if name not in forecast.left}
+        new = [layer for layer in layers if layer.name not in followed and layer.norm > 0]
+        for several in _alike(group_rule, new):
+            start = np.array([(layer.norm * _parts(group_rule, layer)) ** 2 for layer in several])
+            forecast = JointForecast(group_rule.rule.motion(start), [layer.name for layer in several])
+            if several[0].had_momentum:
+                forecast.motion.fill(rates[-1].lr, _weights(group_rule, several))
+            self._forecasts.append(forecast)
+            # Of the steps before, the norm and the momentum tell all.
+            yield from self._advance(forecast, group_rule, [rates[-1]._replace(steps=1)])
+
+    def _advance(
+        self, forecast: JointForecast, group_rule: GroupRule, rates: Sequence[StepRates]
+    ) -> Iterator[tuple[str, float, float]]:
+        layers = [self._last[name] for name in forecast.names]
+        weights = _weights(group_rule, layers)
+        for decay, equal in groupby(rates, key=lambda rate: rate.weight_decay):
+            forecast.obey(_with_decay(group_rule.rule, decay))
+            before = forecast.motion.norm2
+            step = forecast.motion.advance(np.concatenate([np.full(rate.steps, rate.lr) for rate in equal]), weights)
+        angles = step.angles(before)[-1]
+        norms = np.sqrt(forecast.motion.norm2)
+        for layer, angle, norm in zip(layers, angles, norms, strict=True):
+            if layer.name not in forecast.left:
+                yield layer.name, float(angle), float(norm) / _parts(group_rule, layer)
+
+
+@final
+class GroupForecasts:
+    """Predictions for all parameter groups, each by its own rule and followed by its own `Forecaster`."""
+
+    def __init__(self) -> None:
+        self._forecasters: dict[int, Forecaster] = {}
+
+    def predict(
+        self,
+        rules: Mapping[int, GroupRule | None],
+        history: Sequence[tuple[Sequence[tuple[float, float] | None], int]],
+        layers: Mapping[int, Sequence[LayerState]],
+        note: Callable[[str], None],
+    ) -> dict[str, StepPrediction]:
+        """The predictions of all layers, which are given by group; where theory has none, a note says why."""
+        predictions: dict[str, StepPrediction] = {}
+        for number, states in layers.items():
+            rule = rules[number]
+            if rule is None:
+                continue
+            of_group = [(pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            # Without the steps that another optimizer took alone.
+            rates = [StepRates(*pair, steps) for pair, steps in of_group if pair is not None]
+            forecaster = self._forecasters.setdefault(number, Forecaster(rule.norms_kept))
+            try:
+                predictions |= forecaster.predict(rule, rates, states)
+            except ValueError as error:
+                note(f"No predictions for parameter group {number}: {error}")
+        return predictions
+
+
+def _with_decay(rule: UpdateRule, weight_decay: float) -> UpdateRule:
+    """The rule with the weight decay of an earlier step."""
+    if not rule.has_weight_decay or rule.weight_decay == weight_decay:
+        return rule
+    return rule.replace(weight_decay=weight_decay)
+
+
+def _alike(group_rule: GroupRule, layers: Sequence[LayerState]) -> list[list[LayerState]]:
+    """Layers that one `Weights` can describe, and that start alike."""
+    kinds: dict[Any, list[LayerState]] = {}
+    for layer in layers:
+        shape = (layer.shape, layer.fan_in) if group_rule.whole_matrix else None
+        kinds.setdefault((shape, layer.had_momentum), []).append(layer)
+    return list(kinds.values())
+
+
+def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:
+    fan_in = np.array([layer.fan_in for layer in layers], float)
+    gradient = np.array([layer.unit_grad_norm for layer in layers], float)
+    return Weights(fan_in, gradient, layers[0].shape if group_rule.whole_matrix else None)
+
+
+def _parts(group_rule: GroupRule, layer: LayerState) -> float:
+    """Norm of what the rule takes for one vector over the norm of one of ours: Muon's is the whole matrix."""
+    return float(Weights(layer.fan_in, shape=layer.shape).norm_of_matrix) if group_rule.whole_matrix else 1.0
+
+
+def _values(value: Any, count: int) -> list[float]:
+    return [NAN] * count if value is None else np.broadcast_to(value, count).tolist()

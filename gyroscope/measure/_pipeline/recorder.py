@@ -1,0 +1,206 @@
+"""All that stands between a measured sample and the run on disk: threads, the writer, sinks, and how a run ends.
+
+What goes wrong with measuring is a note in the run and a warning, and never an exception in training.
+"""
+
+import atexit
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any, final
+
+from gyroscope._worker import Worker
+from gyroscope.measure._pipeline.alarm import IncidentAlarm, OnIncident
+from gyroscope.measure._pipeline.host_copy import HostCopy
+from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.optimizers import rule_or_none
+from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
+from gyroscope.measure._pipeline.scalar_log import ScalarLog
+from gyroscope.measure.quantities import QUANTITIES
+from gyroscope.measure.sinks import Sink, SinkWorker
+from gyroscope.model.optimizer_list import Optimizers
+from gyroscope.store import LayerInfo, RunExistsError, Writer
+from gyroscope.store.database import file_of
+from gyroscope.store.writer import Status
+
+# Samples that wait or are being processed: enough to even out a busy moment.
+MAX_SAMPLES = 9
+# Of their sums together, half a gigabyte. A larger sample, as of an embedding with millions of rows, is taken when no
+# other waits.
+MAX_BYTES = 2**29
+# Seconds that training waits for room before a sample is given up.
+PATIENCE = 0.1
+
+
+@final
+class FailureLog:
+    """Collects what went wrong in all threads; `off` says that measuring has ended. Each text is reported once."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.off = False
+        self.pending: list[str] = []
+        self._note = note
+        self._lock = threading.Lock()
+        self._reported: set[str] = set()
+
+    def report(self, text: str) -> None:
+        """Note a problem now; its warning follows in the training thread, where a warning is seen."""
+        with self._lock:
+            if text in self._reported:
+                return
+            self._reported.add(text)
+            self.pending.append(text)
+        self._note(text)
+
+    def stop(self, error: BaseException) -> None:
+        """Give up measuring because of an error; reported once, whatever follows from it."""
+        with self._lock:
+            first = not self.off
+            self.off = True
+        if first:
+            self.report(f"measuring stopped, training goes on: {type(error).__name__}: {error}")
+
+    def warn(self) -> None:
+        """Give the warnings that wait."""
+        with self._lock:
+            texts = self.pending
+            self.pending = []
+        for text in texts:
+            # Past this function, the hook and torch's wrapper, to the line that called optimizer.step().
+            warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
+
+
+def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool) -> Writer:
+    """A writer at `path`, by default runs/<date>_<time>; where that holds a run that is not resumed, at <path>-2.
+
+    A forgotten `resume=True` must neither end a training nor touch what an earlier one has measured.
+    """
+    wanted = datetime.now().strftime("runs/%Y-%m-%d_%H-%M-%S") if path is None else path
+    place = wanted
+    for number in count(2):
+        try:
+            writer = Writer(place, quantities=[row.quantity for row in QUANTITIES], config=config, resume=resume)
+            break
+        except RunExistsError:
+            taken = file_of(wanted).parent.resolve()
+            place = taken.with_name(f"{taken.name}-{number}")
+    # Two runs that begin in the same second, without a path, are nobody's mistake.
+    if path is not None and place != path:
+        text = f"{taken} already holds a run. This one is written to {place}; pass resume=True to continue the other."
+        writer.note(text)
+        # Past this function, Recorder and Tracker, to the line that made the tracker.
+        warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)
+    return writer
+
+
+@final
+class Recorder:
+    """Takes samples of one run: processes them in a thread, stores them and hands numbers to the sinks.
+
+    `final_note` gives a sentence that is noted when the run ends, however it ends.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        raw: re.Pattern[str] | None = None,
+        sinks: Iterable[Sink] = (),
+        sink_layers: re.Pattern[str] | None = None,
+        on_incident: OnIncident | None = None,
+        final_note: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.writer = new_writer(path, config, resume)
+        self.failures = FailureLog(self.writer.note)
+        self.indices: dict[str, int] = {}
+        self.closed = False
+        self._final_note = final_note
+        self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
+        self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
+        self._alarm = None if on_incident is None else IncidentAlarm(on_incident, self.failures.report)
+        self._processor = SampleProcessor(
+            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers, alarm=self._alarm
+        )
+        self._worker: Worker[RawSample | None] = Worker(
+            self._processor.process,
+            name="gyroscope-samples",
+            max_items=MAX_SAMPLES,
+            max_bytes=MAX_BYTES,
+            failed=self.failures.stop,
+        )
+        # Those that process and store samples; sinks cost what their user makes of them.
+        self.workers: tuple[Worker[Any], ...] = (self._worker, self.writer.worker)
+        # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
+        atexit.register(self._at_exit)
+
+    def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
+        """Make layers known to the run."""
+        groups = optimizers.groups()
+        for layer in layers:
+            rule = rule_or_none(*groups[layer.group])
+            # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
+            axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
+            split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)
+            text = None if rule is None else repr(rule)
+            info = LayerInfo(layer.name, tuple(layer.shape), *split, layer.group, text, layer.rows)
+            self.indices[layer.name] = self.writer.add_layer(info)
+
+    def put(self, sample: RawSample) -> bool:
+        """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
+        size = sum(copy.num_bytes for sent in sample.sums for copy in sent.copies)
+        return self._worker.put(sample, size=size, timeout=PATIENCE)
+
+    def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+        """Keep what training logged; it goes to the run with the next sample, or after a second."""
+        self.scalars.add(step, scalars, skipped)
+        # Without room it stays where it is, and no sample loses its place to it.
+        if self.scalars.is_due():
+            self._worker.put(None)
+
+    def flush(self) -> None:
+        """Wait until everything handed over can be read in the run."""
+        self._send_logged()
+        self._worker.flush()
+        self.writer.flush()
+
+    def close(self, status: Status) -> None:
+        """Process what is left and end the run; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self._at_exit)
+        self._send_logged()
+        # In the order in which a sample travels: no stage may close before the one that feeds it.
+        self._worker.close()
+        for sink in self._sinks:
+            sink.close()
+        if self._alarm is not None:
+            self._alarm.close()
+        if (text := self._final_note()) is not None:
+            self.writer.note(text)
+        self.writer.close(status)
+
+    def _send_logged(self) -> None:
+        if self.scalars.waiting:
+            self._worker.put(None, always=True)
+
+    def status_after(self, error: BaseException | None) -> Status:
+        """How a run ended that an exception ended; an exit with code 0 is a regular end."""
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return "finished"
+        if isinstance(error, SystemExit):
+            self.writer.note(f"The program ended by sys.exit({error.code!r}).")
+        return "failed"
+
+    def _at_exit(self) -> None:
+        # A program that ended by an exception leaves it in sys.last_value; an interactive session the last of many.
+        failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+        # Python tells exit handlers nothing of an exit code: "finished" would be a guess.
+        self.close("failed" if failed else "ended")

@@ -1,0 +1,107 @@
+"""Numbers that training logs: kept in its thread, read from their devices and stored in the thread of the samples."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor
+
+from gyroscope.measure._pipeline.host_copy import HostCopy
+from gyroscope.measure.sinks import SinkWorker
+from gyroscope.store import Writer
+
+# Seconds that values wait for a sample to travel with. A live page must not wait longer where samples are rare.
+LONGEST_WAIT = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class LoggedScalars:
+    """The values of one call of `Tracker.log`, perhaps still on their way from a device.
+
+    skipped: steps that a GradScaler skipped and `step` counts; None: none.
+    """
+
+    step: int
+    values: Mapping[str, float | HostCopy]
+    skipped: HostCopy | None
+
+
+@final
+class ScalarLog:
+    """Values that wait to be stored. Training adds them; the thread of the samples takes all there are at each sample.
+
+    A value that is no number is left out, and reported once for each name.
+    """
+
+    def __init__(self, writer: Writer, sinks: Sequence[SinkWorker], report: Callable[[str], None]) -> None:
+        # A deque, whose append and popleft are safe in two threads without a lock.
+        self.waiting: deque[LoggedScalars] = deque()
+        self._writer = writer
+        self._sinks = sinks
+        self._report = report
+        self._refused: set[str] = set()
+        self._due_at = 0.0
+
+    def add(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+        """Keep values of a step; those on a device begin their way to the host."""
+        values: dict[str, float | HostCopy] = {}
+        for name, value in scalars.items():
+            try:
+                values[name] = _sent(value)
+            # Also what a tensor of a strange kind may raise: one value must not take the others with it.
+            except Exception as error:
+                self._refuse(name, step, error)
+        if not values:
+            return
+        if not self.waiting:
+            self._due_at = time.monotonic() + LONGEST_WAIT
+        self.waiting.append(LoggedScalars(step, values, skipped))
+
+    def is_due(self) -> bool:
+        """Whether values have waited long enough without a sample; true once in that time."""
+        now = time.monotonic()
+        if not self.waiting or now < self._due_at:
+            return False
+        self._due_at = now + LONGEST_WAIT
+        return True
+
+    def store(self) -> list[tuple[int, dict[str, float]]]:
+        """Wait for the values that are on their way, and hand all to the writer and the sinks; returns them."""
+        rows: list[tuple[int, dict[str, float]]] = []
+        while self.waiting:
+            logged = self.waiting.popleft()
+            numbers = {}
+            for name, value in logged.values.items():
+                try:
+                    numbers[name] = float(value.wait().item()) if isinstance(value, HostCopy) else value
+                except Exception as error:
+                    self._refuse(name, logged.step, error)
+            skipped = 0 if logged.skipped is None else int(logged.skipped.wait().item())
+            rows.append((max(0, logged.step - skipped), numbers))
+        self._writer.put_scalars(rows)
+        for sink in self._sinks:
+            sink.put_logged(rows)
+        return rows
+
+    def _refuse(self, name: str, step: int, error: Exception) -> None:
+        if name not in self._refused:
+            self._refused.add(name)
+            self._report(f"{name} of step {step} was not logged, training goes on: {error}")
+
+
+def _sent(value: Any) -> float | HostCopy:
+    """A number now, or of a tensor on a device its copy to the host; raises where the value is neither."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        # The value of a tensor on the CPU is read at once: the loop may change it in place.
+        return float(value.item()) if value.device.type == "cpu" else HostCopy(value.detach().reshape(()))
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, np.ndarray | np.generic) and value.size == 1:
+        return float(value.item())
+    shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor | np.ndarray) else f", {value!r:.80}"
+    raise TypeError(f"it is a {type(value).__name__}{shape}; log a number or a tensor of one element")

@@ -1,0 +1,229 @@
+"""Sums over each weight vector, made where the weights are: all that a sample needs of weights, gradients and state.
+
+On a CPU the arithmetic is NumPy's, on the same memory: torch would spread these thousands of short operations over
+threads that wait for each other as soon as the machine has other work. Elsewhere it is torch's; the formulas are the
+same operators.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import vecdot
+
+from gyroscope.measure._pipeline import batches
+from gyroscope.measure._pipeline.batches import ROW, LayerStep, SecondMoment, SumsBatch, precise
+from gyroscope.measure._pipeline.layers import Tracked
+
+# A NumPy array or a tensor: vectors in rows, or one number for each.
+Vectors = Any
+
+# Entries that are worked on at once beside a CPU: what memory can spare.
+AT_ONCE = 2**22
+# Radial over tangential part of a move above which float32 is not enough for the angle: rounding the product r·w, by
+# 6e-8 of the radial part, then shows in the sixth digit of the tangential one.
+RADIAL = 16.0
+# Nothing beside the square of a norm, and something to divide by for a zero vector.
+TINY = 1e-37
+
+
+def sum_before(steps: Sequence[LayerStep]) -> None:
+    """Before the step: the turn since the last copy, a new copy, and what the gradient says if it is there.
+
+    The views of each layer are its weight, gradient and momentum.
+    """
+    for batch, members in _by_batch(steps):
+        table = batch.prepare(members[0].views[0])
+        for together in _summed_together(batch, members):
+            blocks = []
+            for copy, w, g, m in _blocks(batch, together):
+                turned = _turn(copy, w)[1] if together[0].sums.copied else {}
+                copy[...] = w
+                sums = {f"old_{name}": x for name, x in turned.items()}
+                blocks.append(sums if g is None else sums | _gradient(copy, g, m))
+            _fill(table, together, blocks)
+        for step in members:
+            step.sums.copied = True
+
+
+def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Tensor]]:
+    """After the step: how far the weights moved, and what Adam makes of the gradient. Layers with their table.
+
+    The views of each layer are its weight, gradient, momentum and second moment.
+    """
+    tables = []
+    for batch, members in _by_batch(steps):
+        table = batch.table
+        assert table is not None, "made by `sum_before`"
+        for together in _summed_together(batch, members):
+            _fill(table, together, [_sum_step(together[0], *block) for block in _blocks(batch, together)])
+        # The whole table as it is, without a copy, if every layer has its part in it.
+        if len(members) == len(batch.layers):
+            tables.append((tuple(step.sums.layer for step in members), table))
+        else:
+            tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
+        batch.table = None  # it now belongs to the sample; in a batch it would keep its memory until the next one
+    return tables
+
+
+def _sum_step(
+    step: LayerStep, w: Vectors, new: Vectors, g: Vectors, m: Vectors | None, v: Vectors | None
+) -> dict[str, Vectors]:
+    d, sums = _turn(w, new)
+    sums["most"] = _largest(d if step.decay is None else d + step.decay * w)
+    sums |= _frozen(d, g)
+    if step.late:
+        sums |= _gradient(w, g, m, late=True)
+    if step.second is not None:
+        sums |= _scaled(w, g, v, step.second)
+    if step.rescaled:
+        sums["hh"] = _dot(g, g)
+    return sums
+
+
+def _by_batch(steps: Sequence[LayerStep]) -> Iterator[tuple[SumsBatch, list[LayerStep]]]:
+    members: dict[SumsBatch, list[LayerStep]] = {}
+    for step in steps:
+        assert step.sums.batch is not None
+        members.setdefault(step.sums.batch, []).append(step)
+    yield from members.items()
+
+
+def _summed_together(batch: SumsBatch, members: list[LayerStep]) -> list[list[LayerStep]]:
+    """All layers of the batch, if all take part in this step in the same way; else each by itself."""
+    if len(members) == len(batch.layers) and all(step.kind == members[0].kind for step in members[1:]):
+        return [members]
+    return [[step] for step in members]
+
+
+def _blocks(batch: SumsBatch, together: Sequence[LayerStep]) -> Iterator[tuple[Vectors, ...]]:
+    """The copy and all views in parts that are worked on at once. A view that is None stays None."""
+    assert batch.copy is not None
+    if len(together) == 1:
+        step = together[0]
+        yield from _cut(batch.copy[step.sums.rows], batch.cuts, step.views)
+        return
+    joined: list[Vectors] = [batch.copy.numpy()]
+    for column in zip(*(step.views for step in together), strict=True):
+        joined += [None if column[0] is None else np.concatenate([_flat(x, batch.copy.dtype) for x in column])]
+    yield tuple(joined)
+
+
+def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tuple[Vectors, ...]]:
+    """Parts of one layer: a few vectors, or a cut of long ones."""
+    rows, entries = copy.shape
+    if not entries:
+        return
+    width = ceil(entries / cuts)
+    height = max(1, (batches.AT_ONCE_CPU if copy.device.type == "cpu" else AT_ONCE) // width)
+    # NumPy has no bfloat16. A tensor of another dtype is converted part by part: a converted copy of all of it would
+    # take too much memory.
+    ready = [view is None or view.dtype == copy.dtype for view in (copy, *views)]
+    whole = [_array(x) if same and x is not None else x for same, x in zip(ready, (copy, *views), strict=True)]
+    for left in range(0, entries, width):
+        for top in range(0, rows, height):
+            parts: list[Vectors] = [
+                None if x is None else x[top : top + height].reshape(-1, entries)[:, left : left + width] for x in whole
+            ]
+            yield tuple(part if same else _array(part.to(copy.dtype)) for same, part in zip(ready, parts, strict=True))
+
+
+def _fill(table: Tensor, together: Sequence[LayerStep], blocks: list[dict[str, Vectors]]) -> None:
+    """Put sums in their rows, pieces in the order of the parts."""
+    target = _array(table)
+    place = together[0].sums.columns.start
+    for sums in blocks:
+        end = place
+        for name, values in sums.items():
+            end = place + len(values)
+            target[ROW[name], place:end] = values
+        place = end
+
+
+def _flat(x: Tensor, dtype: torch.dtype) -> Vectors:
+    """A view of a small layer on a CPU as a matrix; most are one already, and asking is cheaper than converting."""
+    x = x if x.dtype == dtype else x.to(dtype)
+    return (x if x.dim() == 2 else x.reshape(len(x), -1)).numpy()
+
+
+def _array(x: Tensor) -> Vectors:
+    """The tensor itself, or on a CPU the same memory as NumPy sees it; types that NumPy lacks stay tensors."""
+    return x.numpy() if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) else x
+
+
+def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
+    """The displacement d = new - w of each vector, exact but for the last digit, and its sums.
+
+    In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
+    """
+    d = new - w
+    if not isinstance(d, np.ndarray):
+        exact = w.to(precise(w))
+        return d, _turn_sums(exact, new.to(precise(w)) - exact)
+    ww = _dot(w, w)
+    wd = _dot(w, d)
+    dd = _dot(d, d)
+    radial = wd * wd / (ww + TINY)
+    sums = {"ww": ww, "wd": wd, "tt": dd - radial}
+    # Mostly sideways, as training moves, Pythagoras loses a bit at most. Others, such as vectors without a gradient
+    # that only decay, are few.
+    rows = np.flatnonzero(2 * radial > dd)
+    if len(rows):
+        sums = {name: values.astype(np.float64) for name, values in sums.items()}
+        _put(sums, rows, _turn_sums(w[rows], d[rows]))
+        rows = rows[sums["wd"][rows] ** 2 > RADIAL**2 * sums["ww"][rows] * sums["tt"][rows]]
+        exact = w[rows].astype(np.float64)
+        _put(sums, rows, _turn_sums(exact, new[rows].astype(np.float64) - exact))
+    return d, sums
+
+
+def _put(sums: dict[str, Vectors], rows: Vectors, exact: dict[str, Vectors]) -> None:
+    for name, values in exact.items():
+        sums[name][rows] = values
+
+
+def _turn_sums(w: Vectors, d: Vectors) -> dict[str, Vectors]:
+    ww = _dot(w, w)
+    wd = _dot(w, d)
+    across = d - (wd / (ww + TINY))[:, None] * w
+    return {"ww": ww, "wd": wd, "tt": _dot(across, across)}
+
+
+def _gradient(w: Vectors, g: Vectors, m: Vectors | None, *, late: bool = False) -> dict[str, Vectors]:
+    """What the gradient has to do with the weights before the step and with the momentum."""
+    sums = {"wg": _dot(w, g), "gg": _dot(g, g)}
+    if m is not None:
+        sums |= {"gm": _dot(g, m), "mm": _dot(m, m)}
+        if late:
+            sums["wm"] = _dot(w, m)
+    return sums
+
+
+def _scaled(w: Vectors, g: Vectors, v: Vectors, second: SecondMoment) -> dict[str, Vectors]:
+    """What Adam makes of the gradient as the step left it."""
+    # Operators only, so that the same line serves NumPy and torch.
+    b = (v / second.correction) ** 0.5 + second.eps
+    s = g / b
+    return {"ws": _dot(w, s), "ss": _dot(s, s), "bb": _dot(b, b) * second.fill**2}
+
+
+def _dot(x: Vectors, y: Vectors) -> Vectors:
+    if not isinstance(x, np.ndarray):
+        return vecdot(x, y)
+    return np.vecdot(x, y) if hasattr(np, "vecdot") else np.einsum("ij,ij->i", x, y)  # vecdot is new in NumPy 2
+
+
+def _largest(x: Vectors) -> Vectors:
+    return np.abs(x).max(1) if isinstance(x, np.ndarray) else x.abs().amax(1)
+
+
+def _frozen(d: Vectors, g: Vectors) -> dict[str, Vectors]:
+    """How many entries of each vector have a gradient and did not move."""
+    if not isinstance(d, np.ndarray):
+        return {"frozen": torch.count_nonzero((d == 0) & (g != 0), dim=1)}
+    if d.all():  # on a CPU, asking first whether any entry stood still is cheaper
+        return {}
+    return {"frozen": np.count_nonzero((d == 0) & (g != 0), axis=1)}

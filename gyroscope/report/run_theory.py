@@ -1,0 +1,120 @@
+"""Theory beside a run: the plane of learning rate and weight decay, the stable region, bounds of updates."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gyroscope.advice.history import LayerHistory
+from gyroscope.report.run_data import Array, Betas, Neighbour, Plane, Stability
+from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
+from gyroscope.theory import stability as adam
+from gyroscope.theory.law import Weights
+
+# Points along each axis of the plane.
+GRID = 33
+# Factor by which the plane goes beyond what lies on it.
+MARGIN = 5.0
+# Optimizers whose equivalent settings are shown.
+OTHERS: tuple[tuple[type[UpdateRule], dict[str, Any]], ...] = ((AdamW, {}), (SGDM, {"momentum": 0.9}), (Lion, {}))
+
+
+class UpdateBound(NamedTuple):
+    """What bounds the entries of updates: pairs of Adam's betas, and whether there are Lion's signs."""
+
+    betas: set[tuple[float, float]]
+    signs: bool
+
+
+def plane(layers: Sequence[LayerHistory]) -> Plane | None:
+    """Around the group with the most layers; None where theory does not know its rule, or it has no decay."""
+    groups = Counter(history.layer.group for history in layers)
+    group = groups.most_common(1)[0][0]
+    members = [history for history in layers if history.layer.group == group]
+    rule: Any = members[0].rule
+    if rule is None or not (rule.lr > 0 and rule.weight_decay > 0):
+        return None
+    weights = _typical(members)
+    neighbours = list(_neighbours(rule, weights))
+    rates = members[0].lr
+    # The end of a schedule goes to zero, and would stretch a logarithmic axis without end.
+    rates = rates[rates > 0.01 * rule.lr]
+    decays = members[0].series("weight_decay")
+    lr = _axis([rule.lr, *rates, *(neighbour.lr for neighbour in neighbours)])
+    weight_decay = _axis([rule.weight_decay, *decays, *(neighbour.weight_decay for neighbour in neighbours)])
+    rotation = np.full((GRID, GRID), np.nan)
+    timescale = np.full((GRID, GRID), np.nan)
+    for row, decay in enumerate(weight_decay.tolist()):
+        try:
+            with np.errstate(all="ignore"):
+                equilibrium = rule.replace(lr=float(lr[0]), weight_decay=decay).at(lr, weights)
+        except ValueError:  # settings that the rule refuses leave a gap
+            continue
+        rotation[row] = np.nan if equilibrium.angular_update is None else equilibrium.angular_update
+        timescale[row] = np.nan if equilibrium.timescale is None else equilibrium.timescale
+    return Plane(group, lr, weight_decay, rotation, timescale, neighbours)
+
+
+def _typical(layers: Sequence[LayerHistory]) -> Weights:
+    """The median layer; its gradient where one was measured."""
+    middle = sorted(layers, key=lambda history: history.layer.fan_in)[len(layers) // 2]
+    grads = [history.mean(history.series("unit_grad_norm", "rms")) for history in layers]
+    known = [grad for grad in grads if grad > 0]
+    return Weights(float(middle.layer.fan_in), float(np.median(known)) if known else None, tuple(middle.layer.shape))
+
+
+def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[Neighbour]:
+    for other, fixed in OTHERS:
+        if rule.name == other.__name__:
+            continue
+        try:
+            matched = match(rule, other, fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm, **fixed)
+        except ValueError:  # an input is missing, or there are no such settings
+            continue
+        settings: Any = matched.rule
+        ratio = matched.ratios.get("rotation")
+        rotation = float("nan") if ratio is None else ratio
+        yield Neighbour(other.__name__, settings.lr, settings.weight_decay, matched.kept, rotation)
+
+
+def _axis(values: Sequence[float]) -> Array:
+    known = [value for value in values if 0 < value < np.inf]
+    return np.geomspace(min(known) / MARGIN, max(known) * MARGIN, GRID)
+
+
+def betas_of(history: LayerHistory) -> tuple[float, float] | None:
+    """Adam's, where the stability of its two averages is a question."""
+    return None if history.rule is None else history.rule.adam_betas
+
+
+def stability(layers: Sequence[LayerHistory]) -> Stability | None:
+    """Where the betas stand; None where no layer is trained by Adam."""
+    pairs = list(dict.fromkeys(pair for history in layers if (pair := betas_of(history)) is not None))
+    if not pairs:
+        return None
+    betas = [Betas(*pair, float(adam.margin(*pair)), float(adam.exact_margin(*pair))) for pair in pairs]
+    # Evenly spaced on the axis, which shows 1 - beta2 on a logarithmic scale.
+    beta2 = 1 - np.geomspace(0.9, 1e-5, 60)
+    return Stability(betas, beta2, np.asarray(adam.level_curve(0.0, beta2)), np.sqrt(beta2))
+
+
+def bound_of(layers: Sequence[LayerHistory]) -> UpdateBound:
+    """What bounds the updates of some layers: the betas of Adam, and Lion's signs.
+
+    A step that is scaled to an angle is bounded by neither.
+    """
+    plain = [history for history in layers if not history.keeps_norm]
+    betas = {pair for history in plain if (pair := betas_of(history)) is not None}
+    return UpdateBound(betas, any(history.rule is not None and history.rule.sign_beta is not None for history in plain))
+
+
+def update_bound(bound: UpdateBound, steps: npt.NDArray[np.int64]) -> Array:
+    """Largest entry of an update in units of lr that any gradients could make, at each step: that of the loosest group.
+
+    Lion's is 1. NaN where neither Adam nor Lion trains.
+    """
+    bounds = [np.asarray(adam.update_bound(steps, *pair, exact=True)) for pair in bound.betas]
+    bounds += [np.ones(len(steps))] if bound.signs else []
+    return np.max(bounds, axis=0) if bounds else np.full(len(steps), np.nan)

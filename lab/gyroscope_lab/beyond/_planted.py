@@ -1,0 +1,227 @@
+"""Trainings in which something happens at a known step, and trainings in which nothing does."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import gyroscope as gyro
+from gyroscope._types import Array, Int64
+from gyroscope.store import Run
+from gyroscope_lab.tasks.images import Images
+from gyroscope_lab.training.config import TrainConfig
+from gyroscope_lab.training.loop import Training
+from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, make_problem
+
+Number = TypeVar("Number", np.int64, np.float64)
+# Steps between samples, given as a number so that a busy machine does not make samples rarer.
+EVERY = 10
+# Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large, steps are skipped.
+RAISED = 3
+SHUFFLED = 50
+ENLARGED = 5
+SKIPPED = 20
+# Folder of the tracked run within that of a training.
+RUN = "rotation"
+
+
+@final
+class SpoiltBatches(Problem):
+    """A problem of images of which some batches are replaced."""
+
+    def __init__(self, problem: ImageProblem, steps: range, spoil: Callable[[Images], Images]) -> None:
+        self.problem = problem
+        self.steps = steps
+        self.spoil = spoil
+        self.model = problem.model
+        self.device = problem.device
+        self.batches_per_epoch = problem.batches_per_epoch
+
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
+        """Of the spoilt batch where it is one of them."""
+        if number not in self.steps:
+            return self.problem.loss(model, number)
+        batch = self.spoil(self.problem.batch(number))
+        return F.cross_entropy(model(batch.pixels), batch.labels), {}
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """As without spoilt batches."""
+        return self.problem.evaluate(model)
+
+
+def garbage(batch: Images) -> Images:
+    """Noise instead of pixels."""
+    generator = torch.Generator().manual_seed(0)
+    return replace(batch, pixels=torch.rand(batch.pixels.shape, generator=generator))
+
+
+def shuffled(batch: Images) -> Images:
+    """The same images with the labels of others."""
+    order = torch.randperm(len(batch.labels), generator=torch.Generator().manual_seed(0))
+    return replace(batch, labels=batch.labels[order])
+
+
+def raise_lr(training: Training, layer: str) -> None:
+    """The learning rate × 10; the scheduler takes it back after a step."""
+    for group in training.optimizers[0].param_groups:
+        group["lr"] *= 10
+
+
+def freeze(training: Training, layer: str) -> None:
+    """One layer has no gradient any more."""
+    training.model.get_parameter(layer).requires_grad_(False)
+
+
+@torch.no_grad()
+def double(training: Training, layer: str) -> None:
+    """The weights of one layer × 2."""
+    training.model.get_parameter(layer).mul_(2)
+
+
+def raise_decay(training: Training, layer: str) -> None:
+    """The weight decay × 100."""
+    for group in training.optimizers[0].param_groups:
+        group["weight_decay"] *= 100
+
+
+def change_betas(training: Training, layer: str) -> None:
+    """Adam's second average forgets ten times as fast; SGD's momentum is twice as long."""
+    for group in training.optimizers[0].param_groups:
+        if "betas" in group:
+            group["betas"] = (group["betas"][0], 1 - 10 * (1 - group["betas"][1]))
+        else:
+            group["momentum"] = 1 - (1 - group["momentum"]) / 2
+
+
+def enlarge_gradient(training: Training, layer: str) -> None:
+    """The gradient of one layer × 100, in one step."""
+
+    def enlarge(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(100)
+        handle.remove()
+
+    parameter: Any = training.model.get_parameter(layer)
+    handle = parameter.register_post_accumulate_grad_hook(enlarge)
+
+
+def skip(training: Training, layer: str) -> None:
+    """What a GradScaler does where a gradient is inf: it tells the fused step to do nothing."""
+    optimizer: Any = training.optimizers[0]
+    fused = [group["fused"] for group in optimizer.param_groups]
+
+    def take_back(*arguments: object) -> None:
+        for group, before in zip(optimizer.param_groups, fused, strict=True):
+            group["fused"] = before
+        del optimizer.found_inf
+        del optimizer.grad_scale
+        handle.remove()
+
+    for group in optimizer.param_groups:
+        group["fused"] = True
+    optimizer.found_inf = torch.ones(())
+    optimizer.grad_scale = torch.ones(())
+    handle = optimizer.register_step_post_hook(take_back)
+
+
+# What is planted, by its name: batches that are replaced for so many steps …
+SPOILT: dict[str, tuple[Callable[[Images], Images], int]] = {
+    "garbage batch": (garbage, 1),
+    "shuffled labels": (shuffled, SHUFFLED),
+}
+# … or what is done before each of so many steps.
+DONE: dict[str, tuple[Callable[[Training, str], None], int]] = {
+    "learning rate": (raise_lr, RAISED),
+    "frozen layer": (freeze, 1),
+    "doubled weights": (double, 1),
+    "weight decay": (raise_decay, 1),
+    "betas": (change_betas, 1),
+    "layer's gradient": (enlarge_gradient, ENLARGED),
+    "layer's gradient once": (enlarge_gradient, 1),
+    "skipped steps": (skip, SKIPPED),
+}
+PLANTED = (*SPOILT, *DONE)
+
+
+def train_beginning(config: TrainConfig, out: Path, until: int) -> None:
+    """Train to the sampled step `until`; a checkpoint has the state before it, the run the sample of it too."""
+    training = Training(config, make_problem(config, None, torch.device("cpu")), out)
+
+    def is_at(step: int) -> bool:
+        return training.step == step
+
+    with gyro.Tracker(training.model, training.optimizers[0], out / RUN, every=EVERY) as tracker:
+        for step in (until, until + 1):
+            with suppress(KeyboardInterrupt):
+                training.take_steps(tracker, lambda done: None, partial(is_at, step))
+            training.out = out / "after"  # the next checkpoint must not become the newest
+
+
+def train_planted(
+    config: TrainConfig,
+    out: Path,
+    *,
+    planted: str = "",
+    at: int = 0,
+    layer: str = "",
+    beginning: Path | None = None,
+    report: Callable[[float], None] = lambda share: None,
+) -> Path:
+    """Train with an incident at step `at`, or with none; the tracked run, which may branch off from a `beginning`."""
+    problem = make_problem(config, None, torch.device("cpu"))
+    training = Training(config, problem, out if beginning is None else beginning)
+    if beginning is not None:
+        training.restore()
+        training.out = out
+    if planted in SPOILT:
+        assert isinstance(problem, ImageProblem), "only images are spoilt"
+        spoil, steps = SPOILT[planted]
+        training.problem = SpoiltBatches(problem, range(at, at + steps), spoil)
+    act, steps = DONE.get(planted, (None, 0))
+
+    def on_step(done: object) -> None:
+        report(training.step / training.schedule.steps)
+        if act is not None and at <= training.step < at + steps:
+            act(training, layer)
+
+    path = out / RUN
+    with gyro.Tracker(training.model, training.optimizers[0], path, every=EVERY, start=training.step) as tracker:
+        training.take_steps(tracker, on_step, lambda: False)
+    return path
+
+
+@final
+class BranchedRun:
+    """A beginning and a branch that measured its last sample again, read as the one run that they are.
+
+    The branch's own sample of that step does not know the weights of the sample before it.
+    """
+
+    def __init__(self, beginning: Run, branch: Run) -> None:
+        self._parts = (beginning, branch)
+        self.layers = beginning.layers
+        self.quantities = beginning.quantities
+        self.scalars = beginning.scalars
+        self.steps = _joined(beginning.steps, branch.steps)
+
+    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
+        """As of a run."""
+        beginning, branch = (run.series(layer, quantity, stat) for run in self._parts)
+        return _joined(beginning, branch)
+
+    def scalar(self, name: str) -> tuple[Int64, Array]:
+        """As of a run."""
+        (steps, values), (more_steps, more_values) = (run.scalar(name) for run in self._parts)
+        return _joined(steps, more_steps), _joined(values, more_values)
+
+
+def _joined(beginning: npt.NDArray[Number], branch: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    return np.concatenate([beginning, branch[1:]])

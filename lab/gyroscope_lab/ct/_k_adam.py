@@ -1,0 +1,126 @@
+"""k-Adam for each k and strategy, at the best of the same learning rates: what Figures 6, 15 and 16 compare."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gyroscope._types import Array
+from gyroscope_lab.arms import train_and_read
+from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope_lab.experiment import Measurements, Result, Trial
+from gyroscope_lab.figures import COLOURS, Figure, Panels
+
+STRATEGIES = ("inverse_exp", "exp", "scaled", "naive")
+# A gain below which a strategy fails: accuracy, or loss in nats.
+FAILS = -0.05
+
+
+class Variant(NamedTuple):
+    """A k-Adam, but for its learning rate. With k = 1, which is Adam or AdamW, all strategies are the same."""
+
+    decay: str
+    strategy: str
+    k: int
+
+
+ADAMW = Variant("decoupled", "inverse_exp", 1)
+TWO_ADAM = Variant("decoupled", "inverse_exp", 2)
+
+
+@dataclass(frozen=True)
+class KAdamConfig:
+    """Settings of training that all runs share, and those that vary; `decays` is weight decay by its kind."""
+
+    base: dict[str, Any]
+    lrs: tuple[float, ...]
+    decays: dict[str, float]
+    ks: tuple[int, ...] = (1, 2, 3, 4, 5)
+    quantity: str = "loss"
+    seeds: int = 3
+
+    @property
+    def variants(self) -> list[Variant]:
+        """Every k-Adam once."""
+        return [
+            Variant(decay, strategy, k)
+            for decay in self.decays
+            for strategy in STRATEGIES
+            for k in self.ks
+            if k > 1 or strategy == ADAMW.strategy
+        ]
+
+    @property
+    def parts(self) -> list[tuple[Variant, float]]:
+        """Every k-Adam at every learning rate."""
+        return [(variant, lr) for variant in self.variants for lr in self.lrs]
+
+
+def measure(trial: Trial[KAdamConfig]) -> Measurements:
+    """Train one k-Adam at one learning rate; scores on data held out at the end."""
+    config = trial.config
+    variant, lr = trial.part
+    coupled = str(variant.decay == "coupled").lower()
+    settings = {
+        **config.base,
+        "optimizer": f"k-adam:k={variant.k},strategy={variant.strategy},coupled={coupled}",
+        "lr": lr,
+        "weight_decay": config.decays[variant.decay],
+        "seed": trial.seed,
+        "evaluations": 1,
+        "track": False,
+    }
+    measured = train_and_read(trial, settings, lambda run: {})
+    return {config.quantity: measured[config.quantity]}
+
+
+def score(result: Result[KAdamConfig], variant: Variant) -> Array:
+    """Accuracy, or loss with its sign changed, at the learning rate that is best on average; one for each seed."""
+    config = result.config
+    sign = -1.0 if config.quantity == "loss" else 1.0
+    runs = [i for i, (of_part, _) in enumerate(config.parts) if of_part == variant]
+    scores = sign * result[config.quantity][:, runs]
+    return scores[:, scores.mean(0).argmax()]
+
+
+def best(result: Result[KAdamConfig], variants: list[Variant]) -> Variant:
+    """The variant that is best on average."""
+    return max(variants, key=lambda variant: float(score(result, variant).mean()))
+
+
+def plot(result: Result[KAdamConfig]) -> Figure:
+    """The best score over k, for each strategy, with the seeds as dots."""
+    config = result.config
+    sign = -1.0 if config.quantity == "loss" else 1.0
+    panels = Panels(*(f"{decay} weight decay" for decay in config.decays), shared_yaxes=True, horizontal_spacing=0.05)
+    for panel, decay in enumerate(config.decays):
+        for strategy, colour in zip(STRATEGIES, COLOURS, strict=False):
+            variants = [Variant(decay, strategy if k > 1 else ADAMW.strategy, k) for k in config.ks]
+            scores = [sign * score(result, variant) for variant in variants]
+            panels.line(panel, config.ks, [values.mean() for values in scores], strategy, colour)
+            for k, values in zip(config.ks, scores, strict=True):
+                panels.dots(panel, [k] * len(values), values, colour=colour, size=6)
+        panels.level(panel, float(sign * score(result, ADAMW).mean()), dash="dot")
+    panels.figure.update_xaxes(title_text="k", dtick=1)
+    panels.figure.update_yaxes(title_text=f"{config.quantity} on data held out", col=1)
+    return panels.titled("k-Adam at the best of the same learning rates; dotted: AdamW")
+
+
+def claims(result: Result[KAdamConfig]) -> list[Claim]:
+    """2-Adam with inverse exp is better than AdamW and than all others; the naive strategy fails for large k."""
+    config = result.config
+    adamw = score(result, ADAMW)
+    two_adam = score(result, TWO_ADAM)
+    unit = "nats of loss" if config.quantity == "loss" else config.quantity
+    others = [variant for variant in config.variants if variant not in (ADAMW, TWO_ADAM)]
+    second = best(result, others)
+    judged = [
+        at_least(f"2-Adam, inverse exp: gain over AdamW, {unit}", 0.0, two_adam - adamw),
+        at_least(
+            f"2-Adam, inverse exp: gain over the best other k-Adam, {unit}", 0.0, two_adam - score(result, second)
+        ),
+    ]
+    for strategy in STRATEGIES[:-1]:
+        several = [variant for variant in config.variants if variant.strategy == strategy and variant.k > 1]
+        gain = score(result, best(result, several)) - adamw
+        judged.append(at_least(f"{strategy} at its best k > 1 and kind of decay: gain over AdamW, {unit}", 0.0, gain))
+    naive = score(result, Variant("decoupled", "naive", max(config.ks))) - adamw
+    return [*judged, at_most(f"naive at k = {max(config.ks)}: gain over AdamW, {unit}", FAILS, naive)]

@@ -1,0 +1,89 @@
+"""A GPT on characters of text, as in most of CT's figures: settings, model, one step of training, sixteen panels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gyroscope._types import Array
+from gyroscope_lab.figures import COLOURS, MEASURED, Figure, Panels
+from gyroscope_lab.networks.attention import TransformerBlock
+from gyroscope_lab.networks.gpt import GPT, GPTShape
+from gyroscope_lab.tasks.text import standard_library
+
+# The paper's transformer, on characters.
+PAPER_MODEL: dict[str, Any] = {"layers": 6, "heads": 6, "width": 384, "context": 256, "batch": 64, "seeds": 1}
+# Weights that are drawn, one in each panel.
+PANELS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTraining:
+    """A small GPT and its batches; figures add what they vary."""
+
+    layers: int = 2
+    heads: int = 4
+    width: int = 32
+    context: int = 16
+    batch: int = 8
+    seeds: int = 3
+
+    def model(self, seed: int, *, qk_norm: bool = True) -> GPT:
+        """A fresh GPT. Its embedding is not tied, so that a character that does not occur has no gradient."""
+        shape = GPTShape(
+            standard_library().alphabet,
+            context=self.context,
+            layers=self.layers,
+            heads=self.heads,
+            width=self.width,
+            qk_norm=qk_norm,
+            tied=False,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return GPT(shape)
+
+    def random_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Characters, and the character that follows each."""
+        return standard_library().batch(self.batch, self.context, generator)
+
+
+def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer) -> float:
+    """One step of each optimizer on the batch; the loss before it."""
+    model.zero_grad()
+    loss = model.loss(*batch)
+    torch.autograd.backward(loss)
+    for optimizer in optimizers:
+        optimizer.step()
+    return loss.item()
+
+
+def qkv_layers(model: GPT) -> Iterator[nn.Linear]:
+    """The layer of each block whose weight holds its queries, keys and values, one below the other."""
+    for block in model.blocks:
+        assert isinstance(block, TransformerBlock)
+        yield block.attention.qkv
+
+
+def query_and_key_rows(model: GPT, *, gradient: bool = False) -> Tensor:
+    """All query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
+    weights = [layer.weight for layer in qkv_layers(model)]
+    tensors = [weight.grad if gradient else weight.detach() for weight in weights]
+    heads = model.shape.heads
+    return torch.cat([x[: 2 * model.shape.width].reshape(2 * heads, -1) for x in tensors if x is not None]).clone()
+
+
+def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str) -> Figure:
+    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
+    panels = Panels(*[""] * PANELS, rows=4, vertical_spacing=0.04, horizontal_spacing=0.04)
+    first, second = courses
+    for panel in range(PANELS):
+        panels.line(panel, steps, courses[first][panel], first, COLOURS[0], **MEASURED)
+        panels.predicted(panel, steps, courses[second][panel], second, COLOURS[1])
+    panels.figure.update_xaxes(showticklabels=False)
+    panels.figure.update_yaxes(tickfont_size=10)
+    return panels.titled(title).update_layout(height=700)

@@ -1,0 +1,125 @@
+"""Where C < 0, annealing lr by exp(-n|C|/2) bounds the updates and does not repair training (CT Figure 14).
+
+The rate of (19) undoes the growth of the bound (5), which only weights with vanishing gradients have; all others soon
+stand still. So they do where the exact exponent ½ln(β1²/β2), which is smaller, takes the place of |C|/2 (ours).
+Changed against the paper: a GPT of one layer and width 32 on characters of the standard library, and no warmup.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.optim import Adam
+
+from gyroscope._types import Array
+from gyroscope.theory.stability import growth_rate, margin, normal_curve
+from gyroscope_lab.arms import capped_loss
+from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
+from gyroscope_lab.experiment import Measurements, Result, Trial
+from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.tasks.text import standard_library
+
+COST = {"quick": "50 s", "paper": "days"}
+POINTS = 80
+TEST_WINDOWS = 500
+STABLE = (0.9, 0.999)
+CONSTANT = "constant"
+ANNEALED = "annealed by (19)"
+EXACT = "annealed by the exact exponent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TextTraining):
+    """Adam at betas on the normal curve through (0.9, 0.999) that have C < 0, at three courses of lr; and there."""
+
+    steps: int
+    beta2: tuple[float, ...]
+    lr: float = 1e-3
+
+    @property
+    def betas(self) -> list[tuple[float, float]]:
+        """The pairs (beta1, beta2) with C < 0."""
+        return [(float(normal_curve(*STABLE, beta2)), beta2) for beta2 in self.beta2]
+
+    @property
+    def parts(self) -> list[tuple[str, tuple[float, float]]]:
+        """A course of lr and betas; the last is the stable pair, of which nothing has to be repaired."""
+        return [(rate, betas) for rate in (CONSTANT, ANNEALED, EXACT) for betas in self.betas] + [(CONSTANT, STABLE)]
+
+    def places(self, rate: str) -> list[int]:
+        """The parts with a course of lr and C < 0."""
+        return [i for i, (name, betas) in enumerate(self.parts) if name == rate and betas != STABLE]
+
+    def rates(self, rate: str, betas: tuple[float, float]) -> Array:
+        """lr at every step."""
+        exponent = 0.0 if rate == CONSTANT else growth_rate(*betas, exact=rate == EXACT)
+        return np.asarray(self.lr * np.exp(-exponent * np.arange(self.steps)))
+
+
+# Two pairs with C < 0, the second nearer to the edge.
+QUICK = Config(layers=1, context=32, batch=12, steps=500, beta2=(0.953, 0.958))
+PAPER = Config(**PAPER_MODEL, steps=3000, beta2=tuple(np.linspace(0.9525, 0.9615, 32).tolist()))
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """The largest change of a weight at a step, in units of the first lr, and the loss on data held out at the end."""
+    config = trial.config
+    rate, betas = trial.part
+    rates = config.rates(rate, betas)
+    generator = trial.generator()
+    model = config.model(trial.seed)
+    training, test = standard_library().split()
+    optimizer = Adam(model.parameters(), config.lr, betas, eps=1e-30, fused=True)
+    largest = np.zeros(config.steps)
+    for n in trial.steps(config.steps):
+        optimizer.param_groups[0]["lr"] = float(rates[n])
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        train_step(model, training.batch(config.batch, config.context, generator), optimizer)
+        moves = [(old - new.detach()).abs().max() for old, new in zip(before, model.parameters(), strict=True)]
+        largest[n] = torch.stack(moves).max() / config.lr
+    with torch.no_grad():
+        loss = model.loss(*test.batch(TEST_WINDOWS, config.context, trial.generator())).item()
+    return {
+        "update": largest[shown_steps(config.steps, POINTS)],
+        "last": largest[-config.steps // 10 :].max(),
+        "loss": capped_loss(loss),
+    }
+
+
+def plot(result: Result[Config]) -> Figure:
+    """(a) the largest change of a weight over time, (b) the loss at the end."""
+    config = result.config
+    titles = ("largest change of a weight at a step, in lr", "loss on data held out, at the end")
+    panels = Panels(*titles, horizontal_spacing=0.1)
+    n = shown_steps(config.steps, POINTS) + 1
+    c = np.array([margin(*betas) for betas in config.betas])
+    for rate, colour in zip((CONSTANT, ANNEALED, EXACT), COLOURS, strict=False):
+        for place in config.places(rate):
+            panels.line(0, n, np.maximum(result["update"][0, place], 1e-12), rate, colour, width=1.5)
+        losses = result["loss"][:, config.places(rate)]
+        panels.line(1, c, losses.mean(0), rate, colour)
+        for of_seed in losses:
+            panels.dots(1, c, of_seed, colour=colour, size=7)
+    panels.level(1, float(result["loss"][:, -1].mean()), dash="dot")
+    panels.figure.add_annotation(
+        text="betas (0.9, 0.999), constant", x=1, y=result["loss"][:, -1].mean(), xref="x2 domain", yref="y2",
+        showarrow=False, xanchor="right", yanchor="bottom",
+    )  # fmt: skip
+    panels.figure.update_yaxes(DECADES, dtick=2, col=1)
+    panels.figure.update_xaxes(title_text="step", col=1)
+    panels.figure.update_xaxes(title_text="C", col=2)
+    return panels.titled("Annealing bounds the updates where C < 0, and does not repair training")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The largest change of a weight becomes small, and the loss does not come down to that of stable betas."""
+    annealed, exact = (result.config.places(rate) for rate in (ANNEALED, EXACT))
+    stable = result["loss"][:, -1]
+    late = "largest change of a weight in the last tenth of the run, in lr, mean over C < 0"
+    over = "loss over that of betas (0.9, 0.999), mean over C < 0"
+    return [
+        at_most(f"{late}: annealed by (19)", 0.1, result["last"][:, annealed].mean(1)),
+        at_least(f"{over}: annealed by (19)", 1.1, result["loss"][:, annealed].mean(1) / stable),
+        at_least(f"{over}: annealed by the exact exponent (ours)", 1.1, result["loss"][:, exact].mean(1) / stable),
+    ]

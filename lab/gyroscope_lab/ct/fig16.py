@@ -1,0 +1,28 @@
+"""2-Adam beats AdamW on text too (CT Figure 16).
+
+Changed against the paper: a GPT of one layer and width 32 on characters of the standard library instead of 30 million
+parameters on C4, 200 steps instead of 20,000, and one weight decay. All variants have the same learning rates to choose
+from; the paper's run from 1e-5 to 1e-3.
+"""
+
+from gyroscope_lab.ct._k_adam import KAdamConfig as Config
+from gyroscope_lab.ct._k_adam import claims, measure, plot
+from gyroscope_lab.ct._presets import PRESETS
+
+__all__ = ["Config", "claims", "measure", "plot"]
+
+COST = {"quick": "3 min", "paper": "months"}
+
+QUICK = Config(
+    {
+        **PRESETS["gpt-k-adam"],
+        "model": "gpt:layers=1,width=32,context=32",
+        "batch_size": 12,
+        "steps": 200,
+        "warmup": 7,
+    },
+    lrs=(4e-3, 1e-2),
+    decays={"decoupled": 1e-2},
+    seeds=5,
+)
+PAPER = Config(PRESETS["gpt-k-adam"], lrs=(1e-5, 5e-5, 1e-4, 5e-4, 1e-3), decays={"decoupled": 1e-2})

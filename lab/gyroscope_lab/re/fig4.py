@@ -1,0 +1,119 @@
+"""Adam with L2 turns its layers unequally and loses to AdamW; balanced rotation closes the gap (RE Figure 4).
+
+A sweep of learning rate and weight decay for both, the special variant (the direction of Adam with L2, the angle of
+AdamW, β = 0.9 as Table 4 has it for a ResNet) and rotational AdamW at settings near AdamW's best. Changed against the
+paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 150 steps, for ResNet-18 in 200 epochs; two settings of each
+optimizer instead of some forty; a weight decay of AdamW that lets norms settle in so few steps.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gyroscope.store import Run
+from gyroscope_lab.arms import Arms, best_arm, of_arm, train_arm
+from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope_lab.experiment import Measurements, Result, Trial
+from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.presets import preset
+from gyroscope_lab.re._networks import RESNET
+from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, spread_over_layers
+
+COST = {"quick": "1 min", "paper": "a week of a GPU"}
+SPECIAL = "special variant"
+ROTATIONAL = "rotational AdamW"
+
+
+@dataclass(frozen=True)
+class Config(Arms):
+    """Both optimizers at every pair of settings, and the two variants at one of AdamW's."""
+
+    def of(self, name: str) -> list[str]:
+        """The arms of an optimizer."""
+        return [arm for arm in self.parts if arm.startswith(f"{name},")]
+
+
+def _config(
+    base: dict[str, Any], adam: tuple[tuple[float, float], ...], adamw: tuple[tuple[float, float], ...]
+) -> Config:
+    arms = {
+        f"{name}, lr {lr:g}, {decay} {weight_decay:g}": {"optimizer": optimizer, "lr": lr, "weight_decay": weight_decay}
+        for name, optimizer, decay, pairs in (("Adam+L2", "adam", "L2", adam), ("AdamW", "adamw", "wd", adamw))
+        for lr, weight_decay in pairs
+    }
+    lr, weight_decay = adamw[0]
+    for name, optimizer in ((ROTATIONAL, "rotational-adamw"), (SPECIAL, "rotational-adam-l2:beta=0.9")):
+        arms[name] = {"optimizer": optimizer, "lr": lr, "weight_decay": weight_decay}
+    return Config(base, arms)
+
+
+# The first pair of AdamW is that of the variants.
+QUICK = _config(
+    {**RESNET, "steps": 150},
+    adam=((1e-2, 1e-2), (3e-3, 1e-2)),
+    adamw=((1e-2, 3.0), (2e-2, 1.5)),
+)
+PAPER = _config(
+    preset("re/resnet18-adamw"),
+    adam=tuple((lr, wd) for lr in (3.906e-4, 7.813e-4, 1.563e-3) for wd in (6.25e-5, 1.25e-4, 2.5e-4)),
+    adamw=tuple((lr, wd) for lr in (1.25e-2, 6.25e-3, 2.5e-2) for wd in (8e-2, 4e-2, 0.16)),
+)
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """Scores, the rotation of every layer over time, (layers, points), and its spread over hidden layers in mid-run."""
+    return train_arm(trial, _rotation)
+
+
+def _rotation(run: Run) -> Measurements:
+    series = {layer: run.series(layer, "angular_update") for layer in run.layers}
+    hidden = np.array([mean_during(run, series[layer]) for layer in hidden_layers(run)])
+    return {
+        "angle": [course(run, values) for values in series.values()],
+        "spread": spread_over_layers(hidden),
+        "ratio": hidden.max() / hidden.min(),
+    }
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Accuracy of every arm, and the rotation of each layer for the best of both optimizers; the last layer dotted."""
+    config = result.config
+    best = {name: best_arm(result, "accuracy", config.of(name)) for name in ("Adam+L2", "AdamW")}
+    panels = Panels("accuracy on images held out", "angle per step of each layer, rad", horizontal_spacing=0.08)
+    for i, arm in enumerate(config.parts):
+        colour = COLOURS[0] if arm.startswith("AdamW") else COLOURS[1] if arm.startswith("Adam+") else COLOURS[2]
+        accuracies = of_arm(result, "accuracy", arm)
+        panels.dots(0, accuracies, np.full(len(accuracies), i), colour=colour, size=6)
+        panels.dots(0, [accuracies.mean()], [i], colour=INK, size=8, symbol="line-ns-open")
+    t, axis = course_axis(config.base)
+    for (name, arm), colour in zip(best.items(), (COLOURS[1], COLOURS[0]), strict=True):
+        *hidden, last = of_arm(result, "angle", arm).mean(0)
+        for values in hidden:
+            panels.line(1, t, values, f"{name} at its best", colour, width=1.2)
+        panels.line(1, t, last, f"last layer, {name}", colour, width=1.5, dash="dot")
+    panels.figure.update_yaxes(tickvals=np.arange(len(config.parts)), ticktext=config.parts, row=1, col=1)
+    panels.figure.update_xaxes(title_text=axis, row=1, col=2)
+    panels.figure.update_yaxes(type="log", row=1, col=2)
+    figure = panels.titled("Adam with L2, AdamW, and variants with balanced rotation")
+    return figure.update_layout(margin={"l": 210})
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """AdamW is balanced and Adam+L2 is not; AdamW and the special variant are better than Adam+L2 at its best."""
+    config = result.config
+    adam, adamw = (best_arm(result, "accuracy", config.of(name)) for name in ("Adam+L2", "AdamW"))
+    accuracy = {arm: of_arm(result, "accuracy", arm) for arm in config.parts}
+    spread = {arm: of_arm(result, "spread", arm) for arm in config.parts}
+    sentence = "spread of rotation over the layers in mid-run"
+    return [
+        at_most(f"{sentence}, AdamW at its best", 0.1, spread[adamw]),
+        at_least(f"{sentence}, Adam+L2 at its best over AdamW", 2.0, spread[adam] / spread[adamw]),
+        at_least("fastest over slowest layer, Adam+L2 at its best", 1.5, of_arm(result, "ratio", adam)),
+        at_least("accuracy of AdamW less Adam+L2's (paper: 0.0066)", 0.0, accuracy[adamw] - accuracy[adam]),
+        at_least("accuracy of the special variant less Adam+L2's (0.0047)", 0.0, accuracy[SPECIAL] - accuracy[adam]),
+        at_least(
+            "accuracy of the special variant less rotational AdamW's", -0.01, accuracy[SPECIAL] - accuracy[ROTATIONAL]
+        ),
+        at_most(f"{sentence}, special variant", 0.1, spread[SPECIAL]),
+    ]

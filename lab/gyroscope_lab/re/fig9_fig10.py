@@ -1,0 +1,167 @@
+"""How well a random walk describes the training of a ResNet and of a GPT with AdamW (RE Figures 9 and 10).
+
+Four assumptions, measured at a constant learning rate: gradients are orthogonal to weights and to past updates, scaled
+gradients have the length √C, and their radial part adds little to weight decay; and what follows from them, norm and
+rotation in equilibrium. Changed against the paper: ResNet-8 and a GPT of two narrow layers, 500 and 300 steps, and a
+product of learning rate and weight decay of 1e-2 and 2e-2, so that norms settle. Values are means over the neurons of
+a layer, where the paper shows single neurons. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gyroscope._types import Array
+from gyroscope.store import Run
+from gyroscope.theory.sensitivity import correct, decay_error
+from gyroscope_lab.arms import train_and_read
+from gyroscope_lab.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.experiment import Measurements, Result, Trial
+from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.presets import preset
+from gyroscope_lab.re._networks import GPT, RESNET
+from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction, relative_error
+
+CLAIMS = {
+    "fig9": "The random walk describes convolutions of a ResNet (RE Figure 9)",
+    "fig10": "The random walk describes linear layers of a small GPT, with an effective decay (RE Figure 10)",
+}
+COST = {"fig9": {"quick": "40 s", "paper": "a day of a GPU"}, "fig10": {"quick": "10 s", "paper": "a day of a GPU"}}
+# Rows of the figure: quantity, statistic over the neurons, title.
+ROWS = (
+    ("grad_weight_cosine", "mean", "cosine of gradient and weights"),
+    ("grad_momentum_cosine", "mean", "cosine of gradient and momentum"),
+    ("scaled_grad_norm", "rms", "scaled gradient over √C"),
+    ("lambda_u", "mean", "λ_u over weight decay"),
+    ("norm", "rms", "norm"),
+    ("angular_update", "rms", "angle per step, rad"),
+)
+SECOND_HALF = (0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A training at a constant learning rate, and the two layers that are drawn."""
+
+    settings: dict[str, Any]
+    shown: tuple[str, str]
+    seeds: int = 3
+
+    @property
+    def normalised(self) -> bool:
+        """Whether a norm follows every hidden layer."""
+        return "gpt" not in self.settings["model"]
+
+
+# λ_u of one step is mostly noise: it is measured often.
+_STEPS = {"schedule": "constant", "steps": 500, "optimizer": "adamw", "sample_every": 4}
+_CONVOLUTIONS = ("blocks.0.conv2.weight", "blocks.2.conv2.weight")
+_LINEAR_LAYERS = ("blocks.0.feed_forward.inner.weight", "blocks.1.feed_forward.out.weight")
+QUICK = {
+    "fig9": Config({**RESNET, **_STEPS, "lr": 1e-2, "weight_decay": 1.0}, _CONVOLUTIONS, seeds=7),
+    "fig10": Config({**GPT, **_STEPS, "lr": 4e-3, "weight_decay": 5.0, "steps": 300}, _LINEAR_LAYERS),
+}
+PAPER = {
+    "fig9": Config(preset("re/resnet20-constant"), _CONVOLUTIONS),
+    "fig10": Config(preset("re/gpt-constant"), _LINEAR_LAYERS),
+}
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """Courses of the two layers, (layers, points), and means of the second half of the run for all hidden layers."""
+    config = trial.config
+    settings = {**config.settings, "seed": trial.seed, "evaluations": 1}
+    return train_and_read(trial, settings, lambda run: _assumptions(run, config.shown))
+
+
+def _assumptions(run: Run, shown: tuple[str, ...]) -> Measurements:
+    hidden = hidden_layers(run)
+    series = {quantity: [run.series(layer, quantity, stat) for layer in hidden] for quantity, stat, _ in ROWS}
+    courses = {
+        f"{quantity}_course": [course(run, series[quantity][hidden.index(layer)]) for layer in shown]
+        for quantity, _, _ in ROWS
+    }
+    means = {
+        quantity: [mean_during(run, values, SECOND_HALF) for values in several] for quantity, several in series.items()
+    }
+    for quantity in ("norm", "angular_update"):
+        predictions = [run.series(layer, f"predicted_{quantity}") for layer in shown]
+        courses[f"predicted_{quantity}"] = [course(run, values) for values in predictions]
+        ratios = [over_prediction(run, layer, quantity) for layer in hidden]
+        means[f"{quantity}_ratio"] = [mean_during(run, values, SECOND_HALF) for values in ratios]
+    return {**courses, **means}
+
+
+def plot(result: Result[Config]) -> Figure:
+    """The six quantities of both layers, of the first seed, with what the random walk has instead."""
+    config = result.config
+    panels = Panels(*(title for *_, title in ROWS), rows=3, vertical_spacing=0.09, horizontal_spacing=0.09)
+    t, axis = course_axis(config.settings)
+    for panel, (quantity, _, _) in enumerate(ROWS):
+        unit = config.settings["weight_decay"] if quantity == "lambda_u" else 1.0
+        for layer, (name, colour) in enumerate(zip(config.shown, COLOURS, strict=False)):
+            panels.line(panel, t, result[f"{quantity}_course"][0, layer] / unit, name, colour, width=1.5)
+            if f"predicted_{quantity}" in result.values:
+                predicted = result[f"predicted_{quantity}"][0, layer]
+                panels.predicted(panel, t, predicted, "of a random walk", INK, width=1.2)
+        if f"predicted_{quantity}" not in result.values:
+            panels.level(panel, 1.0 if quantity == "scaled_grad_norm" else 0.0, width=1.2)
+    panels.figure.update_xaxes(title_text=axis, row=3)
+    network = "ResNet" if config.normalised else "GPT"
+    title = f"A random walk beside the training of a {network} with AdamW at a constant learning rate"
+    return panels.titled(title).update_layout(height=900)
+
+
+def corrections(result: Result[Config]) -> tuple[Array, Array]:
+    """Factors of rotation and norm that follow from the measured λ_u and C_err: (seeds, layers) each."""
+    error = decay_error(result.config.settings["weight_decay"], result["lambda_u"])
+    one = np.ones_like(error)
+    law = correct(one, one, decay_error=error, gradient_error=result["scaled_grad_norm"] ** 2)
+    return np.asarray(law.angular_update), np.asarray(law.norm)
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """The assumptions hold in a normalised network; in a GPT the gradient takes part in the decay, as measured."""
+    return _normalised(result) if result.config.normalised else _poorly_normalised(result)
+
+
+def _mean_errors(result: Result[Config]) -> tuple[Array, Array, Array, Array]:
+    """Of rotation and norm by the law, and of both with the corrections; means of the layers, seed by seed."""
+    angle = result["angular_update_ratio"]
+    norm = result["norm_ratio"]
+    angle_factor, norm_factor = corrections(result)
+    one = np.ones_like(angle)
+    pairs = ((angle, one), (norm, one), (angle, angle_factor), (norm, norm_factor))
+    first, second, third, fourth = (relative_error(*pair).mean(1) for pair in pairs)
+    return first, second, third, fourth
+
+
+def _normalised(result: Result[Config]) -> list[Claim]:
+    weight_decay = result.config.settings["weight_decay"]
+    angle, norm, corrected_angle, corrected_norm = _mean_errors(result)
+    return [
+        at_most("largest |cosine of gradient and weights| of a layer", 0.01, np.abs(result[ROWS[0][0]]).max(1)),
+        at_most("largest |cosine of gradient and momentum| of a layer", 0.1, np.abs(result[ROWS[1][0]]).max(1)),
+        agrees("scaled gradient over √C, mean of the layers", 1.0, result["scaled_grad_norm"].mean(1), within=0.1),
+        at_most("|λ_u| over weight decay, mean of the layers", 0.1, np.abs(result["lambda_u"]).mean(1) / weight_decay),
+        at_most("error of the rotation, mean of the layers", 0.05, angle),
+        at_most("error of the norm, mean of the layers", 0.05, norm),
+        at_most("error of the rotation with measured λ_u", 0.05, corrected_angle),
+        at_most("error of the norm with measured λ_u and C_err", 0.05, corrected_norm),
+    ]
+
+
+def _poorly_normalised(result: Result[Config]) -> list[Claim]:
+    angle, norm, corrected_angle, corrected_norm = _mean_errors(result)
+    weight_decay = result.config.settings["weight_decay"]
+    return [
+        at_most("λ_u over weight decay, mean of the layers: below 0", 0.0, result["lambda_u"].mean(1) / weight_decay),
+        at_most("scaled gradient over √C, mean of the layers: below 1", 1.0, result["scaled_grad_norm"].mean(1)),
+        at_most("cosine of gradient and momentum, mean of the layers: below 0", 0.0, result[ROWS[1][0]].mean(1)),
+        at_most("rotation over prediction, mean of the layers", 1.0, result["angular_update_ratio"].mean(1)),
+        at_most("error of the rotation, mean of the layers", 0.1, angle),
+        at_most("error of the norm, mean of the layers", 0.1, norm),
+        at_least("error of the rotation less that with measured λ_u", 0.0, angle - corrected_angle),
+        at_least("error of the norm less that with measured λ_u, C_err", 0.0, norm - corrected_norm),
+    ]

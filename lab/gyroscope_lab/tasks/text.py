@@ -1,0 +1,81 @@
+"""Text tasks: characters as numbers, a fixed split, random pieces to train on."""
+
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope_lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read_text
+
+# The last tenth of a text, as nanoGPT splits it.
+VALIDATION_SHARE = 0.1
+# Characters that a text must have to be split and learnt from.
+FEWEST = 1000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A text as numbers of characters, and how many different characters there are."""
+
+    ids: Tensor
+    alphabet: int
+
+    def batch(self, size: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random pieces of the text, and the character that follows each of theirs: two tensors (size, context)."""
+        first = torch.randint(len(self.ids) - context, (size, 1), generator=generator)
+        places = first + torch.arange(context)
+        return self.ids[places], self.ids[places + 1]
+
+    def split(self) -> tuple["Corpus", "Corpus"]:
+        """The part to learn from, and the last tenth to validate on."""
+        first = round((1 - VALIDATION_SHARE) * len(self.ids))
+        return Corpus(self.ids[:first], self.alphabet), Corpus(self.ids[first:], self.alphabet)
+
+
+def load_text(name: str, root: Path | None = None) -> Corpus:
+    """`stdlib`, or `text:<file>` for a file in UTF-8, compressed or not, here or in the folder of data sets."""
+    if name == "stdlib":
+        return standard_library()
+    given = Path(name.removeprefix("text:"))
+    in_root = data_root(root) / given
+    path = given if given.is_file() else in_root
+    if not path.is_file():
+        raise DataError(
+            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: name a text in UTF-8 by text:<file>, and its "
+            f"folder by --data-root or {ROOT_VARIABLE}"
+        )
+    text = read_text(path)
+    if len(text) < FEWEST:
+        raise DataError(f"{str(path)!r} has {len(text)} characters: a text of at least {FEWEST:,} is needed")
+    return _numbered(text)
+
+
+@cache
+def standard_library() -> Corpus:
+    """The modules of the standard library, in the order of their names: some millions of characters.
+
+    A few characters are common, and dozens are so rare that training has them once and not again.
+
+    >>> text = standard_library()
+    >>> len(text.ids) > 1_000_000, text.alphabet > 96
+    (True, True)
+    """
+    folder = sysconfig.get_path("stdlib")
+    files = sorted(Path(folder).glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+    if not source:
+        raise DataError(f"no source of the standard library in {folder!r}: install it as .py files, or use text:<file>")
+    return _numbered(source)
+
+
+def _numbered(text: str) -> Corpus:
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    present = np.bincount(codes) > 0
+    numbers = np.cumsum(present) - 1  # of each code among those that occur
+    return Corpus(torch.from_numpy(numbers[codes]), int(present.sum()))

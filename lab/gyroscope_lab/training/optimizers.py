@@ -1,0 +1,173 @@
+"""Optimizers by name, made for a model: parameter groups decided once, the same for all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import gyroscope as gyro
+from gyroscope.theory import AdamW
+from gyroscope_lab.named_options import Options, split_options
+from gyroscope_lab.training.config import TrainConfig
+
+Group = dict[str, Any]
+# The last layer of every network here.
+HEAD = r"^head\.weight$"
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """A class with the settings that a user gets who names only the optimizer."""
+
+    make: Callable[..., Optimizer | list[Optimizer]]
+    lr: float
+    weight_decay: float
+    options: tuple[str, ...]
+    """Which of betas and momentum it takes."""
+
+
+def _choices() -> dict[str, OptimizerChoice]:
+    betas = ("betas",)
+    momentum = ("momentum",)
+    optim = gyro.optim
+    return {
+        "adamw": OptimizerChoice(torch.optim.AdamW, 1e-3, 0.1, betas),
+        "adam": OptimizerChoice(torch.optim.Adam, 1e-3, 1e-4, betas),
+        "nadam": OptimizerChoice(torch.optim.NAdam, 1e-3, 1e-4, betas),
+        "sgd": OptimizerChoice(partial(torch.optim.SGD, momentum=0.9), 0.1, 5e-4, momentum),
+        "muon": OptimizerChoice(_muon_and_adamw, 1e-3, 0.1, ("betas", "momentum")),
+        "lion": OptimizerChoice(optim.Lion, 1e-4, 1.0, betas),
+        "rotational-adamw": OptimizerChoice(optim.RotationalAdamW, 1e-3, 0.1, betas),
+        "rotational-sgd": OptimizerChoice(optim.RotationalSGD, 0.1, 5e-4, momentum),
+        "rotational-lion": OptimizerChoice(optim.RotationalLion, 1e-4, 1.0, betas),
+        "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1, betas),
+        "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1, betas),
+        "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0, betas),
+        "adam-s": OptimizerChoice(optim.AdamS, 1e-3, 1e-4, betas),
+        "adam-srt": OptimizerChoice(optim.AdamSRT, 1e-3, 1e-3, betas),
+        "sgd-mrt": OptimizerChoice(optim.SGDMRT, 0.1, 5e-3, momentum),
+        "spherical-adam": OptimizerChoice(optim.SphericalAdam, 1e-2, 0.0, betas),
+        "k-adam": OptimizerChoice(optim.KAdam, 1e-3, 0.1, betas),
+    }
+
+
+def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
+    """The optimizer that a config names, over the model's parameters: weights rotate and decay, all else does neither.
+
+    It is a list of one, but for Muon: AdamW follows, for what Muon does not take.
+    """
+    name, options = split_options(config.optimizer)
+    choice = _choice(name)
+    moments = {"betas": config.betas, "momentum": config.momentum}
+    given = {key: value for key, value in moments.items() if value is not None}
+    for key in given:
+        if key not in choice.options:
+            raise ValueError(f"{name} has no {key!r}; it takes lr, weight_decay and {', '.join(choice.options)}")
+    _check_options(name, choice, options)
+    lr = choice.lr if config.lr is None else config.lr
+    decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
+    embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    overrides: dict[str, Any] = {
+        rf"^{name}\.weight$": {"weight_decay": decay} for name in embeddings if config.decay_embeddings
+    }
+    if not config.turn_head:
+        overrides |= {HEAD: {"granularity": "none"}}
+    granularity: Any = options.get("granularity", "neuron")
+    groups = gyro.param_groups(model, weight_decay=decay, granularity=granularity, overrides=overrides)
+    made = choice.make(groups, lr=lr, weight_decay=decay, **given, **options)
+    return [made] if isinstance(made, Optimizer) else made
+
+
+def _check_options(name: str, choice: OptimizerChoice, options: Options) -> None:
+    """Options after the colon are those of the class that the config does not have itself."""
+    taken = {"params", "groups", "lr", "weight_decay", "betas", "momentum"}
+    known = [key for key in signature(choice.make).parameters if key not in taken]
+    for key in options:
+        if key not in known:
+            raise ValueError(f"unknown option {key!r} of {name}; it has {', '.join(known) or 'none'}")
+
+
+def _choice(name: str) -> OptimizerChoice:
+    choices = _choices()
+    if name not in choices:
+        near = get_close_matches(name, choices, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown optimizer {name!r}; {guess}choose one of {', '.join(choices)}")
+    return choices[name]
+
+
+def _hyperball(
+    groups: list[Group], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> Optimizer:
+    inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    return gyro.optim.Rotational(inner, mode="hyperball")
+
+
+def _special_variant(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    beta: float = 0.99,
+) -> Optimizer:
+    """Directions of Adam with L2, turned by the angle of AdamW at the same settings (RE section 3)."""
+    inner = torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    return gyro.optim.Rotational(inner, angular_update=AdamW(lr, weight_decay, betas), beta=beta)
+
+
+def _imbalanced(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    slower: float = 0.0,
+    faster: float = 0.0,
+    factor: float = 10.0,
+) -> Optimizer:
+    """RotationalAdamW of which shares of the vectors turn slower and faster by a factor (RE Figure 12)."""
+    imbalance = ((slower, faster), (1 / factor, factor), 0)
+    return gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, imbalance=imbalance)
+
+
+def _muon_and_adamw(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.95,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> list[Optimizer]:
+    """Muon for hidden matrices, AdamW for convolutions, embeddings, the head, norms and biases."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"torch {torch.__version__} has no Muon: install torch 2.9 or newer")
+    hidden = _selected(groups, _is_hidden_matrix)
+    rest = _selected(groups, lambda *each: not _is_hidden_matrix(*each))
+    if not hidden:
+        raise ValueError("muon steps matrices of hidden layers, and this network has none: choose mlp, vit or gpt")
+    # Adjusted to the size of AdamW's updates, so that one lr and one weight decay serve both.
+    muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, betas=betas)]
+
+
+def _is_hidden_matrix(group: Group, name: str, parameter: nn.Parameter) -> bool:
+    turns = group["granularity"] != "none"
+    return turns and parameter.dim() == 2 and not name.startswith("head.")
+
+
+def _selected(groups: list[Group], wanted: Callable[[Group, str, nn.Parameter], bool]) -> list[Group]:
+    """The groups with only the parameters that are wanted; those without any are left out."""
+    selected = []
+    for group in groups:
+        named = zip(group["param_names"], group["params"], strict=True)
+        kept = {name: parameter for name, parameter in named if wanted(group, name, parameter)}
+        if kept:
+            selected.append({**group, "params": list(kept.values()), "param_names": list(kept)})
+    return selected

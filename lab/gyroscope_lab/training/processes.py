@@ -1,0 +1,135 @@
+"""One training over the processes that torchrun starts: each has a share of every batch, the first one writes."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from gyroscope._dtensor import placed_like
+from gyroscope_lab.training.batch_norm import with_shared_statistics
+from gyroscope_lab.training.config import TrainConfig
+
+# What torchrun tells each process that it starts.
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@final
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a training, and this one among them. By default there is one."""
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    fsdp: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def check(self, config: TrainConfig) -> None:
+        """Raise for a run that these processes cannot share."""
+        if config.batch_size % self.world:
+            raise ValueError(
+                f"batch_size={config.batch_size} is no multiple of the {self.world} processes, which share each batch"
+            )
+        if self.fsdp and config.precision == "pure-bf16":
+            raise ValueError(
+                "precision='pure-bf16' has weights of two dtypes, which FSDP2 does not take: leave out --fsdp"
+            )
+
+    def share(self, batch: Tensor) -> Tensor:
+        """This process's part of a batch."""
+        return batch[self.rank :: self.world]
+
+    def spread(self, model: nn.Module) -> nn.Module:
+        """The model as it is called in training: gradients become those of the whole batch."""
+        if self.world == 1:
+            return model
+        with_shared_statistics(model)
+        if self.fsdp:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(model)
+            return model
+        return nn.parallel.DistributedDataParallel(model)
+
+    def mean(self, values: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
+        """Of each value the mean over processes, in one reduction."""
+        if self.world == 1:
+            return dict(values)
+        packed = torch.stack([torch.as_tensor(value, dtype=torch.float32).to(self.device) for value in values.values()])
+        dist.all_reduce(packed)
+        return dict(zip(values, (packed / self.world).unbind(0), strict=True))
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so. All of them ask at the same steps."""
+        if self.world == 1:
+            return flag
+        flags = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(flags)
+        return bool(flags)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
+    """The processes that torchrun has started, for as long as they train; elsewhere one process."""
+    if not all(name in os.environ for name in VARIABLES):
+        if fsdp:
+            raise ValueError(
+                "FSDP2 shards weights over processes, and this is one: start it by "
+                "torchrun --nproc-per-node 2 -m gyroscope train --fsdp …"
+            )
+        yield Processes(torch.device(device))
+        return
+    here = torch.device(device)
+    if here.type == "cuda":
+        here = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(here)
+    dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    try:
+        yield Processes(here, dist.get_rank(), dist.get_world_size(), fsdp)
+    finally:
+        dist.destroy_process_group()
+
+
+def gathered(state: Any) -> Any:
+    """A state with whole tensors in the place of shards; all processes must call it."""
+    return tree_map(lambda x: x.full_tensor() if hasattr(x, "placements") else x, state)
+
+
+def spread_weights(saved: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Whole weights of a checkpoint, sharded as the model's are."""
+    present = model.state_dict()
+    return {name: placed_like(value, present[name]) for name, value in saved.items()}
+
+
+def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A whole state of an optimizer with what is of the parameters' shape sharded as they are.
+
+    Values per vector stay whole: the optimizers that have them place them by themselves.
+    """
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        number: {
+            key: placed_like(value, p)
+            if isinstance(value, Tensor) and value.shape == p.shape and value.dim()
+            else value
+            for key, value in saved["state"].get(number, {}).items()
+        }
+        for number, p in zip(numbers, parameters, strict=True)
+    }
+    return {**saved, "state": {number: values for number, values in state.items() if values}}

@@ -1,0 +1,76 @@
+"""How a training run ended: its scores, and where it diverged, if it did."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gyroscope.store import Run, open_run
+from gyroscope_lab.training.config import TrainConfig
+
+# Folder of what the tracker stores, within that of the run.
+ROTATION = "rotation"
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How far a layer turned in a step, in radians; `predicted` is the angle in equilibrium, NaN where unknown."""
+
+    step: int
+    layer: str
+    angle: float
+    predicted: float
+
+    def __str__(self) -> str:
+        against = "" if np.isnan(self.predicted) else f", {self.angle / self.predicted:.3g} × its prediction"
+        return f"at step {self.step:,} {self.layer} turned by {self.angle:.3g} radians{against}"
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first step whose loss is not finite, and the layer that stood out when rotation was last measured before."""
+
+    step: int
+    before: Rotation | None
+
+    def __str__(self) -> str:
+        turned = f"; {self.before}, the most of all layers" if self.before else ""
+        return f"the loss is not finite from step {self.step:,} on{turned}"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A training run in its folder `path`: scores on data held out, of its end and as they came about."""
+
+    path: Path
+    config: TrainConfig
+    steps: int
+    history: list[dict[str, float]]
+    divergence: Divergence | None
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The last scores on data held out; none where the run diverged before the first."""
+        return {name: value for name, value in self.history[-1].items() if name != "step"} if self.history else {}
+
+    def run(self) -> Run:
+        """What the tracker stored: rotation of every layer, and loss and scores of every step."""
+        return open_run(self.path / ROTATION)
+
+
+def fastest_before(step: int, folder: Path) -> Rotation | None:
+    """The layer that turned most against its prediction at the last sample before a step; None if there is none."""
+    if not folder.exists():
+        return None
+    with open_run(folder) as run:
+        for sampled in reversed(run.steps[run.steps < step].tolist()):
+            angles, predicted = run.values_at(
+                sampled, [("angular_update", "rms"), ("predicted_angular_update", "mean")]
+            )
+            ratios = angles / predicted
+            # Without weight decay there is no prediction.
+            measure = ratios if np.isfinite(ratios).any() else angles
+            if np.isfinite(measure).any():
+                place = int(np.nanargmax(np.where(np.isfinite(measure), measure, np.nan)))
+                return Rotation(sampled, run.layers[place], float(angles[place]), float(predicted[place]))
+    return None
