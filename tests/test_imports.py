@@ -9,9 +9,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
-    {"_types", "_checks", "_json", "_files", "_worker", "_dtensor"},
+    {"_types", "_checks", "_json", "_files", "_worker"},
     {"theory"},
-    {"geometry", "advice"},
+    {"geometry", "_dtensor", "advice"},
     {"model"},
     {"simulate", "optim", "nn"},
     {"store"},
