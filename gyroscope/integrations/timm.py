@@ -10,7 +10,7 @@ biases) does not turn, and all else does. That is right for images. A model with
 
 from collections.abc import Callable
 from inspect import getdoc, signature
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -34,7 +34,7 @@ def register_timm() -> list[str]:
         options = signature(CLASSES[name]).parameters
         info = factory.OptimInfo(
             name=name,
-            opt_class=class_of_groups(CLASSES[name]),
+            opt_class=class_of_groups(cast(type[Optimizer], CLASSES[name])),
             description=(getdoc(CLASSES[name]) or "").partition("\n")[0],
             has_eps="eps" in options,
             has_momentum="momentum" in options,

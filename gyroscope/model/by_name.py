@@ -12,9 +12,10 @@ parametrization. The first of these rules that applies:
     A weight that has a bias beside it or more than two dimensions is no embedding, whatever its layer is called.
 6.  The layer's name is that of a norm and no bias of one dimension is beside it: no vectors.
 7.  A leading dimension of 1 in a tensor that is not called a weight: it is there to broadcast, no vectors.
-8.  Three dimensions, but not the weight of a convolution: its name is not just `weight`, or that of its layer has
-    `expert`, `moe` or `linear`. One vector per expert and output. If a bias in the same layer has as many entries as
-    the last dimension, the outputs are last, and each expert is one vector.
+8.  Three dimensions, but not the weight of a convolution: one vector per expert and output. A convolution has a bias
+    of one dimension or is just called `weight`, in a layer without `expert`, `moe` or `linear` in its name. If a bias
+    of experts in the same layer is as long as the last dimension and not as dim 1, the outputs are last, and each
+    expert is one vector.
 9.  A bias as long as dim 1 and not as dim 0: the outputs are in dim 1, as in Hugging Face's Conv1D and in a
     ConvTranspose. A ConvTranspose with groups has a bias that is a multiple of dim 1.
 10. Ambiguous tensors, with equal dimensions or without a bias: their outputs are in dim 1 if that is certain of another
@@ -120,7 +121,7 @@ class NamedTensor:
         return "" if last.isdigit() else last
 
     def bias(self, beside: Iterable["NamedTensor"]) -> Shape | None:
-        """The shape of the bias of this weight, if the layer has one."""
+        """Return the shape of the bias of this weight, or None if the layer has none."""
         names = (WEIGHT.sub(r"\1bias\2", self.tensor), f"{self.tensor}_bias")
         return next((each.shape for each in beside if each.tensor in names and each is not self), None)
 
@@ -147,7 +148,7 @@ def _split(
         return NO_VECTORS
     if shape[0] == 1 and not tensor.is_weight:
         return NO_VECTORS
-    if len(shape) == 3 and not _is_convolution(tensor):
+    if len(shape) == 3 and not _is_convolution(tensor, bias):
         return experts_split(_has_experts_with_outputs_last(beside))
     groups = _groups_of_transposed(shape, bias)
     if groups is None and _is_in_columns(tensor, bias, columns):
@@ -174,14 +175,16 @@ def _is_part_of_another_tensor(tensor: NamedTensor, beside: Sequence[NamedTensor
     return prod(tensor.shape) < max(map(prod, parts))
 
 
-def _is_convolution(tensor: NamedTensor) -> bool:
+def _is_convolution(tensor: NamedTensor, bias: Shape | None) -> bool:
+    if bias is not None and len(bias) == 1:
+        return True
     if EXPERTS.search(tensor.layer.lower()):
         return False
     return tensor.tensor == "weight" or "conv" in tensor.layer_name
 
 
 def _has_experts_with_outputs_last(beside: Sequence[NamedTensor]) -> bool:
-    """Whether the bias of one of the layer's weights [experts, inputs, outputs] shows which dimension is which."""
+    """Return whether the bias of one of the layer's weights shows that they are [experts, inputs, outputs]."""
     for weight in beside:
         bias = weight.bias(beside)
         if len(weight.shape) == 3 and bias is not None and bias[-1] == weight.shape[2] != weight.shape[1]:
@@ -200,7 +203,7 @@ def _groups_of_transposed(shape: Shape, bias: Shape | None) -> int | None:
 
 
 def _is_in_columns(tensor: NamedTensor, bias: Shape | None, columns: set[tuple[str, int]]) -> bool:
-    """Whether names show that the outputs are in dim 1, for a tensor whose bias does not decide."""
+    """Return whether names show that the outputs are in dim 1, for a tensor whose bias does not decide."""
     shape = tensor.shape
     if bias is not None and bias[0] == shape[0] != shape[1]:
         return False
@@ -227,6 +230,6 @@ def _families_in_columns(
 
 
 def _is_gpt2_attention(tensor: NamedTensor) -> bool:
-    """Whether this is the (n, 3n) of queries, keys and values, which a file may contain without its bias."""
+    """Return whether this is the (n, 3n) of queries, keys and values, which a file may contain without its bias."""
     is_matrix = len(tensor.shape) == 2
     return is_matrix and tensor.layer_name == GPT2[0] and tensor.shape[1] == 3 * tensor.shape[0]

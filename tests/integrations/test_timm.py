@@ -2,6 +2,7 @@
 
 import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -118,10 +119,10 @@ def test_a_name_of_timms_own_stays_timms(factory):
 
 @pytest.mark.parametrize("name", NAMES.values())
 def test_the_registry_has_a_class_that_makes_optimizers_which_can_be_pickled(timm, factory, name):
-    made_class = timm.optim.get_optimizer_class(name)
+    made_class: Any = timm.optim.get_optimizer_class(name)
     assert isinstance(made_class, type)
-    assert issubclass(made_class, torch.optim.Optimizer)
     optimizer = made_class(nn.Linear(4, 4).parameters(), lr=1e-3, weight_decay=0.1)
+    assert issubclass(made_class, torch.optim.Optimizer)
     assert type(optimizer) is CLASSES[name]
     assert type(pickle.loads(pickle.dumps(optimizer))) is CLASSES[name]
 

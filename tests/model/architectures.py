@@ -109,6 +109,7 @@ def plain_layers():
         "deconv": nn.ConvTranspose2d(8, 8, 3),
         "conv_transpose": nn.ConvTranspose1d(8, 4, 3, bias=False),
         "one_output": nn.Conv2d(8, 1, 3),
+        "linear": nn.Conv1d(8, 4, 1),
         "square": nn.Conv2d(8, 8, 3),
         "depthwise": nn.Conv1d(8, 8, 3, groups=8),
         "attention": nn.MultiheadAttention(8, 2, add_bias_kv=True),
