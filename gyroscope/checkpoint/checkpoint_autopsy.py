@@ -23,7 +23,7 @@ from gyroscope.checkpoint.last_step.group_step import Asked, GroupStep, group_st
 from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
-from gyroscope.checkpoint.layers import checkpoint_layers
+from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json

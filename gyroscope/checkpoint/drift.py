@@ -11,7 +11,7 @@ from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.last_rates import Rate
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
-from gyroscope.checkpoint.layers import checkpoint_layers
+from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
 
 
