@@ -27,8 +27,10 @@ parametrization. The first of these rules that applies:
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import final
 
@@ -75,9 +77,10 @@ def splits_by_name(shapes: Mapping[str, Shape]) -> dict[str, NamedSplit]:
     {'wte.weight': ('none', 0), 'c_fc.weight': ('neuron', 1), 'c_fc.bias': ('none', 0)}
     """
     tensors = [NamedTensor.of(name, shape) for name, shape in shapes.items()]
-    layers: dict[str, list[NamedTensor]] = {}
+    layers: dict[str, NamedLayer] = {}
     for tensor in tensors:
-        layers.setdefault(tensor.layer, []).append(tensor)
+        layer = layers.setdefault(tensor.layer, NamedLayer({}))
+        layer.shapes.setdefault(tensor.tensor, []).append(tensor.shape)
     columns = _families_in_columns(tensors, layers)
     return {tensor.name: _decide(tensor, layers[tensor.layer], columns) for tensor in tensors}
 
@@ -120,28 +123,45 @@ class NamedTensor:
             return GPT2[0]
         return "" if last.isdigit() else last
 
-    def bias(self, beside: Iterable["NamedTensor"]) -> Shape | None:
-        """Return the shape of the bias of this weight, or None if the layer has none."""
-        names = (WEIGHT.sub(r"\1bias\2", self.tensor), f"{self.tensor}_bias")
-        return next((each.shape for each in beside if each.tensor in names and each is not self), None)
+
+@final
+@dataclass(frozen=True)
+class NamedLayer:
+    """The tensors of one layer: the shapes by name, of which a parametrization has several."""
+
+    shapes: dict[str, list[Shape]]
+
+    def bias(self, tensor: str) -> Shape | None:
+        """Return the shape of the bias of a weight, or None if the layer has none."""
+        names = (WEIGHT.sub(r"\1bias\2", tensor), f"{tensor}_bias")
+        return next((self.shapes[name][0] for name in names if name in self.shapes and name != tensor), None)
+
+    # Once for each layer: a list may hold thousands of tensors.
+    @cached_property
+    def has_experts_with_outputs_last(self) -> bool:
+        """Whether the bias of one of the weights shows that they are [experts, inputs, outputs]."""
+        for tensor, shapes in self.shapes.items():
+            bias = self.bias(tensor)
+            if bias is not None and any(len(each) == 3 and bias[-1] == each[2] != each[1] for each in shapes):
+                return True
+        return False
 
 
-def _decide(tensor: NamedTensor, beside: Sequence[NamedTensor], columns: set[tuple[str, int]]) -> NamedSplit:
+def _decide(tensor: NamedTensor, layer: NamedLayer, columns: set[tuple[str, int]]) -> NamedSplit:
     shape = tensor.shape
-    if len(shape) < 2 or is_bias(tensor.tensor, shape, [each.shape for each in beside]):
+    if len(shape) < 2 or is_bias(tensor.tensor, shape, chain.from_iterable(layer.shapes.values())):
         return NamedSplit(NO_VECTORS)
-    bias = tensor.bias(beside)
-    if _is_part_of_another_tensor(tensor, beside) or bias == shape:
+    bias = layer.bias(tensor.tensor)
+    is_part_of_another_tensor = prod(shape) < max(map(prod, layer.shapes[tensor.tensor]))
+    if is_part_of_another_tensor or bias == shape:
         return NamedSplit(NO_VECTORS)
     if bias is None and _is_embedding(tensor):
         return NamedSplit(NO_VECTORS, is_embedding=len(shape) == 2 and ROWS.rotates(shape))
-    split = _split(tensor, bias, beside, columns)
+    split = _split(tensor, bias, layer, columns)
     return NamedSplit(split if split.rotates(shape) else NO_VECTORS)
 
 
-def _split(
-    tensor: NamedTensor, bias: Shape | None, beside: Sequence[NamedTensor], columns: set[tuple[str, int]]
-) -> Split:
+def _split(tensor: NamedTensor, bias: Shape | None, layer: NamedLayer, columns: set[tuple[str, int]]) -> Split:
     shape = tensor.shape
     is_norm = NORM.search(tensor.layer_name) and not LINEAR_MAP_NAME.search(tensor.layer_name)
     if is_norm and (bias is None or len(bias) != 1):
@@ -149,7 +169,7 @@ def _split(
     if shape[0] == 1 and not tensor.is_weight:
         return NO_VECTORS
     if len(shape) == 3 and not _is_convolution(tensor, bias):
-        return experts_split(_has_experts_with_outputs_last(beside))
+        return experts_split(layer.has_experts_with_outputs_last)
     groups = _groups_of_transposed(shape, bias)
     if groups is None and _is_in_columns(tensor, bias, columns):
         groups = 1
@@ -169,27 +189,12 @@ def _is_embedding(tensor: NamedTensor) -> bool:
     return is_layer_named_so and (len(tensor.shape) == 2 or not tensor.is_weight)
 
 
-def _is_part_of_another_tensor(tensor: NamedTensor, beside: Sequence[NamedTensor]) -> bool:
-    """Return whether a larger tensor of the same parametrization is beside this one."""
-    parts = [each.shape for each in beside if each.tensor == tensor.tensor]
-    return prod(tensor.shape) < max(map(prod, parts))
-
-
 def _is_convolution(tensor: NamedTensor, bias: Shape | None) -> bool:
     if bias is not None and len(bias) == 1:
         return True
     if EXPERTS.search(tensor.layer.lower()):
         return False
     return tensor.tensor == "weight" or "conv" in tensor.layer_name
-
-
-def _has_experts_with_outputs_last(beside: Sequence[NamedTensor]) -> bool:
-    """Return whether the bias of one of the layer's weights shows that they are [experts, inputs, outputs]."""
-    for weight in beside:
-        bias = weight.bias(beside)
-        if len(weight.shape) == 3 and bias is not None and bias[-1] == weight.shape[2] != weight.shape[1]:
-            return True
-    return False
 
 
 def _groups_of_transposed(shape: Shape, bias: Shape | None) -> int | None:
@@ -211,9 +216,7 @@ def _is_in_columns(tensor: NamedTensor, bias: Shape | None, columns: set[tuple[s
     return is_named_so or (tensor.family, len(shape)) in columns
 
 
-def _families_in_columns(
-    tensors: Sequence[NamedTensor], layers: Mapping[str, Sequence[NamedTensor]]
-) -> set[tuple[str, int]]:
+def _families_in_columns(tensors: Sequence[NamedTensor], layers: Mapping[str, NamedLayer]) -> set[tuple[str, int]]:
     """Return the names and dimensions of layers whose biases show outputs in dim 1, and in dim 0 for none of them."""
     rows = set()
     columns = set()
@@ -221,7 +224,7 @@ def _families_in_columns(
         kind = (tensor.family, len(tensor.shape))
         if len(tensor.shape) < 2 or not tensor.family:
             continue
-        bias = tensor.bias(layers[tensor.layer])
+        bias = layers[tensor.layer].bias(tensor.tensor)
         if _groups_of_transposed(tensor.shape, bias) is not None or _is_gpt2_attention(tensor):
             columns.add(kind)
         elif bias is not None and bias[0] == tensor.shape[0] != tensor.shape[1]:
