@@ -23,7 +23,7 @@ from gyroscope.checkpoint.last_step.group_step import Asked, GroupStep, group_st
 from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
-from gyroscope.checkpoint.layers_by_name import checkpoint_layers
+from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
@@ -111,7 +111,7 @@ def autopsy(
     momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
     scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer state are
     matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
-    (`gyroscope.checkpoint.layers_by_name`).
+    (`gyroscope.model.by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
@@ -165,10 +165,9 @@ def _checked(
 
 def _examine(checkpoint: Checkpoint, asked: Asked, progress: Callable[[int, int], None] | None) -> Autopsy:
     groups = group_steps(checkpoint, asked)
-    whole = [group.rule is not None and group.rule.whole_matrix for group in groups]
     settings = [group.settings for group in groups]
     parameters = _with_group(checkpoint.parameters, has_groups=bool(checkpoint.groups), one=bool(groups))
-    chosen = list(checkpoint_layers(parameters, settings, whole))
+    chosen = list(checkpoint_layers(parameters, settings, [group.rule for group in groups]))
     layers: dict[str, CheckpointLayer] = {}
     for done, (parameter, watched) in enumerate(chosen):
         group = groups[parameter.group] if parameter.group >= 0 else None

@@ -11,7 +11,7 @@ from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.last_rates import Rate
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
-from gyroscope.checkpoint.layers_by_name import checkpoint_layers
+from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
 
 
@@ -31,9 +31,8 @@ def drifts(
                 "checkpoint first"
             )
     before = {each.name: each for each in first.parameters}
-    whole = [False] * len(second.groups)
     moved = []
-    for parameter, watched in checkpoint_layers(second.parameters, second.groups, whole):
+    for parameter, watched in checkpoint_layers(second.parameters, second.groups):
         old = before.get(parameter.name)
         if old is None:
             continue

@@ -9,9 +9,8 @@ biases) does not turn, and all else does. That is right for images. A model with
 """
 
 from collections.abc import Callable
-from functools import partial
 from inspect import getdoc, signature
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -33,11 +32,9 @@ def register_timm() -> list[str]:
     new = [name for name in CLASSES if name not in factory.default_registry.list_optimizers()]
     for name in new:
         options = signature(CLASSES[name]).parameters
-        # timm's types ask for a class, and timm calls it.
-        make: Any = partial(of_groups, CLASSES[name])
         info = factory.OptimInfo(
             name=name,
-            opt_class=make,
+            opt_class=class_of_groups(cast(type[Optimizer], CLASSES[name])),
             description=(getdoc(CLASSES[name]) or "").partition("\n")[0],
             has_eps="eps" in options,
             has_momentum="momentum" in options,
@@ -50,6 +47,18 @@ def register_timm() -> list[str]:
 def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
     """A `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which knows embeddings too."""
     return lambda model: param_groups(model, weight_decay=weight_decay)
+
+
+def class_of_groups(optimizer_class: type[Optimizer]) -> type[Optimizer]:
+    """Return a class that is called as an optimizer's class and makes that optimizer by `of_groups`.
+
+    timm asks for a class. What it makes is of the original class, so that it can be pickled.
+    """
+
+    def make(_: type[Optimizer], params: ParamsT, **options: Any) -> Optimizer:
+        return of_groups(optimizer_class, params, **options)
+
+    return type(optimizer_class.__name__, (optimizer_class,), {"__new__": make, "__doc__": optimizer_class.__doc__})
 
 
 def of_groups(optimizer_class: Callable[..., Optimizer], params: ParamsT, **options: Any) -> Optimizer:

@@ -15,7 +15,7 @@ from torch import nn
 
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
-from gyroscope.model.names import splits_by_name
+from gyroscope.model.by_name import splits_by_name
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
 from gyroscope.model.selection import Decision, Invariance, decide
 
@@ -108,7 +108,7 @@ def param_groups(
 def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "neuron") -> Any:
     """What an optimizer makes of its first argument: a model's parameters, or named ones, sorted; all else as it is.
 
-    A model is sorted by `param_groups`, `model.named_parameters()` by what names and shapes tell (`splits_by_name`).
+    A model is sorted by `param_groups`, `model.named_parameters()` by names and shapes (`splits_by_name`).
     Bare tensors cannot be told apart, and groups say themselves what they are.
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
@@ -124,7 +124,8 @@ def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "ne
         return listed
     named = dict(listed)
     groups: dict[Split, dict[str, Any]] = {}
-    for name, split in splits_by_name(named).items():
+    for name, by_name in splits_by_name({name: parameter.shape for name, parameter in named.items()}).items():
+        split = by_name.split
         turns = split.granularity != "none"
         if turns and granularity != "neuron":
             split = replace(split, granularity=cast(Granularity, granularity))

@@ -22,9 +22,10 @@ from gyroscope.model.gradients import (
     random_state,
     restore_random_state,
 )
+from gyroscope.model.measured import watched_layers
 from gyroscope.model.orthogonality import cosines_by_split, ignores_mean
 from gyroscope.model.parameters import ModelParameter, model_parameters
-from gyroscope.model.selection import Invariance
+from gyroscope.model.selection import Decision, Invariance
 
 Batches = list[Gradients]
 # Columns of the printed table.
@@ -50,6 +51,7 @@ SCALE_TO_TURN = 1e-2
 # Relative change of the loss that rounding in float32 makes.
 ROUNDING = 1e-6
 UNREACHED = Invariance("none", evidence="no gradient reaches it", undecided=True)
+GAIN = Invariance("none", evidence="a gain: one entry per neuron has no direction")
 
 
 @final
@@ -91,11 +93,21 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     """
     check_count("batches", batches, at_least=1, meaning="how many fresh batches to try")
     trained = [known for known in model_parameters(model) if known.parameter.requires_grad]
-    weights = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
+    tensors = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
+    # Enlarged with the weights, the gains of many layers would multiply: the loss then overflows, and every weight
+    # needs a trial of its own.
+    weights = [known for known in tensors if not _is_gain(known)]
     with preserved(model):
         _leave_special_point_(trained)
         trial = _Trial(model, loss, batches, _biases(weights, trained))
-        return Probe(trial.answers(weights))
+        answers = trial.answers(weights)
+    return Probe({known.name: answers.get(known.name, GAIN) for known in tensors})
+
+
+def _is_gain(known: ModelParameter) -> bool:
+    """Return whether a tensor has one entry per neuron, in a shape that broadcasts, such as (C, 1, 1, 1)."""
+    shape = known.parameter.shape
+    return known.split.granularity == "none" and len(shape) > 2 and max(shape) == known.parameter.numel()
 
 
 def _biases(weights: Sequence[ModelParameter], known: Sequence[ModelParameter]) -> dict[str, ModelParameter]:
@@ -112,7 +124,7 @@ def _leave_special_point_(trained: Sequence[ModelParameter]) -> None:
     torch.manual_seed(0)
     for each in trained:
         p = each.parameter
-        if p.dim() < 2 or each.is_bias:
+        if p.dim() < 2 or each.is_bias or _is_gain(each):
             p.add_(torch.randn_like(p), alpha=NOISE)
         elif p.square().mean().sqrt() < TINY:
             p.add_(torch.randn_like(p), alpha=(p.shape[0] / p.numel()) ** 0.5)
@@ -167,7 +179,9 @@ class _Trial:
 
     def _is_suspect(self, weight: ModelParameter, batches: Batches) -> bool:
         splits = cosines_by_split(weight.split, weight.parameter.detach(), _of(weight, batches))
-        return any(cosine < SUSPECT for _, cosine in splits) or self._cosine_with_bias(weight, batches) < SUSPECT
+        if any(cosine < SUSPECT for _, cosine in splits) or self._cosine_with_bias(weight, batches) < SUSPECT:
+            return True
+        return bool(_invariant_parts(weight, batches, SUSPECT))
 
     def _cosine_with_bias(self, weight: ModelParameter, batches: Batches) -> float:
         """The largest |cos∠(w, g)| of a weight and its bias as one vector; 1 where there is none."""
@@ -224,6 +238,9 @@ class _Trial:
     def _not_invariant(self, weight: ModelParameter, enlarged: Batches) -> Invariance:
         """Why a weight is not invariant: most often a bias before the normalisation."""
         reason = "the loss depends on its scale, however it is split"
+        parts = _invariant_parts(weight, enlarged, COSINE)
+        if parts:
+            reason = f"only its part {', '.join(parts)}: layers of their own would separate it from the others"
         if self._cosine_with_bias(weight, enlarged) < COSINE:
             both = self._with_biases([weight])
             if self._is_unmoved(weight, partial(torch._foreach_mul_, [each.parameter for each in both], 2.0)):
@@ -280,6 +297,29 @@ def _finest(weight: ModelParameter, batches: Batches) -> Invariance | None:
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
             return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
     return None
+
+
+def _invariant_parts(weight: ModelParameter, batches: Batches, limit: float) -> list[str]:
+    """Return the invariant parts of fused queries, keys and values, such as "q (per group of 64)".
+
+    A norm of queries and keys head by head makes these two invariant, and the values not.
+    """
+    decision = Decision(weight.name, weight.parameter, weight.split, "")
+    layers = list(watched_layers(decision, weight.split)) if decision.turns else []
+    if len(layers) < 2:
+        return []
+    parts = []
+    for layer in layers:
+        axis = layer.split.axes(weight.parameter.dim())[0]
+        w, *grads = (
+            each.narrow(axis, layer.start, layer.stop - layer.start)
+            for each in (weight.parameter.detach(), *_of(weight, batches))
+        )
+        finest = next((split for split, cosine in cosines_by_split(layer.split, w, grads) if cosine < limit), None)
+        if finest is not None:
+            size = f" of {finest.group_size}" if finest.granularity == "group" else ""
+            parts.append(f"{layer.name.rpartition('[')[2][:-1]} (per {finest.granularity}{size})")
+    return parts
 
 
 def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:

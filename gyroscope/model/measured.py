@@ -10,7 +10,7 @@ from torch import nn
 from gyroscope.geometry import Split
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.parameters import NO_VECTORS
-from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide
+from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide, with_tokens
 
 # Matrices whose rows are queries, keys and values, a third each, one after the other: torch, timm, nanoGPT, GPT-2, MPT.
 # Not GPT-NeoX's query_key_value nor a diffusion model's convolution qkv, where the three alternate head by head.
@@ -76,10 +76,8 @@ def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pat
     """How a parameter is measured; on request, what does not turn by itself is split along dim 0, or not at all."""
     if layers is not None and not layers.search(decision.name):
         return NO_VECTORS
-    if decision.turns:
-        return decision.split
-    if layers is None:
-        return Split() if decision.is_embedding and float(group.get("weight_decay", 0.0)) > 0 else NO_VECTORS
+    if decision.turns or layers is None:
+        return with_tokens(decision, group).split
     return Split() if Split().rotates(decision.parameter.shape) else Split("tensor")
 
 

@@ -1,7 +1,7 @@
 """What a model's parameters are called, and where each kind of layer keeps the weight vectors of its neurons."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +20,10 @@ EXPERTS = Split("neuron", (0, 1))
 # By name, so that other libraries' LlamaRMSNorm, LayerNorm2d or ViTEmbeddings count without being imported.
 NORM = re.compile(r"Norm(\dd)?$")
 EMBEDDING = re.compile(r"Embed(ding)?s?(Bag)?$")
+# Tables by the names that models give them: wte and wpe of GPT-2, tok_embeddings of Llama, mask_tokens of SAM.
+EMBEDDING_NAME = re.compile(r"(?<!un)emb(s|d|ed|eds|edding|eddings|edder)?(_|$)|(^|_)(wte|wpe|tokens?$)|^shared$")
+# Linear maps that are named after what they read or write: embed_out, embeddings_project, patch_embedding.
+LINEAR_MAP_NAME = re.compile(r"(^|_)(proj\w*|linear|dense|fc|mapping|mlp|head|out|conv\w*|patch(es)?)(_|$)")
 # `bias` as a word of its own: an "unbiased_proj" is a weight.
 BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
 SHORT_BIAS = re.compile(r"(^|_)b\d*(_|$)")
@@ -59,14 +63,13 @@ class ModelParameter:
     @property
     def is_bias(self) -> bool:
         """Whether it is a bias in some place."""
-        return any(is_bias(place.module, place.tensor, self.parameter) for place in self.places)
+        return any(_is_bias_of(place.module, place.tensor, self.parameter) for place in self.places)
 
     @property
     def is_embedding(self) -> bool:
         """Whether it is the table of an embedding in some place, a row per token: an output layer may be tied to it."""
         is_table = self.parameter.dim() == 2 and ROWS.rotates(self.parameter.shape) and not self.is_bias
-        names = [name for place in self.places for name in _class_names(place.module)]
-        return is_table and any(EMBEDDING.search(name) for name in names)
+        return is_table and any(_is_in_embedding(place.module, place.tensor) for place in self.places)
 
     @property
     def origin(self) -> str:
@@ -132,7 +135,8 @@ def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
 
     Tensors of two or more dimensions split along dim 0, in layers of unknown type too. The exceptions:
 
-    - norm layers, embeddings and biases (`is_bias`) are no weights;
+    - norm layers, embeddings and biases (`is_bias`) are no weights, nor is a parameter of a layer of unknown type that
+      has the name of an embedding;
     - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1;
     - of several tensors behind a parametrization only one of the weight's own shape is a weight;
     - three dimensions in a layer of unknown type that is no convolution are experts [experts, outputs, inputs], with
@@ -149,65 +153,87 @@ def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
 
 def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
     names = _class_names(module)
-    if any(NORM.search(name) or EMBEDDING.search(name) for name in names):
+    if any(NORM.search(name) for name in names) or _is_in_embedding(module, tensor):
         return NO_VECTORS
-    if is_bias(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
+    if _is_bias_of(module, tensor, parameter) or _is_part_of_another_tensor(module, tensor, parameter):
         return NO_VECTORS
     if isinstance(module, TRANSPOSED):
-        return _transposed(module)
+        return transposed_split(module.in_channels, module.groups)
     if _is_linear_map(module):
         return COLUMNS if "Conv1D" in names and hasattr(module, "nf") else ROWS
     # A Linear(n, 1) has such a weight as well, but there the leading dimension is known to count neurons.
     if parameter.shape[:1] == (1,):
         return NO_VECTORS
     is_convolution = any("conv" in name.lower() for name in names)
-    return _experts(module, tensor, parameter) if parameter.dim() == 3 and not is_convolution else ROWS
+    if parameter.dim() == 3 and not is_convolution:
+        return experts_split(_has_outputs_last(module, tensor, parameter))
+    return ROWS
 
 
-def is_bias(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
-    """Whether a layer's tensor is a bias by its name, whatever its shape: experts have one of [experts, outputs].
+def is_embedding_name(name: str) -> bool:
+    """Return whether a layer or a parameter of its own is called an embedding.
+
+    >>> [is_embedding_name(name) for name in ("tok_embeddings", "pos_emb", "wte", "patch_embed", "unembed")]
+    [True, True, True, False, False]
+    """
+    return EMBEDDING_NAME.search(name) is not None and LINEAR_MAP_NAME.search(name) is None
+
+
+def _is_in_embedding(module: nn.Module, tensor: str) -> bool:
+    """Return whether a tensor belongs to an embedding by its layer's type, or by its name if the type is unknown."""
+    if any(EMBEDDING.search(name) for name in _class_names(module)):
+        return True
+    return not _is_linear_map(module) and is_embedding_name(tensor.lower())
+
+
+def is_bias(tensor: str, shape: Sequence[int], beside: Iterable[Sequence[int]]) -> bool:
+    """Return whether a layer's tensor is a bias by its name. A bias of experts has the shape [experts, outputs].
 
     The name has `bias` as a word of its own: `bias`, `bias_k`, `down_proj_bias`. `b`, `b1`, `b_up` or `up_b` is a bias
-    where the same layer has a tensor of one dimension more with as many experts and, in another dimension, as many
-    outputs.
+    if one of the shapes `beside` it in the same layer has one dimension more, with as many experts and, in another
+    dimension, as many outputs.
 
-    >>> is_bias(nn.Module(), "down_proj_bias", torch.ones(4, 8))
-    True
+    >>> is_bias("down_proj_bias", (4, 8), []), is_bias("b_proj", (4, 8), [(4, 8)])
+    (True, False)
     """
     if BIAS.search(tensor):
         return True
-    if not SHORT_BIAS.search(tensor) or parameter.dim() < 2:
+    if not SHORT_BIAS.search(tensor) or len(shape) < 2:
         return False
     # The name alone says too little: `b_proj` may be a matrix. Its shape alone too: a router is [experts, inputs].
-    experts, *_, outputs = parameter.shape
-    return any(
-        weight.dim() == parameter.dim() + 1 and weight.shape[0] == experts and outputs in weight.shape[1:]
-        for weight in module.parameters(recurse=False)
-    )
+    experts, *_, outputs = shape
+    return any(len(weight) == len(shape) + 1 and weight[0] == experts and outputs in weight[1:] for weight in beside)
 
 
-def _experts(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
-    """Of [experts, outputs, inputs] each expert's neurons; of [experts, inputs, outputs] each expert as one vector.
+def experts_split(outputs_last: bool) -> Split:
+    """Return the neurons of each expert of [experts, outputs, inputs], or each expert of [experts, inputs, outputs].
 
     Columns of every expert are no rows of any view of the memory. An expert as a whole is as invariant to its scale as
-    they are. What the outputs are is said by the bias beside the weight, as in GPT-OSS, or by `is_transposed`, which
-    Hugging Face sets.
+    they are.
     """
-    bias = getattr(module, f"{tensor}_bias", None)
-    outputs_last = isinstance(bias, Tensor) and bias.shape[-1] == parameter.shape[2] != parameter.shape[1]
-    return ROWS if outputs_last or getattr(module, "is_transposed", False) is True else EXPERTS
+    return ROWS if outputs_last else EXPERTS
 
 
-def _transposed(module: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> Split:
-    """Weight (in, out / groups, …): a neuron is an index of dim 1 and, with groups, one group's share of dim 0.
+def transposed_split(inputs: int, groups: int) -> Split:
+    """Return the split of (in, out / groups, …): an index of dim 1 and, with groups, one group's share of dim 0.
 
-    No split says the latter when both are above 1: all neurons of a group are then one vector, which is as invariant
+    No split expresses the latter if both are above 1: all neurons of a group are then one vector, which is as invariant
     to its scale as they are.
     """
-    inputs = module.in_channels // module.groups
-    if module.groups == 1:
+    if groups == 1:
         return COLUMNS
-    return Split("group", 0, inputs) if inputs > 1 else ROWS
+    return Split("group", 0, inputs // groups) if inputs > groups else ROWS
+
+
+def _is_bias_of(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
+    return is_bias(tensor, parameter.shape, [each.shape for each in module.parameters(recurse=False)])
+
+
+def _has_outputs_last(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
+    """Return whether experts are [experts, inputs, outputs]: by the bias, as in GPT-OSS, or by Hugging Face's flag."""
+    bias = getattr(module, f"{tensor}_bias", None)
+    by_bias = isinstance(bias, Tensor) and bias.shape[-1] == parameter.shape[2] != parameter.shape[1]
+    return by_bias or getattr(module, "is_transposed", False) is True
 
 
 def _is_part_of_another_tensor(module: nn.Module, tensor: str, parameter: Tensor) -> bool:

@@ -67,8 +67,11 @@ def select(
     *,
     probe: Mapping[str, Invariance] | None = None,
     frozen: bool = False,
+    embeddings: bool = False,
 ) -> list[Decision]:
-    """The weights whose vectors turn, by the rules of `decide`; those without requires_grad only with `frozen`.
+    """Return the weights whose vectors turn, by the rules of `decide`, in the model's order.
+
+    `frozen` adds those without requires_grad, `embeddings` the embeddings that the optimizer decays (`with_tokens`).
 
     >>> import torch
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
@@ -76,6 +79,9 @@ def select(
     ['1.weight']
     """
     decisions = decide(model, optimizer, probe=probe)
+    if embeddings:
+        groups = Optimizers.of(optimizer).groups()
+        decisions = [with_tokens(decision, groups[decision.group].options) for decision in decisions]
     return [decision for decision in decisions if decision.turns and (frozen or decision.parameter.requires_grad)]
 
 
@@ -123,17 +129,16 @@ def decide(
     return decisions
 
 
-def embeddings_of(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
-    """The embeddings that the optimizer trains, one vector per token, unless it turns them anyway.
+def with_tokens(decision: Decision, group: Mapping[str, Any]) -> Decision:
+    """Return the decision with one vector per token if it is for an embedding that the group decays.
 
-    Nobody turns an embedding by default: which of its rows have a gradient depends on the batch. They decay and turn
-    all the same, so whoever asks for them gets the same answer here.
+    No optimizer rotates an embedding by default, because the batch decides which of its rows have a gradient. If it
+    decays, its rows settle all the same: plan, tracker and autopsy include it. Without decay they leave it out.
     """
-    return [
-        replace(decision, split=ROWS, reason="embedding")
-        for decision in decide(model, optimizer)
-        if decision.is_embedding and not decision.turns and decision.parameter.requires_grad
-    ]
+    decays = float(group.get("weight_decay") or 0.0) > 0
+    if decision.turns or not decision.is_embedding or not decays:
+        return decision
+    return replace(decision, split=ROWS, reason="embedding")
 
 
 def turned_by_default(model: nn.Module, optimizer: AnyOptimizer) -> list[Decision]:
@@ -202,22 +207,28 @@ def _bare(groups: Sequence[OwnedGroup]) -> Iterator[Decision]:
 def _by_group(default: Decision, owned: OwnedGroup, *, measured: bool) -> Decision:
     """The default, which the model alone gives, unless the optimizer or the group of the parameter says otherwise."""
     group, optimizer = owned
-    shape = default.parameter.shape
     split = Split.of(group)
-    bound = turns_by_group(optimizer)
     name = type(optimizer).__name__
-    if bound:
-        decision = replace(default, split=split, reason=f"turned by {name}")
-    # The default in a group may come from the type of the layer (param_groups): a measurement precedes it.
-    elif _is_written(group, optimizer) and (split != Split() or not measured):
-        decision = replace(default, split=split, reason="its parameter group")
-    else:
-        decision = default
-    if default.parameter.is_complex() or not decision.split.rotates(shape):
-        return replace(decision, split=NO_VECTORS)
     # Rotational(Muon) takes Muon's direction, but turns it vector by vector.
-    if not bound and _turns_whole_matrices(owned):
-        return replace(decision, split=matrix_split(shape, group), reason=f"{name} turns the matrix as a whole")
+    if turns_by_group(optimizer):
+        return turning(replace(default, split=split, reason=f"turned by {name}"), group)
+    decision = default
+    # The default in a group may come from the type of the layer (param_groups): a measurement precedes it.
+    if _is_written(group, optimizer) and (split != Split() or not measured):
+        decision = replace(default, split=split, reason="its parameter group")
+    return turning(decision, group, whole_by=name if _turns_whole_matrices(owned) else "")
+
+
+def turning(decision: Decision, group: Mapping[str, Any], whole_by: str = "") -> Decision:
+    """Return the decision without vectors that cannot turn.
+
+    `whole_by` names an optimizer that turns each matrix as one vector.
+    """
+    shape = decision.parameter.shape
+    if decision.parameter.is_complex() or not decision.split.rotates(shape):
+        return replace(decision, split=NO_VECTORS)
+    if whole_by:
+        return replace(decision, split=matrix_split(shape, group), reason=f"{whole_by} turns the matrix as a whole")
     return decision
 
 

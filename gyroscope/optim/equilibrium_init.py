@@ -15,7 +15,7 @@ from gyroscope._dtensor import placed_like
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
-from gyroscope.model.selection import AnyOptimizer, Decision, embeddings_of, select
+from gyroscope.model.selection import AnyOptimizer, Decision, select
 from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.rules.base import UpdateRule
@@ -109,7 +109,7 @@ def to_equilibrium_(
     if any(member.state for member in optimizers.members):
         raise ValueError("the optimizer has taken steps: call to_equilibrium_ on a fresh one, before the first step")
     groups = optimizers.groups()
-    chosen = [*select(model, optimizers), *(embeddings_of(model, optimizers) if embeddings else ())]
+    chosen = select(model, optimizers, embeddings=embeddings)
     weights = [weight for weight in chosen if float(groups[weight.group].options["weight_decay"]) > 0]
     rules = [_rule_at_peak(groups[weight.group]) for weight in weights]
     given: Mapping[str, float | Tensor] = {}

@@ -46,7 +46,7 @@ class Weight:
         """What the theory needs to know of the weight."""
         shape = tuple(self.selected.parameter.shape)
         weights = Weights(float(self.split.fan_in(shape)), unit_grad_norm, shape)
-        return InitialLayer(self.name, weights, self.norm)
+        return InitialLayer(self.name, weights, self.norm, self.selected.is_embedding)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -93,9 +93,9 @@ class Weight:
 def weights_of(
     model: nn.Module, optimizers: Optimizers, rates: Sequence[GroupRates], probe: Mapping[str, Invariance]
 ) -> Iterator[Weight]:
-    """Every weight that the optimizers turn, in the model's order."""
+    """Yield every weight that the optimizers turn and every embedding that they decay, in the model's order."""
     groups = optimizers.groups()
-    for selected in select(model, optimizers, probe=probe):
+    for selected in select(model, optimizers, probe=probe, embeddings=True):
         its_rates = rates[selected.group]
         rule, unknown = _rule(its_rates, groups[selected.group])
         yield Weight(selected, its_rates, rule, unknown)

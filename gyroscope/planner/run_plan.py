@@ -70,7 +70,8 @@ class Plan:
     @cached_property
     def findings(self) -> Diagnosis:
         """What to think of the run, worst first."""
-        return plan_findings(self.predictions, self.missing, self.notes)
+        judged = [each for each in self.predictions if not each.layer.is_embedding] or self.predictions
+        return plan_findings(judged, self.missing, self.notes)
 
     @cached_property
     def facts(self) -> tuple[Finding, ...]:

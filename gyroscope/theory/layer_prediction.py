@@ -27,11 +27,15 @@ SHORTEST_RUN = 10
 @final
 @dataclass(frozen=True)
 class InitialLayer:
-    """A kind of weight vector before the first step: its sizes, its gradient if known, and its RMS norm."""
+    """A kind of weight vector before the first step: its sizes, its gradient if known, and its RMS norm.
+
+    The vectors of an embedding are tokens. They are predicted and not judged: a rare token rotates late.
+    """
 
     name: str
     weights: Weights
     norm: float
+    is_embedding: bool = False
 
     @property
     def known(self) -> dict[str, Any]:

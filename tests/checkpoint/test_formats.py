@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import gyroscope as gyro
 from gyroscope.checkpoint.files.formats import open_checkpoint
-from gyroscope.checkpoint.layers_by_name import split_by_name
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train, write_safetensors
 
 ADAMW = partial(AdamW, lr=1e-2, weight_decay=0.1)
@@ -229,25 +228,6 @@ def test_fused_queries_keys_and_values_are_three_layers_in_rows_and_in_hugging_f
         rows = weights["h.0.c_attn.weight"] if shape == (24, 8) else weights["h.0.c_attn.weight"].T
         keys = autopsy.layers["h.0.c_attn.weight[k]"]
         assert keys.norm == pytest.approx(float((rows[8:16] ** 2).sum(1).mean() ** 0.5), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "granularity"),
-    [
-        ("blocks.0.mlp.weight", (8, 4), "neuron"),
-        ("ln_f.weight", (8,), "none"),
-        ("norm.weight", (8, 4), "none"),
-        ("experts.down_bias", (4, 8), "none"),
-        ("cls_token", (1, 1, 8), "none"),
-        ("head.weight", (1, 8), "neuron"),
-    ],
-)
-def test_names_and_shapes_decide_which_tensors_have_vectors(name, shape, granularity):
-    assert split_by_name(name, shape).granularity == granularity
-
-
-def test_experts_are_one_vector_per_expert_and_output():
-    assert split_by_name("moe.experts.w1", (4, 8, 16)).num_vectors((4, 8, 16)) == 32
 
 
 def test_a_file_is_mapped_and_can_be_read_again_after_its_pages_were_given_back(tmp_path):

@@ -1,6 +1,8 @@
 """timm makes our optimizers by name: sorted by itself, by our function or by names; refused where nothing decays."""
 
+import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +11,27 @@ from torch import nn
 from gyroscope import optim
 from gyroscope.integrations.timm import group_fn, register_timm
 from gyroscope.optim.registry import CLASSES
+from tests.model.architectures import differences
 
 # Classes by name; timm has a Lion of its own.
 NAMES = {CLASSES[name].__name__: name for name in optim.names() if name != "lion"}
 STEPS = 4
+ARCHITECTURES = [
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "beit_base_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "mixer_s32_224",
+    "convnext_atto",
+    "resnet18",
+    "efficientnet_b0",
+    "mobilenetv3_small_050",
+    "regnetx_002",
+    "levit_128s",
+    "xcit_nano_12_p16_224",
+    "poolformer_s12",
+    "cait_xxs24_224",
+]
 
 # Deprecations within timm.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,6 +115,24 @@ def test_the_options_of_timms_scripts_choose_our_optimizers(timm, factory):
 def test_a_name_of_timms_own_stays_timms(factory):
     assert register_timm() == []
     assert not isinstance(factory(nn.Linear(4, 4), "lion", lr=1e-3), optim.Lion)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_the_registry_has_a_class_that_makes_optimizers_which_can_be_pickled(timm, factory, name):
+    made_class: Any = timm.optim.get_optimizer_class(name)
+    assert isinstance(made_class, type)
+    optimizer = made_class(nn.Linear(4, 4).parameters(), lr=1e-3, weight_decay=0.1)
+    assert issubclass(made_class, torch.optim.Optimizer)
+    assert type(optimizer) is CLASSES[name]
+    assert type(pickle.loads(pickle.dumps(optimizer))) is CLASSES[name]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_names_decide_as_layer_types_do_in_timms_models(timm, architecture):
+    with torch.device("meta"):
+        count, found = differences(timm.create_model(architecture))
+    assert count > 20
+    assert found == {}
 
 
 def test_the_registry_lists_what_ours_are(timm, factory):

@@ -383,3 +383,66 @@ def test_where_the_probe_cannot_say_the_type_of_layer_decides_with_one_warning()
     assert len(warned) == 1
     rotating = [name for group in groups if group["granularity"] == "neuron" for name in group["param_names"]]
     assert rotating == ["one.weight", "other.weight"]
+
+
+class FusedQKNorm(nn.Module):
+    """Attention of one fused matrix, whose queries and keys are normalised head by head, and on request the values."""
+
+    def __init__(self, values, width=16, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.values = values
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        q, k = (layer_norm(t, t.shape[-1:]) for t in (q, k))
+        v = layer_norm(v, v.shape[-1:]) if self.values else v
+        return self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fused_matrix_whose_queries_and_keys_alone_are_invariant_is_none_and_the_parts_are_named(seed):
+    torch.manual_seed(seed)
+    found = probe(FusedQKNorm(values=False), loss_on(*TOKENS))["qkv.weight"]
+    assert found.granularity == "none"
+    assert found.evidence.startswith("only its part q (per group of 4), k (per group of 4): layers of their own")
+
+
+def test_a_fused_matrix_behind_a_norm_of_every_head_is_invariant_head_by_head():
+    torch.manual_seed(0)
+    found = probe(FusedQKNorm(values=True), loss_on(*TOKENS))["qkv.weight"]
+    assert (found.granularity, found.axis, found.group_size) == ("group", 0, 4)
+
+
+class ScaledConvolution(nn.Module):
+    """A standardised convolution with a gain for each output, as in NF-ResNets, which have no other norm."""
+
+    def __init__(self, inputs, outputs, gain_shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs, 3, 3))
+        self.gain = nn.Parameter(torch.ones(gain_shape))
+
+    def forward(self, x):
+        w = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        w = w / w.flatten(1).norm(dim=1).view(-1, 1, 1, 1) * self.gain.view(-1, 1, 1, 1)
+        return 1.7 * torch.conv2d(x, w, padding=1).relu()
+
+
+def test_gains_of_four_dimensions_cost_no_more_trials_than_gains_of_one():
+    calls = {}
+    for shape in ((8,), (8, 1, 1, 1)):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(ScaledConvolution(3 if layer == 0 else 8, 8, shape) for layer in range(40)))
+        loss = loss_on(4, 3, 6, 6)
+        calls[shape] = 0
+
+        def counted(model, loss=loss, shape=shape):
+            calls[shape] += 1
+            return loss(model)
+
+        found = probe(model, counted)
+        assert {found[f"{layer}.weight"].granularity for layer in range(40)} == {"neuron"}
+        assert shape == (8,) or found["0.gain"].evidence.startswith("a gain")
+    assert calls[8, 1, 1, 1] == calls[8,] < 20

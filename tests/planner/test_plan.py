@@ -312,11 +312,11 @@ def test_a_probe_finds_the_vectors_and_names_what_is_not_scale_invariant():
     assert any("3.weight is not scale-invariant" in note for note in planned.notes)
 
 
-def test_only_weights_that_turn_are_planned():
+def test_only_weights_that_turn_and_embeddings_that_decay_are_planned():
     model = nn.Sequential(nn.Embedding(10, 8), nn.ConvTranspose1d(8, 4, 3), nn.Linear(4, 4), nn.Linear(4, 4))
     model[3].weight.requires_grad = False
     layers = gyro.plan(model, adamw(model), steps=STEPS).layers
-    assert list(layers) == ["1.weight", "2.weight"]
+    assert list(layers) == ["0.weight", "1.weight", "2.weight"]
     columns = Split("neuron", 1).norm(model[1].weight.detach())
     assert layers["1.weight"].initial_norm == pytest.approx(float(columns.square().mean().sqrt()))
 

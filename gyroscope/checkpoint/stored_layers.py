@@ -1,0 +1,56 @@
+"""The layers of a checkpoint: its stored tensors, decided by name and shape (`gyroscope.model.by_name`) and by group.
+
+A parameter group with a split (`granularity`, `axis`, `group_size`), as `gyro.param_groups` writes it, precedes the
+names. Muon turns each matrix as a whole. Fused queries, keys and values are three layers, as the tracker has them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gyroscope.checkpoint.files.formats import ParameterState
+from gyroscope.geometry import Split
+from gyroscope.model.by_name import NamedSplit, splits_by_name
+from gyroscope.model.measured import WatchedLayer, watched_layers
+from gyroscope.model.selection import Decision, turning, with_tokens
+from gyroscope.theory import Lion, UpdateRule
+
+# An embedding in a file without an optimizer is shown, because it may have decayed.
+UNKNOWN_GROUP = {"weight_decay": 1.0}
+
+
+def checkpoint_layers(
+    parameters: Sequence[ParameterState],
+    groups: Sequence[Mapping[str, Any]],
+    rules: Sequence[UpdateRule | None] = (),
+) -> Iterator[tuple[ParameterState, list[WatchedLayer]]]:
+    """Yield every parameter with vectors, and its layers. `rules` are those of the groups, None if unknown."""
+    by_name = splits_by_name({each.name: each.weight.shape for each in parameters})
+    for parameter in parameters:
+        has_group = parameter.group >= 0
+        group = groups[parameter.group] if has_group else UNKNOWN_GROUP
+        rule = rules[parameter.group] if has_group and rules else None
+        decision = _decision(parameter, by_name[parameter.name], group, rule)
+        if decision.turns:
+            yield parameter, list(watched_layers(decision, decision.split))
+
+
+def _decision(
+    parameter: ParameterState, named: NamedSplit, group: Mapping[str, Any], rule: UpdateRule | None
+) -> Decision:
+    # Without values: only its shape and dtype are used.
+    empty = torch.empty(parameter.weight.shape, device="meta")
+    weight = torch.nn.Parameter(empty, requires_grad=False)
+    decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
+    if _is_written(group, rule):
+        decision = replace(decision, split=Split.of(group), reason="its parameter group")
+    decision = turning(decision, group, whole_by=rule.name if rule is not None and rule.whole_matrix else "")
+    return with_tokens(decision, group)
+
+
+def _is_written(group: Mapping[str, Any], rule: UpdateRule | None) -> bool:
+    """Return whether the group's split was chosen: our Lion and KAdam turn nothing by group, but write the default."""
+    turns_nothing = isinstance(rule, Lion) or "k" in group
+    return "granularity" in group and not (turns_nothing and Split.of(group) == Split())
