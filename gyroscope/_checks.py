@@ -12,8 +12,8 @@ import numpy as np
 
 from gyroscope._types import Array, Integers, Mask
 
-# The longest run that is computed step by step: four arrays of 0.8 GB.
-MOST_STEPS = 100_000_000
+# A forecast takes about 10 µs per step, so the longest run takes about half a minute.
+MAX_FORECAST_STEPS = 3_000_000
 
 
 def check_non_negative(name: str, value: object) -> None:
@@ -54,10 +54,19 @@ def check_count(name: str, value: object, at_least: int, meaning: str = "") -> N
 
 
 def check_run_length(steps: int) -> None:
-    """Raise unless `steps` is a number of steps that can be computed one by one."""
+    """Raise unless `steps` is a number of steps that can be computed one by one.
+
+    >>> check_run_length(100_000_000)
+    Traceback (most recent call last):
+    ValueError: steps=100000000 is too long to follow step by step: choose at most 3,000,000. Equilibria do not depend \
+on the length of the run
+    """
     check_count("steps", steps, at_least=1)
-    if steps > MOST_STEPS:
-        raise ValueError(f"steps={steps} do not fit in memory one by one; the most is {MOST_STEPS:,}")
+    if steps > MAX_FORECAST_STEPS:
+        raise ValueError(
+            f"steps={steps} is too long to follow step by step: choose at most {MAX_FORECAST_STEPS:,}. "
+            "Equilibria do not depend on the length of the run"
+        )
 
 
 def check_betas(betas: object) -> None:

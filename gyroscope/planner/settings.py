@@ -1,7 +1,7 @@
 """A plan from settings by name, as a command line or a TOML file has them."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
@@ -117,7 +117,7 @@ def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None
         predictions,
         missing,
         steps_per_epoch=settings.steps_per_epoch,
-        equivalents={name: _equivalent(settings, name) for name in settings.compare},
+        equivalents={key: match for name in settings.compare for key, match in _equivalents(settings, name)},
     )
 
 
@@ -129,16 +129,25 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _equivalent(settings: PlanSettings, other: str) -> Match | str:
-    """The other optimizer's settings, or why they cannot be given."""
-    # Norms of several layers scale alike, so that the first stands for all.
-    layer = settings.layers[0]
+def _equivalents(settings: PlanSettings, other: str) -> Iterator[tuple[str, Match | str]]:
+    """Yield the other optimizer's settings by its name, or by its name and the layer if they depend on the layer."""
+    layers = settings.layers
+    if settings.rule.whole_matrix != ("shape" in RULES[other].needs) and len(layers) > 1:
+        # Norms of neurons and of whole matrices scale differently with the shape.
+        yield from ((f"{other} for {layer.name}", _equivalent(settings.rule, other, layer)) for layer in layers)
+    else:
+        # Norms of several layers scale alike, so the first answers for all.
+        yield other, _equivalent(settings.rule, other, layers[0])
+
+
+def _equivalent(rule: UpdateRule, other: str, layer: InitialLayer) -> Match | str:
+    """Return the other optimizer's settings for a layer, or why they cannot be given."""
     options = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
     try:
         with np.errstate(all="ignore"):  # a trial far from the answer may overflow
-            return match(settings.rule, RULES[other], **layer.known, **options)
+            return match(rule, RULES[other], **layer.known, **options)
     except ValueError as error:
-        missing = [key for key in settings.rule.needs + RULES[other].needs if layer.known[key] is None]
+        missing = [key for key in rule.needs + RULES[other].needs if layer.known[key] is None]
         return f"add {_flag(missing[0])} to compare" if missing else str(error)
 
 
