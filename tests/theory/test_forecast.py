@@ -68,6 +68,30 @@ def test_norm_within_one_percent_and_rotation_within_two_of_a_random_walk_at_eve
     assert rotation < 0.02
 
 
+@pytest.mark.parametrize("betas", [(0.9, 0.99), (0.95, 0.98), (0.0, 0.9)])
+def test_a_forecast_of_lion_settles_at_lions_equilibrium(betas):
+    rule = Lion(0.002, 2.0, betas)
+    norm = rule.equilibrium(fan_in=C).norm
+    end = forecast(rule, steps=3000, norm=norm, fan_in=C)
+    assert end.norm[-1] == pytest.approx(norm, rel=1e-3)
+    assert end.angular_update[-1] == pytest.approx(rule.equilibrium().angular_update, rel=1e-3)
+
+
+def test_lion_with_other_betas_follows_its_walk_within_one_percent():
+    norm, rotation = errors(Lion(0.002, 2.0, (0.95, 0.98)), walk.lion(2.0, (0.95, 0.98)), SCHEDULES["constant"], 1.0)
+    assert norm < 0.01
+    assert rotation < 0.01
+
+
+@pytest.mark.parametrize(("steps_long", "lowest", "highest"), [(1, 0.02, 0.05), (8, 0.0, 0.012)])
+def test_a_start_of_few_steps_length_is_forecast_as_roughly_as_documented(steps_long, lowest, highest):
+    rule = AdamW(1e-2, 0.1)
+    norm = steps_long * rule.lr * C**0.5
+    f = forecast(rule, steps=200, norm=norm, fan_in=C)
+    seen = walk.walk(walk.adamw(0.1), f.lr, norm, dim=C)
+    assert lowest < np.abs(seen.norm / f.norm - 1).max() < highest
+
+
 @pytest.mark.parametrize("name", [name for name in RULES if name not in ("AdamW", "SGDM")])
 def test_the_other_rules_follow_their_walks_too(name):
     norm, rotation = errors(*RULES[name], SCHEDULES["warmup and cosine"], 0.5)
