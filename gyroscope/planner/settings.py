@@ -1,16 +1,15 @@
 """A plan from settings by name, as a command line or a TOML file has them."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from gyroscope._checks import positive_array
+from gyroscope._checks import one_of, positive_array
 from gyroscope.planner.run_plan import Plan
 from gyroscope.theory import (
     SGDM,
@@ -193,24 +192,7 @@ def rule_name(name: object) -> str:
     plain = {key.replace("_", ""): key for key in RULES} | {"sgd": "sgdm", "adam": "adam_l2", "adamc": "adamw"}
     # Adam-W, adam_w and AdamW are the same name.
     spelled = str(name).strip().lower().replace("-", "").replace("_", "").replace("+", "")
-    return plain[one_of("optimizer", spelled, plain, shown=RULES, given=name)]
-
-
-def one_of(
-    kind: str, name: str, options: Iterable[str], shown: Iterable[str] | None = None, given: object = None
-) -> str:
-    """`name` if it is among the options; otherwise a ValueError with the nearest one, or all of them.
-
-    kind     what the name is of, for the error
-    options  the names as they are compared
-    shown    the names as they are listed in the error, where they differ
-    given    what the user wrote, where it differs from `name`
-    """
-    if name in options:
-        return name
-    near = get_close_matches(name, list(options), n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(shown or options)}"
-    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {remedy}")
+    return plain[one_of("optimizer", spelled, plain, given=name)]
 
 
 def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:

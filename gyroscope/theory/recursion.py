@@ -114,7 +114,7 @@ class Combination(NamedTuple):
 WEIGHT = Combination(1.0, 0.0, 0.0)
 
 
-class Scale(NamedTuple):
+class SecondMoment(NamedTuple):
     """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
 
     Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
@@ -138,15 +138,16 @@ class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
     s = scale, or scale·sqrt(size/D) where D is given. E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update
-    adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: above 1 where that noise lasts. Decay and scale have a value for each step, coefficients may; `unit_grad2` = E‖g‖²·E‖w‖² and
-    `size` have one for each layer.
+    adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: not 1 where that noise is correlated over steps.
+    Decay, scale and coupling have a value for each step, coefficients may. `unit_grad2` = E‖g‖²·E‖w‖² and `size` have
+    one for each layer.
     """
 
     decay: Array
     scale: Array
     update: Combination
     momentum: Combination
-    D: Scale | None = None
+    D: SecondMoment | None = None
     excess: float = 1.0
     coupling: Array | None = None
     unit_grad2: Number = 1.0
