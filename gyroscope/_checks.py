@@ -4,7 +4,8 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
@@ -12,8 +13,38 @@ import numpy as np
 
 from gyroscope._types import Array, Integers, Mask
 
-# The longest run that is computed step by step: four arrays of 0.8 GB.
-MOST_STEPS = 100_000_000
+# A forecast takes about 10 µs per step, so the longest run takes about half a minute.
+MAX_FORECAST_STEPS = 3_000_000
+# Names that an error lists if none is near the one that was given.
+MAX_LISTED = 30
+
+
+def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None) -> str:
+    """Return `name` if it is among the options; otherwise raise with the nearest one, or with all of them.
+
+    `kind` says what the name is of, and `given` is what the user wrote if `name` is another spelling of it.
+
+    >>> one_of("schedule", "cosin", ("constant", "cosine"))
+    Traceback (most recent call last):
+    ValueError: unknown schedule 'cosin'; did you mean 'cosine'?
+    """
+    known = list(options)
+    if name in known:
+        return name
+    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {did_you_mean(name, known)}")
+
+
+def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return the end of an error: the options nearest to `name`, or a list of them if none is near.
+
+    >>> did_you_mean("x", ("constant", "cosine"))
+    'choose one of constant, cosine'
+    """
+    known = list(options)
+    near = get_close_matches(name, known, n=most, cutoff=cutoff)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"choose one of {', '.join(known[:MAX_LISTED])}{' …' * (len(known) > MAX_LISTED)}"
 
 
 def check_non_negative(name: str, value: object) -> None:
@@ -54,10 +85,19 @@ def check_count(name: str, value: object, at_least: int, meaning: str = "") -> N
 
 
 def check_run_length(steps: int) -> None:
-    """Raise unless `steps` is a number of steps that can be computed one by one."""
+    """Raise unless `steps` is a number of steps that can be computed one by one.
+
+    >>> check_run_length(100_000_000)
+    Traceback (most recent call last):
+    ValueError: steps=100000000 is too long to follow step by step: choose at most 3,000,000. Equilibria do not depend \
+on the length of the run
+    """
     check_count("steps", steps, at_least=1)
-    if steps > MOST_STEPS:
-        raise ValueError(f"steps={steps} do not fit in memory one by one; the most is {MOST_STEPS:,}")
+    if steps > MAX_FORECAST_STEPS:
+        raise ValueError(
+            f"steps={steps} is too long to follow step by step: choose at most {MAX_FORECAST_STEPS:,}. "
+            "Equilibria do not depend on the length of the run"
+        )
 
 
 def check_betas(betas: object) -> None:

@@ -130,7 +130,7 @@ def test_a_betas_warning_for_an_unstable_pair(capsys):
         ("plan adamw --compare lionn", "'lionn'", "did you mean 'lion'"),
         ("plan adamw --steps 0", "steps=0", "1 or above"),
         ("plan adamw --steps 2.5", "'2.5'", "whole number"),
-        ("plan adamw --steps 1e12", "steps=1000000000000", "the most is"),
+        ("plan adamw --steps 1e12", "steps=1000000000000", "choose at most 3,000,000"),
         ("plan adamw --steps 100 --warmup 101", "warmup=101", "part of the run"),
         ("plan adamw --schedule cosin", "'cosin'", "did you mean 'cosine'"),
         ("plan adamw --schedule step", "milestones", "for example"),

@@ -185,7 +185,9 @@ def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
         settings = ", ".join(f"{k} {sig(v) if isinstance(v, float) else v}" for k, v in shown.items())
         kept = " and ".join(equivalent.kept) or "nothing"
         changed = "".join(f", {quantity} × {sig(ratio)}" for quantity, ratio in equivalent.differs.items())
-        yield _fact("equivalent", f"{name} with {settings} keeps {kept}{changed}.", formula)
+        power = equivalent.schedule_power
+        converted = f" Raise this schedule's multipliers to the power {sig(power)}." if abs(power - 1) > 1e-9 else ""
+        yield _fact("equivalent", f"{name} with {settings} keeps {kept}{changed}.{converted}", formula)
 
 
 def _steps(count: float, steps_per_epoch: float | None) -> str:

@@ -1,6 +1,5 @@
 """A checkpoint to an autopsy: every layer in its last step, what it means, and how it is shown."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,10 +7,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from rich.console import Console
 
 from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
-from gyroscope._files import write_text
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.checkpoint_drift import LayerDrift, drift_findings
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
@@ -26,16 +23,15 @@ from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
+from gyroscope.render.rendered import Rendered
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
 
-# Columns of a printed autopsy.
-WIDTH = 140
 Source = str | Path | Mapping[str, Any]
 
 
 @final
 @dataclass(frozen=True)
-class Autopsy:
+class Autopsy(Rendered):
     """What a checkpoint tells of the run that wrote it, made by `gyro.autopsy`. Prints as text.
 
     name        of the file, and of those before it
@@ -75,19 +71,9 @@ class Autopsy:
         """The autopsy as the HTML of one page that opens from disk."""
         return autopsy_page(self._data)
 
-    def html(self, path: str | Path) -> Path:
-        """Write that page, and the directories above it."""
-        write_text(path, self.page())
-        return Path(path)
-
     def json(self) -> str:
         """The autopsy as JSON, for programs."""
         return autopsy_json(self._data)
-
-    def __str__(self) -> str:
-        buffer = io.StringIO()
-        Console(file=buffer, width=WIDTH, highlight=False).print(self.text())
-        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     @property
     def _data(self) -> AutopsyData:

@@ -22,8 +22,9 @@ from gyroscope.live.access import access_middleware
 from gyroscope.live.feed import Feed, Position
 from gyroscope.live.run_index import RunIndex
 from gyroscope.render import theme
-from gyroscope.render.page import asset, linked, page_json, plotly
+from gyroscope.render.page import linked, page_json, plotly
 from gyroscope.render.run_page import SCRIPTS, body
+from gyroscope.render.theme import asset
 from gyroscope.report.run_data import Report
 from gyroscope.report.run_gather import ordered
 from gyroscope.store import RunError

@@ -1,19 +1,17 @@
 """Parameter groups for any torch optimizer: what rotates, along which dimension, and with what weight decay."""
 
-import io
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from typing import Any, cast, final
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from gyroscope._checks import check_non_negative
+from gyroscope._checks import check_non_negative, did_you_mean
+from gyroscope._text import to_text
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.by_name import splits_by_name
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
@@ -48,9 +46,7 @@ class ParamGroups(list[dict[str, Any]]):
                 reason = self._reasons[name] + ("" if parameter.requires_grad else ", frozen")
                 decay = f"{group['weight_decay']:g}"
                 table.add_row(str(number), name, shape, _vectors(group, parameter), decay, options, reason)
-        text = io.StringIO()
-        Console(file=text, width=WIDTH).print(table)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return to_text(table, WIDTH)
 
 
 def param_groups(
@@ -254,8 +250,7 @@ def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) 
 def _near(text: str, parameters: list[ModelParameter]) -> str:
     names = [place.name for known in parameters for place in known.places]
     # 0.4 is generous, because a pattern has characters that no name has.
-    near = get_close_matches(text, names, n=5, cutoff=0.4) or names[:5]
-    return f"names like it: {', '.join(near)}"
+    return did_you_mean(text, names, most=5, cutoff=0.4)
 
 
 def _vectors(group: Mapping[str, Any], parameter: nn.Parameter) -> str:

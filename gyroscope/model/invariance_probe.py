@@ -1,6 +1,5 @@
 """Which parameters are scale-invariant, and at which granularity: found by trying, not by the names of layers."""
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from functools import partial
 from typing import final
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from gyroscope._checks import check_count
+from gyroscope._text import to_text
 from gyroscope.model.gradients import (
     Gradients,
     Loss,
@@ -28,8 +27,6 @@ from gyroscope.model.parameters import ModelParameter, model_parameters
 from gyroscope.model.selection import Decision, Invariance
 
 Batches = list[Gradients]
-# Columns of the printed table.
-WIDTH = 140
 
 # Standard deviation of what is added to gains, biases and scalars. Gains that start at 0 let no gradient through, and
 # biases that start at 0 hide that they are scaled with their weight; 0.3 shows both beside activations of about 1.
@@ -69,9 +66,7 @@ class Probe(dict[str, Invariance]):
                 where = [str(invariance.axis), str(invariance.group_size), centred]
             granularity = "cannot say" if invariance.undecided else invariance.granularity
             table.add_row(name, granularity, *where, invariance.evidence)
-        text = io.StringIO()
-        Console(file=text, width=WIDTH).print(table)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return to_text(table)
 
 
 def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:

@@ -1,17 +1,16 @@
 """A start at equilibrium: each rotating weight vector of a fresh model at the norm at which it would settle."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from gyroscope._dtensor import placed_like
+from gyroscope._text import to_text
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
@@ -52,9 +51,7 @@ class EquilibriumStart:
             table.add_column(column, justify="right")
         for layer in self.layers:
             table.add_row(layer.name, f"{layer.before:.4g}", f"{layer.after:.4g}", f"{layer.factor:.3g}")
-        text = io.StringIO()
-        Console(file=text, width=100).print(table)
-        lines = [line.rstrip() for line in text.getvalue().splitlines()]
+        lines = [to_text(table, width=100)]
         if self.loss_before is not None and self.loss_after is not None:
             lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
         return "\n".join(lines)

@@ -1,7 +1,6 @@
 """Optimizers by name, for trainers that choose one by a string."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from gyroscope._checks import one_of
 from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.k_adam import KAdam
@@ -50,8 +50,4 @@ def create(name: str, model: nn.Module | ParamsT, **options: Any) -> Optimizer:
     >>> [(group["param_names"], group["granularity"]) for group in optimizer.param_groups]
     [(['weight'], 'neuron'), (['bias'], 'none')]
     """
-    if name not in CLASSES:
-        near = get_close_matches(name, CLASSES, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown optimizer {name!r}; {guess}choose one of {', '.join(CLASSES)}")
-    return CLASSES[name](model, **options)
+    return CLASSES[one_of("optimizer", name, CLASSES)](model, **options)

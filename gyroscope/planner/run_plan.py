@@ -1,16 +1,12 @@
 """A plan: the predictions for every layer of a run, what they mean, and how they are shown."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import final
 
 import numpy as np
-from rich.console import Console
 
-from gyroscope._files import write_text
 from gyroscope._types import Array
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.findings import Finding
@@ -18,17 +14,15 @@ from gyroscope.advice.plan_facts import plan_facts
 from gyroscope.advice.plan_findings import imbalance, plan_findings
 from gyroscope.render.plan_page import plan_page
 from gyroscope.render.plan_text import PlanText, chart_lines
+from gyroscope.render.rendered import Rendered
 from gyroscope.report.plan_data import PlanData, plan_json
 from gyroscope.theory import Forecast, Match
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-# Columns of the printed plan.
-WIDTH = 140
-
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class Plan(Rendered):
     """A predicted run, made from settings (`plan_settings`) or for a model (`gyro.plan`). Prints as text.
 
     optimizer        its name, as the user knows it
@@ -96,19 +90,9 @@ class Plan:
         """The plan as the HTML of one page that opens from disk: judgement, curves and table."""
         return plan_page(self._data)
 
-    def html(self, path: str | Path) -> Path:
-        """Write that page, and the directories above it."""
-        write_text(path, self.page())
-        return Path(path)
-
     def json(self) -> str:
         """The plan as JSON, for programs."""
         return plan_json(self._data)
-
-    def __str__(self) -> str:
-        buffer = io.StringIO()
-        Console(file=buffer, width=WIDTH, highlight=False).print(self.text())
-        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
     @property
     def _data(self) -> PlanData:

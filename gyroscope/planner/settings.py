@@ -1,16 +1,15 @@
 """A plan from settings by name, as a command line or a TOML file has them."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from gyroscope._checks import positive_array
+from gyroscope._checks import one_of, positive_array
 from gyroscope.planner.run_plan import Plan
 from gyroscope.theory import (
     SGDM,
@@ -117,7 +116,7 @@ def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None
         predictions,
         missing,
         steps_per_epoch=settings.steps_per_epoch,
-        equivalents={name: _equivalent(settings, name) for name in settings.compare},
+        equivalents={key: match for name in settings.compare for key, match in _equivalents(settings, name)},
     )
 
 
@@ -129,16 +128,25 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _equivalent(settings: PlanSettings, other: str) -> Match | str:
-    """The other optimizer's settings, or why they cannot be given."""
-    # Norms of several layers scale alike, so that the first stands for all.
-    layer = settings.layers[0]
+def _equivalents(settings: PlanSettings, other: str) -> Iterator[tuple[str, Match | str]]:
+    """Yield the other optimizer's settings by its name, or by its name and the layer if they depend on the layer."""
+    layers = settings.layers
+    if settings.rule.whole_matrix != ("shape" in RULES[other].needs) and len(layers) > 1:
+        # Norms of neurons and of whole matrices scale differently with the shape.
+        yield from ((f"{other} for {layer.name}", _equivalent(settings.rule, other, layer)) for layer in layers)
+    else:
+        # Norms of several layers scale alike, so the first answers for all.
+        yield other, _equivalent(settings.rule, other, layers[0])
+
+
+def _equivalent(rule: UpdateRule, other: str, layer: InitialLayer) -> Match | str:
+    """Return the other optimizer's settings for a layer, or why they cannot be given."""
     options = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
     try:
         with np.errstate(all="ignore"):  # a trial far from the answer may overflow
-            return match(settings.rule, RULES[other], **layer.known, **options)
+            return match(rule, RULES[other], **layer.known, **options)
     except ValueError as error:
-        missing = [key for key in settings.rule.needs + RULES[other].needs if layer.known[key] is None]
+        missing = [key for key in rule.needs + RULES[other].needs if layer.known[key] is None]
         return f"add {_flag(missing[0])} to compare" if missing else str(error)
 
 
@@ -184,24 +192,7 @@ def rule_name(name: object) -> str:
     plain = {key.replace("_", ""): key for key in RULES} | {"sgd": "sgdm", "adam": "adam_l2", "adamc": "adamw"}
     # Adam-W, adam_w and AdamW are the same name.
     spelled = str(name).strip().lower().replace("-", "").replace("_", "").replace("+", "")
-    return plain[one_of("optimizer", spelled, plain, shown=RULES, given=name)]
-
-
-def one_of(
-    kind: str, name: str, options: Iterable[str], shown: Iterable[str] | None = None, given: object = None
-) -> str:
-    """`name` if it is among the options; otherwise a ValueError with the nearest one, or all of them.
-
-    kind     what the name is of, for the error
-    options  the names as they are compared
-    shown    the names as they are listed in the error, where they differ
-    given    what the user wrote, where it differs from `name`
-    """
-    if name in options:
-        return name
-    near = get_close_matches(name, list(options), n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(shown or options)}"
-    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {remedy}")
+    return plain[one_of("optimizer", spelled, plain, given=name)]
 
 
 def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:

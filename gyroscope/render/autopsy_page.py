@@ -9,8 +9,8 @@ import numpy as np
 
 from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.render import theme
+from gyroscope.render.html import FIGURES_SCRIPT, finding_items, html_table, picture, setting_lines
 from gyroscope.render.page import standalone
-from gyroscope.render.plan_page import finding_items, html_table
 from gyroscope.report.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, MORE, AutopsyData, drift_row, layer_row
 
 # Layers that the picture shows; of more, those that turn most and least and some between.
@@ -38,23 +38,22 @@ def autopsy_page(autopsy: AutopsyData) -> str:
         drifts = f"<h2>Since the first file</h2>{rows}"
     body = BODY.substitute(
         title=escape(autopsy.title),
-        settings="<br>".join(escape(setting) for setting in autopsy.settings),
+        settings=setting_lines(autopsy.settings),
         findings=finding_items(autopsy.findings),
         chart=_chart(autopsy.layers),
         table=html_table(HEADER, [layer_row(layer) for layer in autopsy.layers]),
         legend=escape(LEGEND + MORE),
         drifts=drifts,
     )
-    return standalone(autopsy.title, body, script="Look.listeners.push(Look.figures); Look.start();")
+    return standalone(autopsy.title, body, script=FIGURES_SCRIPT)
 
 
 def _chart(layers: Sequence[CheckpointLayer]) -> str:
-    options = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # a page sends nothing anywhere
     shown = _drawn(layers)
     panels = {name: panel for name, panel in PANELS.items() if any(np.isfinite(getattr(each, name)) for each in shown)}
     if not panels:
         return "<p>No picture: the file says too little, see above.</p>"
-    return str(figure(shown, panels).to_html(include_plotlyjs=True, full_html=False, config=options))
+    return picture(figure(shown, panels))
 
 
 def _drawn(layers: Sequence[CheckpointLayer]) -> list[CheckpointLayer]:

@@ -3,11 +3,9 @@
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from gyroscope.render.plan_text import filled, findings_text, table
+from gyroscope.render.terminal import filled, findings_text, layer_table, table
 from gyroscope.report.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, AutopsyData, drift_row, layer_row
 
-# Characters of a name that stay together.
-LONGEST = 40
 # Columns of the table of layers.
 COLUMNS = 9
 
@@ -28,10 +26,7 @@ class AutopsyText:
         yield from findings_text(autopsy.findings, options.max_width, self.explain)
         yield Text("")
         # A terminal has room for all but the last two, which the page shows.
-        drawn = table(HEADER[:COLUMNS], [layer_row(layer)[:COLUMNS] for layer in autopsy.layers])
-        drawn.columns[0].overflow = "fold"
-        drawn.columns[0].min_width = min(LONGEST, max(len(layer.name) for layer in autopsy.layers))
-        yield drawn
+        yield layer_table(HEADER[:COLUMNS], [layer_row(layer)[:COLUMNS] for layer in autopsy.layers])
         yield Text(filled(LEGEND, options.max_width), style="dim")
         if autopsy.drifts:
             yield Text("")

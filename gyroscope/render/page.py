@@ -4,7 +4,6 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 
 from gyroscope._json import dumps
 from gyroscope.render import theme
@@ -62,11 +61,6 @@ def _document(title: str, head: str, body: str) -> str:
 def page_json(value: object) -> str:
     """JSON of what a page shows: short, because a page holds a million numbers and five digits of each are enough."""
     return dumps(value, array_digits=DIGITS, compact=True)
-
-
-def asset(name: str) -> str:
-    """Return the text of a style sheet, script or HTML file of `render/assets`."""
-    return files("gyroscope.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def plotly() -> str:

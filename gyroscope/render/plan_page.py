@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.advice.findings import Finding
 from gyroscope.render import theme
 from gyroscope.render.chart import RANGE
+from gyroscope.render.html import FIGURES_SCRIPT, finding_items, html_table, picture, setting_lines
 from gyroscope.render.page import standalone
 from gyroscope.render.plan_text import HEADER, layer_row
 from gyroscope.report.plan_data import PlanData, thinned
@@ -31,7 +31,7 @@ def plan_page(plan: PlanData) -> str:
     """The whole page as HTML, with Plotly inside: it opens from disk, without a network."""
     body = BODY.substitute(
         title=escape(plan.title),
-        settings="<br>".join(escape(setting) for setting in plan.settings),
+        settings=setting_lines(plan.settings),
         findings=finding_items(plan.findings),
         chart=_chart(plan.fastest_first(DRAWN)),
         table=html_table(HEADER, [layer_row(prediction) for prediction in plan.predictions])
@@ -39,31 +39,13 @@ def plan_page(plan: PlanData) -> str:
         else "",
         facts=finding_items(plan.facts),
     )
-    return standalone(plan.title, body, script="Look.listeners.push(Look.figures); Look.start();")
-
-
-def finding_items(findings: Sequence[Finding]) -> str:
-    """Findings as items of a list, with remedies and formulas."""
-    items = []
-    for finding in findings:
-        remedy = f"<br>→ {escape(finding.remedy)}" if finding.remedy else ""
-        formula = f"<small>{escape(finding.formula)}</small>" if finding.formula else ""
-        items.append(f'<li class="{finding.severity}">{escape(finding.sentence)}{remedy}{formula}</li>')
-    return "".join(items)
-
-
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Layers, one line each, under a header."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    return standalone(plan.title, body, script=FIGURES_SCRIPT)
 
 
 def _chart(predictions: Sequence[LayerPrediction]) -> str:
     if not predictions:
         return "<p>No curves: an input is missing, see above.</p>"
-    options = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # a page sends nothing anywhere
-    return str(figure(predictions).to_html(include_plotlyjs=True, full_html=False, config=options))
+    return picture(figure(predictions))
 
 
 def figure(predictions: Sequence[LayerPrediction]) -> Any:

@@ -1,20 +1,17 @@
 """A plan in a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isfinite
-from textwrap import fill
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
-from gyroscope.advice.findings import MARKS, Finding, Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.render.chart import chart
+from gyroscope.render.terminal import findings_text, table
 from gyroscope.report.plan_data import PlanData
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
 HEADER = (
     *("layer", "rotation", "norm at start", "norm settles at", "first step ×", "fastest step ×"),
     *("warmup needed", "X", "settles at step", "falls out at step"),
@@ -79,34 +76,3 @@ def _known(value: float | None) -> str:
 
 def _step(step: int | None) -> str:
     return "never" if step is None else f"{step:,}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Layers in a terminal, one line each; names to the left, numbers to the right."""
-    drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for number, column in enumerate(header):
-        drawn.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
-
-
-def findings_text(findings: Sequence[Finding], width: int, explain: bool = False) -> Iterator[RenderableType]:
-    """Findings behind their marks, remedies behind an arrow, and formulas under them if `explain`."""
-    for finding in findings:
-        yield from finding_lines(finding.severity, finding.sentence, finding.remedy, width)
-        if explain and finding.formula:
-            yield Text(filled(finding.formula, width, indent=4), "italic cyan")
-
-
-def finding_lines(severity: Severity, sentence: str, remedy: str, width: int) -> Iterator[RenderableType]:
-    """A finding and what to change, in lines of at most so many characters."""
-    yield Text.assemble((MARKS[severity], STYLES[severity]), " ", filled(sentence, width, indent=2)[2:])
-    if remedy:
-        yield Text(filled("→ " + remedy, width, indent=2, hang=2), "dim")
-
-
-def filled(text: str, width: int, indent: int = 0, hang: int = 0) -> str:
-    """Text in lines, all of them indented, and those after the first by `hang` more."""
-    after = " " * (indent + hang)
-    return fill(text, width, initial_indent=" " * indent, subsequent_indent=after, break_on_hyphens=False)

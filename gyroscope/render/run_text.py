@@ -4,15 +4,12 @@ from collections.abc import Iterator
 from math import isfinite
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from gyroscope.advice.phrases import sig
-from gyroscope.render.plan_text import filled, finding_lines, table
+from gyroscope.render.terminal import filled, finding_lines, layer_table
 from gyroscope.report.run_data import LayerData, Report, RunData
 
-# Characters of a name that stay together.
-LONGEST = 40
 FORECAST = "* over the forecast from the start: X is below 1, and equilibrium does not apply."
 HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
 
@@ -44,17 +41,9 @@ def _run(run: RunData, width: int) -> Iterator[RenderableType]:
         yield from finding_lines(finding.severity, finding.sentence, finding.remedy, width)
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
-    yield _table(run)
+    yield layer_table(HEADER, [_row(layer) for layer in run.layers])
     if any(layer.summary.reference == "forecast" for layer in run.layers):
         yield Text(filled(FORECAST, width), style="dim")
-
-
-def _table(run: RunData) -> Table:
-    drawn = table(HEADER, [_row(layer) for layer in run.layers])
-    # A name is worth two lines, not an ellipsis.
-    drawn.columns[0].overflow = "fold"
-    drawn.columns[0].min_width = min(LONGEST, max(len(layer.name) for layer in run.layers))
-    return drawn
 
 
 def _row(layer: LayerData) -> list[str]:

@@ -3,7 +3,8 @@
 from html import escape
 from string import Template
 
-from gyroscope.render.page import asset, page_json, plotly, standalone
+from gyroscope.render.page import page_json, plotly, standalone
+from gyroscope.render.theme import asset
 from gyroscope.report.sweep_data import SweepData
 
 

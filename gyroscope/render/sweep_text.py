@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from gyroscope.render.plan_text import table
+from gyroscope.render.terminal import table
 from gyroscope.report.sweep_data import Comparison, SettingData, SweepData, Width
 
 

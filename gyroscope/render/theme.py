@@ -13,9 +13,14 @@ SOLID: dict[str, Any] = {"width": 2}
 DASHED: dict[str, Any] = {"width": 1.5, "dash": "dash"}
 
 
+def asset(name: str) -> str:
+    """Return the text of a style sheet, script or HTML file of `render/assets`."""
+    return files("gyroscope.render").joinpath("assets", name).read_text(encoding="utf-8")
+
+
 def style() -> str:
-    """The style sheet that all pages share."""
-    return files("gyroscope.render").joinpath("assets", "theme.css").read_text(encoding="utf-8")
+    """Return the style sheet that all pages share."""
+    return asset("theme.css")
 
 
 def light(name: str) -> str:
@@ -32,5 +37,4 @@ def light(name: str) -> str:
 
 def script() -> str:
     """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it; colours."""
-    text = files("gyroscope.render").joinpath("assets", "theme.js").read_text(encoding="utf-8")
-    return f"{text}Look.colours = {json.dumps(COLOURS)};\n"
+    return f"{asset('theme.js')}Look.colours = {json.dumps(COLOURS)};\n"

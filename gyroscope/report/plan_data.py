@@ -120,4 +120,9 @@ def thinned(steps: int) -> Int64:
 def _match(match: Match | str) -> dict[str, Any]:
     if isinstance(match, str):
         return {"missing": match}
-    return {"settings": match.rule.settings, "kept": match.kept, "ratios": match.ratios}
+    return {
+        "settings": match.rule.settings,
+        "kept": match.kept,
+        "ratios": match.ratios,
+        "schedule_power": match.schedule_power,
+    }

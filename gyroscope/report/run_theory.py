@@ -70,7 +70,7 @@ def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[Neighbour]:
         if rule.name == other.__name__:
             continue
         try:
-            matched = match(rule, other, fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm, **fixed)
+            matched = match(rule, other, **vars(weights), **fixed)
         except ValueError:  # an input is missing, or there are no such settings
             continue
         settings: Any = matched.rule

@@ -1,6 +1,5 @@
 """The reader: a run as arrays, also while it is being written. Its SQL is in `follower`."""
 
-import difflib
 import os
 import time
 import weakref
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from gyroscope._checks import did_you_mean
 from gyroscope._types import Array, Float32, Int64
 from gyroscope.store.export import export
 from gyroscope.store.follower import Follower
@@ -254,11 +254,9 @@ class Run:
     def _known(self, kind: str, name: str, known: Mapping[str, Value]) -> Value:
         if name in known:
             return known[name]
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        match = f" Did you mean {', '.join(close)}?" if close else ""
-        nothing = "Log some with tracker.log(loss=loss)." if kind == "scalar" else "There is none yet."
-        there = f"There are {', '.join([*known][:10])}{' …' * (len(known) > 10)}." if known else nothing
-        raise ValueError(f"There is no {kind} {name!r} in {self.path}.{match} {there}")
+        nothing = "log some with tracker.log(loss=loss)" if kind == "scalar" else "there is none yet"
+        remedy = did_you_mean(name, known, most=3, cutoff=0.4) if known else nothing
+        raise ValueError(f"There is no {kind} {name!r} in {self.path}: {remedy}")
 
     def _column(self, quantity: str, stat: str) -> int:
         if stat not in STATISTICS:

@@ -120,6 +120,7 @@ class CautiousLinearMotion(Motion):
         old, new = steps.update.momentum, steps.update.gradient
         keep, share = steps.momentum.momentum, steps.momentum.gradient
         decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
+        coupling = np.ones(len(lr)) if steps.coupling is None else steps.coupling
         y = self.norm2
         for t in range(len(lr)):
             g2 = steps.unit_grad2 / y
@@ -137,7 +138,8 @@ class CautiousLinearMotion(Motion):
                 longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
                 square[t] += longer
                 cross[t] += longer / (2 * left)
-            self._p = left * keep * self._p - masked.push * s * (old * keep * self._q + new * share * g2)
+            taken_in = old * keep * self._q + new * share * g2
+            self._p = left * keep * self._p - masked.push * s * coupling[t] * taken_in
             self._q = keep * keep * self._q + share * share * g2
             y = norm2[t]
         return Step(decay, cross, square, norm2)

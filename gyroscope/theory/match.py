@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._types import Array
-from gyroscope.theory.law import Equilibrium
+from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import MEANING, UpdateRule
 from gyroscope.theory.rules.rule import Rule
+from gyroscope.theory.schedules import Schedule
 
 # What two rules can have in common, in the order in which it is kept.
 QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
@@ -19,16 +20,35 @@ QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update
 @final
 @dataclass(frozen=True)
 class Match:
-    """The other rule, what it keeps, and by what factor each quantity changes (None where it is not determined)."""
+    """The other rule, what it keeps, and by what factor each quantity changes (None if it is not determined).
+
+    `schedule_power` is the power of the schedule's multipliers with which both rules turn alike all along the run: ½
+    from AdamW to Hyperball, whose rotation follows lr where AdamW's follows √lr. `schedule` applies it.
+    """
 
     rule: UpdateRule
     kept: tuple[str, ...]
     ratios: Mapping[str, float | None]
+    schedule_power: float = 1.0
 
     @property
     def differs(self) -> dict[str, float]:
         """The quantities that change by more than a thousandth, with the factor."""
         return {name: ratio for name, ratio in self.ratios.items() if ratio is not None and abs(ratio - 1) > 1e-3}
+
+    def schedule(self, source: Schedule) -> Schedule:
+        """Return the schedule for the other rule, given the one of the first rule.
+
+        >>> from gyroscope.theory import AdamW, Hyperball, constant
+        >>> hyperball = match(AdamW(1e-3, 0.1), Hyperball)
+        >>> [f"{multiplier:.2f}" for multiplier in hyperball.schedule(constant(4, warmup=4))(np.arange(4))]
+        ['0.50', '0.71', '0.87', '1.00']
+        """
+        if self.schedule_power == 1:
+            return source
+        # The ramp of a warmup is raised with the rest, so the new schedule has no ramp of its own.
+        name = f"{source.name}^{self.schedule_power:.3g}"
+        return Schedule(name, source.steps, 0, lambda t: source(t) ** self.schedule_power)
 
 
 def match(
@@ -40,14 +60,15 @@ def match(
     shape: tuple[int, ...] | None = None,
     **fixed: Any,
 ) -> Match:
-    """Hyper-parameters with which `other` trains as `rule` does.
+    """Find the hyper-parameters with which `other` trains as `rule` does.
 
     lr and weight decay are free unless fixed; they keep the memory first, then the norm, then the rotation, as many as
     there are free ones. With both free, norm and memory agree and the rotation differs by sqrt(τ1/τ2) (ours:
-    docs/theory.md, "Equal settings for another rule").
+    docs/theory.md, "Equal settings for another rule"). Between Muon and a rule that turns neurons, the norm is that of
+    the whole matrix, so the answer holds for matrices of one shape.
 
     - `rule`: the rule with its settings; `other`: the class of the rule to find settings for.
-    - `fan_in`, `unit_grad_norm`, `shape`: as in `UpdateRule.equilibrium`; needed where the two rules' norms need
+    - `fan_in`, `unit_grad_norm`, `shape`: as in `UpdateRule.equilibrium`; needed if the two rules' norms need
       different inputs.
     - `fixed`: settings of `other` that are given, for example momentum=0.9.
 
@@ -63,31 +84,55 @@ def match(
     if rule.needs == other.needs and len(rule.needs) == 1 and not rule.whole_matrix:
         name = rule.needs[0]  # both norms scale with it alike, so any value gives the same answer
         inputs[name] = 1.0 if inputs[name] is None else inputs[name]
-    target = rule.equilibrium(**inputs)
 
     free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
     # A rule without one of them has no value to start from; Newton's method is not particular.
     guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
+    trial = other(**guess, **fixed)
+    measure = Quantities(inputs, of_matrix=rule.whole_matrix != trial.whole_matrix)
+    target = measure(rule)
     # A trial tells which quantities the other rule can have at all with these inputs.
-    trial = other(**guess, **fixed).equilibrium(**inputs)
-    known = [name for name in QUANTITIES if _value(target, name) is not None and _value(trial, name) is not None]
+    possible = measure(trial)
+    known = [name for name in QUANTITIES if name in target and name in possible]
     kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
     if not set(kept) <= set(known) or len(kept) < len(free):
-        _explain_what_is_missing(rule, other, target, trial, free, inputs)
-    solution = _solve(other, guess, fixed, inputs, {name: float(_value(target, name)) for name in kept})
-    reached = solution.equilibrium(**inputs)
+        _explain_what_is_missing(rule, trial, target, possible, free, inputs)
+    solution = _solve(other, guess, fixed, measure, {name: target[name] for name in kept})
+    reached = measure(solution)
     ratios: dict[str, float | None] = dict.fromkeys(QUANTITIES)
-    ratios |= {name: float(_value(reached, name) / _value(target, name)) for name in known}
+    ratios |= {name: reached[name] / target[name] for name in known}
     # Beside what was asked for, a quantity may agree by itself: rotation between rules of one correlation time.
     same = tuple(name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) < 1e-6)
-    return Match(solution, same, ratios)
+    return Match(solution, same, ratios, schedule_power=rule.angle_exponent / solution.angle_exponent)
+
+
+@final
+@dataclass(frozen=True)
+class Quantities:
+    """What two rules are compared in, at the same inputs.
+
+    `of_matrix` gives the norm of the whole matrix also under a rule that turns each neuron by itself, for comparison
+    with a rule that turns the matrix as one vector.
+    """
+
+    inputs: dict[str, Any]
+    of_matrix: bool
+
+    def __call__(self, rule: UpdateRule) -> dict[str, float]:
+        """Return the quantities that the inputs determine, by name."""
+        eq = rule.equilibrium(**self.inputs)
+        values = {name: getattr(eq, attribute) for name, attribute in QUANTITIES.items()}
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        if self.of_matrix and "norm" in known and not rule.whole_matrix and self.inputs["shape"] is not None:
+            known["norm"] *= float(Weights.checked(**self.inputs).norm_of_matrix)
+        return known
 
 
 def _solve(
     other: type[UpdateRule],
     guess: dict[str, float],
     fixed: dict[str, Any],
-    inputs: dict[str, Any],
+    measure: Quantities,
     target: dict[str, float],
 ) -> UpdateRule:
     """Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
@@ -96,8 +141,8 @@ def _solve(
         return other(**dict(zip(guess, np.exp(log_free).tolist(), strict=True)), **fixed)
 
     def gap(log_free: Array) -> Array:
-        eq = rule_at(log_free).equilibrium(**inputs)
-        return np.log([float(_value(eq, name)) / want for name, want in target.items()])
+        reached = measure(rule_at(log_free))
+        return np.log([reached[name] / want for name, want in target.items()])
 
     # In logarithms, lr and weight decay stay positive and every equilibrium is nearly a plane.
     x = np.log(list(guess.values()))
@@ -122,21 +167,17 @@ def _solve(
 
 def _explain_what_is_missing(
     rule: UpdateRule,
-    other: type[UpdateRule],
-    target: Equilibrium,
-    trial: Equilibrium,
+    other: UpdateRule,
+    target: dict[str, float],
+    possible: dict[str, float],
     free: list[str],
     inputs: dict[str, Any],
 ) -> NoReturn:
     remedy = f"fix one of them: {free[0]}=…"
-    if all(eq.timescale is not None or needs for eq, needs in ((target, rule.needs), (trial, other.needs))):
+    if all("memory" in known or needs for known, needs in ((target, rule.needs), (possible, other.needs))):
         missing = next(name for name in rule.needs + other.needs if inputs[name] is None)
         remedy = f"pass {missing}=… ({MEANING[missing]})"
-    raise ValueError(f"{rule.name} and {other.__name__} share too little to choose {' and '.join(free)}; {remedy}")
-
-
-def _value(eq: Equilibrium, name: str) -> Any:
-    return getattr(eq, QUANTITIES[name])
+    raise ValueError(f"{rule.name} and {other.name} share too little to choose {' and '.join(free)}; {remedy}")
 
 
 def _options(rule: type[UpdateRule]) -> list[str]:

@@ -114,7 +114,7 @@ class Combination(NamedTuple):
 WEIGHT = Combination(1.0, 0.0, 0.0)
 
 
-class Scale(NamedTuple):
+class SecondMoment(NamedTuple):
     """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
 
     Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
@@ -138,16 +138,18 @@ class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
     s = scale, or scale·sqrt(size/D) where D is given. E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update
-    adds its own noise. Decay and scale have a value for each step, coefficients may; `unit_grad2` = E‖g‖²·E‖w‖² and
-    `size` have one for each layer.
+    adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: not 1 where that noise is correlated over steps.
+    Decay, scale and coupling have a value for each step, coefficients may. `unit_grad2` = E‖g‖²·E‖w‖² and `size` have
+    one for each layer.
     """
 
     decay: Array
     scale: Array
     update: Combination
     momentum: Combination
-    D: Scale | None = None
+    D: SecondMoment | None = None
     excess: float = 1.0
+    coupling: Array | None = None
     unit_grad2: Number = 1.0
     size: Number = 1.0
 
@@ -159,6 +161,7 @@ class LinearSteps:
         """
         keep = 1 - self.decay[:, None]
         scale = self.scale[:, None]
+        coupling = 1.0 if self.coupling is None else self.coupling[:, None]
         # 13 columns: D, and four moments for each of s⁰, s¹ and s²; w' is quadratic in s at most.
         forms = np.zeros((len(keep), 6, 13))
         plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
@@ -167,7 +170,7 @@ class LinearSteps:
         plain[:, 3] = keep**2 * WEIGHT.dot(WEIGHT)
         once[:, 3] = -2 * keep * once[:, 0]
         plain[:, 4] = keep * WEIGHT.dot(self.momentum)
-        once[:, 4] = -scale * self.update.dot(self.momentum)
+        once[:, 4] = -scale * coupling * self.update.dot(self.momentum)
         plain[:, 5] = self.momentum.dot(self.momentum)
         # Without D the step size is known beforehand: the powers of s merge into one set of columns.
         if aging is None:

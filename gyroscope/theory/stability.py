@@ -170,14 +170,3 @@ def kadam_betas(strategy: str, k: int, betas: tuple[float, float]) -> list[tuple
         raise ValueError(f"k={k!r} must be a number of stages: an integer, 1 (plain Adam) or more")
     stage = STRATEGIES[strategy]
     return [(stage(betas[0], k), stage(betas[1], k))] * k
-
-
-def annealed_lr(n: Steps, lr: float, beta1: Values, beta2: Values) -> Values:
-    """Learning rate at step n that undoes the growth of the bound (5): lr·exp(-n|C|/2) where C < 0, else lr (CT 19).
-
-    Stronger than needed, as the paper saw: the discrete step grows by the smaller `growth_rate(…, exact=True)`.
-
-    >>> f"{annealed_lr(100, lr=0.1, beta1=0.99, beta2=0.9):.5f}"
-    '0.00106'
-    """
-    return plain(lr * np.exp(-step_array("n", n) * growth_rate(beta1, beta2)))

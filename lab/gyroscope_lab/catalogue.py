@@ -4,13 +4,13 @@ Files are parsed, not imported: a listing needs neither torch nor a second.
 """
 
 import ast
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import final
 
+from gyroscope._checks import did_you_mean
 from gyroscope_lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 
 LAB = Path(__file__).parent
@@ -77,9 +77,8 @@ def entry_of(name: str) -> CatalogueEntry:
     entries = catalogue()
     if name in entries:
         return entries[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "/", 1), entries, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "`gyroscope lab list` shows all"
-    raise ValueError(f"there is no experiment {name!r}; {hint}")
+    near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4)
+    raise ValueError(f"there is no experiment {name!r}; {near} (`gyroscope lab list` shows all)")
 
 
 def implemented_entry(name: str) -> CatalogueEntry:

@@ -14,8 +14,8 @@ from rich.table import Table
 from gyroscope import Tracker, param_groups, plan
 from gyroscope._files import write_text
 from gyroscope.optim import RotationalAdamW
-from gyroscope.render.plan_text import findings_text
 from gyroscope.render.run_page import page
+from gyroscope.render.terminal import findings_text
 from gyroscope.report import gather
 from gyroscope.store import Run, open_run
 from gyroscope_lab.tasks import digits

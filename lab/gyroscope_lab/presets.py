@@ -4,21 +4,18 @@ Each paper's folder has them in `_presets.py`: PRESETS = {"resnet20": {"task": "
 `TrainConfig`. The name of a preset is that of the paper and its own: `re/resnet20`.
 """
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+
+from gyroscope._checks import one_of
 
 PAPERS_WITH_PRESETS = ("re", "sp", "smd", "ct")
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The settings of a preset; ValueError that lists all where there is none of this name."""
+    """Return the settings of a preset; raise a ValueError that names the nearest if there is none of this name."""
     known = presets()
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no preset {name!r}; {guess}choose one of {', '.join(known)}")
-    return dict(known[name])
+    return dict(known[one_of("preset", name, known)])
 
 
 def presets() -> dict[str, dict[str, Any]]:

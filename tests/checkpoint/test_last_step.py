@@ -71,6 +71,19 @@ def test_muon_turns_each_matrix_as_a_whole_by_the_length_of_its_rule(tmp_path):
         assert autopsy.layers[name].rotation == pytest.approx(measured.mean(), rel=0.15)
 
 
+def test_the_error_that_is_stated_for_muon_holds_for_a_wide_head(tmp_path):
+    """Rows of a head's gradient add up to zero, and an orthogonalised matrix of lower rank is shorter."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 256, bias=False), torch.nn.LayerNorm(256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+    )
+    muon = partial(torch.optim.Muon, lr=1e-2, weight_decay=0.1)
+    trained = train(tmp_path, muon, model=model, groups=lambda model: [p for p in model.parameters() if p.dim() == 2])
+    head = gyro.autopsy(state_dicts(trained)).layers["3.weight"]
+    off = head.rotation / trained.rotations["3.weight"].mean() - 1
+    assert 0.15 < off < head.error
+
+
 def rotational(inner, **options):
     """The wrapper around an inner optimizer."""
     return lambda parameters: gyro.optim.Rotational(inner(parameters), **options)

@@ -285,11 +285,13 @@ def holds(name):
 
 
 def test_a_wrong_effective_learning_rate_is_noticed(monkeypatch):
+    from gyroscope_lab.sp import _sphere
+
     from gyroscope.theory import sphere
 
     right = sphere.effective_step
     monkeypatch.setattr(sphere, "effective_step", lambda x, a, b, lr: right(x, a, b, 1.01 * lr))
-    monkeypatch.setattr(sphere, "sgd_learning_rate", lambda lr, r, wd=0.0: lr / r)
+    monkeypatch.setattr(_sphere, "sgd_learning_rate", lambda lr, r, wd=0.0: lr / r)
     found = holds("sp/theorem2")
     assert not any(ok for sentence, ok in found.items() if "(12)" in sentence or "(13)" in sentence)
     assert not any(ok for sentence, ok in found.items() if sentence.endswith(("rate, SGD", "rate, SGD + L2")))

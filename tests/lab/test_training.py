@@ -336,9 +336,9 @@ def test_both_optimizers_of_muon_follow_the_schedule(tmp_path):
     assert len({state["param_groups"][0]["lr"] for state in states}) == 1
 
 
-def test_an_unknown_optimizer_lists_the_known_ones():
+def test_an_unknown_optimizer_names_the_nearest_one():
     model = torch.nn.Linear(4, 4)
-    with pytest.raises(ValueError, match=r"did you mean 'rotational-adamw'\? choose one of adamw, .*k-adam"):
+    with pytest.raises(ValueError, match="did you mean 'rotational-adamw'"):
         make_optimizers(TrainConfig(optimizer="rotational-adam", steps=1), model)
     with pytest.raises(ValueError, match="adamw has no 'momentum'; it takes lr, weight_decay and betas"):
         make_optimizers(TrainConfig(momentum=0.9, steps=1), model)

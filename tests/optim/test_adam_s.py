@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+from gyroscope_lab.sp._sphere import rescale_transport
 from torch import nn
 
 from gyroscope import theory
 from gyroscope.optim.adam_s import AdamS, AdamSRT
-from gyroscope.theory.sphere import rescale_transport
 from tests.optim.catalogue import compiles
 from tests.optim.torch_walk import walk
 from tests.reference_sphere import AdamSTwin, check_twin, distance, run

@@ -6,10 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from gyroscope_lab.sp._sphere import parallel_transport
 from torch import nn
 
 from gyroscope.optim.spherical_adam import SphericalAdam
-from gyroscope.theory.sphere import adam_g_star, parallel_transport
+from gyroscope.theory.sphere import adam_g_star
 from tests.optim.catalogue import compiles
 from tests.reference_sphere import AdamGStarTwin, AdamGTwin, check_twin, distance, run
 

@@ -223,7 +223,7 @@ def test_progress_is_told_now_and_then():
         ({"every": 100}, "leaves no record"),
         ({"reference": 20}, "reference=20"),
         ({"steps": None}, "steps is missing"),
-        ({"steps": 10**7, "shape": (64, 2)}, "do not fit in memory"),
+        ({"steps": 3_000_000, "shape": (64, 2)}, "do not fit in memory"),
         ({"optimizers": SGDM(1e38, 0.0), "steps": 20}, "range of numbers"),
     ],
 )

@@ -99,8 +99,8 @@ def test_raw_vectors_come_back_for_the_layers_that_kept_them(tmp_path):
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda run: run.series("layr0", "norm"), "no layer 'layr0'.*Did you mean layer0"),
-        (lambda run: run.series("layer0", "nrm"), "no quantity 'nrm'.*Did you mean norm"),
+        (lambda run: run.series("layr0", "norm"), "no layer 'layr0'.*did you mean 'layer0'"),
+        (lambda run: run.series("layer0", "nrm"), "no quantity 'nrm'.*did you mean 'norm'"),
         (lambda run: run.series("layer0", "norm", "median"), "no statistic 'median'.*q50"),
         (lambda run: run.histogram("layer0", "lr"), "'lr' is one number per layer"),
         (lambda run: run.histogram("layer0", "norm", step=99), "no sample of step 99.*nearest is 2"),

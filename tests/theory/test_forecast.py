@@ -24,7 +24,7 @@ from gyroscope.theory import (
     linear,
     step,
 )
-from gyroscope.theory.convergence import adamw_norm2, end_norm_ratio, falls_out_before_end, settling
+from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end, settling
 from gyroscope.theory.law import Weights
 from tests import walk
 
@@ -66,6 +66,30 @@ def test_norm_within_one_percent_and_rotation_within_two_of_a_random_walk_at_eve
     norm, rotation = errors(*RULES[name], SCHEDULES[schedule], start)
     assert norm < 0.01
     assert rotation < 0.02
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.99), (0.95, 0.98), (0.0, 0.9)])
+def test_a_forecast_of_lion_settles_at_lions_equilibrium(betas):
+    rule = Lion(0.002, 2.0, betas)
+    norm = rule.equilibrium(fan_in=C).norm
+    end = forecast(rule, steps=3000, norm=norm, fan_in=C)
+    assert end.norm[-1] == pytest.approx(norm, rel=1e-3)
+    assert end.angular_update[-1] == pytest.approx(rule.equilibrium().angular_update, rel=1e-3)
+
+
+def test_lion_with_other_betas_follows_its_walk_within_one_percent():
+    norm, rotation = errors(Lion(0.002, 2.0, (0.95, 0.98)), walk.lion(2.0, (0.95, 0.98)), SCHEDULES["constant"], 1.0)
+    assert norm < 0.01
+    assert rotation < 0.01
+
+
+@pytest.mark.parametrize(("steps_long", "lowest", "highest"), [(1, 0.02, 0.05), (8, 0.0, 0.012)])
+def test_a_start_of_few_steps_length_is_forecast_as_roughly_as_documented(steps_long, lowest, highest):
+    rule = AdamW(1e-2, 0.1)
+    norm = steps_long * rule.lr * C**0.5
+    f = forecast(rule, steps=200, norm=norm, fan_in=C)
+    seen = walk.walk(walk.adamw(0.1), f.lr, norm, dim=C)
+    assert lowest < np.abs(seen.norm / f.norm - 1).max() < highest
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if name not in ("AdamW", "SGDM")])
@@ -323,14 +347,6 @@ def test_the_end_of_a_linear_decay_has_the_closed_form(name):
     assert f.end_norm_ratio == pytest.approx(end_norm_ratio(f.total_decay, rule.norm_power), rel=0.03)
 
 
-def test_the_closed_form_of_re_36_is_within_eleven_percent():
-    rule = RULES["AdamW"][0]
-    f = forecast(rule, steps=2000, norm=0.5 * rule.equilibrium(**KNOWN).norm, **KNOWN)
-    t = np.arange(1, 2001)
-    closed = np.sqrt(adamw_norm2(t, f.initial_norm**2, f.equilibrium_norm**2, 0.005))
-    assert 0.005 < np.abs(closed / f.norm - 1)[50:].max() < 0.11
-
-
 def test_a_run_with_too_little_decay_never_settles():
     f = forecast(AdamW(1e-3, 0.1), cosine(5000, 100), norm=0.6, fan_in=384)
     assert settling(f.total_decay) == "never"
@@ -357,7 +373,7 @@ def test_a_step_schedule_falls_out_at_its_milestone_and_comes_back():
         (lambda: forecast(AdamW(1e-3, 0.1), steps=0, norm=1.0, fan_in=3), "steps=0"),
         (lambda: forecast(AdamW(1e-3, 0.1), steps=10, norm=-1.0, fan_in=3), "norm=-1.0"),
         (lambda: forecast(AdamW(1e-3, 0.1), steps=10, norm=[1, 2], fan_in=[1, 2, 3]), "different lengths"),
-        (lambda: forecast(AdamW(1e-3, 0.1), steps=10**12, norm=1.0, fan_in=3), "do not fit in memory"),
+        (lambda: forecast(AdamW(1e-3, 0.1), steps=10**12, norm=1.0, fan_in=3), "choose at most 3,000,000"),
         (lambda: forecast(AdamW(1e-3, 0.1), lambda t: -t, steps=3, norm=1.0, fan_in=3), "gives -1.0 at step 1"),
         (lambda: forecast(AdamW(1e-3, 0.1), cosine(10), steps=11, norm=1.0, fan_in=3), "goes beyond the schedule"),
         (lambda: forecast(SGDM(1e-3, 0.1), steps=10, norm=1e-200, unit_grad_norm=1.0), "range of numbers"),

@@ -237,20 +237,6 @@ def test_the_output_of_every_stage_of_k_adam_stays_within_its_own_bound(strategy
         assert np.all(np.abs(signal) <= bounds[:, None] * (1 + 1e-12))
 
 
-def test_annealing_keeps_the_step_bounded_in_the_unstable_region():
-    n = np.arange(0, 4000, 40)
-    bound = update_bound(n, 0.99, 0.9)
-    step = stability.annealed_lr(n, 0.1, 0.99, 0.9) * bound
-    limit = 0.1 * (0.01 / 0.99) * 3 / np.sqrt(-margin(0.99, 0.9))  # (5) with its growth taken out, n → ∞
-    assert bound[-1] > 1e60
-    assert step[-1] == pytest.approx(limit, rel=1e-9)
-    assert np.all(step <= step[0] * (1 + 1e-12))
-
-
-def test_annealing_leaves_a_stable_learning_rate_alone():
-    assert stability.annealed_lr(5000, 0.1, 0.9, 0.999) == 0.1
-
-
 @pytest.mark.parametrize("beta1", [-0.1, 1.0, float("nan")])
 def test_a_beta1_outside_its_range_is_quoted(beta1):
     for call in (margin, exact_margin, growth_rate, lambda *betas: update_bound(3, *betas)):
@@ -263,14 +249,6 @@ def test_a_beta2_outside_its_range_is_quoted(beta2):
     for call in (margin, exact_margin, growth_rate, lambda *betas: update_bound(3, *betas)):
         with pytest.raises(ValueError, match=rf"beta2={beta2!r} must be above 0 and below 1"):
             call(0.9, beta2)
-
-
-@pytest.mark.parametrize("n", [-1, 2.5])
-def test_a_step_that_is_no_step_is_quoted(n):
-    with pytest.raises(ValueError, match=rf"n={n} must be the number of a step"):
-        update_bound(n, 0.9, 0.999)
-    with pytest.raises(ValueError, match=rf"n={n} must be the number of a step"):
-        stability.annealed_lr(n, 0.1, 0.9, 0.999)
 
 
 def test_a_level_that_no_beta1_reaches_names_the_lowest_one():

@@ -105,13 +105,13 @@ def _of_torch(name: str, group: Group) -> LastUpdate:
     if name == "SGD" and group.get("nesterov"):
         momentum = float(group.get("momentum") or 0.0)
         return LastUpdate(
-            ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.15, counted=False
+            ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.35, counted=False
         )
     if name in ("SGD", "RMSprop"):
         return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
     if name == "Lion":
-        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.15, counted=False)
-    return LastUpdate(error=0.15) if name == "Muon" else NOTHING
+        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.2, counted=False)
+    return LastUpdate(error=0.35) if name == "Muon" else NOTHING
 
 
 def _decoupled_decay(name: str, group: Group) -> float:

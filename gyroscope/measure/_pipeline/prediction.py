@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import atan, isfinite
+from math import isfinite
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from gyroscope.measure._pipeline.optimizers import GroupRule
 from gyroscope.measure.quantities import NAN, StepPrediction
-from gyroscope.theory import UpdateRule
+from gyroscope.theory import FixedNorm, UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Motion
 
@@ -106,13 +106,12 @@ class Forecaster:
         if key == self._settled[0]:
             return dict(self._settled[1])
         predictions = {}
+        settled = FixedNorm(rule) if self.norms_kept else rule
         for several in _alike(group_rule, layers):
-            at = rule.at(lr, _weights(group_rule, several), leading=self.norms_kept)
+            at = settled.at(lr, _weights(group_rule, several))
             columns = (_values(value, len(several)) for value in (at.angular_update, at.norm, at.timescale))
             for layer, angle, norm, timescale in zip(several, *columns, strict=True):
-                # A step of this length along the tangent, brought back to the norm, turns by the arctangent.
-                turned = atan(angle) if self.norms_kept else angle
-                predictions[layer.name] = StepPrediction(turned, norm / _parts(group_rule, layer), timescale)
+                predictions[layer.name] = StepPrediction(angle, norm / _parts(group_rule, layer), timescale)
         if rule.needs == ("fan_in",):  # no gradient matters: the same until lr or a setting changes
             self._settled = (key, dict(predictions))
         return predictions

@@ -21,9 +21,7 @@ class FixedNormMotion(Motion):
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         tangent: Number = self.rule.at(lr[:, None], weights, leading=True).angular_update
-        zero = np.zeros((len(lr), 1))
-        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
-        return Step(zero, zero, tangent**2 * self.norm2, still)
+        return tangent_steps(tangent, self.norm2, len(lr))
 
 
 @final
@@ -38,9 +36,13 @@ class FollowingMotion(Motion):
         before2 = self._base.norm2
         self._base.rule = self.rule.rule
         angle = self._base.advance(lr, weights).angles(before2)
-        zero = np.zeros((len(lr), 1))
-        still = np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
-        return Step(zero, zero, np.tan(np.minimum(angle, STEEPEST)) ** 2 * self.norm2, still)
+        return tangent_steps(np.tan(np.minimum(angle, STEEPEST)), self.norm2, len(lr))
+
+
+def tangent_steps(tangent: Number, norm2: Array, steps: int) -> Step:
+    """Return steps along the tangent, of `tangent` times the norm, after each of which the norm is restored."""
+    zero = np.zeros((steps, 1))
+    return Step(zero, zero, tangent**2 * norm2, np.broadcast_to(norm2, (steps, norm2.size)))
 
 
 @final

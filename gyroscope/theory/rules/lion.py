@@ -1,6 +1,7 @@
 """Lion: the sign of an interpolation between momentum and gradient."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from math import log, pi
 from typing import ClassVar, final
 
@@ -17,7 +18,7 @@ from gyroscope.theory.law import (
     law,
     leading_order,
 )
-from gyroscope.theory.recursion import Combination, LinearSteps, Scale
+from gyroscope.theory.recursion import Combination, LinearSteps, SecondMoment
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -29,6 +30,7 @@ BINS = 1000
 SIGN_EXCESS = pi / 2
 
 
+@cache
 def correlation(beta1: float, beta2: float) -> OddCorrelation:
     """Of Lion's signs: the arcsine law, (2/π)·arcsin rho(k), on the filter c0 = 1-β1, c_k = β1(1-β2)β2^(k-1).
 
@@ -126,10 +128,23 @@ class Lion(BetaRule):
         return leading_order(decay, time(0.0), rms) if leading else law(decay, time(decay), rms)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """The sign acts through its part along its Gaussian argument c: E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩."""
+        """Return steps along c: the sign acts through its part along its Gaussian argument.
+
+        E⟨w, sign c⟩ = sqrt(2C/(π·E‖c‖²))·E⟨w, c⟩. The rest is noise, correlated over steps by the arcsine law: w holds
+        more of the signs than of their linear parts, by the factor (τ-1)/((2/π)(τ_linear-1)).
+        """
         beta1, beta2 = self.betas
         argument = Combination(0.0, beta1, 1 - beta1)
         average = Combination(0.0, beta2, 1 - beta2)
-        length2 = Scale(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
+        length2 = SecondMoment(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
         size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
-        return LinearSteps(decay_at(self, lr), lr, argument, average, length2, excess=SIGN_EXCESS, size=size)
+        decay = decay_at(self, lr)
+        return LinearSteps(
+            decay, lr, argument, average, length2, excess=SIGN_EXCESS, coupling=self._coupling(decay), size=size
+        )
+
+    def _coupling(self, decay: Array) -> Array | None:
+        signs = correlation(*self.betas)
+        if signs.linear.first == 0:  # no momentum: signs of different steps are independent
+            return None
+        return np.asarray((signs.time(decay) - 1) / ((2 / pi) * (signs.linear.time(decay) - 1)))

@@ -1,13 +1,13 @@
 """Networks by name, made to fit a task: `resnet20`, or with options `gpt:layers=6,width=384`."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from inspect import signature
 from math import prod
 from typing import Any, cast
 
 from torch import nn
 
+from gyroscope._checks import one_of
 from gyroscope.nn import standardise
 from gyroscope_lab.named_options import Options, split_options
 from gyroscope_lab.networks.gpt import GPT, GPTShape
@@ -47,10 +47,7 @@ def translation_network(name: str, vocabulary: int) -> EncoderDecoder:
 def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, Options]:
     """The network, one of those known, and its options, which are numbers or true and false."""
     kind, options = split_options(name)
-    if kind not in known:
-        near = get_close_matches(kind, known, n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
-        raise ValueError(f"unknown model {kind!r} for this task; {remedy}")
+    one_of("model for this task", kind, known)
     for key, value in options.items():
         if isinstance(value, str):
             raise ValueError(

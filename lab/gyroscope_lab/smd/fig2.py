@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.theory.convergence import contraction_near_equilibrium, least_gradient_share
 from gyroscope_lab.arms import Arms, of_arm
 from gyroscope_lab.claims import Claim, agrees, at_least
 from gyroscope_lab.experiment import Measurements, Result, Trial
@@ -27,6 +26,7 @@ from gyroscope_lab.smd._networks import (
     theory_norm,
     train_arm,
 )
+from gyroscope_lab.smd._norm_statistics import contraction_near_equilibrium, least_gradient_share
 
 COST = {"quick": "2 min", "paper": "2 days"}
 SGD = "SGD"

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from gyroscope._types import Array
-from gyroscope.theory import convergence
 from gyroscope_lab.claims import Claim, agrees, at_most
 from gyroscope_lab.experiment import Measurements, Result, Trial
 from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.smd import _norm_statistics as statistics
 from gyroscope_lab.smd._prescribed_gradients import DrivenWeights, SGDConfig, equilibrium_norm2, uniform_noise
 
 CLAIMS = {
@@ -105,9 +105,9 @@ def error_bound(result: Result[Config], seed: int) -> Array:
     t = shown_steps(config.steps, POINTS) + 1
     distances = config.equilibrium * np.array(STARTS)[:, None] - config.equilibrium
     V = float(result["V"][seed])
-    floor = convergence.norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
+    floor = statistics.norm_variance_bound(config.lr, config.momentum, variance=V, lower=float(result["l"][seed]))
     factor = 3 if config.momentum else 1  # as the theorems have it
-    rate = convergence.contraction_of_bound(config.lr, config.weight_decay, config.momentum)
+    rate = statistics.contraction_of_bound(config.lr, config.weight_decay, config.momentum)
     return np.asarray(factor * distances**2 * rate**t + floor)
 
 
@@ -131,15 +131,15 @@ def plot(result: Result[Config]) -> Figure:
 
 def _floor(config: Config, V: Any, L: Any) -> Any:
     """The variance of ‖w‖² in equilibrium, from the measured variance and mean of h."""
-    return convergence.norm_variance(config.lr, config.momentum, variance=V, mean=L)
+    return statistics.norm_variance(config.lr, config.momentum, variance=V, mean=L)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Value, rates and noise floor."""
     config = result.config
     settings = (config.lr, config.weight_decay, config.momentum)
-    near = -math.log(convergence.contraction_near_equilibrium(*settings))
-    far = -math.log(convergence.contraction_far_above(*settings))
+    near = -math.log(statistics.contraction_near_equilibrium(*settings))
+    far = -math.log(statistics.contraction_far_above(*settings))
     return [
         agrees(f"‖w‖² settles at the w*² of {config.theorem}", config.equilibrium, result["settled"], within=0.01),
         agrees("‖w‖² falls from far above by 2a per step", far, result["rate_far"], within=0.03),
@@ -152,7 +152,7 @@ def _noise(result: Result[Config]) -> list[Claim]:
     config = result.config
     V = result["V"]
     floor = _floor(config, V, result["L"])
-    ceiling = convergence.norm_variance_bound(config.lr, config.momentum, variance=V, lower=result["l"])
+    ceiling = statistics.norm_variance_bound(config.lr, config.momentum, variance=V, lower=result["l"])
     bounds = np.array([error_bound(result, seed) for seed in range(config.seeds)])
     worst = (result["error2"] / bounds).max((1, 2))
     of = f"of {config.theorem}"

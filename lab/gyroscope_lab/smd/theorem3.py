@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gyroscope.theory.convergence import angle_variance, angle_variance_bound
 from gyroscope_lab.claims import Claim, agrees, at_most
 from gyroscope_lab.experiment import Measurements, Result, Trial
 from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope_lab.smd._norm_statistics import angle_variance, angle_variance_bound
 from gyroscope_lab.smd._prescribed_gradients import (
     DrivenWeights,
     MomentaConfig,

@@ -16,6 +16,7 @@ from gyroscope.theory import sphere
 from gyroscope_lab.claims import Claim, agrees, at_most
 from gyroscope_lab.experiment import Measurements, Result, Trial
 from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.sp import _sphere
 from gyroscope_lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw, generic
 from gyroscope_lab.tasks.teacher_student import TeacherStudent, directions
 
@@ -88,11 +89,11 @@ def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
     radial = (r.unsqueeze(1) * a / (b / rms.unsqueeze(1)) * directions(x)).sum(1)
     wd = config.weight_decay
     rates: dict[str, Callable[[], Any]] = {
-        "SGD": lambda: sphere.sgd_learning_rate(config.lr, r.numpy()),
-        "SGD + L2": lambda: sphere.sgd_learning_rate(config.lr, r.numpy(), wd),
-        "SGD-M": lambda: sphere.sgdm_learning_rate(config.lr, r.numpy(), radial.numpy()),
-        "Adam": lambda: sphere.adam_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), radial.numpy()),
-        "Adam-SRT": lambda: sphere.adam_srt_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), wd),
+        "SGD": lambda: _sphere.sgd_learning_rate(config.lr, r.numpy()),
+        "SGD + L2": lambda: _sphere.sgd_learning_rate(config.lr, r.numpy(), wd),
+        "SGD-M": lambda: _sphere.sgdm_learning_rate(config.lr, r.numpy(), radial.numpy()),
+        "Adam": lambda: _sphere.adam_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), radial.numpy()),
+        "Adam-SRT": lambda: _sphere.adam_srt_learning_rate(config.adam_lr, r.numpy(), (r * rms).numpy(), wd),
     }
     return torch.from_numpy(rates[scheme]())
 
@@ -110,7 +111,7 @@ def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
         SGD([copy], lr).step()
         predicted = sphere.effective_step(x.numpy(), g.numpy(), 1.0, lr)
         velocity = -predicted.learning_rate[:, None] * predicted.direction
-        reached = torch.from_numpy(sphere.exponential_map(x.numpy(), velocity))
+        reached = torch.from_numpy(_sphere.exponential_map(x.numpy(), velocity))
         errors.append(float((directions(copy) - reached).norm(dim=1).max()))
     return errors
 

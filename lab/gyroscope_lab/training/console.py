@@ -14,7 +14,7 @@ from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gyroscope.planner.settings import numbers
-from gyroscope.render.plan_text import findings_text
+from gyroscope.render.terminal import findings_text
 from gyroscope_lab.presets import preset
 from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.config import TrainConfig

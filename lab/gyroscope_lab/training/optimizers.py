@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import gyroscope as gyro
+from gyroscope._checks import one_of
 from gyroscope.theory import AdamW
 from gyroscope_lab.named_options import Options, split_options
 from gyroscope_lab.training.config import TrainConfig
@@ -95,11 +95,7 @@ def _check_options(name: str, choice: OptimizerChoice, options: Options) -> None
 
 def _choice(name: str) -> OptimizerChoice:
     choices = _choices()
-    if name not in choices:
-        near = get_close_matches(name, choices, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown optimizer {name!r}; {guess}choose one of {', '.join(choices)}")
-    return choices[name]
+    return choices[one_of("optimizer", name, choices)]
 
 
 def _hyperball(

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from gyroscope_lab.smd import _norm_statistics as statistics
 from numpy.typing import NDArray
-
-from gyroscope.theory import convergence
 
 Array = NDArray[np.float64]
 L = 2.0  # mean squared unit gradient norm of every simulation
@@ -46,7 +45,7 @@ def test_near_equilibrium_the_error_shrinks_at_the_stated_rate_to_two_percent(lr
     skip = round(10 / (1 - alpha))  # the momentum has filled
     x = norms(start, lr, wd, alpha, skip + round((1 - alpha) / (4 * lr * wd)))
     measured = factor_per_step(x[skip:] - fixed_point(lr, wd, alpha))
-    assert 1 - measured == pytest.approx(1 - convergence.contraction_near_equilibrium(lr, wd, alpha), rel=0.02)
+    assert 1 - measured == pytest.approx(1 - statistics.contraction_near_equilibrium(lr, wd, alpha), rel=0.02)
 
 
 @pytest.mark.parametrize(("lr", "wd", "alpha"), SETTINGS)
@@ -54,7 +53,7 @@ def test_far_above_equilibrium_the_norm_falls_at_the_stated_rate_to_two_percent(
     skip = round(10 / (1 - alpha))
     x = norms(1e3, lr, wd, alpha, skip + round((1 - alpha) / (4 * lr * wd)))
     measured = factor_per_step(x[skip:])
-    assert 1 - measured == pytest.approx(1 - convergence.contraction_far_above(lr, wd, alpha), rel=0.02)
+    assert 1 - measured == pytest.approx(1 - statistics.contraction_far_above(lr, wd, alpha), rel=0.02)
 
 
 @pytest.mark.parametrize(("lr", "wd", "alpha"), SETTINGS)
@@ -63,12 +62,12 @@ def test_the_fourth_power_of_the_norm_closes_in_at_the_near_rate_from_any_distan
     skip = round(10 / (1 - alpha))
     x = norms(start, lr, wd, alpha, skip + round((1 - alpha) / (2 * lr * wd)))
     measured = factor_per_step((x[skip:] / fixed_point(lr, wd, alpha)) ** 2 - 1)
-    assert 1 - measured == pytest.approx(1 - convergence.contraction_near_equilibrium(lr, wd, alpha), rel=0.03)
+    assert 1 - measured == pytest.approx(1 - statistics.contraction_near_equilibrium(lr, wd, alpha), rel=0.03)
 
 
 def test_the_rate_of_the_bound_is_kept_from_far_above_and_beaten_twofold_near():
     lr, wd = 0.1, 0.02
-    rate = 1 - convergence.contraction_of_bound(lr, wd)
+    rate = 1 - statistics.contraction_of_bound(lr, wd)
     for start, times in ((1e3, 1.0), (1.01, 2.0)):
         squared_error = (norms(start, lr, wd, 0.0, 120) - fixed_point(lr, wd, 0.0)) ** 2
         assert 1 - factor_per_step(squared_error) == pytest.approx(times * rate, rel=0.02)
@@ -95,14 +94,14 @@ def noisy(request):
 
 def test_the_variance_of_the_norm_is_ours_to_three_percent_and_under_the_papers_bound(noisy):
     lr, _, alpha, measured, _ = noisy
-    assert measured == pytest.approx(convergence.norm_variance(lr, alpha, variance=1 / 12, mean=L), rel=0.03)
-    assert measured < convergence.norm_variance_bound(lr, alpha, variance=1 / 12, lower=1.5)
+    assert measured == pytest.approx(statistics.norm_variance(lr, alpha, variance=1 / 12, mean=L), rel=0.03)
+    assert measured < statistics.norm_variance_bound(lr, alpha, variance=1 / 12, lower=1.5)
 
 
 def test_the_variance_of_the_angle_is_ours_to_three_percent_and_under_the_papers_bound(noisy):
     lr, wd, alpha, _, measured = noisy
-    assert measured == pytest.approx(convergence.angle_variance(lr, wd, alpha, variance=1 / 12, mean=L), rel=0.03)
-    assert measured < convergence.angle_variance_bound(alpha, variance=1 / 12, mean=L, lower=1.5)
+    assert measured == pytest.approx(statistics.angle_variance(lr, wd, alpha, variance=1 / 12, mean=L), rel=0.03)
+    assert measured < statistics.angle_variance_bound(alpha, variance=1 / 12, mean=L, lower=1.5)
 
 
 def test_vectors_under_sgdm_have_the_variances_of_norm_and_angle_that_their_measured_h_predicts():
@@ -124,14 +123,14 @@ def test_vectors_under_sgdm_have_the_variances_of_norm_and_angle_that_their_meas
             records.append((h, x[:, 0], turned))
     h, x, turned = np.array(records).transpose(1, 0, 2)
     moments = {"variance": float(np.var(h)), "mean": float(np.mean(h))}
-    assert np.var(x) == pytest.approx(convergence.norm_variance(lr, alpha, **moments), rel=0.06)
-    assert np.var(turned) == pytest.approx(convergence.angle_variance(lr, wd, alpha, **moments), rel=0.06)
+    assert np.var(x) == pytest.approx(statistics.norm_variance(lr, alpha, **moments), rel=0.06)
+    assert np.var(turned) == pytest.approx(statistics.angle_variance(lr, wd, alpha, **moments), rel=0.06)
 
 
 @pytest.mark.parametrize("k", [2, 10])
 @pytest.mark.parametrize(("lr", "wd", "alpha"), SETTINGS)
 def test_after_a_division_of_lr_the_norm_has_not_arrived_before_the_stated_steps(k, lr, wd, alpha):
-    steps = convergence.steps_to_new_equilibrium(k, lr, wd, alpha)
+    steps = statistics.steps_to_new_equilibrium(k, lr, wd, alpha)
     x = norms(math.sqrt(k), lr, wd, alpha, 2 * steps)  # the old equilibrium lies sqrt(k) above the new one
     ratio = x / fixed_point(lr, wd, alpha)
     assert ratio[steps - 1] ** 2 == pytest.approx(2 - 1 / k, rel=0.03)
@@ -141,52 +140,61 @@ def test_after_a_division_of_lr_the_norm_has_not_arrived_before_the_stated_steps
 
 def test_the_bounds_of_sgdm_do_not_reduce_to_those_of_sgd():
     of_norm = {"variance": 0.3, "lower": 1.0}
-    small = convergence.norm_variance_bound(0.1, 1e-6, **of_norm)
-    assert small == pytest.approx(3 * convergence.norm_variance_bound(0.1, **of_norm), rel=1e-5)
+    small = statistics.norm_variance_bound(0.1, 1e-6, **of_norm)
+    assert small == pytest.approx(3 * statistics.norm_variance_bound(0.1, **of_norm), rel=1e-5)
     of_angle = {"variance": 0.3, "lower": 1.0, "mean": 2.0}
-    ratio = convergence.angle_variance_bound(1e-3, **of_angle) / convergence.angle_variance_bound(**of_angle)
+    ratio = statistics.angle_variance_bound(1e-3, **of_angle) / statistics.angle_variance_bound(**of_angle)
     assert ratio == pytest.approx(1e12 / 4, rel=1e-5)
 
 
 def test_the_bound_on_the_norm_is_as_loose_as_the_docstring_says():
     for alpha, looseness in ((0.0, 4.0), (0.9, 5900.0)):
-        bound = convergence.norm_variance_bound(0.1, alpha, variance=0.3, lower=0.5)
-        value = convergence.norm_variance(0.1, alpha, variance=0.3, mean=2.0)
+        bound = statistics.norm_variance_bound(0.1, alpha, variance=0.3, lower=0.5)
+        value = statistics.norm_variance(0.1, alpha, variance=0.3, mean=2.0)
         assert bound / value == pytest.approx(looseness * 2.0 / 0.5, rel=0.01)
 
 
 def test_arrays_give_what_floats_give_entry_by_entry():
     lr, moments = np.array([0.1, 0.01, 0.0]), {"variance": np.array([0.1, 0.2, 0.3]), "mean": 2.0}
-    rates = convergence.contraction_near_equilibrium(lr, 5e-4, 0.9)
-    variances = convergence.angle_variance(lr, 5e-4, 0.9, **moments)
+    rates = statistics.contraction_near_equilibrium(lr, 5e-4, 0.9)
+    variances = statistics.angle_variance(lr, 5e-4, 0.9, **moments)
     for i in range(3):
-        assert rates[i] == convergence.contraction_near_equilibrium(lr[i], 5e-4, 0.9)
-        assert variances[i] == convergence.angle_variance(lr[i], 5e-4, 0.9, variance=moments["variance"][i], mean=2.0)
+        assert rates[i] == statistics.contraction_near_equilibrium(lr[i], 5e-4, 0.9)
+        assert variances[i] == statistics.angle_variance(lr[i], 5e-4, 0.9, variance=moments["variance"][i], mean=2.0)
     assert rates[2] == 1.0
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: convergence.contraction_near_equilibrium(-0.1, 0.1), "lr=-0.1 must be finite, 0 or above"),
-        (lambda: convergence.contraction_far_above(0.1, math.nan), "weight_decay=nan must be finite, 0 or above"),
-        (lambda: convergence.contraction_of_bound(0.1, 0.1, 1.0), "momentum=1.0 must be at least 0 and below 1"),
-        (lambda: convergence.contraction_of_bound(0.1, 0.1, math.nan), "momentum=nan"),
+        (lambda: statistics.contraction_near_equilibrium(-0.1, 0.1), "lr=-0.1 must be finite, 0 or above"),
+        (lambda: statistics.contraction_far_above(0.1, math.nan), "weight_decay=nan must be finite, 0 or above"),
+        (lambda: statistics.contraction_of_bound(0.1, 0.1, 1.0), "momentum=1.0 must be at least 0 and below 1"),
+        (lambda: statistics.contraction_of_bound(0.1, 0.1, math.nan), "momentum=nan"),
         (
-            lambda: convergence.contraction_near_equilibrium(2.0, 0.5),
+            lambda: statistics.contraction_near_equilibrium(2.0, 0.5),
             "lr=2.0 times weight_decay=0.5 .* under 0.25 .*lower",
         ),
-        (lambda: convergence.contraction_far_above(0.1, 0.03, 0.9), "under 0.00263 at momentum=0.9"),
-        (lambda: convergence.norm_variance(math.inf, variance=0.1, mean=1.0), "lr=inf must be finite"),
-        (lambda: convergence.norm_variance(0.1, variance=-0.1, mean=1.0), "variance=-0.1"),
-        (lambda: convergence.norm_variance(0.1, variance=0.1, mean=0.0), "mean=0.0 must be finite and above 0"),
-        (lambda: convergence.norm_variance_bound(0.1, variance=0.1, lower=0.0), "lower=0.0 must be finite and above 0"),
-        (lambda: convergence.angle_variance_bound(variance=0.1, mean=1.0, lower=2.0), "lower=2.0 exceeds mean=1.0"),
-        (lambda: convergence.angle_variance(0.1, 0.1, variance=np.array([0.1, -1.0]), mean=1.0), "variance=.*-1"),
-        (lambda: convergence.steps_to_new_equilibrium(1.0, 0.1, 0.1), "k=1.0 .* such as 10"),
-        (lambda: convergence.steps_to_new_equilibrium(math.nan, 0.1, 0.1), "k=nan"),
-        (lambda: convergence.steps_to_new_equilibrium(10, 0.1, 0.0), "weight_decay=0.0 must be finite and above 0"),
-        (lambda: convergence.steps_to_new_equilibrium(10, 0.0, 0.1), "lr=0.0 must be finite and above 0"),
+        (lambda: statistics.contraction_far_above(0.1, 0.03, 0.9), "under 0.00263 at momentum=0.9"),
+        (lambda: statistics.norm_variance(math.inf, variance=0.1, mean=1.0), "lr=inf must be finite"),
+        (lambda: statistics.norm_variance(0.1, variance=-0.1, mean=1.0), "variance=-0.1"),
+        (lambda: statistics.norm_variance(0.1, variance=0.1, mean=0.0), "mean=0.0 must be finite and above 0"),
+        (
+            lambda: statistics.norm_variance_bound(0.1, variance=0.1, lower=0.0),
+            "lower=0.0 must be finite and above 0",
+        ),
+        (
+            lambda: statistics.angle_variance_bound(variance=0.1, mean=1.0, lower=2.0),
+            "lower=2.0 exceeds mean=1.0",
+        ),
+        (lambda: statistics.angle_variance(0.1, 0.1, variance=np.array([0.1, -1.0]), mean=1.0), "variance=.*-1"),
+        (lambda: statistics.steps_to_new_equilibrium(1.0, 0.1, 0.1), "k=1.0 .* such as 10"),
+        (lambda: statistics.steps_to_new_equilibrium(math.nan, 0.1, 0.1), "k=nan"),
+        (
+            lambda: statistics.steps_to_new_equilibrium(10, 0.1, 0.0),
+            "weight_decay=0.0 must be finite and above 0",
+        ),
+        (lambda: statistics.steps_to_new_equilibrium(10, 0.0, 0.1), "lr=0.0 must be finite and above 0"),
     ],
 )
 def test_bad_input_is_quoted_with_the_remedy(call, message):
@@ -197,15 +205,15 @@ def test_bad_input_is_quoted_with_the_remedy(call, message):
 def test_the_share_that_the_theorems_need_is_where_their_contraction_stops_being_positive():
     # Assumption 3 is 1 - 2ηλ - 2ηλ·sqrt(2L/l) > 0 (SMD 45, 46).
     lr, weight_decay = 0.1, 0.01
-    share = convergence.least_gradient_share(lr, weight_decay)
+    share = statistics.least_gradient_share(lr, weight_decay)
     assert 1 - 2 * lr * weight_decay * (1 + math.sqrt(2 / share)) == pytest.approx(0, abs=1e-12)
     # Assumption 6: ε of Lemma 3, 2·sqrt(2L/l)/(1-α)², meets its bound ((1-α²)/(ηλ) - 8/(1-α))/3.
     alpha = 0.9
-    share = convergence.least_gradient_share(lr, 1e-3, alpha)
+    share = statistics.least_gradient_share(lr, 1e-3, alpha)
     bound = ((1 - alpha**2) / (lr * 1e-3) - 8 / (1 - alpha)) / 3
     assert 2 * math.sqrt(2 / share) / (1 - alpha) ** 2 == pytest.approx(bound)
 
 
 def test_no_sequence_is_inside_the_theorem_where_the_decay_is_too_large():
-    assert convergence.least_gradient_share(0.1, 0.1, 0.9) == math.inf
-    assert convergence.least_gradient_share(0.2, 1e-3, 0.9) > 0.9
+    assert statistics.least_gradient_share(0.1, 0.1, 0.9) == math.inf
+    assert statistics.least_gradient_share(0.2, 1e-3, 0.9) > 0.9

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from gyroscope_lab.smd._norm_map import sgd_map, sgdm_map
 
-from gyroscope.simulate import sgd_map, sgdm_map
 from gyroscope.theory import SGDM
 
 
