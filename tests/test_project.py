@@ -1,17 +1,14 @@
 """The files around the package agree with each other and with the code."""
 
-import ast
 import re
 import runpy
 import tomllib
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 import gyroscope
 from gyroscope.cli import main
-from tests.conftest import MARKED, NEEDED
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -71,21 +68,6 @@ def test_workflows_call_commands_that_are_there():
     for call in calls:
         command, *arguments = call.split()
         assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [pattern for patterns in [*MARKED.values(), *(named for _, named in NEEDED.values())] for pattern in patterns],
-)
-def test_every_pattern_of_the_conftest_finds_a_test(pattern):
-    file, _, name = pattern.partition("::")
-    assert any(fnmatchcase(test, name.partition("[")[0]) for path in ROOT.glob(file) for test in functions_in(path))
-
-
-def functions_in(path: Path) -> list[str]:
-    """Names of the test functions of a file."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
 def read(name: str) -> str:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gyroscope as gyro
 
 # The trainers' advice on workers, loggers and the like.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 STEPS = 12
 WORLD = 2
 
@@ -132,6 +132,7 @@ def two_processes(rank: int, port: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.distributed
 def test_a_checkpoint_that_two_processes_wrote_in_parts(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

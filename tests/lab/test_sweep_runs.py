@@ -13,6 +13,8 @@ from gyroscope_lab.sweeps.run import outcome, run_local, run_ray
 from gyroscope.cli import main
 from tests.lab.test_sweeps import FILE, ONE, plan
 
+pytestmark = pytest.mark.slow
+
 LONG = ONE.replace("steps = 12", "steps = 1000")
 
 

@@ -20,6 +20,8 @@ from gyroscope_lab.training.processes import Processes
 from gyroscope.cli import main
 from gyroscope.store import open_run
 
+pytestmark = pytest.mark.distributed
+
 WORLD = 2
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "torchrun.py"
 IMAGES = TrainConfig(

@@ -29,6 +29,7 @@ from rich.console import Console
 from gyroscope.cli import main
 from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
+from tests.needs import muon_for, needs_muon
 
 QUICK = TrainConfig(
     task="digits", model="cnn:width=8,convolutions=2", optimizer="rotational-adamw", lr=1e-2, steps=24, batch_size=64
@@ -50,6 +51,7 @@ def whole(tmp_path_factory):
     return train(QUICK, folder)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_says_how_it_ended(tmp_path):
     result = train(replace(QUICK, model="cnn:width=16", optimizer="adamw", steps=150), tmp_path)
     assert result.scores["validation_accuracy"] > 0.8
@@ -95,7 +97,8 @@ def test_weights_in_bfloat16_go_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path), ended)
 
 
-@pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", muon_for("muon", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"]))
 def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
     model = "mlp:width=16" if optimizer == "muon" else QUICK.model
     config = replace(QUICK, model=model, optimizer=optimizer, lr=None, augment=True)
@@ -111,6 +114,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+@pytest.mark.slow
 def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="rotational-sgd", lr=None, follow=True, steps=20)
     train(config, tmp_path / "whole")
@@ -122,6 +126,7 @@ def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
     folder = tmp_path / "killed"
@@ -262,6 +267,7 @@ class Ballast:
             self.file.unlink()
 
 
+@pytest.mark.slow
 def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
     folder = small_disk / "run"
     with pytest.warns(RuntimeWarning) as caught:  # the tracker may warn too: it writes to the same disk
@@ -272,6 +278,7 @@ def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
     assert same(weights(whole.path), weights(folder))
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_on_a_full_disk_resumes_from_the_checkpoint_before(small_disk, whole):
     folder = small_disk / "run"
     ballast = Ballast(small_disk, fill=17)
@@ -291,7 +298,7 @@ def test_accumulated_batches_count_as_one_step(tmp_path):
     assert two.steps == 4
 
 
-@pytest.mark.parametrize("optimizer", list(_choices()))
+@pytest.mark.parametrize("optimizer", muon_for("muon", _choices()))
 def test_every_optimizer_trains_by_its_name(tmp_path, optimizer):
     run = train(TrainConfig(model="mlp:width=16", optimizer=optimizer, steps=40), tmp_path)
     with run.run() as rotation:
@@ -303,6 +310,7 @@ def names(optimizer):
     return {name for group in optimizer.param_groups for name in group["param_names"]}
 
 
+@needs_muon
 def test_muon_takes_hidden_matrices_and_adamw_the_rest():
     model = GPT(GPTShape(11, layers=1, heads=2, width=16, bias=True))
     muon, adamw = make_optimizers(TrainConfig(model="gpt", optimizer="muon", lr=0.01, steps=1), model)
@@ -328,6 +336,7 @@ def test_embeddings_decay_on_request(decay_embeddings):
     assert decays["norm.weight"] == 0.0
 
 
+@needs_muon
 def test_both_optimizers_of_muon_follow_the_schedule(tmp_path):
     config = TrainConfig(model="mlp:width=8", optimizer="muon", lr=0.01, steps=10, schedule="linear", track=False)
     train(config, tmp_path)
@@ -439,6 +448,7 @@ def test_vectors_are_whole_layers_on_request():
     assert [group["granularity"] for group in optimizer.param_groups if group["weight_decay"]] == ["tensor"]
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_as_often_as_it_says(tmp_path):
     result = train(replace(QUICK, sample_every=7), tmp_path)
     with result.run() as run:
@@ -505,6 +515,7 @@ def test_rescaled_norms_are_those_of_the_new_equilibrium_when_lr_falls(tmp_path)
     assert training.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="sgd", schedule="step", rescale=True, steps=20)
     train(config, tmp_path)

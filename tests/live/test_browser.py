@@ -19,6 +19,8 @@ from tests.render.browser import Tab, launch, missing
 from tests.render.test_data import diverging
 from tests.render.test_page import with_incident
 
+pytestmark = pytest.mark.browser
+
 ROOT = Path(__file__).parents[2]
 SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another
 FIGURES = ["equilibrium", "heat", "balance", "plane", "betas", "bound"]

@@ -93,6 +93,7 @@ def test_a_name_that_utf8_cannot_hold_and_a_huge_number_in_the_configuration_lea
 # How programs end.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "code"),
     [

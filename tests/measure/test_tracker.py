@@ -454,6 +454,7 @@ def test_lbfgs_with_its_many_evaluations_is_one_step(tmp_path):
     assert (run.series("0.weight", "angular_update") > 0).all()
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_compiled_step_is_measured_and_its_measurement_not_compiled(tmp_path):
     model = mlp()
@@ -664,6 +665,7 @@ def test_a_step_that_raises_is_no_sample_and_the_next_one_is(tmp_path):
     assert open_run(tmp_path).steps.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_closes_keeps_its_last_samples(tmp_path):
     code = f"""
 import torch, gyroscope as gyro

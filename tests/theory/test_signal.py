@@ -45,6 +45,7 @@ def test_the_first_step_of_adam_has_the_whole_mean_square():
     assert signal.noise_share(0.9, step=1000) == pytest.approx(signal.noise_share(0.9))
 
 
+@pytest.mark.slow
 def test_the_noise_scale_is_that_of_two_batch_sizes_on_digits_within_10_percent():
     """Two batch sizes at weights that stand still: E‖g_B‖² = |G|² + tr Σ/B."""
     data = load_digits()
@@ -116,6 +117,7 @@ def walk_with_signal(
     return float(np.mean(norms) ** 0.5), float(np.mean(angles) ** 0.5), float(np.mean(first) / np.mean(second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.01, 0.1, 1.0])
 def test_adamw_in_a_walk_with_a_signal_settles_as_the_law_says_within_3_percent(kappa2):
     rule = AdamW(lr=0.005, weight_decay=1.0)
@@ -125,6 +127,7 @@ def test_adamw_in_a_walk_with_a_signal_settles_as_the_law_says_within_3_percent(
     assert angle == pytest.approx(eq.angular_update, rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.01, 0.1, 1.0])
 @pytest.mark.parametrize("correlation_time", [30, inf])
 def test_sgdm_in_a_walk_with_a_signal_settles_as_the_law_says_within_1_percent(kappa2, correlation_time):
@@ -137,6 +140,7 @@ def test_sgdm_in_a_walk_with_a_signal_settles_as_the_law_says_within_1_percent(k
     assert angle == pytest.approx(eq.angular_update, rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.1, 1.0])
 def test_a_signal_towards_one_place_in_a_walk_changes_the_norm_by_the_alignment_of_the_state(kappa2):
     """Near its target a signal undoes what noise did: updates agree less than noise, s < 1, and the norm is smaller."""
