@@ -70,5 +70,13 @@ def test_workflows_call_commands_that_are_there():
         assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
 
 
+def test_every_folder_of_tests_has_a_room_of_the_same_name():
+    tests = ROOT / "tests"
+    rooms = {"lab": ROOT / "lab" / "gyroscope_lab"}
+    for folder in sorted({path.parent for path in tests.rglob("test_*.py")} - {tests}):
+        room, *inner = folder.relative_to(tests).parts
+        assert rooms.get(room, ROOT / "gyroscope" / room).joinpath(*inner).is_dir(), folder
+
+
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from gyroscope.store import open_run
 pytestmark = pytest.mark.distributed
 
 WORLD = 2
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "torchrun.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrun.py"
 IMAGES = TrainConfig(
     task="digits",
     model="cnn:width=4,convolutions=2",

@@ -11,7 +11,7 @@ import pytest
 from gyroscope_lab.sweeps.run import outcome, run_local, run_ray
 
 from gyroscope.cli import main
-from tests.lab.test_sweeps import FILE, ONE, plan
+from tests.lab.sweeps.test_sweeps import FILE, ONE, plan
 
 pytestmark = pytest.mark.slow
 
