@@ -30,6 +30,7 @@ check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	tools/javascript/check
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .
