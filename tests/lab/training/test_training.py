@@ -2,11 +2,9 @@
 
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +15,7 @@ import pytest
 import torch
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.presets import preset, presets
+from gyroscope_lab.sweeps.trial import run_trial
 from gyroscope_lab.training import checkpoint, problems
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.console import progress_line
@@ -29,6 +28,7 @@ from rich.console import Console
 from gyroscope.cli import main
 from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
+from tests.forked import FORKED
 from tests.needs import muon_for, needs_muon
 
 QUICK = TrainConfig(
@@ -126,27 +126,31 @@ def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+def run_trial_on_one_thread(folder):
+    torch.set_num_threads(1)
+    run_trial(folder)
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "trial.json").write_text(json.dumps(QUICK.as_dict()))
-    command = [sys.executable, "-m", "gyroscope_lab.sweeps.trial", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = 0
     for attempt in range(40):
-        process = subprocess.Popen(command, env=environment)
+        process = FORKED.Process(target=run_trial_on_one_thread, args=(str(folder),))
+        process.start()
         start = time.monotonic()
-        while process.poll() is None and time.monotonic() - start < 60:
+        while process.is_alive() and time.monotonic() - start < 60:
             # Wait for a sign of work, then a little longer each time.
             if killed < 3 and len(checkpoint.paths(folder / "checkpoints")) > killed:
                 time.sleep(0.003 * attempt)
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 killed += 1
             time.sleep(0.001)
-        process.wait()
-        if process.returncode == 0:
+        process.join()
+        if process.exitcode == 0:
             break
     assert killed >= 1
     assert same(weights(whole.path), weights(folder))
