@@ -8,22 +8,15 @@ import threading
 import time
 
 import pytest
-from gyroscope_lab.sweeps import run
 from gyroscope_lab.sweeps.run import outcome, run_local, run_ray
 from gyroscope_lab.training.loop import train
 
 from gyroscope.cli import main
 from tests.lab.sweeps.test_sweeps import FILE, ONE, plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread_per_trial")]
 
 LONG = ONE.replace("steps = 12", "steps = 1000")
-
-
-@pytest.fixture(autouse=True)
-def one_thread_per_trial(monkeypatch):
-    """Two threads of one tiny training wait for each other, for longest where other tests use the second core."""
-    monkeypatch.setattr(run, "shared_cores", lambda jobs, available: (jobs, 1))
 
 
 def processes_of(out):
