@@ -14,8 +14,9 @@ demo: $(VENV)/installed
 quick: $(VENV)/installed
 	$(BIN)/python -m pytest -m "not slow and not compile and not browser and not distributed" -n auto --dist loadfile
 
+# Tests move to an idle process at the end, so that the longest files do not leave a core without work.
 test: $(VENV)/installed browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 browser: $(VENV)/installed
 	@test -n "$(BROWSER)" || $(BIN)/playwright install chromium >/dev/null 2>&1 \
@@ -30,6 +31,7 @@ check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	tools/javascript/check
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .

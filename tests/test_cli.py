@@ -241,6 +241,7 @@ def test_a_path_that_cannot_be_used_is_one_sentence(argv, capsys, tmp_path, monk
     assert argv[-1] in err or argv[1] in err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence(tmp_path):
     """A limit on the size of files stands for the disk: trials of an experiment need more."""
     code = (
@@ -292,6 +293,7 @@ vectors = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(vectors)
 def test_no_plan_shows_a_traceback(vector):
@@ -328,6 +330,7 @@ def fitting(draw):
     return [*argv, *draw(st.sampled_from([[], ["--json"], ["--explain"]]))]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(fitting())
 def test_no_plan_with_settings_of_any_size_shows_a_traceback_or_a_warning(argv):
@@ -345,6 +348,7 @@ words = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(others, st.lists(words, max_size=5))
 def test_no_other_command_shows_a_traceback(command, arguments):

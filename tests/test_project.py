@@ -1,17 +1,14 @@
 """The files around the package agree with each other and with the code."""
 
-import ast
 import re
 import runpy
 import tomllib
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 import gyroscope
 from gyroscope.cli import main
-from tests.conftest import MARKED, NEEDED
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -73,19 +70,12 @@ def test_workflows_call_commands_that_are_there():
         assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [pattern for patterns in [*MARKED.values(), *(named for _, named in NEEDED.values())] for pattern in patterns],
-)
-def test_every_pattern_of_the_conftest_finds_a_test(pattern):
-    file, _, name = pattern.partition("::")
-    assert any(fnmatchcase(test, name.partition("[")[0]) for path in ROOT.glob(file) for test in functions_in(path))
-
-
-def functions_in(path: Path) -> list[str]:
-    """Names of the test functions of a file."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+def test_every_folder_of_tests_has_a_room_of_the_same_name():
+    tests = ROOT / "tests"
+    rooms = {"lab": ROOT / "lab" / "gyroscope_lab"}
+    for folder in sorted({path.parent for path in tests.rglob("test_*.py")} - {tests}):
+        room, *inner = folder.relative_to(tests).parts
+        assert rooms.get(room, ROOT / "gyroscope" / room).joinpath(*inner).is_dir(), folder
 
 
 def read(name: str) -> str:

@@ -419,6 +419,7 @@ def test_every_threshold_has_a_reason():
 holes = st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -1.0, 1e30, 1e-30, 5.0])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 99), st.integers(1, 100), holes), max_size=12),

@@ -11,6 +11,8 @@ from torch import nn
 import gyroscope as gyro
 from gyroscope.advice.history import layer_histories
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 32
 HIDDEN = r"^[03]\.weight"
 """The scale-invariant layers of a normalised network."""

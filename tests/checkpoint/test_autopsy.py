@@ -142,6 +142,7 @@ def test_a_saved_rate_of_0_is_asked_for_and_not_used(equilibrium):
     assert "pass lr" in str(autopsy)
 
 
+@pytest.mark.slow
 def test_two_files_give_effective_decay_memory_and_drift(tmp_path):
     files = []
     for steps in (1500, 1540):
@@ -160,6 +161,7 @@ def test_two_files_give_effective_decay_memory_and_drift(tmp_path):
         gyro.autopsy(*reversed(files))
 
 
+@pytest.mark.slow
 def test_two_files_of_a_rotational_optimizer_at_a_falling_rate(tmp_path):
     """Noise at norms that are held: directions are forgotten as the base's rule has it, at the mean of the rates."""
     generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -17,9 +16,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import gyroscope as gyro
+from tests.forked import start_processes
 
 # The trainers' advice on workers, loggers and the like.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 STEPS = 12
 WORLD = 2
 
@@ -132,10 +132,11 @@ def two_processes(rank: int, port: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.distributed
 def test_a_checkpoint_that_two_processes_wrote_in_parts(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(two_processes, args=(port, tmp_path), nprocs=WORLD)  # type: ignore[attr-defined]
+    start_processes(two_processes, (port, tmp_path), WORLD)
     assert len(list((tmp_path / "dcp").glob("*.distcp"))) == WORLD
     assert_same(tmp_path / "dcp", tmp_path / "run")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from gyroscope.store import open_run
+from tests.needs import muon_for
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Script, libraries that it needs, where its run is, a layer of it, and its optimizers.
@@ -23,7 +26,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", muon_for("nanogpt.py", SCRIPTS))
 def test_an_example_of_at_most_sixty_lines_trains_and_is_measured(script, tmp_path):
     libraries, where, layer, optimizer = SCRIPTS[script]
     for library in libraries:

@@ -78,6 +78,7 @@ def fit(model, tmp_path, *callbacks, steps=6, checkpoint=None, logger=False, **o
     return trainer
 
 
+@pytest.mark.slow
 def test_a_fit_is_measured_logged_and_reported(tmp_path):
     from lightning.pytorch.loggers import CSVLogger
 
@@ -105,6 +106,7 @@ def test_several_optimizers_of_a_module_are_one_run(tmp_path):
     assert np.isfinite(run.series("second.weight", "predicted_angular_update")).all()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_its_run(tmp_path):
     trainer = fit(Net(), tmp_path, callback(tmp_path / "run", every=1), steps=3)
     trainer.save_checkpoint(tmp_path / "checkpoint.ckpt")
@@ -115,6 +117,7 @@ def test_a_checkpoint_goes_on_with_its_run(tmp_path):
     assert again.state_dict()["step"] == 5
 
 
+@pytest.mark.slow
 def test_a_fit_that_fails_leaves_a_run_that_failed(tmp_path):
     with pytest.raises(ArithmeticError, match="diverged"):
         fit(Net(fails_at=3), tmp_path, callback(tmp_path / "run", every=1))

@@ -14,7 +14,7 @@ ROWS = [row for row in CATALOGUE if "-" not in row.name]
 STEPS = 4
 
 # The trainers' advice on workers, loggers and the like.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def network():

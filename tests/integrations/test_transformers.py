@@ -12,7 +12,7 @@ transformers = pytest.importorskip(
 )
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'gyroscope[transformers]'")
 # What the libraries say about each other's versions.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = 17
 

@@ -71,6 +71,7 @@ sinks.PATIENCE = 60.0  # a busy machine is not what is tested
     return stored.read_bytes(), done.stdout.strip().rpartition("\n")[2]
 
 
+@pytest.mark.slow
 def test_the_real_package_works_offline(tmp_path):
     code = """
 from gyroscope.integrations.wandb import WandB
@@ -104,6 +105,7 @@ def check_same_numbers(line):
     return summary
 
 
+@pytest.mark.slow
 def test_the_real_package_gets_the_numbers_in_the_run_of_the_hugging_face_trainer(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gyroscope[transformers]'")
     code = """
@@ -117,6 +119,7 @@ train(gpt2(), "trained", steps=3, callbacks=[callback(every=1, sinks=[beside])],
     assert b"gyroscope/angular_update" in stored
 
 
+@pytest.mark.slow
 def test_the_real_package_gets_the_numbers_in_the_run_of_lightnings_logger(tmp_path):
     pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'gyroscope[lightning]'")
     code = """

@@ -64,6 +64,7 @@ def test_the_flow_is_the_papers_recipe(p):
     assert end.step == 30
 
 
+@pytest.mark.slow
 def test_the_flow_follows_adamw_and_ends_nearer_for_smaller_steps():
     """At one time lr·n, half the lr halves the distance: the model is first order in lr."""
 

@@ -6,6 +6,8 @@ import pytest
 from gyroscope_lab import demo
 from rich.console import Console
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_runs_twice_in_one_place_and_writes_the_page(tmp_path):
     out = tmp_path / "a path with spaces"

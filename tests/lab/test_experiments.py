@@ -23,6 +23,10 @@ from gyroscope_lab.sp import fig3 as sp_fig3
 from gyroscope_lab.sp import theorem2 as sp_theorem2
 from gyroscope_lab.trials import run_trials
 
+from tests.needs import muon_for
+
+pytestmark = pytest.mark.slow
+
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = {"layers": 1, "heads": 2, "width": 8, "context": 8, "batch": 2}
 # Trainings of seconds.
@@ -95,7 +99,7 @@ def tiny(name: str) -> Result:
     return run_trials(load(name), TINY[name])
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", muon_for("beyond/muon_gpt", TINY))
 def test_it_runs_draws_and_judges(name):
     result = tiny(name)
     assert all(array.shape[0] == TINY[name].seeds for array in result.values.values())

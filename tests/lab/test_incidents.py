@@ -9,6 +9,8 @@ from gyroscope_lab.training.config import TrainConfig
 from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR
 from gyroscope.store import open_run
 
+pytestmark = pytest.mark.slow
+
 WORDS = {
     "garbage batch": "the batch of that step is unlike the others",
     "learning rate": "the learning rate was 10 times as high as before, 0.5 after 0.05, and came back to 0.05",

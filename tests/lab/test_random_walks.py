@@ -11,6 +11,8 @@ from gyroscope_lab.re import appendix_i, fig8, table1
 from gyroscope_lab.re._appendix_j import optimizers, relative_spread
 from gyroscope_lab.trials import run_trials
 
+pytestmark = pytest.mark.slow
+
 # Module -> a small config, what must hold at that size, and changes of the config that make a prediction wrong.
 CASES: dict[Any, Any] = {
     fig8: (

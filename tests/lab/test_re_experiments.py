@@ -45,6 +45,7 @@ def tiny_config(name: str) -> Any:
     return replace(config, base=tiny(config.base), arms=arms, seeds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_it_runs_draws_and_judges(name):
     experiment = load(f"re/{name}")

@@ -274,6 +274,7 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path):
     assert np.isnan(ExperimentRecord.read(tmp_path, "sp/eq44").claims[0].measured.mean)
 
 
+@pytest.mark.browser
 def test_a_browser_draws_the_figure_as_a_small_svg_with_its_labels_whole(tmp_path):
     from plotly.graph_objects import Figure, Scatter
 

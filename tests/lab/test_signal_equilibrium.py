@@ -76,6 +76,7 @@ def walk_with_signal(
     return float(np.mean(norms) ** 0.5), float(np.mean(angles) ** 0.5), float(np.mean(first) / np.mean(second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.01, 0.1, 1.0])
 def test_adamw_in_a_walk_with_a_signal_settles_as_the_law_says_within_3_percent(kappa2):
     rule = AdamW(lr=0.005, weight_decay=1.0)
@@ -85,6 +86,7 @@ def test_adamw_in_a_walk_with_a_signal_settles_as_the_law_says_within_3_percent(
     assert angle == pytest.approx(eq.angular_update, rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.01, 0.1, 1.0])
 @pytest.mark.parametrize("correlation_time", [30, inf])
 def test_sgdm_in_a_walk_with_a_signal_settles_as_the_law_says_within_1_percent(kappa2, correlation_time):
@@ -95,6 +97,7 @@ def test_sgdm_in_a_walk_with_a_signal_settles_as_the_law_says_within_1_percent(k
     assert angle == pytest.approx(eq.angular_update, rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa2", [0.1, 1.0])
 def test_a_signal_towards_one_place_in_a_walk_changes_the_norm_by_the_alignment_of_the_state(kappa2):
     """Near its target a signal undoes what noise did: updates agree less than noise, s < 1, and the norm is smaller."""

@@ -16,8 +16,10 @@ from gyroscope.report import gather
 from gyroscope.store import Sample, open_run
 from tests.render import make
 from tests.render.browser import Tab, launch, missing
-from tests.render.test_data import diverging
 from tests.render.test_page import with_incident
+from tests.report.test_run_data import diverging
+
+pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, UPWARDS = "<script>alert(1)</script>", "..%2f..%2fetc"  # the first is a directory in another

@@ -9,6 +9,8 @@ import pytest
 
 from gyroscope.store import open_run
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_loop.py"
 
 

@@ -22,6 +22,8 @@ import gyroscope as gyro
 from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR
 from gyroscope.store import open_run
 
+pytestmark = pytest.mark.distributed
+
 STEPS, WORLD = 5, 2
 SPLITS = {
     "neuron": {"granularity": "neuron"},

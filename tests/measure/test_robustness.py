@@ -1,7 +1,6 @@
 """Loops and machines that are not as expected: nothing false is stored, nothing hangs, nothing is lost silently."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope.store import Writer, open_run
+from tests.forked import run_program
 from tests.measure.fakes import Turner, rows_only, train
 from tests.measure.test_tracker import adamw, mlp
 
@@ -93,6 +93,7 @@ def test_a_name_that_utf8_cannot_hold_and_a_huge_number_in_the_configuration_lea
 # How programs end.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "code"),
     [
@@ -103,9 +104,9 @@ def test_a_name_that_utf8_cannot_hold_and_a_huge_number_in_the_configuration_lea
     ],
 )
 def test_a_run_that_nobody_closed_is_not_called_finished(end, status, code, tmp_path):
-    done = subprocess.run([sys.executable, "-c", SCRIPT + end, str(tmp_path)], stderr=subprocess.PIPE, check=False)
-    assert done.returncode == code, done.stderr.decode()
-    run = open_run(tmp_path)
+    ended = run_program(SCRIPT + end, tmp_path, tmp_path / "run")
+    assert ended.code == code, ended.written
+    run = open_run(tmp_path / "run")
     assert run.status == status
     assert len(run.steps) >= 3
 

@@ -3,8 +3,6 @@
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ import gyroscope as gyro
 from gyroscope.measure._pipeline import scalar_log
 from gyroscope.measure._pipeline.host_copy import HostCopy
 from gyroscope.store import open_run
+from tests.forked import run_program
 from tests.measure.test_tracker import adamw, mlp, train
 
 
@@ -207,8 +206,8 @@ if sys.argv[2] == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
     for end in ("kill", "exit"):
-        done = subprocess.run([sys.executable, "-c", code, tmp_path / end, end], check=False)
-        assert done.returncode == (-signal.SIGKILL if end == "kill" else 0)
+        ended = run_program(code, tmp_path, tmp_path / end, end)
+        assert ended.code == (-signal.SIGKILL if end == "kill" else 0)
         assert columns(open_run(tmp_path / end), "loss") == ([0, 1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0, 4.0])
 
 

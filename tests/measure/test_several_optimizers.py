@@ -7,6 +7,7 @@ from torch import nn
 
 import gyroscope as gyro
 from tests.measure.fakes import Turner, noise_gradients
+from tests.needs import needs_muon
 
 
 def two_layers():
@@ -40,6 +41,7 @@ def test_every_layer_turns_by_the_angle_of_its_own_optimizer(contained, tmp_path
     assert [run.layer(name).group for name in run.layers] == [0, 1]
 
 
+@needs_muon
 def test_a_run_of_two_optimizers_has_the_numbers_of_two_runs_of_one(tmp_path):
     def train(path, *, joint):
         torch.manual_seed(0)

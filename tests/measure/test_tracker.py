@@ -3,8 +3,6 @@
 import copy
 import gc
 import math
-import subprocess
-import sys
 import warnings
 import weakref
 from contextlib import nullcontext
@@ -17,6 +15,7 @@ from torch import nn
 import gyroscope as gyro
 from gyroscope.cli import main
 from gyroscope.store import open_run
+from tests.forked import run_program
 from tests.measure.fakes import Turner, noise_gradients, rows_only, train
 
 
@@ -454,6 +453,7 @@ def test_lbfgs_with_its_many_evaluations_is_one_step(tmp_path):
     assert (run.series("0.weight", "angular_update") > 0).all()
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_compiled_step_is_measured_and_its_measurement_not_compiled(tmp_path):
     model = mlp()
@@ -664,19 +664,21 @@ def test_a_step_that_raises_is_no_sample_and_the_next_one_is(tmp_path):
     assert open_run(tmp_path).steps.tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_closes_keeps_its_last_samples(tmp_path):
     code = f"""
 import torch, gyroscope as gyro
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.AdamW(model.parameters())
-gyro.Tracker(model, optimizer, {str(tmp_path)!r}, every=1)
+gyro.Tracker(model, optimizer, {str(tmp_path / "run")!r}, every=1)
 for _ in range(30):
     optimizer.zero_grad()
     model(torch.randn(2, 8)).sum().backward()
     optimizer.step()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
-    run = open_run(tmp_path)
+    ended = run_program(code, tmp_path)
+    assert ended.code == 0, ended.written
+    run = open_run(tmp_path / "run")
     assert run.steps.tolist() == list(range(30))
     assert run.status == "ended"
 

@@ -9,6 +9,7 @@ from gyroscope.model.parameters import clean_name, parameter_names
 from gyroscope.model.selection import Invariance
 from gyroscope.nn import add_gain, standardise
 from tests.model.zoo import Conv1D, Experts, tied
+from tests.needs import needs_muon
 
 
 class RMSNorm2d(nn.Module):
@@ -137,6 +138,7 @@ def test_any_optimizer_of_torch_takes_the_groups_and_saves_them(name, make):
     assert all(group["lr"] == 1e-3 and "granularity" in group for group in optimizer.param_groups)
 
 
+@needs_muon
 def test_muon_takes_the_matrices_that_rotate():
     groups = param_groups(ZOO["mlp"][0], weight_decay=0.1)
     muon = torch.optim.Muon([group for group in groups if group["granularity"] != "none"])

@@ -18,6 +18,7 @@ from gyroscope.model.parameters import model_parameters, parameter_names
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
 from tests.model.zoo import Conv1D, Experts, TransposedExperts, tied, untied
+from tests.needs import needs_muon
 
 ROWS = Split("neuron", 0)
 COLUMNS = Split("neuron", 1)
@@ -308,6 +309,7 @@ def test_a_run_has_the_layers_of_the_plan_in_the_models_order(setting, tmp_path)
     assert list(gyro.plan(model, optimizer, steps=2).layers) == ["0.weight", "1.weight", "2.weight"]
 
 
+@needs_muon
 def test_muon_turns_the_whole_matrix_in_selection_tracker_and_plan():
     model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False))
     for params in (bare, groups):
@@ -319,6 +321,7 @@ def test_muon_turns_the_whole_matrix_in_selection_tracker_and_plan():
         assert all("as a whole" in weight.reason for weight in select(model, muon))
 
 
+@needs_muon
 def test_the_angle_of_a_rotational_muon_is_that_of_its_groups():
     """What the optimizer really turns is what its groups say, whatever the inner rule does by itself."""
     model = nn.Sequential(nn.Linear(4, 3, bias=False))

@@ -97,7 +97,8 @@ CATALOGUE = [
 def compiles(test):
     """Mark a test that needs Inductor: its imports use what torch deprecates, and a space in a path stops it."""
     spaces = pytest.mark.skipif(" " in torch.__file__, reason="Inductor cannot link where torch's path has a space")
-    return spaces(pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")(test))
+    quiet = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+    return pytest.mark.compile(spaces(quiet(test)))
 
 
 every_optimizer = pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)

@@ -8,6 +8,8 @@ from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, R
 from gyroscope.optim._engine import batching, memory
 from tests.optim.catalogue import CATALOGUE, compiles
 
+pytestmark = pytest.mark.compile
+
 SHAPES = [(40, 6), (7,), (9, 30), (3, 50), (5, 4, 3), (1, 33), (2, 2), (60,), ()]
 COMPILED = {
     "RotationalAdamW": lambda params: RotationalAdamW(params, lr=0.02, compile=True),

@@ -18,6 +18,8 @@ from gyroscope.optim import (
 from gyroscope.optim._engine import compiled
 from tests.optim.catalogue import compiles
 
+pytestmark = pytest.mark.compile
+
 LAYOUTS = {
     "square": lambda: torch.randn(24, 24),
     "entries as many as rows of others": lambda: torch.randn(11, 24),

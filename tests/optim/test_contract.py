@@ -316,6 +316,7 @@ def test_a_grad_scaler_skips_a_step_with_infinite_gradients(row):
     assert same(before, weights(net))
 
 
+@pytest.mark.compile
 @every_optimizer
 def test_a_compiled_model_trains_with_it(row):
     net = model()
@@ -325,6 +326,7 @@ def test_a_compiled_model_trains_with_it(row):
     assert same(weights(net), weights(twin))
 
 
+@pytest.mark.compile
 @every_optimizer
 @pytest.mark.filterwarnings("ignore:Dynamo")
 def test_a_step_that_is_compiled_from_outside_is_the_same_step(row):

@@ -1,11 +1,14 @@
 """A real check: a small BatchNorm network learns scikit-learn's digits as well when its rotation is controlled."""
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
 from gyroscope.model.groups import param_groups
 from gyroscope.optim import RotationalAdamW
+
+pytestmark = pytest.mark.slow
 
 SEEDS = (0, 1, 2)
 

@@ -34,6 +34,8 @@ import gyroscope as gyro
 from gyroscope import optim
 from tests.optim.catalogue import CATALOGUE
 
+pytestmark = pytest.mark.distributed
+
 STEPS, MORE, WORLD = 20, 3, 3
 # Variants of a row differ in numbers, not in how they go over processes.
 ROWS = {row.name: row for row in CATALOGUE if row.name not in ("RotationalSGD-nesterov", "SphericalAdam-star")}

@@ -45,6 +45,7 @@ def walk(make, steps, dtype=torch.float32, vectors=32, dim=128, **options):
     return start, p.detach().double(), sum(angles) / len(angles)
 
 
+@pytest.mark.slow
 @every_variant
 def test_the_mean_angle_is_theorys_and_the_norm_stays_for_10000_steps(make):
     start, end, angle = walk(make, 10_000)
@@ -72,6 +73,7 @@ def test_a_direction_keeps_e_to_the_minus_total_decay(name):
     assert far / near < 0.75
 
 
+@pytest.mark.slow
 @every_variant
 def test_bfloat16_weights_keep_norm_and_angle(make):
     start, end, angle = walk(make, 10_000, torch.bfloat16)
@@ -109,6 +111,7 @@ def test_stochastic_rounding_keeps_an_angle_that_bfloat16_would_lose(make):
     assert ways["rounded"] < 0.7 * ways["float32"]
 
 
+@pytest.mark.slow
 @every_rounding
 def test_stochastic_rounding_turns_by_the_mean_angle_of_each_step_of_a_walk(make):
     """The turn along what a float32 twin, put at the same weights before each step, makes of the same gradient."""

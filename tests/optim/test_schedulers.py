@@ -20,6 +20,7 @@ from gyroscope.model.groups import param_groups
 from gyroscope.optim.equilibrium_init import to_equilibrium_
 from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.torch_rules import rule_of
+from tests.needs import needs_muon
 from tests.optim.torch_walk import angle, walk
 
 ROWS, FAN_IN = 128, 64
@@ -251,6 +252,7 @@ def test_a_model_put_at_equilibrium_stays_there_within_two_percent(name):
     assert np.array(norms) / start[0].item() == pytest.approx(np.ones(1000), abs=0.02)
 
 
+@needs_muon
 def test_muon_brings_the_whole_matrix_to_its_norm():
     model = Vectors()
     muon = torch.optim.Muon([model.w], lr=1e-2, weight_decay=0.1)
@@ -532,6 +534,7 @@ def two_optimizers():
     return model, muon, adamw
 
 
+@needs_muon
 def test_two_optimizers_are_rescaled_each_by_its_own_rate():
     model, muon, adamw = two_optimizers()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -546,6 +549,7 @@ def test_two_optimizers_are_rescaled_each_by_its_own_rate():
     assert schedule.get_last_lr() == pytest.approx([2.5e-3, 0.81e-3])
 
 
+@needs_muon
 def test_a_schedule_of_two_optimizers_is_saved_and_loaded():
     _, muon, adamw = two_optimizers()
     schedule = CorrectedDecay([muon, adamw], [ExponentialLR(each, 0.5) for each in (muon, adamw)])
@@ -566,6 +570,7 @@ def test_a_schedule_of_two_optimizers_is_saved_and_loaded():
     assert rates == [[(group["lr"], group["weight_decay"]) for group in each.param_groups] for each in others]
 
 
+@needs_muon
 def test_two_optimizers_start_at_equilibrium_together():
     model, muon, adamw = two_optimizers()
     started = to_equilibrium_(model, [muon, adamw])

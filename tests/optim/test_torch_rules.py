@@ -7,6 +7,7 @@ from torch.optim import SGD, Adam, Adamax, NAdam, RAdam, Rprop
 
 from gyroscope import theory
 from gyroscope.optim.torch_rules import rule_of
+from tests.needs import needs_muon
 from tests.optim.torch_walk import walk
 
 W = torch.nn.Parameter(torch.ones(8, 4))
@@ -56,7 +57,7 @@ def test_each_optimizer_of_torch_has_its_rule(name):
     assert rule(make()) == expected
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@needs_muon
 def test_muon_has_its_rule_with_torchs_defaults():
     assert rule(torch.optim.Muon([W])) == theory.Muon(1e-3, 0.1, 0.95, nesterov=True, adjust_lr_fn="original")
     adjusted = torch.optim.Muon([W], 0.01, 0.2, 0.9, nesterov=False, adjust_lr_fn="match_rms_adamw")

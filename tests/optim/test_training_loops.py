@@ -47,6 +47,7 @@ def assert_same(ours, theirs):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.compile
 @every_optimizer
 @pytest.mark.filterwarnings("ignore:Dynamo")
 def test_a_training_step_that_is_compiled_as_a_whole_is_the_same_step(row):

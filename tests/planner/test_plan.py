@@ -15,6 +15,7 @@ import gyroscope as gyro
 from gyroscope import optim
 from gyroscope.geometry import Split
 from gyroscope.theory import AdamW, FixedNorm, Muon, cosine, forecast
+from tests.needs import needs_muon
 
 STEPS = 60
 
@@ -63,6 +64,7 @@ WIDE = ["3.weight", "6.weight"]
 """The convolutions with a fan-in of at least 64."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_norm_and_rotation_are_as_predicted_once_settled(trained, name):
     planned, run = trained
@@ -74,6 +76,7 @@ def test_norm_and_rotation_are_as_predicted_once_settled(trained, name):
     assert angle.mean() == pytest.approx(course.angular_update[settled].mean(), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_the_first_step_turns_as_much_too_far_as_predicted(trained, name):
     planned, run = trained
@@ -344,6 +347,7 @@ def test_a_rotational_optimizer_keeps_norms_and_turns_by_its_angle():
     assert "keep their norms" in str(planned)
 
 
+@needs_muon
 def test_muon_turns_whole_matrices():
     model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.Linear(32, 16, bias=False))
     course = gyro.plan(model, torch.optim.Muon(model.parameters(), lr=1e-2, weight_decay=0.1), steps=STEPS).layers
@@ -560,7 +564,7 @@ def test_independent_decay_is_in_the_plan_and_in_the_trackers_forecast(tmp_path)
     assert np.abs(kept.norm[50::10] / run.series("weight", "norm", "rms")[late] - 1).max() > 0.3
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@needs_muon
 @pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1.0, 2.0, 0.5)], ids=["alike", "of different size"])
 def test_queries_keys_and_values_turn_as_the_fused_matrix_that_muon_orthogonalises(scales):
     """Their gradients may differ in size: a larger update makes a larger norm, and the same angle."""

@@ -15,7 +15,7 @@ from gyroscope.render.run_page import page
 from gyroscope.report import gather
 from gyroscope.store import Quantity, Sample, Writer
 from tests.render import make
-from tests.render.test_data import diverging
+from tests.report.test_run_data import diverging
 
 
 def run(capsys, *argv):

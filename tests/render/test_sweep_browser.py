@@ -8,6 +8,8 @@ from gyroscope.cli import main
 from tests.render import make
 from tests.render.browser import Tab, launch, missing
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def browser():

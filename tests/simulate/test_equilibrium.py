@@ -21,6 +21,9 @@ from gyroscope.theory import (
     forecast,
     step,
 )
+from tests.needs import needs_muon
+
+pytestmark = pytest.mark.slow
 
 SHAPE = (64, 128)
 GRADIENT = 0.7
@@ -121,6 +124,7 @@ def test_directions_are_forgotten_exponentially():
     np.testing.assert_allclose(walk.cosine.mean(1)[lag > 0], memory[lag > 0], atol=0.02)
 
 
+@needs_muon
 def test_torchs_muon_turns_whole_matrices_by_the_law():
     rule, shape = Muon(1e-2, 1.0), (32, 32)
     eq = rule.equilibrium(shape=shape)

@@ -36,6 +36,7 @@ def everything(path):
         return read
 
 
+@pytest.mark.slow
 def test_a_single_flipped_bit_never_changes_what_is_read(tmp_path):
     with make.writer(tmp_path, layers=3, config={"lr": 0.1}) as writer:
         writer.note("a note")

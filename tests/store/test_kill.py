@@ -13,6 +13,8 @@ import pytest
 from gyroscope.store import RunError, open_run
 from tests.store import make
 
+pytestmark = pytest.mark.slow
+
 LAYERS = 10
 
 WRITE = """

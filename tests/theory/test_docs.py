@@ -92,6 +92,7 @@ def printed(name: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+@pytest.mark.slow
 def test_the_table_of_rules_is_what_the_code_gives():
     for made, written in zip(rules_table(), printed("rules"), strict=True):
         assert made[:5] == written[:5]

@@ -59,6 +59,7 @@ def errors(rule, literal, schedule, start):
     return np.abs(seen.norm[50:] / f.norm[50:] - 1).max(), np.abs(measured / predicted - 1).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0.25, 4.0])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("name", ["AdamW", "SGDM"])
@@ -92,6 +93,7 @@ def test_a_start_of_few_steps_length_is_forecast_as_roughly_as_documented(steps_
     assert lowest < np.abs(seen.norm / f.norm - 1).max() < highest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RULES if name not in ("AdamW", "SGDM")])
 def test_the_other_rules_follow_their_walks_too(name):
     norm, rotation = errors(*RULES[name], SCHEDULES["warmup and cosine"], 0.5)
@@ -99,6 +101,7 @@ def test_the_other_rules_follow_their_walks_too(name):
     assert rotation < 0.025
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_walk_of_another_rule_is_told_apart(name):
     """The comparison above can fail: a decay twice as strong is seen by every rule."""
@@ -190,6 +193,7 @@ def test_a_beta2_with_which_radam_never_adapts_is_refused(rule):
         rule(0.1, 0.1, (0.9, 0.6), rectified=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupled", [False, True])
 def test_the_radam_of_the_walk_is_torchs(coupled):
     torch = pytest.importorskip("torch")

@@ -24,6 +24,7 @@ from gyroscope.theory import (
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.lion import correlation
 from tests import walk
+from tests.needs import needs_muon
 
 C = 128
 ALL = [
@@ -206,6 +207,7 @@ WALKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WALKS)
 def test_the_exact_form_is_within_one_percent_of_a_random_walk(name):
     rule, step, steps = WALKS[name]
@@ -216,6 +218,7 @@ def test_the_exact_form_is_within_one_percent_of_a_random_walk(name):
     assert seen.angle[late].mean() == pytest.approx(eq.angular_update, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("AdamW, lr·wd = .01", 0.03), ("Lion, lr·wd = .002", 0.06)])
 def test_leading_order_is_several_percent_off_where_the_exact_form_is_not(name, least):
     rule, step, steps = WALKS[name]
@@ -226,6 +229,8 @@ def test_leading_order_is_several_percent_off_where_the_exact_form_is_not(name, 
     assert abs(norm / leading.norm - 1) > least
 
 
+@needs_muon
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(64, 64), (128, 32), (48, 48), (96, 24)])
 def test_muon_is_within_two_percent_of_torchs_muon_under_white_noise(shape):
     torch = pytest.importorskip("torch")
@@ -249,6 +254,7 @@ def test_muon_is_within_two_percent_of_torchs_muon_under_white_noise(shape):
     assert np.mean(angles[500:]) == pytest.approx(eq.angular_update, rel=0.02)
 
 
+@pytest.mark.slow
 def test_each_matrix_of_a_stack_settles_by_itself_under_a_batched_muon():
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)

@@ -13,6 +13,7 @@ def test_the_first_step_of_adam_has_the_whole_mean_square():
     assert signal.noise_share(0.9, step=1000) == pytest.approx(signal.noise_share(0.9))
 
 
+@pytest.mark.slow
 def test_the_noise_scale_is_that_of_two_batch_sizes_on_digits_within_10_percent():
     """Two batch sizes at weights that stand still: E‖g_B‖² = |G|² + tr Σ/B."""
     data = load_digits()

@@ -42,7 +42,7 @@ class LastUpdate:
     direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates, or what u is made of by a
                 factor per vector; None where it is unknown
     exact       whether the angles are exact, or an estimate
-    error       of an estimate: the most that the mean of a layer was off (tests/checkpoint/test_last_step.py)
+    error       of an estimate: the most that the mean of a layer was off (tests/checkpoint/last_step/test_last_step.py)
     adam_betas  where the two moments are Adam's, from which signal and noise can be told
     decay       λ where the decay is decoupled, a = lr·λ
     rows        state with one value per vector that `angles` takes

@@ -1,6 +1,7 @@
 "use strict";
 // A page in a file carries Plotly and its data compressed: unpack both, then draw.
 (async () => {
+  /** @type {(id: string) => Promise<string>} */
   const unpack = async id => {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), letter => letter.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();

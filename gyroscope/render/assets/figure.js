@@ -1,20 +1,29 @@
 "use strict";
 // What all pages with figures share: small helpers, figures by Plotly in the colours of the page, tables that sort.
 const COLOURS = Look.colours;
+/** @type {Record<string, string>} */
 const DARKER = { "#0072b2": "#4aa8e0", "#999999": "#b5b5b5" }; // lighter twins for a dark ground
 
+/** @type {(id: string) => PageElement} */
 const $ = id => document.getElementById(id);
+/** @type {(text: unknown) => string} */
 const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // for Plotly
+/** @type {(number: number) => string} */
 const colour = number => { const one = COLOURS[number % COLOURS.length]; return Look.dark ? DARKER[one] ?? one : one; };
+/** @type {(hex: string, alpha?: number) => string} */
 const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
+/** @type {(x: Known | undefined, digits?: number) => string} */
 const sig = (x, digits = 3) => x === null || x === undefined ? "–"
   : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(digits - 1) : Math.abs(x) >= 10 ** digits ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(digits)));
 // Names as labels: without an ending that all have, and cut where they are long.
+/** @param {string[]} names */
 function labels(names, most = innerWidth < 700 ? 15 : 36) {
   const ending = names.length > 1 && names.every(name => name.endsWith(".weight")) ? ".weight".length : 0;
   return names.map(name => name.slice(0, name.length - ending)).map(name => plain(name.length > most ? "…" + name.slice(1 - most) : name));
 }
+/** @type {(values: Values) => number[]} */
 const finite = values => values.filter(value => value !== null);
+/** @template {keyof HTMLElementTagNameMap} Tag @param {Tag} tag @param {Record<string, any>} options @param {(Node | string)[]} children */
 function element(tag, options = {}, ...children) {
   const { dataset, ...rest } = options;
   const made = Object.assign(document.createElement(tag), rest);
@@ -24,9 +33,11 @@ function element(tag, options = {}, ...children) {
 }
 
 // ---- figures
+/** @param {string} id @param {Trace[]} traces @param {Layout} options */
 function draw(id, traces, options = {}) {
   const { axis, ...look } = Look.layout();
   const figure = $(id), narrow = innerWidth < 700;
+  /** @type {Layout} */
   const layout = { ...look, height: 340, margin: { l: narrow ? 52 : 64, r: 12, t: 12, b: 42 }, hovermode: "closest",
     width: figure.clientWidth,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } }, showlegend: traces.length > 1, uirevision: "keep",
@@ -38,6 +49,7 @@ function draw(id, traces, options = {}) {
     modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"] }); // each is a stop for the Tab key
 }
 // Of a logarithmic axis: decades where there are several, else numbers between them too, written out.
+/** @param {Layout | undefined} axis */
 function ticks(axis) {
   if (axis?.type !== "log" || axis.tickvals || !axis.range) return {};
   if (Math.abs(axis.range[1] - axis.range[0]) > 2.2) return { dtick: 1 };
@@ -47,30 +59,35 @@ function ticks(axis) {
   const tickvals = decades.flatMap(decade => digits.map(digit => Number((digit * decade).toPrecision(3))));
   return { tickangle: 0, tickvals, ticktext: tickvals.map(value => value < 1e-4 || value >= 1e5 ? value.toExponential() : String(value)) };
 }
+/** @type {(x: Values, y: Values, name: string, shade: string, extra?: Trace) => Trace} */
 const line = (x, y, name, shade, extra = {}) => ({ x, y, name: plain(name), mode: "lines", type: "scatter",
   line: { color: shade, width: 2, ...extra.line }, hovertemplate: "step %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
   ...Object.fromEntries(Object.entries(extra).filter(([key]) => key !== "line")) });
+/** @param {Values} x @param {Values} low @param {Values} high @param {string} shade @param {string} name @returns {Trace[]} */
 function band(x, low, high, shade, name, extra = {}) {
   const edge = { mode: "lines", type: "scatter", line: { width: 0 }, hoverinfo: "skip", ...extra };
   return [{ ...edge, x, y: low, showlegend: false },
     { ...edge, x, y: high, fill: "tonexty", fillcolor: faint(shade), name: plain(name) }];
 }
 // A logarithmic axis that the last steps of a schedule, which go to nothing, do not flatten.
+/** @param {Values[]} lists */
 function logRange(...lists) {
-  const values = lists.flat().filter(value => value > 0);
+  const values = finite(lists.flat()).filter(value => value > 0);
   if (!values.length) return undefined;
   const high = values.reduce((a, b) => Math.max(a, b)), low = values.reduce((a, b) => Math.min(a, b));
   return [Math.log10(Math.max(low, high / 1000) / 1.3), Math.log10(high * 1.3)];
 }
+/** @type {(id: string, text: string) => void} */
 const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
 // A table that its headings sort. Columns are { key, label, value, cell, first }: what sorts a row, what its cell shows, and the
 // way that a first click sorts, 1 upwards. `sort` is [key, way] and is changed; `again` draws the table anew.
+/** @template Row @param {HTMLElement} table @param {Column<Row>[]} columns @param {Row[]} rows @param {[string, number]} sort @param {() => void} again */
 function drawRows(table, columns, rows, sort, again) {
   const by = columns.find(column => column.key === sort[0]);
   const ranked = !by ? rows : [...rows].sort((a, b) => {
     const [x, y] = [by.value(a), by.value(b)];
-    if (x === null || y === null) return (x === null) - (y === null); // unknown ones last, whichever the way
+    if (x === null || y === null) return Number(x === null) - Number(y === null); // unknown ones last, whichever the way
     return sort[1] * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
   });
   const heads = columns.map(({ key, label, first = -1 }) => {
@@ -85,11 +102,12 @@ function drawRows(table, columns, rows, sort, again) {
     return head;
   });
   const body = ranked.map(row => element("tr", {}, ...columns.map(column => column.cell(row))));
-  const focused = table.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const focused = table.contains(document.activeElement) ? document.activeElement?.textContent : null;
   table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
   if (focused) [...table.querySelectorAll("button")].find(button => button.textContent === focused)?.focus();
 }
 
+/** @param {() => void} redraw */
 function onResize(redraw) { // once the window has come to rest
   let width = innerWidth, later = 0;
   addEventListener("resize", () => {

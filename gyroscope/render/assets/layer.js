@@ -1,6 +1,8 @@
 "use strict";
 // One layer of a run: its curves, and the distribution of its neurons at a step.
+/** @type {Record<string, string>} */
 const QUANTITY = { angular_update: "rotation, rad per step", norm: "norm" };
+/** @param {string} name */
 function openLayer(name) {
   if (!layerOf(current(), name)) return;
   state.layer = name; state.look = -1;
@@ -8,6 +10,7 @@ function openLayer(name) {
   $("layer-choice").value = name;
   $("layer").scrollIntoView({ behavior: "smooth", block: "nearest" });
 }
+/** @type {[string, Curve][]} */
 const CURVES = [
   ["norm", { measured: "norm.rms", predicted: "predicted_norm", forecast: "forecast_norm", log: true }],
   ["rotation", { measured: "angular_update.mean", low: "angular_update.q05", high: "angular_update.q95",
@@ -26,11 +29,14 @@ function drawLayer() {
   for (const [id, want] of CURVES) drawCurve("layer-" + id, want);
   drawLook();
 }
+/** @param {string} id @param {Curve} want */
 function drawCurve(id, want) {
-  const traces = [], shown = [];
+  /** @type {[Trace[], Values[]]} */
+  const [traces, shown] = [[], []];
   state.report.runs.forEach((run, number) => {
     const layer = layerOf(run, state.layer), many = several(), own = colour(number);
     if (!layer) return;
+    /** @type {(key: string, name: string, shade: string, dash?: string) => void} */
     const take = (key, name, shade, dash) => {
       const values = key === want.group ? run.groups[layer.group].series[key] : layer.series[key];
       if (!values || !finite(values).length) return;
@@ -38,8 +44,10 @@ function drawCurve(id, want) {
       traces.push(line(run.steps, values, many ? (dash ? `${run.name}, ${name}` : run.name) : name, shade,
         { legendgroup: "run" + number, showlegend: !(many && dash), line: dash ? { dash, width: 1.6 } : {} }));
     };
-    if (want.low && !many) traces.push(...band(run.steps, layer.series[want.low], layer.series[want.high], own, "5–95 % of neurons"));
-    if (want.low && !many) shown.push(layer.series[want.low], layer.series[want.high]);
+    if (want.low && want.high && !many) {
+      traces.push(...band(run.steps, layer.series[want.low], layer.series[want.high], own, "5–95 % of neurons"));
+      shown.push(layer.series[want.low], layer.series[want.high]);
+    }
     take(want.measured, "measured", own);
     if (want.predicted) take(want.predicted, "equilibrium", many ? own : colour(1), "dash");
     if (want.forecast) take(want.forecast, "forecast", many ? own : colour(2), "dot");
@@ -49,23 +57,26 @@ function drawCurve(id, want) {
     line: { color: Look.of("soft"), dash: "dash", width: 1 } }];
   if (!shown.length) return empty(id, "Not measured for this optimizer.");
   const [low, high] = want.within ?? [0, Infinity]; // beyond, a curve runs out of the picture
-  const seen = shown.map(values => values.filter(value => value > low && value < high));
+  const seen = shown.map(values => finite(values).filter(value => value > low && value < high));
   const axis = want.log ? { type: "log", range: logRange(...seen, want.level ? [want.level] : []) } : {};
   draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 
 // The steps at which neurons can be looked at: a live page asks the server, a page in a file holds a few.
+/** @type {() => (number | Distribution)[]} */
 const looks = () => state.live ? current().steps : (layerOf(current(), state.layer).distributions[state.quantity] ?? []);
 async function drawLook() {
   const all = looks(), slider = $("look-step");
   slider.max = Math.max(0, all.length - 1);
-  const opened = state.report.at ?? Infinity, away = one => Math.abs((one.step ?? one) - opened);
-  const first = Number.isFinite(opened) ? all.reduce((best, one, i) => away(one) < away(all[best]) ? i : best, 0) : all.length - 1;
+  const opened = state.report.at ?? Infinity;
+  /** @type {(one: number | Distribution) => number} */
+  const away = one => Math.abs((typeof one === "number" ? one : one.step) - opened);
+  const first = Number.isFinite(opened) ? all.reduce((/** @type {number} */ best, one, i) => away(one) < away(all[best]) ? i : best, 0) : all.length - 1;
   const place = state.look < 0 ? first : Math.min(state.look, all.length - 1);
   slider.value = place;
   const wanted = [state.run, state.layer, state.quantity, place].join();
-  let found = all[place];
-  if (state.live && found !== undefined) found = await state.live.distribution(current(), state.layer, state.quantity, found);
+  const there = all[place];
+  const found = typeof there === "number" ? await state.live?.distribution(current(), state.layer, state.quantity, there) : there;
   if (wanted !== [state.run, state.layer, state.quantity, place].join()) return; // another was chosen meanwhile
   if (!found) { $("look-extremes").textContent = ""; return empty("look-figure", "Not measured at this step."); }
   slider.setAttribute("aria-valuetext", "step " + found.step);

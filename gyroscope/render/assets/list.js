@@ -1,13 +1,19 @@
 "use strict";
 // The list of runs, asked for again and again; boxes that were ticked stay ticked.
 (() => {
-  const EVERY = 3000, chosen = new Set();
+  const EVERY = 3000;
+  /** @type {Set<string>} */
+  const chosen = new Set();
+  /** @type {(...children: (Node | string)[]) => HTMLTableCellElement} */
   const cell = (...children) => { const one = document.createElement("td"); one.append(...children); return one; };
+  /** @type {(value: number) => string} */
   const number = value => value.toLocaleString("en");
+  /** @param {number} seconds */
   function ago(seconds) {
     if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
     return seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
   }
+  /** @param {ListedRun} run */
   function row(run) {
     const link = document.createElement("a"), box = document.createElement("input"), one = document.createElement("tr");
     link.textContent = run.name;
@@ -20,13 +26,13 @@
       Object.assign(state, { colSpan: 6, className: "warn sentence" });
       one.append(cell(run.name), state);
     }
-    else one.append(cell(link), state, cell(number(run.samples)), cell(number(run.step)), cell(run.layers), cell(ago(run.idle)), cell(box));
+    else one.append(cell(link), state, cell(number(run.samples)), cell(number(run.step)), cell(String(run.layers)), cell(ago(run.idle)), cell(box));
     return one;
   }
   async function load() {
     try {
       const runs = await (await fetch("runs")).json();
-      const focused = document.activeElement?.value;
+      const focused = /** @type {HTMLInputElement | null} */ (document.activeElement)?.value;
       document.getElementById("runs").replaceChildren(...runs.map(row));
       if (focused) document.querySelector(`input[value="${CSS.escape(focused)}"]`)?.focus();
       document.getElementById("message").textContent = runs.length ? "" : "No runs yet. A tracked training that writes below this directory appears here.";

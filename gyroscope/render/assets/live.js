@@ -3,18 +3,26 @@
 (() => {
   const ids = new URLSearchParams(location.search).getAll("run");
   const EVERY = 2000, PATIENCE = 3;
-  let at = {}, source = null, failures = 0;
+  /** @type {Record<string, Position>} */
+  let at = {};
+  /** @type {EventSource | null} */
+  let source = null;
+  let failures = 0;
+  /** @type {(text: string) => void} */
   const say = text => { document.getElementById("message").textContent = text; };
   const query = () => ids.map(id => `run=${encodeURIComponent(id)}` + (at[id] ? `&at=${at[id].join(".")}` : "")).join("&");
+  /** @type {(address: string) => Promise<any>} */
   const ask = async address => {
     const answer = await fetch(address), found = await answer.json();
     if (!answer.ok) throw new Error(found.error);
     return found;
   };
+  /** @type {LiveData} */
   const live = {
     distribution: (run, layer, quantity, step) =>
-      ask("distribution?" + new URLSearchParams({ run: run.id, layer, quantity, step })).catch(() => null),
+      ask("distribution?" + new URLSearchParams({ run: run.id, layer, quantity, step: String(step) })).catch(() => null),
   };
+  /** @param {Update} update */
   function take(update) {
     if (update.problem) return say(update.problem);
     say("");
@@ -29,15 +37,15 @@
       say("");
       Gyroscope.show(found.report, live);
     } catch (error) {
-      say(error.message);
+      say(/** @type {Error} */ (error).message);
       return setTimeout(load, EVERY);
     }
     if (new URLSearchParams(location.search).has("poll") || failures >= PATIENCE) poll(); else listen();
   }
   function listen() {
-    source = new EventSource("events?" + query());
-    source.onmessage = event => { failures = 0; take(JSON.parse(event.data)); };
-    source.onerror = () => { source.close(); failures += 1; setTimeout(load, EVERY); };
+    const stream = source = new EventSource("events?" + query());
+    stream.onmessage = event => { failures = 0; take(JSON.parse(event.data)); };
+    stream.onerror = () => { stream.close(); failures += 1; setTimeout(load, EVERY); };
   }
   async function poll() {
     try {
@@ -45,7 +53,7 @@
         take(update);
         if (update.reset) return;
       }
-    } catch (error) { say(error.message); }
+    } catch (error) { say(/** @type {Error} */ (error).message); }
     setTimeout(poll, EVERY);
   }
   Look.start();

@@ -1,13 +1,16 @@
 "use strict";
 // The page of runs: data in the layout of gyroscope/render/run_data.py; its words, its table, and how it grows.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
-const QUANTITIES = { rotation: "rotation", predicted_rotation: "predicted", rotation_ratio: "÷ predicted", norm: "norm", norm_ratio: "÷ predicted",
-  decay_ratio: "λₑ/λ", kappa: "κ", alignment: "s", imbalance: "spread ÷ noise", dead_vectors: "dead", frozen_share: "frozen", settled_at: "settled at" };
-const state = { report: null, live: null, run: 0, layer: null, quantity: "angular_update", look: -1,
+/** @type {[SummaryNumber, string][]} */
+const SUMMARY = [["rotation", "rotation"], ["predicted_rotation", "predicted"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
+  ["decay_ratio", "λₑ/λ"], ["kappa", "κ"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
+/** @type {PageState} */
+const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", redraw: 0, spoken: "" };
 const several = () => state.report.runs.length > 1;
 const current = () => state.report.runs[state.run];
-const layerOf = (run, name) => run.layers.find(layer => layer.name === name);
+/** @type {(run: RunData, name: string) => LayerData} */
+const layerOf = (run, name) => /** @type {LayerData} */ (run.layers.find(layer => layer.name === name));
 
 function drawVerdict() {
   const text = JSON.stringify([Look.dark, state.report.runs.map(run => [run.name, run.verdicts, run.notes, run.stride])]);
@@ -29,8 +32,11 @@ function drawVerdict() {
     `samples are too many for a page; every ${run.stride}th is shown, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
   $("verdict-body").replaceChildren(...blocks, ...notes.map(note => element("p", { className: "note" }, note)));
 }
+/** @type {(number: number) => string} */
 const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (most stands out)" : "";
+/** @type {(name: string, run: number) => HTMLElement} */
 const chip = (name, run) => element("button", { type: "button", className: "chip", onclick: () => { choose(run); openLayer(name); } }, name);
+/** @type {(number: number) => HTMLElement} */
 const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = colour(number); return one; };
 
 function drawHead() {
@@ -46,14 +52,17 @@ function drawHead() {
 }
 
 // A layer whose numbers are not finite must not look like one that was not measured.
+/** @type {(summary: LayerSummary, key: SummaryNumber) => string} */
 const shownNumber = (summary, key) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key]);
+/** @type {(key: string, value: Known) => boolean} */
 const off = (key, value) => /_ratio$|kappa/.test(key) && value !== null && (value > 1.5 || value < 1 / 1.5);
+/** @type {Column<TableRow>[]} */
 const COLUMNS = [
   { key: "name", label: "layer", first: 1, value: row => row.layer.name, cell: ({ number, layer }) => element("td", {}, ...(several() ? [swatch(number)] : []),
     element("button", { type: "button", className: "name", onclick: () => { choose(number); openLayer(layer.name); } }, layer.name)) },
   { key: "shape", label: "shape", value: row => row.layer.vectors * row.layer.fan_in, cell: row => element("td", {}, row.layer.shape.join("×")) },
   { key: "reference", label: "compared with", first: 1, value: row => row.layer.summary.reference, cell: row => element("td", {}, row.layer.summary.reference) },
-  ...Object.entries(QUANTITIES).map(([key, label]) => ({ key, label, value: row => row.layer.summary[key], cell: ({ layer }) =>
+  ...SUMMARY.map(([key, label]) => ({ key, label, value: (/** @type {TableRow} */ row) => row.layer.summary[key], cell: (/** @type {TableRow} */ { layer }) =>
     element("td", { className: off(key, layer.summary[key]) ? "off" : "", dataset: { key } }, shownNumber(layer.summary, key)) })),
 ];
 function drawTable() {
@@ -67,10 +76,13 @@ function drawConfig() {
     element("summary", {}, several() ? swatch(number) : "", `Configuration of ${run.name}`), element("pre", {}, JSON.stringify(run.config, null, 2)))));
 }
 
+/** @type {() => NodeListOf<HTMLSelectElement>} */
+const runChoices = () => document.querySelectorAll("select.run");
+/** @param {number} number */
 function choose(number) {
   if (number === state.run) return;
   state.run = number; state.look = -1;
-  for (const select of document.querySelectorAll("select.run")) select.value = number;
+  for (const select of runChoices()) select.value = String(number);
   drawHeat(); drawBalance(); drawPlane();
   if (state.layer) drawLayer();
 }
@@ -80,28 +92,33 @@ function drawFigures() {
 }
 function drawWords() { drawHead(); drawVerdict(); drawTable(); }
 function fillChoices() {
+  /** @type {(value: string | number, label: string) => HTMLElement} */
   const option = (value, label) => element("option", { value }, label);
   $("layer-choice").replaceChildren(option("", "choose a layer"), ...current().layers.map(layer => option(layer.name, layer.name)));
   $("layer-choice").value = state.layer ?? "";
-  for (const select of document.querySelectorAll("select.run")) {
+  for (const select of runChoices()) {
     select.replaceChildren(...state.report.runs.map((run, number) => option(number, run.name)));
-    select.value = state.run;
-    select.parentElement.hidden = !several();
+    select.value = String(state.run);
+    if (select.parentElement) select.parentElement.hidden = !several();
   }
 }
-function redraw() { // at most once per frame, however many updates came
+/** At most once per frame, however many updates came. */
+function redraw() {
   cancelAnimationFrame(state.redraw);
   state.redraw = requestAnimationFrame(() => { drawWords(); drawFigures(); });
 }
+/** @type {(event: Event) => string} */
+const chosenIn = event => /** @type {HTMLInputElement} */ (event.target).value;
 function listen() {
-  $("layer-choice").addEventListener("change", event => event.target.value && openLayer(event.target.value));
-  for (const select of document.querySelectorAll("select.run")) select.addEventListener("change", event => choose(Number(event.target.value)));
-  $("filter").addEventListener("input", event => { state.filter = event.target.value; drawTable(); });
-  $("look-step").addEventListener("input", event => { state.look = Number(event.target.value); drawLook(); });
-  $("look-quantity").addEventListener("change", event => { state.quantity = event.target.value; drawLook(); });
+  $("layer-choice").addEventListener("change", event => chosenIn(event) && openLayer(chosenIn(event)));
+  for (const select of runChoices()) select.addEventListener("change", event => choose(Number(chosenIn(event))));
+  $("filter").addEventListener("input", event => { state.filter = chosenIn(event); drawTable(); });
+  $("look-step").addEventListener("input", event => { state.look = Number(chosenIn(event)); drawLook(); });
+  $("look-quantity").addEventListener("change", event => { state.quantity = chosenIn(event); drawLook(); });
   Look.listeners.push(() => { drawWords(); drawFigures(); }); // at once: a printer does not wait
   onResize(drawFigures);
 }
+/** @param {Report} report @param {LiveData | null} live */
 function show(report, live = null) {
   const begun = state.report !== null;
   Object.assign(state, { report, live });
@@ -112,9 +129,11 @@ function show(report, live = null) {
 }
 
 // New samples of a run that is being written: arrays grow, and the rest is replaced where the server sent it.
+/** @param {Update} update */
 function grow(update) {
   const run = state.report.runs.find(one => one.id === update.id);
   if (!run || update.from !== run.steps.length) return false;
+  /** @type {(series: Record<string, Values>, more: Record<string, Values>) => void} */
   const extend = (series, more) => { for (const [name, values] of Object.entries(more)) series[name].push(...values); };
   const count = update.steps.length;
   if (count) {

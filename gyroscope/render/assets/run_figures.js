@@ -4,8 +4,11 @@
 const MOST_LOGGED = 4, LOGGED_HEIGHT = 140, GAP = 0.16; // charts; pixels of each; its share that stays free below it
 const LOSS = /loss|nll|entropy|perplexity|ppl|error/i;
 const loggedNames = () => [...new Set(state.report.runs.flatMap(run => Object.keys(run.scalars)))].slice(0, MOST_LOGGED);
+/** @param {string} name @param {number} place @param {number} count @param {number} base @param {Trace[]} traces */
 function loggedChart(name, place, count, base, traces) {
-  const axis = place + 3, all = []; // after the axes of rotation and of the learning rate
+  const axis = place + 3; // after the axes of rotation and of the learning rate
+  /** @type {number[][]} */
+  const all = [];
   state.report.runs.forEach((run, number) => {
     const logged = Object.hasOwn(run.scalars, name) ? run.scalars[name] : null;
     if (!logged) return;
@@ -21,9 +24,12 @@ function loggedChart(name, place, count, base, traces) {
 }
 
 // Marks of runs across a time axis: events in the colour of a warning, what is expected in a soft one.
+/** @type {(mark: Mark, own: string) => string} */
 const markColour = (mark, own) => mark.incident ? Look.of("warn") : own;
+/** @type {(runs: [RunData, number][]) => Layout[]} */
 const marked = runs => runs.flatMap(([run, number]) => run.marks.map(mark => ({ type: "line", x0: mark.step, x1: mark.step, yref: "paper",
   y0: 0, y1: 1, line: { color: markColour(mark, several() ? colour(number) : Look.of("soft")), width: mark.incident ? 1.5 : 1, dash: "dot" } })));
+/** @type {() => [RunData, number][]} */
 const allRuns = () => state.report.runs.map((run, number) => [run, number]);
 // A time axis: all steps, or those around the one at which the page opens.
 const AROUND = 0.05; // share of the run on each side
@@ -35,16 +41,18 @@ function timeAxis(extra = {}) {
 }
 const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
 function drawEquilibrium() {
-  const traces = [], shapes = marked(allRuns()), annotations = [], shown = [], rows = Math.min(4, state.report.runs.reduce((most, run) => Math.max(most, run.marks.length), state.report.runs.length));
+  /** @type {[Trace[], Values[], Layout[]]} */
+  const [traces, shown, annotations] = [[], [], []];
+  const shapes = marked(allRuns()), rows = Math.min(4, state.report.runs.reduce((most, run) => Math.max(most, run.marks.length), state.report.runs.length));
   const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
   state.report.runs.forEach((run, number) => {
     const many = several(), own = colour(number), group = { legendgroup: "run" + number };
-    const pick = name => run.series[name];
+    const pick = (/** @type {string} */ name) => run.series[name];
     const [low, middle, high] = ["q05", "q50", "q95"].map(q => pick("angular_update.mean." + q));
     const predicted = pick("predicted_angular_update.q50"), forecast = pick("forecast_angular_update.q50");
     shown.push(middle, predicted, low, high);
     traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { ...group, showlegend: false }));
-    if (!many) traces.at(-1).showlegend = true;
+    if (!many) traces[traces.length - 1].showlegend = true;
     traces.push(line(run.steps, middle, many ? run.name : "measured, median layer", own, group));
     traces.push(line(run.steps, predicted, many ? run.name + ", equilibrium" : "equilibrium, predicted",
       many ? own : colour(1), { ...group, line: { dash: "dash", width: 1.8 }, showlegend: !many }));
@@ -72,14 +80,16 @@ function drawEquilibrium() {
 }
 
 // Of the equilibrium, or of the forecast where the run is shorter than its memory: what the table compares with too.
+/** @type {(layer: LayerData) => Values} */
 const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
   const predicted = layer.series[layer.summary.reference === "forecast" ? "forecast_angular_update" : "predicted_angular_update"][i];
-  return value > 0 && predicted > 0 ? Math.log2(value / predicted) : null;
+  return value !== null && value > 0 && predicted !== null && predicted > 0 ? Math.log2(value / predicted) : null;
 });
 function drawHeat() {
   const run = current(), names = run.layers.map(layer => layer.name), rows = names.map((_, i) => i);
   const [low, high] = Look.dark ? ["#4aa8e0", "#f08a3c"] : ["#0072b2", "#c24a00"];
   const every = Math.ceil(names.length / 55); // labels that stay apart
+  /** @type {Trace} */
   const heat = { type: "heatmap", x: run.steps, y: rows, z: run.layers.map(ratios), zmin: -2, zmax: 2,
     colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.steps.map(() => plain(names[i]))),
     hovertemplate: "%{customdata}<br>step %{x}: 2^%{z:.2f} × predicted<extra></extra>",
@@ -98,9 +108,9 @@ const MOST_BOXES = 40;
 function drawBalance() {
   const run = current(), known = run.layers.filter(layer => layer.spread.q05 !== null && layer.vectors > 1);
   if (!known.length) return empty("balance-figure", "No layer's neurons were measured.");
-  const worst = [...known].sort((a, b) => b.summary.imbalance - a.summary.imbalance).slice(0, MOST_BOXES);
-  const rows = worst.map((_, i) => i), of = key => worst.map(layer => layer.spread[key]);
-  const noise = worst.map(layer => Math.sqrt(layer.spread.noise));
+  const worst = [...known].sort((a, b) => (b.summary.imbalance ?? 0) - (a.summary.imbalance ?? 0)).slice(0, MOST_BOXES);
+  const rows = worst.map((_, i) => i), of = (/** @type {"q05" | "q25" | "q75" | "q95"} */ key) => worst.map(layer => layer.spread[key]);
+  const noise = worst.map(layer => Math.sqrt(layer.spread.noise ?? 0));
   const soft = Look.of("soft"), own = colour(state.run);
   const pure = { type: "scatter", mode: "lines", name: "5–95 % of pure noise", line: { color: faint(soft, 0.45), width: 15 },
     x: noise.flatMap(s => [1 / s, s, null]), y: rows.flatMap(i => [i, i, null]), hoverinfo: "skip" };
@@ -114,7 +124,8 @@ function drawBalance() {
 }
 
 function drawSignal() {
-  const traces = [], shown = [];
+  /** @type {[Trace[], Values[]]} */
+  const [traces, shown] = [[], []];
   state.report.runs.forEach((run, number) => {
     const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = colour(number);
     if (!finite(middle).length) return;
@@ -129,8 +140,9 @@ function drawSignal() {
 }
 
 // Levels for lines of equal value: 1 and 3 of each decade that the grid covers.
+/** @param {Values[]} grid */
 function levels(grid) {
-  const values = grid.flat().filter(value => value > 0), found = [];
+  const values = finite(grid.flat()).filter(value => value > 0), found = [];
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
   for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
     for (const digit of [1, 3]) if (digit * 10 ** decade > low && digit * 10 ** decade < high) found.push(digit * 10 ** decade);
@@ -139,9 +151,12 @@ function levels(grid) {
 function drawPlane() {
   const plane = current().plane;
   if (!plane) return empty("plane-figure", "No map: theory does not know this optimizer's rule, or it has no weight decay.");
+  /** @type {Trace[]} */
   const traces = [];
-  for (const [key, name, shade, dash] of [["rotation", "equal rotation, rad per step", colour(2), "solid"],
-    ["timescale", "equal timescale, steps", colour(3), "dash"]])
+  /** @type {["rotation" | "timescale", string, string, string][]} */
+  const families = [["rotation", "equal rotation, rad per step", colour(2), "solid"],
+    ["timescale", "equal timescale, steps", colour(3), "dash"]];
+  for (const [key, name, shade, dash] of families)
     levels(plane[key]).forEach((value, i) => traces.push({ type: "contour", x: plane.lr, y: plane.weight_decay, z: plane[key], name,
       contours: { type: "constraint", operation: "=", value, showlabels: true, labelfont: { size: 11, color: shade }, labelformat: "~g" },
       line: { color: shade, width: 1.3, dash }, hoverinfo: "skip", legendgroup: key, showlegend: i === 0, showscale: false }));
@@ -157,7 +172,7 @@ function drawPlane() {
   if (near.length) traces.push({ x: near.map(one => one.lr), y: near.map(one => one.weight_decay), text: near.map(one => plain(one.name)),
     name: "same norm and memory with", type: "scatter", mode: "markers+text", textposition: "top center",
     marker: { symbol: "diamond", size: 11, color: colour(4) }, hovertemplate: "%{text}: lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
-  const range = values => [Math.log10(values[0]), Math.log10(values.at(-1))];
+  const range = (/** @type {number[]} */ values) => [Math.log10(values[0]), Math.log10(values[values.length - 1])];
   draw("plane-figure", traces, { height: 460, xaxis: { type: "log", title: { text: "learning rate" }, range: range(plane.lr) },
     yaxis: { type: "log", title: { text: "weight decay" }, range: range(plane.weight_decay) } });
   $("plane-note").replaceChildren(...near.map(one => element("li", {}, `${one.name}(lr=${sig(one.lr)}, weight_decay=${sig(one.weight_decay)}) ` +
@@ -165,11 +180,12 @@ function drawPlane() {
 }
 
 function drawStability() {
-  const runs = state.report.runs, first = runs.find(run => run.stability);
-  if (!first) empty("betas-figure", "Only Adam has two averages that can be unstable.");
+  const runs = state.report.runs, region = runs.find(run => run.stability)?.stability;
+  if (!region) empty("betas-figure", "Only Adam has two averages that can be unstable.");
   else {
-    const away = values => values.map(value => 1 - value), region = first.stability, x = away(region.beta2);
+    const away = (/** @type {number[]} */ values) => values.map(value => 1 - value), x = away(region.beta2);
     const ticks = { type: "log", autorange: false, tickangle: 0, tickvals: [0.5, 0.1, 0.01, 0.001, 0.0001], ticktext: ["0.5", "0.9", "0.99", "0.999", "0.9999"] };
+    /** @type {Trace[]} */
     const traces = [
       { x, y: x.map(() => 1), type: "scatter", mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip" },
       { x, y: away(region.exact), type: "scatter", mode: "lines", fill: "tonexty", fillcolor: faint(colour(2), 0.2), name: "stable: β₁² < β₂",
@@ -181,7 +197,8 @@ function drawStability() {
       hovertemplate: `β₁ ${pair.beta1}, β₂ ${pair.beta2}: margin ${sig(pair.exact_margin)}<extra></extra>` })));
     draw("betas-figure", traces, { height: 360, showlegend: true, xaxis: { ...ticks, title: { text: "β₂" }, range: [0, -5] }, yaxis: { ...ticks, title: { text: "β₁" }, range: [0, -3.5] } });
   }
-  const traces = [], shown = [];
+  /** @type {[Trace[], Values[]]} */
+  const [traces, shown] = [[], []];
   runs.forEach((run, number) => {
     const many = several(), measured = run.series["max_update.max.max"], bound = run.series.update_bound;
     if (!finite(measured).length) return;

@@ -1,7 +1,9 @@
 "use strict";
 // Light and dark. The reader's system decides until the button is pressed; paper is always light.
+/** @type {Theme} */
 const Look = {
   listeners: [],
+  colours: [], // set by render/theme.py
   chosen: null, // by the button
   dark: false, // as painted
   paper: false, // as wide as a sheet, see theme.css: figures have to be drawn for it, a printer does not shrink them
@@ -29,10 +31,10 @@ const Look = {
   },
   // Repaint figures that were drawn elsewhere.
   figures() {
-    for (const figure of document.querySelectorAll(".js-plotly-plot")) {
+    for (const figure of /** @type {NodeListOf<Figure>} */ (document.querySelectorAll(".js-plotly-plot"))) {
       const { axis, ...layout } = Look.layout();
-      Object.assign(layout, Look.paper ? { width: figure.parentElement.clientWidth } : { width: null, autosize: true });
-      for (const name of Object.keys(figure.layout))
+      Object.assign(layout, Look.paper ? { width: figure.parentElement?.clientWidth } : { width: null, autosize: true });
+      for (const name of Object.keys(figure.layout ?? {}))
         if (/^[xy]axis/.test(name)) for (const [key, value] of Object.entries(axis)) layout[`${name}.${key}`] = value;
       Plotly.relayout(figure, layout);
     }

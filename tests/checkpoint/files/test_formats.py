@@ -123,6 +123,7 @@ def test_a_folder_of_torch_distributed_checkpoint(form, optimizer, tmp_path):
     assert autopsy.step == STEPS
 
 
+@pytest.mark.slow
 def test_our_own_checkpoint_of_the_lab(tmp_path):
     config = lab.TrainConfig(task="digits", model="mlp", optimizer="adamw", steps=30, schedule="constant", lr=1e-3)
     lab.train(config, tmp_path)

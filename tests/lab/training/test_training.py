@@ -2,11 +2,9 @@
 
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +15,7 @@ import pytest
 import torch
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.presets import preset, presets
+from gyroscope_lab.sweeps.trial import run_trial
 from gyroscope_lab.training import checkpoint, problems
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.console import progress_line
@@ -29,6 +28,8 @@ from rich.console import Console
 from gyroscope.cli import main
 from gyroscope.optim import Rotational
 from gyroscope.theory import AdamW
+from tests.forked import FORKED
+from tests.needs import muon_for, needs_muon
 
 QUICK = TrainConfig(
     task="digits", model="cnn:width=8,convolutions=2", optimizer="rotational-adamw", lr=1e-2, steps=24, batch_size=64
@@ -50,6 +51,7 @@ def whole(tmp_path_factory):
     return train(QUICK, folder)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_says_how_it_ended(tmp_path):
     result = train(replace(QUICK, model="cnn:width=16", optimizer="adamw", steps=150), tmp_path)
     assert result.scores["validation_accuracy"] > 0.8
@@ -95,7 +97,8 @@ def test_weights_in_bfloat16_go_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path), ended)
 
 
-@pytest.mark.parametrize("optimizer", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", muon_for("muon", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"]))
 def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
     model = "mlp:width=16" if optimizer == "muon" else QUICK.model
     config = replace(QUICK, model=model, optimizer=optimizer, lr=None, augment=True)
@@ -111,6 +114,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+@pytest.mark.slow
 def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="rotational-sgd", lr=None, follow=True, steps=20)
     train(config, tmp_path / "whole")
@@ -122,26 +126,31 @@ def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+def run_trial_on_one_thread(folder):
+    torch.set_num_threads(1)
+    run_trial(folder)
+
+
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "trial.json").write_text(json.dumps(QUICK.as_dict()))
-    command = [sys.executable, "-m", "gyroscope_lab.sweeps.trial", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = 0
     for attempt in range(40):
-        process = subprocess.Popen(command, env=environment)
+        process = FORKED.Process(target=run_trial_on_one_thread, args=(str(folder),))
+        process.start()
         start = time.monotonic()
-        while process.poll() is None and time.monotonic() - start < 60:
+        while process.is_alive() and time.monotonic() - start < 60:
             # Wait for a sign of work, then a little longer each time.
             if killed < 3 and len(checkpoint.paths(folder / "checkpoints")) > killed:
                 time.sleep(0.003 * attempt)
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 killed += 1
             time.sleep(0.001)
-        process.wait()
-        if process.returncode == 0:
+        process.join()
+        if process.exitcode == 0:
             break
     assert killed >= 1
     assert same(weights(whole.path), weights(folder))
@@ -262,6 +271,7 @@ class Ballast:
             self.file.unlink()
 
 
+@pytest.mark.slow
 def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
     folder = small_disk / "run"
     with pytest.warns(RuntimeWarning) as caught:  # the tracker may warn too: it writes to the same disk
@@ -272,6 +282,7 @@ def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
     assert same(weights(whole.path), weights(folder))
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_on_a_full_disk_resumes_from_the_checkpoint_before(small_disk, whole):
     folder = small_disk / "run"
     ballast = Ballast(small_disk, fill=17)
@@ -291,7 +302,7 @@ def test_accumulated_batches_count_as_one_step(tmp_path):
     assert two.steps == 4
 
 
-@pytest.mark.parametrize("optimizer", list(_choices()))
+@pytest.mark.parametrize("optimizer", muon_for("muon", _choices()))
 def test_every_optimizer_trains_by_its_name(tmp_path, optimizer):
     run = train(TrainConfig(model="mlp:width=16", optimizer=optimizer, steps=40), tmp_path)
     with run.run() as rotation:
@@ -303,6 +314,7 @@ def names(optimizer):
     return {name for group in optimizer.param_groups for name in group["param_names"]}
 
 
+@needs_muon
 def test_muon_takes_hidden_matrices_and_adamw_the_rest():
     model = GPT(GPTShape(11, layers=1, heads=2, width=16, bias=True))
     muon, adamw = make_optimizers(TrainConfig(model="gpt", optimizer="muon", lr=0.01, steps=1), model)
@@ -328,6 +340,7 @@ def test_embeddings_decay_on_request(decay_embeddings):
     assert decays["norm.weight"] == 0.0
 
 
+@needs_muon
 def test_both_optimizers_of_muon_follow_the_schedule(tmp_path):
     config = TrainConfig(model="mlp:width=8", optimizer="muon", lr=0.01, steps=10, schedule="linear", track=False)
     train(config, tmp_path)
@@ -439,6 +452,7 @@ def test_vectors_are_whole_layers_on_request():
     assert [group["granularity"] for group in optimizer.param_groups if group["weight_decay"]] == ["tensor"]
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_as_often_as_it_says(tmp_path):
     result = train(replace(QUICK, sample_every=7), tmp_path)
     with result.run() as run:
@@ -505,6 +519,7 @@ def test_rescaled_norms_are_those_of_the_new_equilibrium_when_lr_falls(tmp_path)
     assert training.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="sgd", schedule="step", rescale=True, steps=20)
     train(config, tmp_path)

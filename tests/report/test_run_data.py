@@ -107,7 +107,7 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
 
 def test_words_are_those_of_the_diagnosis_and_each_leads_to_a_panel(path):
     data = data_of(path)["runs"][0]
-    page = (Path(make.__file__).parents[2] / "gyroscope/render/assets/report.html").read_text()
+    page = (Path(__file__).parents[2] / "gyroscope/render/assets/report.html").read_text()
     with open_run(path) as run:
         diagnosis = run.diagnose()
     assert len(diagnosis) > 1
@@ -136,7 +136,7 @@ def test_the_data_of_a_fixed_run_stay_what_they_are(path, tmp_path):
     assert alike(comparable(found), expected), f"compare {tmp_path / 'golden.json'} with {GOLDEN}; {RENEW}"
 
 
-RENEW = "python -m tests.render.test_data writes it anew"
+RENEW = "python -m tests.report.test_run_data writes it anew"
 
 
 def comparable(data):

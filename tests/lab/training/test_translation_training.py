@@ -106,6 +106,7 @@ def test_files_are_translated_from_the_command_line(tmp_path, capsys):
     assert "write the model as transformer:context=12" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("one_thread_per_trial")
 def test_translations_are_swept(tmp_path):
     path = tmp_path / "sweep.toml"
     path.write_text(

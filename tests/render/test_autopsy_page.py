@@ -6,6 +6,8 @@ import gyroscope as gyro
 from tests.checkpoint.test_autopsy import settled
 from tests.render.browser import Tab, launch, missing
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def browser():

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import train
@@ -19,9 +18,12 @@ from gyroscope_lab.training.processes import Processes
 
 from gyroscope.cli import main
 from gyroscope.store import open_run
+from tests.forked import start_processes
+
+pytestmark = pytest.mark.distributed
 
 WORLD = 2
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "torchrun.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrun.py"
 IMAGES = TrainConfig(
     task="digits",
     model="cnn:width=4,convolutions=2",
@@ -74,7 +76,7 @@ def folder(tmp_path_factory) -> Path:
     for name, config in {RESUMED: IMAGES, **alone}.items():
         train(config, made / name)
     checkpoint.paths(made / RESUMED / "checkpoints")[-1].unlink()  # as if it had been killed a step earlier
-    mp.spawn(worker, args=(free_ports(len(CASES)), made), nprocs=WORLD)  # type: ignore[attr-defined]
+    start_processes(worker, (free_ports(len(CASES)), made), WORLD)
     return made
 
 

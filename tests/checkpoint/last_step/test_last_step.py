@@ -12,6 +12,7 @@ from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces
 from gyroscope.geometry import Split
 from gyroscope.optim import RotationalAdamW, RotationalSGD, follow
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train
+from tests.needs import needs_muon
 
 
 def state_dicts(trained, **model):
@@ -59,6 +60,7 @@ def test_estimates_are_called_so_and_are_within_15_percent_on_average(name, tmp_
     assert "~" in str(autopsy)
 
 
+@needs_muon
 def test_muon_turns_each_matrix_as_a_whole_by_the_length_of_its_rule(tmp_path):
     trained = train(
         tmp_path,
@@ -263,6 +265,7 @@ def walk(radial: float, *, tangent: bool = True, seed: int = 0):
     return totals, (lr, lr * wd, wd, beta1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radial", [0.0, 0.5, -0.3])
 def test_a_planted_radial_gradient_comes_back_as_lambda_u(radial):
     totals, settings = walk(radial)
@@ -271,6 +274,7 @@ def test_a_planted_radial_gradient_comes_back_as_lambda_u(radial):
     assert np.std([each.value for each in found]) < np.mean([each.error for each in found])
 
 
+@pytest.mark.slow
 def test_lambda_u_of_one_step_scatters_by_its_error_where_noise_is_not_tangent():
     """As Adam's is, which divides each entry by its own √v."""
     totals, settings = walk(0.0, tangent=False)
@@ -288,6 +292,7 @@ def test_tangent_gradients_explain_the_whole_push_along_the_weight():
     assert np.mean([push.decay + push.growth + push.turned_back for push in pushes]) == pytest.approx(0.0, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_lambda_u_of_sgd_is_that_of_the_gradient_without_the_l2_term():
     rng = np.random.default_rng(0)
     lr, wd, alpha, radial = 0.02, 0.05, 0.9, 0.02

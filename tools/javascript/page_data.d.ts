@@ -1,0 +1,106 @@
+// Types of the data that pages get, as gyroscope/report/run_data.py, report/sweep_data.py and live/ write them.
+// An undetermined number is null.
+type Known = number | null;
+type Values = Known[];
+type Severity = "bad" | "warn" | "note" | "good";
+
+// ---- a report on runs: report/run_data.py
+interface Report { runs: RunData[]; gyroscope: string; version: number; at: number | null }
+interface RunData extends Findings {
+  name: string; id: string; status: string; total: number; stride: number;
+  steps: number[]; series: Record<string, Values>;
+  groups: GroupData[]; layers: LayerData[];
+  plane: Plane | null; stability: Stability | null; config: unknown;
+}
+interface Findings { verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
+interface FindingData {
+  kind: string; severity: Severity; sentence: string; remedy: string; layers: string[];
+  evidence: Record<string, Known>; panel: string; trial: string;
+}
+interface Mark { step: number; what: string; incident: boolean }
+interface LoggedSeries { steps: number[]; values: Values; last: Known }
+interface GroupData { rule: string; layers: number; series: Record<string, Values> }
+interface LayerData {
+  name: string; shape: number[]; granularity: string; vectors: number; fan_in: number; group: number;
+  summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
+  distributions: Record<string, Distribution[]>; series: Record<string, Values>;
+}
+type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio" | "kappa"
+  | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
+type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; reference: string };
+interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }
+interface Plane {
+  group: number; lr: number[]; weight_decay: number[]; rotation: Values[]; timescale: Values[]; neighbours: Neighbour[];
+}
+interface Neighbour { name: string; lr: number; weight_decay: number; kept: string[]; rotation: Known }
+interface Betas { beta1: number; beta2: number; margin: number; exact_margin: number }
+interface Stability { betas: Betas[]; beta2: number[]; continuous: number[]; exact: number[] }
+
+// ---- a run that is being written: live/feed.py, live/run_index.py
+type Position = number[];
+interface Update {
+  id: string; problem?: string; reset?: boolean; at: Position; from: number; status: string; total: number;
+  steps: number[]; series: Record<string, Values>; groups: Record<string, Values>[]; layers: Record<string, Values>;
+  findings?: Findings & { layers: Partial<LayerData>[] };
+}
+interface LiveData { distribution(run: RunData, layer: string, quantity: string, step: number): Promise<Distribution | null> }
+interface ListedRun { id: string; name: string; status: string; problem: string; samples: number; step: number; layers: number; idle: number }
+
+// ---- a sweep: report/sweep_data.py
+interface SweepData {
+  name: string; metric: string; higher_is_better: boolean; planned: number; ended: number; tolerance: number;
+  axes: Record<string, Setting[]>; drawn: string[]; settings: SettingData[]; arms: ArmData[]; comparisons: Comparison[];
+  best: number; // null if no setting has a score
+}
+type Setting = number | string | boolean | null;
+interface SettingData {
+  settings: Record<string, any>; arm: number; n: number; mean: number; // null if n is 0
+  deviation: Known; interval: Known; failures: number;
+  p_best: Known; good: boolean; trials: TrialData[]; page: string;
+}
+type PlacedSetting = SettingData & { place: number };
+interface TrialData { seed: number; value: Known; problem: string; ended: boolean; folder: string }
+interface ArmData { name: string; best: number; good: number; settings: number; widths: Width[] }
+interface Width { axis: string; low: number; high: number; decades: Known; at_low_end: boolean; at_high_end: boolean }
+interface Comparison { first: number; second: number; difference: number; p_value: Known }
+
+// ---- Plotly, as far as pages use it: traces and layouts are its own plain objects
+type Trace = Record<string, any>;
+type Layout = Record<string, any>;
+interface Figure extends HTMLElement {
+  layout?: Layout;
+  on(event: string, listener: (event: { points: { x: any; y: any; customdata: any }[] }) => void): void;
+  removeAllListeners(event: string): void;
+}
+// An element that the page's own HTML has: also a choice or a slider.
+interface PageElement extends Figure { value: any; max: any }
+// Light and dark: theme.js. render/theme.py sets the colours.
+interface Theme {
+  listeners: (() => void)[]; chosen: boolean | null; dark: boolean; paper: boolean; system: MediaQueryList; readonly wanted: boolean;
+  of(name: string): string; paint(dark?: boolean): void; layout(): Layout; figures(): void; start(): void; colours: string[];
+}
+// Scripts ask only for elements that their page has.
+interface Document { getElementById(id: string): PageElement }
+interface ParentNode { querySelector(selectors: string): PageElement }
+declare const Plotly: {
+  react(figure: Element, traces: Trace[], layout: Layout, config: object): void;
+  relayout(figure: Element, layout: Layout): void;
+  purge(figure: Element): void;
+};
+
+// ---- what a page of runs shows at the moment: report.js. The report is there before anything is drawn.
+interface PageState {
+  report: Report; live: LiveData | null; run: number; layer: string; quantity: string; look: number;
+  sort: [string, number]; filter: string; redraw: number; spoken: string;
+}
+
+interface TableRow { number: number; layer: LayerData }
+
+// ---- a small chart of a layer: layer.js
+interface Curve {
+  measured: string; low?: string; high?: string; predicted?: string; forecast?: string; group?: string;
+  level?: number; log?: boolean; within?: [number, number];
+}
+
+// ---- a column of a table that its headings sort: figure.js
+interface Column<Row> { key: string; label: string; first?: number; value(row: Row): any; cell(row: Row): HTMLElement }
