@@ -248,7 +248,7 @@ def lab_help(context: typer.Context) -> None:
 @lab.command("list")
 def lab_list(out: RESULTS = Path("results")) -> None:
     """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
-    from gyroscope_lab.console import catalogue_text
+    from gyroscope_lab.framework.console import catalogue_text
 
     show(catalogue_text(out))
 
@@ -261,7 +261,7 @@ def lab_run(
     out: RESULTS = Path("results"),
 ) -> None:
     """Measure what a figure or table claims; an interrupted run goes on where it was."""
-    from gyroscope_lab.console import run_experiments
+    from gyroscope_lab.framework.console import run_experiments
 
     run_experiments(ids, size, seeds, out, show)
 
@@ -269,7 +269,7 @@ def lab_run(
 @lab.command("show")
 def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
     """What was measured here: each claim beside its number."""
-    from gyroscope_lab.console import experiment_text
+    from gyroscope_lab.framework.console import experiment_text
 
     show(experiment_text(id, out))
 

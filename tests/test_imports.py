@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
-    {"_types", "_checks", "_json", "_files", "_worker", "_dtensor"},
+    {"_types", "_checks", "_json", "_files", "_worker", "_dtensor", "tools"},
     {"theory"},
     {"geometry", "advice"},
     {"model"},

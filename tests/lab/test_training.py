@@ -15,8 +15,8 @@ from pathlib import Path
 import gyroscope_lab as lab
 import pytest
 import torch
+from gyroscope_lab.framework.presets import preset, presets
 from gyroscope_lab.networks.gpt import GPT, GPTShape
-from gyroscope_lab.presets import preset, presets
 from gyroscope_lab.training import checkpoint, problems
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.console import progress_line

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import gyroscope as gyro
-from gyroscope._types import Array, Int64
 from gyroscope.store import Run
+from gyroscope.tools import Array, Int64
 from gyroscope_lab.tasks.images import Images
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import Training

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gyroscope.planner.settings import numbers
 from gyroscope.render.plan_text import findings_text
-from gyroscope_lab.presets import preset
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import StepReport, train

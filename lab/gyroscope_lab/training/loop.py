@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import gyroscope as gyro
-from gyroscope._files import write_text
 from gyroscope.optim.equilibrium_init import EquilibriumStart
 from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
+from gyroscope.tools import write_text
 from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.interrupts import interrupts_between_steps

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 import gyroscope as gyro
 from gyroscope.theory import AdamW
-from gyroscope_lab.named_options import Options, split_options
+from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.training.config import TrainConfig
 
 Group = dict[str, Any]

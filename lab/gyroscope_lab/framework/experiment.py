@@ -31,9 +31,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 from numpy.typing import ArrayLike
 
-from gyroscope._types import Array
-from gyroscope_lab.catalogue import implemented_entry
-from gyroscope_lab.claims import Claim
+from gyroscope.tools import Array
+from gyroscope_lab.framework.catalogue import implemented_entry
+from gyroscope_lab.framework.claims import Claim
 
 Measurements = Mapping[str, ArrayLike]
 C = TypeVar("C")

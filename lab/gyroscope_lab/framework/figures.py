@@ -13,8 +13,8 @@ from plotly.graph_objects import Figure as Figure  # what every experiment draws
 from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
-from gyroscope._files import write_text
 from gyroscope.render import theme
+from gyroscope.tools import write_text
 
 WIDTH = 1000
 HEIGHT = 560

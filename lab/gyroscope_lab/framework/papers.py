@@ -7,7 +7,7 @@ PAPERS = {
     "sp": "Spherical Perspective (Roburin et al. 2020)",
     "ct": "Continuous-Time Adam",
     "beyond": "Beyond the papers",
-    "advice": "Every remedy on trial",
+    "remedies": "Every remedy on trial",
 }
 
 DRAWINGS = {

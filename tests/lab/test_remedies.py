@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from gyroscope_lab.advice import _table, remedies
-from gyroscope_lab.claims import ClaimOutcome, confidence_interval
-from gyroscope_lab.experiment import Result
-from gyroscope_lab.trials import run_trials
+from gyroscope_lab.framework.claims import ClaimOutcome, confidence_interval
+from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.trials import run_trials
+from gyroscope_lab.remedies import _table
+from gyroscope_lab.remedies import experiments as remedies
 
 SETTINGS = {"task": "digits", "model": "mlp:width=8", "norm": "none", "steps": 80, "lr": 1e-3}
 

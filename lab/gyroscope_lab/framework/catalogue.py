@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import final
 
-from gyroscope_lab.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
+from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 
-LAB = Path(__file__).parent
+LAB = Path(__file__).parents[1]
 
 
 @final

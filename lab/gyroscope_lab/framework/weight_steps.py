@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.model.selection import select
-from gyroscope_lab.experiment import Trial
+from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.loop import Training
 from gyroscope_lab.training.problems import make_problem

@@ -9,10 +9,10 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from gyroscope._files import write_text
-from gyroscope_lab.catalogue import catalogue, entry_of, paper_heading
-from gyroscope_lab.claims import Claim, ClaimOutcome, ConfidenceInterval, count_outcomes
-from gyroscope_lab.papers import PAPERS
+import gyroscope
+from gyroscope_lab.framework.catalogue import catalogue, entry_of, paper_heading
+from gyroscope_lab.framework.claims import Claim, ClaimOutcome, ConfidenceInterval, count_outcomes
+from gyroscope_lab.framework.papers import PAPERS
 
 README_HEAD = """# What was measured
 
@@ -102,7 +102,7 @@ def describe(name: str, claim: str, size: str, config: Any, seconds: float) -> d
 
 def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim], values: Mapping[str, Any]) -> Path:
     """Write a record, one value per line; a number that is not finite becomes null."""
-    from gyroscope._json import dumps  # with NumPy too
+    from gyroscope.tools import dumps, write_text  # with NumPy too
 
     lines = [f" {dumps(key)}: {dumps(value)}" for key, value in description.items()]
     judged = ",\n".join(f"  {dumps(claim)}" for claim in claims)
@@ -115,6 +115,8 @@ def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim],
 
 def write_readme(out: Path) -> None:
     """Write the README of a folder of records."""
+    from gyroscope.tools import write_text
+
     records = [record for name in catalogue() if (record := ExperimentRecord.read(out, name)) is not None]
     claims = [claim for record in records for claim in record.claims]
     parts = [README_HEAD, f"Of the claims, {count_outcomes(claims)}.\n"]
@@ -152,9 +154,9 @@ def _number(value: Any) -> Any:
 
 def _commit() -> dict[str, Any]:
     """The commit of the code, and whether files have changed since; null where it is no repository."""
-    package = Path(__file__).parents[1]
-    commit = _git(package, "rev-parse", "HEAD")
-    changed = bool(_git(package, "status", "--porcelain", "--", str(package))) if commit else None
+    packages = (Path(__file__).parents[1], Path(gyroscope.__file__).parent)
+    commit = _git(packages[0], "rev-parse", "HEAD")
+    changed = any(_git(package, "status", "--porcelain", "--", ".") for package in packages) if commit else None
     return {"commit": commit or None, "changed": changed}
 
 

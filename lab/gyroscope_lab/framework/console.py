@@ -11,10 +11,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope_lab.catalogue import CatalogueEntry, catalogue, coverage, entry_of, paper_heading, select
-from gyroscope_lab.claims import ClaimOutcome, count_outcomes
-from gyroscope_lab.papers import PAPERS
-from gyroscope_lab.results import ExperimentRecord, figure_path
+from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, coverage, entry_of, paper_heading, select
+from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
+from gyroscope_lab.framework.papers import PAPERS
+from gyroscope_lab.framework.results import ExperimentRecord, figure_path
 
 # "undecided" is no failure, and no success.
 STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", ClaimOutcome.UNDECIDED: "yellow"}
@@ -26,7 +26,7 @@ def run_experiments(
     """Run the experiments meant by `names` one after the other, and show the claims of each."""
     entries = select(names)
     # Only now: importing torch takes a second, and an error in an id is reported without it.
-    from gyroscope_lab.runner import config_of, run
+    from gyroscope_lab.framework.runner import config_of, run
 
     for entry in entries:
         config_of(entry.id, size, seeds)  # so that the last cannot fail for its settings after hours of the first

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.store import Run
-from gyroscope_lab.claims import confidence_interval
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, INK, Figure, styled
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import confidence_interval
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, INK, Figure, styled
 from gyroscope_lab.training import TrainConfig, TrainResult, train
 
 # Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom. A table, because scipy comes only with the
-# extra `lab`, and `gyroscope lab run` works without it.
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+CONFIDENCE = 0.95
 
 
 class ClaimOutcome(StrEnum):
@@ -90,7 +88,7 @@ def confidence_interval(samples: "ArrayLike") -> ConfidenceInterval:
     n = len(values)
     mean = fmean(values)
     variance = sum((value - mean) ** 2 for value in values) / max(n - 1, 1)
-    half = _student(n - 1) * math.sqrt(variance / n) if n > 1 else 0.0  # one seed has no interval
+    half = student_quantile(n - 1) * math.sqrt(variance / n) if n > 1 else 0.0  # one seed has no interval
     return ConfidenceInterval(mean, mean - half, mean + half, n)
 
 
@@ -137,6 +135,12 @@ def _judged(
     return Claim(sentence, float(predicted), measured, tolerance, outcome)
 
 
-def _student(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t."""
-    return T95[freedom - 1] if freedom <= len(T95) else 1.96 + 2.4 / freedom  # within 0.001
+def student_quantile(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t.
+
+    >>> round(student_quantile(2), 4)
+    4.3027
+    """
+    from scipy.special import stdtrit  # scipy.stats has the same number and takes a second to import
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

@@ -10,14 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gyroscope._checks import check_count
-from gyroscope._files import write_text
-from gyroscope_lab.advice._table import write_advice
-from gyroscope_lab.catalogue import entry_of
-from gyroscope_lab.experiment import Experiment, Result, load
-from gyroscope_lab.figures import write_figure
-from gyroscope_lab.results import ExperimentRecord, describe, write_readme, write_record
-from gyroscope_lab.trials import run_trials
+from gyroscope.tools import check_count, write_text
+from gyroscope_lab.framework.catalogue import entry_of
+from gyroscope_lab.framework.experiment import Experiment, Result, load
+from gyroscope_lab.framework.figures import write_figure
+from gyroscope_lab.framework.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope_lab.framework.trials import run_trials
 
 Size = Literal["quick", "paper"]
 
@@ -48,8 +46,8 @@ def run(
     record = write_record(out, description, claims, result.values)
     write_figure(experiment.plot(result), record)
     write_readme(out)
-    if name.startswith("advice/"):
-        write_advice(out)
+    if hasattr(experiment, "write_summary"):  # a page about several experiments, as results/advice.md
+        experiment.write_summary(out)
     shutil.rmtree(cache)  # last: until everything is written, the trials are the only copy
 
 

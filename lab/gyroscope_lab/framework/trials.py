@@ -5,6 +5,7 @@ An interrupted run goes on from these files.
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,16 +15,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gyroscope._files import write_text
-from gyroscope._types import Array
-from gyroscope_lab.experiment import Experiment, Result, Trial
+import gyroscope
+from gyroscope.tools import Array, write_text
+from gyroscope_lab.framework.experiment import Experiment, Result, Trial
 
 C = TypeVar("C")
 
 # Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
 DIGITS = 7
 # The code below an experiment: a finished trial is only valid for the code that measured it.
-ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice", "lab/tasks", "lab/networks", "lab/training")
+CORE = Path(gyroscope.__file__).parent
+CORE_ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice")
+LAB = Path(__file__).parents[1]
+LAB_ROOMS = ("tasks", "networks", "training")
+SHARED = ("arms.py", "experiment.py", "named_options.py", "trials.py", "weight_steps.py")
 
 
 def run_trials(
@@ -101,11 +106,11 @@ def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
 
 def _fingerprint(module: str) -> str:
     """A hash of the code under an experiment: the rooms below, and the module's own folder."""
-    package = Path(__file__).parents[1]
-    own = "/".join(module.split(".")[1:-1])
-    files = {path for room in (*ROOMS, own) for path in (package / room).rglob("*.py")}
-    shared = ("arms.py", "experiment.py", "named_options.py", "weight_steps.py")
-    files |= {package / "geometry.py", Path(__file__), *(package / "lab" / name for name in shared)}
+    rooms = [*(CORE / room for room in CORE_ROOMS), *(LAB / room for room in LAB_ROOMS)]
+    files = {path for room in rooms for path in room.rglob("*.py")}
+    files |= {CORE / "geometry.py", *(LAB / "framework" / name for name in SHARED)}
+    if own := sys.modules[module].__file__:
+        files |= set(Path(own).parent.glob("*.py"))
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())
