@@ -12,7 +12,7 @@ MARKED = {
     "browser": [
         "tests/checkpoint/test_page.py::*",
         "tests/live/test_browser.py::*",
-        "tests/render/test_sweep_browser.py::*",
+        "tests/lab/test_sweep_browser.py::*",
         "tests/lab/test_runner.py::test_a_browser_*",
     ],
     "distributed": [

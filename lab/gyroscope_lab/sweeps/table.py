@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gyroscope.report.sweep_data import TOLERANCE, Width
 from gyroscope_lab.framework.claims import student_quantile
+from gyroscope_lab.sweeps.data import TOLERANCE, Width
 from gyroscope_lab.sweeps.plan import Sweep, SweepTrial
 from gyroscope_lab.sweeps.run import Outcome, outcome
 

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 import pytest
 
 from gyroscope.cli import main
-from tests.render import make
+from tests.lab.make_sweep import sweep_at
 from tests.render.browser import Tab, launch, missing
 
 
@@ -71,7 +71,7 @@ def test_the_table_sorts_failures_are_rows_and_a_phone_does_not_scroll_sideways(
 def test_one_axis_is_a_line_with_bars_and_none_is_points(browser, tmp_path):
     for name, kind in {"line": "lr = [0.001, 0.01]", "points": 'optimizer = ["adamw", "sgd"]'}.items():
         plan = f"seeds = 2\n[base]\nsteps = 3\n[grid]\n{kind}\n"
-        folder = make.sweep_at(tmp_path / name, plan, lambda config: (config.lr or 1.0) + config.seed)
+        folder = sweep_at(tmp_path / name, plan, lambda config: (config.lr or 1.0) + config.seed)
         assert main(["report", str(folder), "-o", str(tmp_path / f"{name}.html")]) == 0
         tab = Tab(browser, offline=True).open((tmp_path / f"{name}.html").as_uri())
         trace = tab.js("document.getElementById('results-figure').data[0]")

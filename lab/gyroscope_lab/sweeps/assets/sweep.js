@@ -1,5 +1,5 @@
 "use strict";
-// The page of a sweep: data in the layout of gyroscope/render/sweep_data.py.
+// The page of a sweep: data in the layout of gyroscope_lab/sweeps/data.py.
 let sweep = null;
 const sort = ["mean", 0];
 const MOST_MAPS = 12, LABEL_WIDTH = 52; // maps of arms, the best first; pixels that a number in a cell needs

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from gyroscope.render.plan_text import table
-from gyroscope.report.sweep_data import Comparison, SettingData, SweepData, Width
+from gyroscope_lab.sweeps.data import Comparison, SettingData, SweepData, Width
 
 
 class SweepText:

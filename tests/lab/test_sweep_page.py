@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gyroscope.cli import main
-from tests.render import make
+from tests.lab.make_sweep import sweep_at
 
 
 def data_of(folder, capsys):
@@ -42,13 +42,13 @@ def test_the_text_has_the_best_settings_first_and_failures_with_their_reasons(sw
     "kind", ["[grid]\nclip = [1.0, 2.0]\nlr = [1.0]\n", '[grid]\noptimizer = ["adamw", "sgd"]\n', ""]
 )
 def test_a_sweep_of_one_axis_or_none_has_data_too(tmp_path, capsys, kind):
-    data = data_of(make.sweep_at(tmp_path / "x", f"[base]\nsteps = 3\n{kind}", lambda config: 1.0), capsys)
+    data = data_of(sweep_at(tmp_path / "x", f"[base]\nsteps = 3\n{kind}", lambda config: 1.0), capsys)
     assert data["drawn"] == (["clip"] if "clip" in kind else [])
     assert data["settings"][data["best"]]["interval"] is None  # of one seed
 
 
-def test_a_sweep_is_reported_on_alone_and_a_damaged_plan_is_one_sentence(swept, path, tmp_path, capsys):
-    assert main(["report", str(swept), str(path), "--text"]) == 2
+def test_a_sweep_is_reported_on_alone_and_a_damaged_plan_is_one_sentence(swept, tmp_path, capsys):
+    assert main(["report", str(swept), str(tmp_path), "--text"]) == 2
     assert "report on one sweep, or on runs" in capsys.readouterr().err
     (tmp_path / "sweep.toml").write_text("[grid")
     assert main(["report", str(tmp_path), "--text"]) == 2

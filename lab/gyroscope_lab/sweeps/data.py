@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-# The plan of a sweep in its folder: what makes a folder a sweep.
-SWEEP_FILE = "sweep.toml"
 # Of this layout; a change that would break a reader adds one.
 VERSION = 1
 # Relative distance from the best mean within which a setting is called good.
