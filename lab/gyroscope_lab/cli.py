@@ -130,6 +130,7 @@ def sweep(
 
 lab = typer.Typer(rich_markup_mode=None)
 RESULTS = Annotated[Path, typer.Option("--out", help="folder of the results")]
+SOURCE = Annotated[Path | None, typer.Option("--from", help="folder of your own experiments, instead of the papers'")]
 
 
 @lab.callback(invoke_without_command=True)
@@ -140,11 +141,11 @@ def lab_help(context: typer.Context) -> None:
 
 
 @lab.command("list")
-def lab_list(out: RESULTS = Path("results")) -> None:
-    """Every figure and table of the papers: its claim, its cost, and whether it has been run here."""
+def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
+    """List every figure and table of the papers: its claim, its cost, and whether it has been run here."""
     from gyroscope_lab.framework.console import catalogue_text
 
-    show(catalogue_text(out))
+    show(catalogue_text(out, source))
 
 
 @lab.command("run")
@@ -153,19 +154,27 @@ def lab_run(
     size: Annotated[Literal["quick", "paper"], typer.Option()] = "quick",
     seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
     out: RESULTS = Path("results"),
+    source: SOURCE = None,
 ) -> None:
-    """Measure what a figure or table claims; an interrupted run goes on where it was."""
+    """Measure what a figure or table claims.
+
+    The same command continues an interrupted run.
+    """
     from gyroscope_lab.framework.console import run_experiments
 
-    run_experiments(ids, size, seeds, out, show)
+    run_experiments(ids, size, seeds, out, show, source)
 
 
 @lab.command("show")
-def lab_show(id: Annotated[str, typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")) -> None:
-    """What was measured here: each claim beside its number."""
+def lab_show(
+    id: Annotated[str, typer.Argument(help="such as smd/fig4")],
+    out: RESULTS = Path("results"),
+    source: SOURCE = None,
+) -> None:
+    """Show what was measured here: each claim beside its number."""
     from gyroscope_lab.framework.console import experiment_text
 
-    show(experiment_text(id, out))
+    show(experiment_text(id, out, source))
 
 
 def report_sweep(folder: Path, out: Path, text: bool, as_json: bool) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
-from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training import checkpoint, train
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import train
 from gyroscope_lab.training.processes import Processes
 
 from gyroscope.cli import main

@@ -6,7 +6,7 @@ Files are parsed, not imported: a listing needs neither torch nor a second.
 import ast
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import final
@@ -30,6 +30,8 @@ class CatalogueEntry:
     """What an experiment's docstring says beyond its first line."""
     module: str = ""
     """Where the experiment is imported from."""
+    path: Path | None = None
+    """Its file, if it is outside the lab."""
 
     @property
     def implemented(self) -> bool:
@@ -38,8 +40,13 @@ class CatalogueEntry:
 
 
 @cache
-def catalogue() -> dict[str, CatalogueEntry]:
-    """All entries by id, paper by paper, numbers in their order."""
+def catalogue(source: Path | None = None) -> dict[str, CatalogueEntry]:
+    """Return all entries by id, paper by paper, numbers in their order; or those of a folder outside the lab.
+
+    An experiment of such a folder has the id `<folder>/<name>`.
+    """
+    if source is not None:
+        return {entry.id: entry for entry in _outside(source)}
     entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
     entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
     entries += [CatalogueEntry(name, claim, f"not implemented; data: {data}") for name, (claim, data) in TO_DO.items()]
@@ -72,9 +79,16 @@ def paper_heading(paper: str) -> str:
     return f"{PAPERS[paper]}: {done} of {wanted} figures and tables done" if wanted else PAPERS[paper]
 
 
-def entry_of(name: str) -> CatalogueEntry:
+def headings(source: Path | None = None) -> dict[str, str]:
+    """Return the headings of a list of experiments by how ids begin: the papers, or one folder."""
+    if source is None:
+        return {paper: paper_heading(paper) for paper in PAPERS}
+    return {source.resolve().name: f"Experiments of {source}"}
+
+
+def entry_of(name: str, source: Path | None = None) -> CatalogueEntry:
     """The entry of this id; ValueError that quotes it and names the nearest where there is none."""
-    entries = catalogue()
+    entries = catalogue(source)
     if name in entries:
         return entries[name]
     near = difflib.get_close_matches(name.lower().replace("_", "/", 1), entries, n=3, cutoff=0.4)
@@ -82,27 +96,28 @@ def entry_of(name: str) -> CatalogueEntry:
     raise ValueError(f"there is no experiment {name!r}; {hint}")
 
 
-def implemented_entry(name: str) -> CatalogueEntry:
+def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:
     """The entry of this id; ValueError also where it has no experiment to run."""
-    entry = entry_of(name)
+    entry = entry_of(name, source)
     if not entry.implemented:
         raise ValueError(f"{name!r} cannot be run: {entry.note}; `gyroscope lab list` shows what can")
     return entry
 
 
-def select(names: list[str]) -> list[CatalogueEntry]:
-    """The entries meant by ids, by names of papers (all experiments of one) and by "all".
+def select(names: list[str], source: Path | None = None) -> list[CatalogueEntry]:
+    """Return the entries meant by ids, by names of papers or of the folder (all experiments of one) and by "all".
 
     >>> select(["smd/theorem3"])[0].module
     'gyroscope_lab.smd.theorem3'
     """
     selected: dict[str, CatalogueEntry] = {}
     for name in names:
-        if name == "all" or name in PAPERS:
+        if name == "all" or name in headings(source):
             prefix = "" if name == "all" else f"{name}/"
-            entries = [entry for entry in catalogue().values() if entry.implemented and entry.id.startswith(prefix)]
+            known = catalogue(source).values()
+            entries = [entry for entry in known if entry.implemented and entry.id.startswith(prefix)]
         else:
-            entries = [implemented_entry(name)]
+            entries = [implemented_entry(name, source)]
         selected |= {entry.id: entry for entry in entries}  # named twice, run once
     return list(selected.values())
 
@@ -122,9 +137,24 @@ def _implemented() -> Iterator[CatalogueEntry]:
                 yield from _parse(paper, path)
 
 
+def _outside(folder: Path) -> Iterator[CatalogueEntry]:
+    """Yield the experiments of a folder outside the lab."""
+    paths = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
+    if not paths:
+        raise ValueError(
+            f"{str(folder)!r} has no experiments: give a folder with Python files, see docs/own-experiment.md"
+        )
+    for path in paths:
+        for entry in _parse(folder.resolve().name, path):
+            yield replace(entry, module=path.stem, path=path.resolve())
+
+
 def _parse(paper: str, path: Path) -> Iterator[CatalogueEntry]:
     """The entries of a file from its text: the docstring, COST and COVERS; CLAIMS where it has several experiments."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {str(path)!r} as Python: {error}") from None
     constants = {
         target.id: ast.literal_eval(node.value)
         for node in tree.body

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, coverage, entry_of, paper_heading, select
+from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, coverage, entry_of, headings, select
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
 from gyroscope_lab.framework.papers import PAPERS
 from gyroscope_lab.framework.results import ExperimentRecord, figure_path
@@ -21,19 +21,26 @@ STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", C
 
 
 def run_experiments(
-    names: list[str], size: Literal["quick", "paper"], seeds: int | None, out: Path, show: Callable[[Any], None]
+    names: list[str],
+    size: Literal["quick", "paper"],
+    seeds: int | None,
+    out: Path,
+    show: Callable[[Any], None],
+    source: Path | None = None,
 ) -> None:
     """Run the experiments meant by `names` one after the other, and show the claims of each."""
-    entries = select(names)
+    entries = select(names, source)
     # Only now: importing torch takes a second, and an error in an id is reported without it.
     from gyroscope_lab.framework.runner import config_of, run
 
     for entry in entries:
-        config_of(entry.id, size, seeds)  # so that the last cannot fail for its settings after hours of the first
+        config_of(
+            entry.id, size, seeds, source
+        )  # so that the last cannot fail for its settings after hours of the first
     for number, entry in enumerate(entries, 1):
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
-            run(entry.id, size, seeds, out, report)
-        show(experiment_text(entry.id, out))
+            run(entry.id, size, seeds, out, report, source)
+        show(experiment_text(entry.id, out, source))
 
 
 @contextmanager
@@ -52,24 +59,25 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
             raise
 
 
-def catalogue_text(out: Path) -> Group:
-    """Every figure and table: what it claims, what it costs, and what came out of it in `out`; how many are done."""
-    entries = catalogue().values()
+def catalogue_text(out: Path, source: Path | None = None) -> Group:
+    """Return every experiment of the papers, or of a folder: its claim, its cost and its outcome in `out`."""
+    entries = catalogue(source).values()
     parts: list[Table | Text] = []
-    for paper in PAPERS:
-        table = Table(
-            title=paper_heading(paper), title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False
-        )
+    for prefix, heading in headings(source).items():
+        table = Table(title=heading, title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False)
         table.add_column("id", no_wrap=True)
         table.add_column("claim", ratio=2)
         table.add_column("quick", no_wrap=True, justify="right")
         table.add_column("paper", no_wrap=True, justify="right")
         table.add_column("here", ratio=1)
         for entry in entries:
-            if entry.id.startswith(f"{paper}/"):
+            if entry.id.startswith(f"{prefix}/"):
                 costs = (entry.cost.get(size, "") for size in ("quick", "paper"))
                 table.add_row(entry.id, entry.claim, *costs, _state(entry, out))
         parts += [table, Text()]
+    if source is not None:
+        parts.append(Text(f"{len(entries)} experiments: gyroscope lab run <id> --from {source}"))
+        return Group(*parts)
     done, wanted = map(sum, zip(*map(coverage, PAPERS), strict=True))
     ready = sum(entry.implemented for entry in entries)
     parts.append(Text(f"{done} of {wanted} figures and tables done (drawings and lists of settings do not count)."))
@@ -87,12 +95,12 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
     return Text(f"{count_outcomes(record.claims)} ({record.data['size']})", style=STYLES[worst])
 
 
-def experiment_text(name: str, out: Path) -> Group:
+def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:
     """One experiment: its claims with prediction, measurement and outcome, or how to run it.
 
     ValueError with the nearest ids where there is none of this name.
     """
-    entry = entry_of(name)
+    entry = entry_of(name, source)
     parts: list[Table | Text] = [Text(f"{entry.id}: {entry.claim}", style="bold")]
     if entry.details:
         parts.append(Text(" ".join(entry.details.split())))

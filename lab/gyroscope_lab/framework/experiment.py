@@ -22,10 +22,13 @@ A module with several experiments, which differ in their configs alone, has CLAI
 beside its docstring; COST, QUICK and PAPER are then dicts with the same keys.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from types import SimpleNamespace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
@@ -99,10 +102,37 @@ class Experiment(Protocol):
         """Each claim, judged by what was measured."""
 
 
-def load(name: str) -> Experiment:
-    """The experiment of this id; ValueError with the nearest ids where there is none."""
-    module = import_module(implemented_entry(name).module)
+def load(name: str, source: Path | None = None) -> Experiment:
+    """Return the experiment of this id, of the papers or of a folder `source`.
+
+    ValueError names the nearest ids if there is none, and what is missing if the file is no experiment.
+    """
+    entry = implemented_entry(name, source)
+    module = import_module(entry.module) if entry.path is None else _import_file(entry.path)
+    for part in ("QUICK", "measure", "plot", "claims"):
+        if not hasattr(module, part):
+            raise ValueError(f"{str(module.__file__)!r} has no {part}, which an experiment needs")
     if not hasattr(module, "CLAIMS"):
         return cast(Experiment, module)
     key = name.split("/")[1]
     return cast(Experiment, SimpleNamespace(**vars(module) | {"QUICK": module.QUICK[key], "PAPER": module.PAPER[key]}))
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file outside the lab, once. Files beside it can be imported by their names, as beside a script."""
+    name = f"gyroscope_lab.outside.{path.parent.name}.{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

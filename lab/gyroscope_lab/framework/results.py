@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import gyroscope
-from gyroscope_lab.framework.catalogue import catalogue, entry_of, paper_heading
+from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, entry_of, headings
 from gyroscope_lab.framework.claims import Claim, ClaimOutcome, ConfidenceInterval, count_outcomes
-from gyroscope_lab.framework.papers import PAPERS
 
 README_HEAD = """# What was measured
 
@@ -113,25 +112,26 @@ def write_record(out: Path, description: Mapping[str, Any], claims: list[Claim],
     return path
 
 
-def write_readme(out: Path) -> None:
-    """Write the README of a folder of records."""
+def write_readme(out: Path, source: Path | None = None) -> None:
+    """Write the README of a folder of records: of the papers, or of the experiments of a folder `source`."""
     from gyroscope.tools import write_text
 
-    records = [record for name in catalogue() if (record := ExperimentRecord.read(out, name)) is not None]
+    records = [record for name in catalogue(source) if (record := ExperimentRecord.read(out, name)) is not None]
     claims = [claim for record in records for claim in record.claims]
     parts = [README_HEAD, f"Of the claims, {count_outcomes(claims)}.\n"]
-    for paper in PAPERS:
-        sections = [_section(record, out) for record in records if record.id.startswith(f"{paper}/")]
-        parts += [f"## {paper_heading(paper)}\n", *sections] if sections else []
+    for prefix, heading in headings(source).items():
+        own = [record for record in records if record.id.startswith(f"{prefix}/")]
+        sections = [_section(record, entry_of(record.id, source), out) for record in own]
+        parts += [f"## {heading}\n", *sections] if sections else []
     write_text(out / "README.md", "\n".join(parts))
 
 
-def _section(record: ExperimentRecord, out: Path) -> str:
+def _section(record: ExperimentRecord, entry: CatalogueEntry, out: Path) -> str:
     """One experiment: its claims as a table, its figure, and the command that repeats it."""
     data = record.data
     lines = [f"### {record.id}\n\n{data['claim']}\n"]
-    if details := entry_of(record.id).details:
-        lines.append(f"{details}\n")
+    if entry.details:
+        lines.append(f"{entry.details}\n")
     lines += ["| claim | predicted | measured | tolerance | outcome |", "|---|---|---|---|---|"]
     for claim in record.claims:
         sentence = claim.sentence.replace("|", "\\|")

@@ -26,6 +26,7 @@ def run(
     seeds: int | None = None,
     out: Path = Path("results"),
     report: Callable[[float], None] = lambda share: None,
+    source: Path | None = None,
 ) -> None:
     """Run the experiment of this id and write its record, its figure and the README of `out`.
 
@@ -34,18 +35,19 @@ def run(
     seeds   number of seeds, if not the experiment's own
     out     folder of the results; also of trials that are finished when a run is interrupted
     report  is called with the share that is done, from 0 to 1
+    source  folder of experiments outside the lab; None: those of the papers
     """
-    experiment = load(name)
-    config = config_of(name, size, seeds)
+    experiment = load(name, source)
+    config = config_of(name, size, seeds, source)
     cache = out / ".parts" / name
     write_text(cache.parents[1] / ".gitignore", "*\n")  # also shows, before hours of work, whether `out` can be written
     with threads(1 if size == "quick" else None):
         result = run_trials(experiment, config, cache, report)
     claims = experiment.claims(result)
-    description = describe(name, entry_of(name).claim, size, config, result.seconds)
+    description = describe(name, entry_of(name, source).claim, size, config, result.seconds)
     record = write_record(out, description, claims, result.values)
     write_figure(experiment.plot(result), record)
-    write_readme(out)
+    write_readme(out, source)
     if hasattr(experiment, "write_summary"):  # a page about several experiments, as results/advice.md
         experiment.write_summary(out)
     shutil.rmtree(cache)  # last: until everything is written, the trials are the only copy
@@ -62,13 +64,15 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def config_of(name: str, size: Size, seeds: int | None = None) -> Any:
-    """The config of an experiment at a size, with another number of seeds if given."""
+def config_of(name: str, size: Size, seeds: int | None = None, source: Path | None = None) -> Any:
+    """Return the config of an experiment at a size, with another number of seeds if given."""
     if size not in ("quick", "paper"):
         raise ValueError(f"size={size!r} is unknown: choose quick or paper")
     if seeds is not None:
         check_count("seeds", seeds, at_least=1)
-    experiment = load(name)
+    experiment = load(name, source)
+    if not hasattr(experiment, size.upper()):
+        raise ValueError(f"{name!r} has no {size.upper()} config: choose the other size")
     config = experiment.QUICK if size == "quick" else experiment.PAPER
     return config if seeds is None else replace(config, seeds=seeds)
 

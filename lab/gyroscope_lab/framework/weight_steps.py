@@ -15,7 +15,7 @@ from torch import Tensor
 from gyroscope.model.selection import select
 from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.training import TrainConfig
-from gyroscope_lab.training.loop import Training
+from gyroscope_lab.training.by_name import named_training
 from gyroscope_lab.training.problems import make_problem
 
 
@@ -40,11 +40,11 @@ def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict
     Only weights that turn are seen, without the last layer where `turn_head` is False.
     """
     config = TrainConfig.from_dict({**settings, "seed": trial.seed, "track": False})
-    training = Training(config, make_problem(config, None, torch.device("cpu")), Path())
+    training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), Path())
     (optimizer,) = training.optimizers
     weights = {weight.name: weight.parameter for weight in select(training.model, optimizer)}
     training.model.train()
-    for step in trial.steps(training.schedule.steps):
+    for step in trial.steps(training.steps):
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         momenta = {name: _momentum(optimizer, weight) for name, weight in weights.items()}
         training.one_step()

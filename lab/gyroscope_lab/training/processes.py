@@ -92,9 +92,9 @@ def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
                 "FSDP2 shards weights over processes, and this is one: start it by "
                 "torchrun --nproc-per-node 2 -m gyroscope train --fsdp …"
             )
-        yield Processes(torch.device(device))
+        yield Processes(usable_device(device))
         return
-    here = torch.device(device)
+    here = usable_device(device)
     if here.type == "cuda":
         here = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(here)
@@ -103,6 +103,17 @@ def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
         yield Processes(here, dist.get_rank(), dist.get_world_size(), fsdp)
     finally:
         dist.destroy_process_group()
+
+
+def usable_device(name: str) -> torch.device:
+    """Return the device of this name, or raise ValueError if torch cannot compute on it here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0].split(". ")[0]
+        raise ValueError(f"device={name!r} cannot be used: {reason}; choose for example cpu, cuda or mps") from None
+    return device
 
 
 def gathered(state: Any) -> Any:
