@@ -39,14 +39,14 @@ class CatalogueEntry:
         return bool(self.cost)
 
 
-@cache
 def catalogue(source: Path | None = None) -> dict[str, CatalogueEntry]:
-    """Return all entries by id, paper by paper, numbers in their order; or those of a folder outside the lab.
+    """Return the entries of the papers by id, or those of a folder outside the lab, with ids `<folder>/<name>`."""
+    return _papers() if source is None else {entry.id: entry for entry in _outside(source)}
 
-    An experiment of such a folder has the id `<folder>/<name>`.
-    """
-    if source is not None:
-        return {entry.id: entry for entry in _outside(source)}
+
+@cache
+def _papers() -> dict[str, CatalogueEntry]:
+    """Return all entries by id, paper by paper, numbers in their order."""
     entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
     entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
     entries += [CatalogueEntry(name, claim, f"not implemented; data: {data}") for name, (claim, data) in TO_DO.items()]

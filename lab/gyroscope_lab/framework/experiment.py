@@ -120,8 +120,8 @@ def load(name: str, source: Path | None = None) -> Experiment:
 
 def _import_file(path: Path) -> ModuleType:
     """Import a file outside the lab, once. Files beside it can be imported by their names, as beside a script."""
-    name = f"gyroscope_lab.outside.{path.parent.name}.{path.stem}"
-    if name in sys.modules:
+    name = f"{path.parent.name}.{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
         return sys.modules[name]
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
