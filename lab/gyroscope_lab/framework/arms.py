@@ -57,9 +57,9 @@ def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[
     with tempfile.TemporaryDirectory() as folder:
         result = _train(trial, {"sample_every": every, **settings}, folder)
         if not result.config.track:
-            return _scores(result)
+            return _scores(result, settings)
         with result.run() as run:
-            return {**_scores(result), **read(run)}
+            return {**_scores(result, settings), **read(run)}
 
 
 def train_course(trial: Trial[Any]) -> Measurements:
@@ -83,10 +83,11 @@ def capped_loss(loss: float) -> float:
     return loss if loss < LOST else LOST
 
 
-def _scores(result: TrainResult) -> dict[str, float]:
+def _scores(result: TrainResult, settings: dict[str, Any]) -> dict[str, float]:
     scores = result.scores if result.divergence is None else {}
     measured = {"loss": capped_loss(scores.get("validation_loss", LOST))}
-    is_text = result.config.task == "stdlib" or result.config.task.startswith("text:")
+    task = settings.get("task", TrainConfig.task)
+    is_text = task == "stdlib" or task.startswith("text:")
     return measured if is_text else {**measured, "accuracy": scores.get("validation_accuracy", 0.0)}
 
 

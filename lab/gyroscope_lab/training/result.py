@@ -17,8 +17,6 @@ class RunConfig(Protocol):
     """What the loop needs to know of a run: `TrainConfig`, or `ObjectsConfig` for objects."""
 
     @property
-    def steps(self) -> int | None: ...  # noqa: D102
-    @property
     def batch_size(self) -> int: ...  # noqa: D102
     @property
     def accumulate(self) -> int: ...  # noqa: D102
