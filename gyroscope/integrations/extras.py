@@ -17,4 +17,5 @@ def extra(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"{module.rpartition('.')[2]} is not installed: pip install 'gyroscope[{name}]' ({error})") from error
+        package = module.rpartition(".")[2]
+        raise MissingExtraError(f"{package} is not installed: pip install 'gyroscope[{name}]' ({error})") from error
