@@ -1,6 +1,7 @@
 """The command line as a person meets it: what it says, what it writes, and how it refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gyroscope.cli import main
+from gyroscope.cli import LAB_COMMANDS, main
 from gyroscope.planner.settings import RULES
 
 EXAMPLE = "plan adamw --lr 1e-3 --weight-decay 0.1 --steps 10000 --schedule cosine --warmup 500 --fan-in 512"
@@ -254,13 +255,41 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_demo_without_scikit_learn_says_how_to_get_it(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # importing it fails
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    code, out, err = run(capsys, "demo", "--out", tmp_path)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "pip install 'gyroscope[lab]'" in err
+WITHOUT_LAB = (
+    "import importlib.metadata as metadata, sys; metadata.entry_points = lambda **wanted: metadata.EntryPoints(); "
+    "from gyroscope.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def run_without_lab(*argv):
+    """Run a command as where no other distribution has registered any."""
+    command = [sys.executable, "-c", WITHOUT_LAB, *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "argv", ["demo", "train --task digits --steps 3", "sweep file.toml", "lab run smd/fig4", "train --help"]
+)
+def test_a_command_of_the_lab_says_what_to_install_if_the_lab_is_missing(argv):
+    done = run_without_lab(*argv.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'gyroscope: `gyroscope {argv.split()[0]}` needs the lab: pip install "gyroscope[lab]"\n'
+
+
+def test_help_lists_the_commands_of_the_lab_with_and_without_it(capsys):
+    without = run_without_lab("--help").stdout
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for name, purpose in LAB_COMMANDS.items():
+        for text in (without, out):
+            assert re.search(rf"^  {name} +{re.escape(purpose[:40])}", text, re.MULTILINE), (name, text)
+
+
+def test_a_report_on_a_sweep_says_what_to_install_if_the_lab_is_missing(tmp_path):
+    (tmp_path / "sweep.toml").write_text("")
+    done = run_without_lab("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert 'needs the lab: pip install "gyroscope[lab]"' in done.stderr
 
 
 def test_a_page_is_written_through_a_link(capsys, tmp_path):

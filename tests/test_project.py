@@ -3,18 +3,36 @@
 import re
 import runpy
 import tomllib
+from contextlib import suppress
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
 
+import gyroscope_lab
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import gyroscope
 from gyroscope.cli import main
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {name: names for name, names in PROJECT["optional-dependencies"].items() if name != "dev"}
+LAB_PROJECT = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = {name: names for name, names in PROJECT["optional-dependencies"].items() if name not in ("dev", "lab")}
 MODULES = {"scikit-learn": "sklearn"}
 """What a distribution is called in an import, where it is not called the same."""
+OWN = {"gyroscope", "gyroscope-lab"}
+
+
+def requirements(project: dict) -> list[Requirement]:
+    """Everything that a distribution names, extras included."""
+    extras = project["optional-dependencies"].values()
+    return [Requirement(line) for line in [*project["dependencies"], *(line for lines in extras for line in lines)]]
+
+
+def pins() -> dict[str, str]:
+    """Version by name of constraints.txt."""
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", read("constraints.txt"), re.MULTILINE))
 
 
 def test_the_version_stands_in_one_place():
@@ -25,30 +43,75 @@ def test_the_version_stands_in_one_place():
     ] == []
 
 
+def test_both_distributions_have_the_same_version():
+    assert gyroscope_lab.__version__ == gyroscope.__version__
+
+
 def test_the_command_line_prints_the_packages_own_version_not_the_installed_ones(monkeypatch, capsys):
     monkeypatch.setattr(gyroscope, "__version__", "9.8.7")
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == "gyroscope 9.8.7\n"
 
 
+def imports_of(folder: str, name: str) -> bool:
+    """Whether a file below a folder imports a distribution."""
+    module = MODULES.get(name, name)
+    imported = re.compile(rf"^\s*(?:import|from) {module}\b|\(\"(?:torch\.utils\.)?{module}\"", re.MULTILINE)
+    return any(imported.search(path.read_text(encoding="utf-8")) for path in (ROOT / folder).rglob("*.py"))
+
+
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_every_extra_leads_to_code_that_imports_it(extra):
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "gyroscope").rglob("*.py")]
-    for name in EXTRAS[extra]:
-        module = MODULES.get(name, name)
-        imported = re.compile(rf"^\s*(?:import|from) {module}\b|\(\"(?:torch\.utils\.)?{module}\"", re.MULTILINE)
-        assert any(imported.search(source) for source in sources), f"nothing imports {module}"
+    assert [line for line in EXTRAS[extra] if not imports_of("gyroscope", Requirement(line).name)] == []
 
 
-def test_every_direct_dependency_is_pinned():
-    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", read("constraints.txt"), re.MULTILINE))
-    wanted = [
-        *PROJECT["dependencies"],
-        *(name for names in PROJECT["optional-dependencies"].values() for name in names),
-    ]
-    names = {re.split(r"[<>=\[]", name)[0] for name in wanted} - {"gyroscope"}
-    assert names - set(pinned) == set()
-    assert set(pinned) - names == {"hatchling"}  # the one that builds
+def test_the_extra_lab_is_the_distribution_beside_the_library_and_that_imports_what_it_needs():
+    (lab,) = (Requirement(line) for line in PROJECT["optional-dependencies"]["lab"])
+    assert (lab.name, lab.extras) == (LAB_PROJECT["name"], set(LAB_PROJECT["optional-dependencies"]))
+    needed = {requirement.name for requirement in requirements(LAB_PROJECT)} - OWN
+    assert [name for name in needed if not imports_of("lab", name)] == []
+
+
+def test_the_lab_registers_functions_that_are_there():
+    registered = LAB_PROJECT["entry-points"]
+    assert set(registered) == {"gyroscope.commands", "gyroscope.reports"}
+    for group, points in registered.items():
+        for name, value in points.items():
+            assert callable(EntryPoint(name, value, group).load())
+
+
+@pytest.mark.parametrize("project", [PROJECT, LAB_PROJECT], ids=["gyroscope", "gyroscope-lab"])
+def test_every_requirement_has_a_lower_bound_that_the_pinned_version_meets(project):
+    for requirement in requirements(project):
+        if requirement.name == "gyroscope" and not requirement.specifier:
+            continue  # dev names other extras of the same distribution
+        assert [bound.operator for bound in requirement.specifier] == [">="], str(requirement)
+        version = gyroscope.__version__ if requirement.name in OWN else pins()[requirement.name]
+        assert requirement.specifier.contains(version), str(requirement)
+
+
+def test_what_pinned_distributions_need_in_turn_is_pinned_too():
+    """timm needs torchvision, which is left out on purpose (see the Makefile)."""
+    pinned = pins()
+    needed = set()
+    for name in pinned:
+        with suppress(PackageNotFoundError):  # hatchling is installed where it builds
+            for line in distribution(name).requires or ():
+                requirement = Requirement(line)
+                if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                    needed.add(canonicalize_name(requirement.name))
+    assert len(needed) > 40
+    assert needed - set(pinned) == {"torchvision"}
+
+
+def test_an_sdist_takes_files_by_their_place_and_not_by_their_name():
+    """A bare README.md is every README.md below, three of which are no part of the library."""
+    for file in ("pyproject.toml", "lab/pyproject.toml"):
+        included = tomllib.loads(read(file))["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+        assert included
+        for name in included:
+            assert name.startswith("/"), name
+            assert (ROOT / file).parent.joinpath(name[1:]).exists(), name
 
 
 def test_the_matrix_installs_the_lower_bounds_at_one_end_and_no_bounds_at_the_other():

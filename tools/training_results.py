@@ -10,7 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from gyroscope_lab.claims import confidence_interval
+from gyroscope_lab.framework.claims import confidence_interval
 from gyroscope_lab.training import TrainConfig
 
 from gyroscope._files import write_text

@@ -1,6 +1,6 @@
 """Every remedy that a finding of a plan or a run can name, and the trial of each on real training.
 
-`gyroscope lab run advice/…` trains networks that show a finding, and the same networks with the remedy followed to the
+`gyroscope lab run remedies` trains networks that show a finding, and the same networks with the remedy followed to the
 letter; results/advice.md has the outcome. A remedy that did harm there is not in this file.
 """
 
@@ -13,7 +13,7 @@ from gyroscope.advice.findings import Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.theory import UpdateRule
 
-# The experiments of `gyroscope_lab.advice` that tried a remedy which is printed, each a section of results/advice.md.
+# The experiments of `gyroscope_lab.remedies` that tried a remedy which is printed, each a section of results/advice.md.
 TRIALS = (
     "warmup",
     "slower_rotation",

@@ -4,8 +4,12 @@ from importlib import import_module
 from typing import Any
 
 
+class MissingExtraError(ImportError):
+    """An optional package is not installed. The message says how to install it."""
+
+
 def extra(module: str, name: str) -> Any:
-    """Import a module of an optional package; `ImportError` says how to install it.
+    """Import a module of an optional package, or raise `MissingExtraError`.
 
     >>> extra("json", "tensorboard").dumps({})
     '{}'
@@ -13,4 +17,5 @@ def extra(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError(f"{name} is not installed: pip install 'gyroscope[{name}]' ({error})") from error
+        package = module.rpartition(".")[2]
+        raise MissingExtraError(f"{package} is not installed: pip install 'gyroscope[{name}]' ({error})") from error

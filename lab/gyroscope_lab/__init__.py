@@ -4,12 +4,12 @@
     gyroscope lab run smd/fig4
     gyroscope lab show smd/fig4
 
-An experiment is a module `lab/<paper>/<name>.py`; its id is `<paper>/<name>`. Two that differ in their settings alone
-share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd` (Spherical Motion Dynamics),
-`sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`; `advice` tries the remedies of
-`gyroscope.advice` on real training.
+An experiment is a module `gyroscope_lab/<paper>/<name>.py`. Its id is `<paper>/<name>`. Two experiments that differ
+only in their settings share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd`
+(Spherical Motion Dynamics), `sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`. `remedies` tries
+the remedies of `gyroscope.advice` on real training.
 
-Training by name stands beside them: `lab.train(lab.TrainConfig(task="digits", epochs=5))`, or `gyroscope train`.
+Training by name is `gyroscope_lab.train(gyroscope_lab.TrainConfig(task="digits", epochs=5))`, or `gyroscope train`.
 """
 
 from importlib import import_module

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from gyroscope import Tracker, param_groups, plan
-from gyroscope._files import write_text
 from gyroscope.optim import RotationalAdamW
 from gyroscope.render.run_page import page
 from gyroscope.render.terminal import findings_text
 from gyroscope.report import gather
 from gyroscope.store import Run, open_run
+from gyroscope.tools import write_text
 from gyroscope_lab.tasks import digits
 
 LR = 1e-2

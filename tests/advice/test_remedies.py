@@ -26,9 +26,10 @@ def test_every_trial_belongs_to_a_remedy_and_every_remedy_to_a_trial():
 
 
 def test_every_trial_is_an_experiment_of_the_lab():
-    from gyroscope_lab.catalogue import catalogue
+    from gyroscope_lab.framework.catalogue import catalogue
 
-    assert {f"advice/{trial}" for trial in TRIALS} <= {entry.id for entry in catalogue().values() if entry.implemented}
+    implemented = {entry.id for entry in catalogue().values() if entry.implemented}
+    assert {f"remedies/{trial}" for trial in TRIALS} <= implemented
 
 
 @pytest.mark.parametrize("trial", TRIALS)

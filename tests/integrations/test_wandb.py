@@ -136,5 +136,7 @@ fit(Net(), Path("fitted"), callback("measured", every=1, sinks=[beside]), steps=
 
 
 def test_a_package_that_is_missing_is_told_with_the_way_to_get_it():
-    with pytest.raises(ImportError, match=r"wandb is not installed: pip install 'gyroscope\[wandb\]'"):
+    with pytest.raises(
+        ImportError, match=r"a_package_that_nobody_has is not installed: pip install 'gyroscope\[wandb\]'"
+    ):
         extra("a_package_that_nobody_has", "wandb")

@@ -1,8 +1,8 @@
 """Arms of an experiment: what is measured of their trainings."""
 
 import pytest
-from gyroscope_lab.arms import LOST, Arms, capped_loss, train_course
-from gyroscope_lab.experiment import Trial
+from gyroscope_lab.framework.arms import LOST, Arms, capped_loss, train_course
+from gyroscope_lab.framework.experiment import Trial
 
 BASE = {"task": "digits", "model": "mlp:width=8", "steps": 12, "evaluations": 3, "track": False}
 

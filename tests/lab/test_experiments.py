@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from gyroscope_lab.beyond import corrected_decay, gpt_tuning, muon_gpt, network_errors, rotational_sgd
-from gyroscope_lab.catalogue import select
 from gyroscope_lab.ct import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, fig14, loss_along_curves, section4_3
-from gyroscope_lab.experiment import Result, load
-from gyroscope_lab.results import ExperimentRecord
-from gyroscope_lab.runner import read_result
+from gyroscope_lab.framework.catalogue import select
+from gyroscope_lab.framework.experiment import Result, load
+from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.framework.runner import read_result
+from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.smd import corollary3_1, fig4_fig5, theorem1_theorem2, theorem3
 from gyroscope_lab.smd import fig2 as smd_fig2
 from gyroscope_lab.smd import fig3 as smd_fig3
@@ -21,7 +22,6 @@ from gyroscope_lab.smd import fig9 as smd_fig9
 from gyroscope_lab.sp import eq44, section4_2, table2, theorem4
 from gyroscope_lab.sp import fig3 as sp_fig3
 from gyroscope_lab.sp import theorem2 as sp_theorem2
-from gyroscope_lab.trials import run_trials
 
 from tests.needs import muon_for
 
@@ -253,8 +253,8 @@ WRONG_PREDICTIONS = {
 
 
 def test_every_experiment_has_wrong_predictions():
-    # Trials of remedies predict nothing: they ask whether a loss rises (tests/lab/test_advice.py).
-    papers = {entry.id for entry in select(["all"]) if not entry.id.startswith("advice/")}
+    # Trials of remedies predict nothing: they ask whether a loss rises (tests/lab/test_remedies.py).
+    papers = {entry.id for entry in select(["all"]) if not entry.id.startswith("remedies/")}
     assert set(WRONG_PREDICTIONS) == papers
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.networks.mobilenet import MobileNet
 from gyroscope_lab.networks.registry import IMAGE_NETWORKS, image_network, text_network, translation_network
@@ -11,7 +12,6 @@ from gyroscope_lab.networks.resnet import resnet18, resnet20
 from gyroscope_lab.networks.transformer import PADDING, EncoderDecoder, EncoderDecoderShape
 from gyroscope_lab.networks.vgg import VGG
 from gyroscope_lab.networks.vit import ViT, ViTShape
-from gyroscope_lab.presets import preset
 
 GPT2 = GPTShape(50_257, context=1024, layers=12, heads=12, width=768, bias=True)
 GPT_30M = GPTShape(50_304, context=1024, layers=6, heads=6, width=384)

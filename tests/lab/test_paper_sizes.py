@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from gyroscope_lab.catalogue import select
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining
-from gyroscope_lab.experiment import Trial, load
+from gyroscope_lab.framework.catalogue import select
+from gyroscope_lab.framework.experiment import Trial, load
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.networks.registry import image_network, text_network, translation_network
-from gyroscope_lab.presets import preset
 from gyroscope_lab.tasks.text import standard_library
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.optimizers import make_optimizers

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gyroscope_lab.beyond import falling_out, lion_batch, memory, one_law
-from gyroscope_lab.experiment import Result
+from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.re import appendix_i, fig8, table1
 from gyroscope_lab.re._appendix_j import optimizers, relative_spread
-from gyroscope_lab.trials import run_trials
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gyroscope_lab.claims import ClaimOutcome
-from gyroscope_lab.experiment import Result, load
+from gyroscope_lab.framework.claims import ClaimOutcome
+from gyroscope_lab.framework.experiment import Result, load
+from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.re import _tracked, fig5, table2_table3
 from gyroscope_lab.training import TrainConfig
-from gyroscope_lab.trials import run_trials
 
 TRAININGS = ["fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15", "table2", "table3"]
 NETWORKS = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gyroscope_lab.beyond._signal_equilibrium import aligned_equilibrium, equilibrium_with_signal, expected_alignment
 
-from gyroscope._types import Array
 from gyroscope.theory import SGDM, AdamW, Lion, signal
+from gyroscope.tools import Array
 from tests.walk import adamw, angle_between, sgdm
 
 

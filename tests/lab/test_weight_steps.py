@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from gyroscope_lab.arms import Arms
-from gyroscope_lab.experiment import Trial
+from gyroscope_lab.framework.arms import Arms
+from gyroscope_lab.framework.experiment import Trial
+from gyroscope_lab.framework.weight_steps import WeightStep, train_and_see
 from gyroscope_lab.smd._networks import LayerMotion, averaged, drawn, rule_of, theory_angle, theory_norm
 from gyroscope_lab.smd._norm_map import sgd_map, sgdm_map
 from gyroscope_lab.smd.fig2 import _steps_per_e_fold
 from gyroscope_lab.smd.fig7 import turned_together
 from gyroscope_lab.sp.fig3 import largest
-from gyroscope_lab.weight_steps import WeightStep, train_and_see
 
 from gyroscope.theory.sphere import effective_step
 

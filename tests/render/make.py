@@ -1,10 +1,8 @@
 """Runs for the tests of reports: weights in a random walk as theory has it, measured as a tracker would."""
 
-import json
 from dataclasses import dataclass, field
 
 import numpy as np
-from gyroscope_lab.sweeps.plan import read_sweep
 
 from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
 from gyroscope.theory import AdamW, constant, cosine, forecast
@@ -151,23 +149,3 @@ def log_at(path, story=None, seed=0):
 
 def loss_at(step, seed=0):
     return 5.0 * (1 + seed) / (1 + step)
-
-
-def sweep_at(folder, plan, score, tracked=()):
-    """Write a sweep with the `score(config)` of each trial: a number, a problem, or None where it has not run.
-
-    Trials with a seed in `tracked` also have a run.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sweep.toml").write_text(plan)
-    for trial in read_sweep(folder / "sweep.toml").trials:
-        found = score(trial.config)
-        path = folder / trial.name
-        path.mkdir()
-        if isinstance(found, str):
-            (path / "result.json").write_text(json.dumps({"scores": {}, "problem": found}))
-        elif found is not None:
-            (path / "result.json").write_text(json.dumps({"scores": {"validation_loss": found}}))
-        if found is not None and trial.config.seed in tracked:
-            run_at(path / "rotation", healthy(**SMALL), seed=trial.config.seed)
-    return folder

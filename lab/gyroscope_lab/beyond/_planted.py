@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import gyroscope as gyro
-from gyroscope._types import Array, Int64
 from gyroscope.store import Run
+from gyroscope.tools import Array, Int64
 from gyroscope_lab.tasks.images import Images
+from gyroscope_lab.training.by_name import named_training
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import Training
 from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, make_problem
@@ -153,7 +154,7 @@ PLANTED = (*SPOILT, *DONE)
 
 def train_beginning(config: TrainConfig, out: Path, until: int) -> None:
     """Train to the sampled step `until`; a checkpoint has the state before it, the run the sample of it too."""
-    training = Training(config, make_problem(config, None, torch.device("cpu")), out)
+    training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), out)
 
     def is_at(step: int) -> bool:
         return training.step == step
@@ -177,7 +178,7 @@ def train_planted(
 ) -> Path:
     """Train with an incident at step `at`, or with none; the tracked run, which may branch off from a `beginning`."""
     problem = make_problem(config, None, torch.device("cpu"))
-    training = Training(config, problem, out if beginning is None else beginning)
+    training, _ = named_training(config, problem, out if beginning is None else beginning)
     if beginning is not None:
         training.restore()
         training.out = out
@@ -188,7 +189,7 @@ def train_planted(
     act, steps = DONE.get(planted, (None, 0))
 
     def on_step(done: object) -> None:
-        report(training.step / training.schedule.steps)
+        report(training.step / training.steps)
         if act is not None and at <= training.step < at + steps:
             act(training, layer)
 

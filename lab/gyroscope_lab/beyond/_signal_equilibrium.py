@@ -4,10 +4,9 @@ from math import exp, inf
 
 import numpy.typing as npt
 
-from gyroscope._checks import check_non_negative, check_positive
-from gyroscope._types import Number
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.law import Equilibrium
+from gyroscope.tools import Number, check_non_negative, check_positive
 
 
 def expected_alignment(kappa2: Number, beta1: Number, correlation_time: float = inf) -> Number:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from gyroscope._types import Array
 from gyroscope.optim.schedulers import CorrectedDecay
 from gyroscope.theory import AdamW, cosine, forecast
-from gyroscope_lab.arms import capped_loss
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import capped_loss
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.optimizers import make_optimizers
 from gyroscope_lab.training.problems import make_problem

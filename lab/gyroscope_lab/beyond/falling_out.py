@@ -5,13 +5,13 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
 from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
-from gyroscope_lab.claims import Claim, agrees
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, agrees
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
 
 COST = {"quick": "40 s", "paper": "6 min"}
 Schedule: TypeAlias = Literal["linear", "cosine"]

@@ -20,9 +20,9 @@ import numpy as np
 from gyroscope.advice.incidents import Incident, incidents
 from gyroscope.store import open_run
 from gyroscope_lab.beyond._planted import EVERY, PLANTED, RUN, BranchedRun, train_beginning, train_planted
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, styled
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, styled
 from gyroscope_lab.training.config import TrainConfig
 
 COST = {"quick": "7 min", "paper": "18 min"}

@@ -19,12 +19,12 @@ from torch.optim import AdamW, Optimizer
 
 import gyroscope as gyro
 from gyroscope import theory
-from gyroscope._types import Array
 from gyroscope.store import Run
+from gyroscope.tools import Array
 from gyroscope_lab.beyond._normalised_gpt import MATRICES, NormalisedGPT
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
 from gyroscope_lab.tasks.text import standard_library
 
 COST = {"quick": "3 min", "paper": "1 h"}

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.store import Run
-from gyroscope_lab.arms import Arms, train_arm
-from gyroscope_lab.claims import Claim, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, train_arm
+from gyroscope_lab.framework.claims import Claim, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 COST = {"quick": "8 min", "paper": "2 h"}
 # Rows of the arrays, one for each layer; networks with fewer leave NaN.

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
-from gyroscope_lab.arms import Arms, best_arm, of_arm
-from gyroscope_lab.arms import train_arm as measure
-from gyroscope_lab.claims import Claim, at_least
-from gyroscope_lab.experiment import Result
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, best_arm, of_arm
+from gyroscope_lab.framework.arms import train_arm as measure
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 __all__ = ["measure"]
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from gyroscope._checks import step_array
-from gyroscope._types import Integers, Values
 from gyroscope.theory.law import plain
 from gyroscope.theory.stability import growth_rate
+from gyroscope.tools import Integers, Values, step_array
 
 
 def annealed_lr(n: int | Integers, lr: float, beta1: Values, beta2: Values) -> Values:

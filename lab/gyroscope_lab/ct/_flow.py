@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils import _pytree as pytree
 
-from gyroscope._checks import check_betas, check_count, check_decay
+from gyroscope.tools import check_betas, check_count, check_decay
 
 # A pytree of tensors: a tensor, or lists, tuples and dicts of pytrees.
 Parameters: TypeAlias = Any

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gyroscope._types import Array
-from gyroscope_lab.arms import train_and_read
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import train_and_read
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 STRATEGIES = ("inverse_exp", "exp", "scaled", "naive")
 # A gain below which a strategy fails: accuracy, or loss in nats.

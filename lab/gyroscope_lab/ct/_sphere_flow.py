@@ -10,8 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gyroscope._checks import check_count
-from gyroscope._types import Array
+from gyroscope.tools import Array, check_count
 
 
 def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike) -> Array:

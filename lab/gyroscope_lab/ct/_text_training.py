@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gyroscope._types import Array
-from gyroscope_lab.figures import COLOURS, MEASURED, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.figures import COLOURS, MEASURED, Figure, Panels
 from gyroscope_lab.networks.attention import TransformerBlock
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.tasks.text import standard_library

@@ -11,10 +11,10 @@ from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import AdamW
 
-from gyroscope_lab.claims import Claim, at_least
 from gyroscope_lab.ct._flow import flow
 from gyroscope_lab.ct._text_training import PANELS, PAPER_MODEL, TextTraining, draw_courses, train_step
-from gyroscope_lab.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.networks.gpt import GPT
 
 COST = {"quick": "40 s", "paper": "a week"}

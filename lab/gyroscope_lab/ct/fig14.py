@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch.optim import Adam
 
-from gyroscope._types import Array
 from gyroscope.theory.stability import growth_rate, margin, normal_curve
-from gyroscope_lab.arms import capped_loss
-from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope.tools import Array
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.framework.arms import capped_loss
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope_lab.tasks.text import standard_library
 
 COST = {"quick": "50 s", "paper": "days"}

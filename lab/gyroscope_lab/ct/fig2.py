@@ -11,11 +11,11 @@ import torch
 from plotly.graph_objects import Contour, Heatmap
 from torch.optim import Adam
 
-from gyroscope._types import Array
 from gyroscope.theory.stability import growth_rate, level_curve, margin, normal_curve, update_bound
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 COST = {"quick": "30 s", "paper": "2 min"}
 # A slope of ln‖u_n‖_∞ that counts as growth.

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch.optim import Adam
 
-from gyroscope._types import Array
 from gyroscope.theory.stability import growth_rate, margin, normal_curve, update_bound
-from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope.tools import Array
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels
 
 COST = {"quick": "1 min", "paper": "days"}
 COVERS = ("ct/fig11",)

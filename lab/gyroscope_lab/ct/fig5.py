@@ -12,12 +12,12 @@ import torch
 from torch.optim import AdamW
 
 from gyroscope import theory
-from gyroscope._types import Array
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
+from gyroscope.tools import Array
 from gyroscope_lab.ct._sphere_flow import norm_equation, norm_identity
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
 
 COST = {"quick": "40 s", "paper": "hours"}
 RUNS = ("short", "long")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gyroscope.theory.stability import level_curve
-from gyroscope_lab.claims import Claim, at_most
 from gyroscope_lab.ct._text_training import PAPER_MODEL
 from gyroscope_lab.ct.fig3 import BetasConfig
 from gyroscope_lab.ct.fig3 import measure as measure  # the same training, at other betas
-from gyroscope_lab.experiment import Result
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.claims import Claim, at_most
+from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 COST = {"quick": "30 s", "paper": "a day"}
 

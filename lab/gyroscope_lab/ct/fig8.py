@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch.optim import AdamW
 
-from gyroscope_lab.claims import Claim, at_least, at_most
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, query_and_key_rows, train_step
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 
 COST = {"quick": "20 s", "paper": "a day"}
 # With qk-norm and without.

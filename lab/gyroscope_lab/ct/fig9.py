@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 from torch.optim import Adam, Optimizer
 
-from gyroscope._types import Array
 from gyroscope.optim import AdamS
-from gyroscope_lab.claims import Claim, at_least
+from gyroscope.tools import Array
 from gyroscope_lab.ct._text_training import (
     PANELS,
     PAPER_MODEL,
@@ -25,8 +24,9 @@ from gyroscope_lab.ct._text_training import (
     query_and_key_rows,
     train_step,
 )
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import Figure, shown_steps
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import Figure, shown_steps
 from gyroscope_lab.networks.gpt import GPT
 
 COST = {"quick": "2 min", "paper": "a day"}

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.theory.stability import level_curve, margin, normal_curve
-from gyroscope_lab.arms import Arms
-from gyroscope_lab.arms import train_course as measure
-from gyroscope_lab.claims import Claim, at_least, at_most
+from gyroscope.tools import Array
 from gyroscope_lab.ct._presets import PRESETS
-from gyroscope_lab.experiment import Result
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.arms import Arms
+from gyroscope_lab.framework.arms import train_course as measure
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 __all__ = ["measure"]
 

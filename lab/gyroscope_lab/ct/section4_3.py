@@ -13,11 +13,11 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import gyroscope as gyro
-from gyroscope._types import Array
-from gyroscope_lab.arms import capped_loss
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import capped_loss
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.problems import make_problem
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from gyroscope._checks import one_of
 from gyroscope.nn import standardise
-from gyroscope_lab.named_options import Options, split_options
+from gyroscope.tools import one_of
+from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.networks.mlp import MLP
 from gyroscope_lab.networks.mobilenet import MobileNet

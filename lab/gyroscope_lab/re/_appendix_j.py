@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
+from gyroscope.tools import Array
 
 NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from gyroscope._types import Array
-from gyroscope_lab.claims import confidence_interval
-from gyroscope_lab.figures import INK, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import confidence_interval
+from gyroscope_lab.framework.figures import INK, Panels
 
 
 def draw_scores(panels: Panels, panel: int, name: str, scores: Array, colour: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.store import Run
+from gyroscope.tools import Array
 
 # Points of a course that is drawn. Runs differ in the steps that were sampled; arrays of an experiment may not.
 POINTS = 50

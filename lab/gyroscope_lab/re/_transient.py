@@ -1,6 +1,6 @@
 """The way into equilibrium in RE's closed form, for constant settings."""
 
-from gyroscope._types import Number
+from gyroscope.tools import Number
 
 
 def adamw_norm2(t: Number, start2: Number, equilibrium2: Number, decay: Number) -> Number:

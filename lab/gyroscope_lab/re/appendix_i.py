@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gyroscope._types import Array
 from gyroscope.simulate import network, unit_grad_norm
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope_lab.re._appendix_j import optimizers
 
 COST = {"quick": "30 s", "paper": "8 min"}

@@ -8,12 +8,12 @@ epochs; two learning rates instead of eight.
 from dataclasses import dataclass
 from typing import Any
 
-from gyroscope._types import Array
-from gyroscope_lab.arms import Arms, best_arm, of_arm, train_arm
-from gyroscope_lab.claims import Claim, at_least
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, best_arm, of_arm, train_arm
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._drawing import draw_scores
 from gyroscope_lab.re._networks import RESNET
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from gyroscope.store import Run
-from gyroscope_lab.arms import Arms, best_arm, of_arm, train_arm
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope_lab.framework.arms import Arms, best_arm, of_arm, train_arm
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._networks import RESNET
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, spread_over_layers
 

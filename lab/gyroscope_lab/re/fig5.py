@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.store import Run
-from gyroscope_lab.arms import Arms, best_arm, of_arm, train_arm
-from gyroscope_lab.claims import Claim, at_least
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, best_arm, of_arm, train_arm
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._networks import RESNET
 from gyroscope_lab.re._tracked import hidden_layers, mean_during
 

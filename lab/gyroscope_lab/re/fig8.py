@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
 from gyroscope_lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
 
 COST = {"quick": "15 s", "paper": "1 min"}

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array
 from gyroscope.store import Run
 from gyroscope.theory.sensitivity import correct, decay_error
-from gyroscope_lab.arms import train_and_read
-from gyroscope_lab.claims import Claim, agrees, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, INK, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import train_and_read
+from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._networks import GPT, RESNET
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction, relative_error
 

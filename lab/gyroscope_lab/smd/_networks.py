@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._types import Array, Integers
 from gyroscope.geometry import Split
 from gyroscope.theory import SGDM
-from gyroscope_lab.arms import Arms
-from gyroscope_lab.experiment import Trial
+from gyroscope.tools import Array, Integers
+from gyroscope_lab.framework.arms import Arms
+from gyroscope_lab.framework.experiment import Trial
+from gyroscope_lab.framework.weight_steps import WeightStep, train_and_see
 from gyroscope_lab.smd._prescribed_gradients import equilibrium_angle, equilibrium_norm2
-from gyroscope_lab.weight_steps import WeightStep, train_and_see
 
 LAYER = Split("tensor")
 # Of a line in a figure.

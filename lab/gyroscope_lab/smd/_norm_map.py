@@ -10,8 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gyroscope._checks import check_fraction, non_negative_array, positive_array
-from gyroscope._types import Array
+from gyroscope.tools import Array, check_fraction, non_negative_array, positive_array
 
 
 @final

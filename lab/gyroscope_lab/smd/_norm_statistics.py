@@ -13,8 +13,7 @@ import math
 
 import numpy as np
 
-from gyroscope._checks import check_fraction, non_negative_array, positive_array
-from gyroscope._types import Values
+from gyroscope.tools import Values, check_fraction, non_negative_array, positive_array
 
 
 def contraction_near_equilibrium(lr: Values, weight_decay: Values, momentum: float = 0.0) -> Values:

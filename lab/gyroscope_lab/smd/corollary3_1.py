@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import StepLR
 
-from gyroscope._types import Array
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory import SGDM
-from gyroscope_lab.claims import Claim, agrees, at_least
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope_lab.framework.claims import Claim, agrees, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope_lab.smd._norm_statistics import steps_to_new_equilibrium
 from gyroscope_lab.smd._prescribed_gradients import (
     DrivenWeights,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gyroscope._types import Array
-from gyroscope_lab.arms import Arms, of_arm
-from gyroscope_lab.claims import Claim, agrees, at_least
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, MEASURED, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, of_arm
+from gyroscope_lab.framework.claims import Claim, agrees, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, MEASURED, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.smd._networks import (
     SMALL,
     averaged,

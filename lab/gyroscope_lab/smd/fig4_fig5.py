@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gyroscope._types import Array
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, MEASURED, Figure, Panels, shown_steps
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, MEASURED, Figure, Panels, shown_steps
 from gyroscope_lab.smd._norm_map import sgd_map, sgdm_map
 from gyroscope_lab.smd._prescribed_gradients import DrivenWeights, SGDConfig, equilibrium_norm2, uniform_noise
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from gyroscope._types import Array
-from gyroscope_lab.arms import Arms, of_arm
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels
-from gyroscope_lab.presets import preset
+from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import Arms, of_arm
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.smd._networks import SMALL, drawn, drawn_steps, rule_of, theory_angle, train_arm
 
 COST = {"quick": "3 min", "paper": "3 days"}

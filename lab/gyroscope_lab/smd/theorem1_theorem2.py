@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gyroscope._types import Array
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope_lab.smd import _norm_statistics as statistics
 from gyroscope_lab.smd._prescribed_gradients import DrivenWeights, SGDConfig, equilibrium_norm2, uniform_noise
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
 from gyroscope_lab.smd._norm_statistics import angle_variance, angle_variance_bound
 from gyroscope_lab.smd._prescribed_gradients import (
     DrivenWeights,

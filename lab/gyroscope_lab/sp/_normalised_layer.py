@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope.optim import AdamS, AdamSRT
-from gyroscope_lab.experiment import Trial
+from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.tasks.teacher_student import TeacherStudent
 
 PAPER_LAYER: dict[str, Any] = {"neurons": 64, "fan_in": 128, "batch": 256, "seeds": 5}

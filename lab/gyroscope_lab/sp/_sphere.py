@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope._checks import positive_array
-from gyroscope._types import Array, Values
 from gyroscope.theory.sphere import AdamGStar, dot, radius_and_direction
+from gyroscope.tools import Array, Values, positive_array
 
 
 def sgd_learning_rate(lr: Values, r: Values, weight_decay: Values = 0.0) -> Values:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import SGD
 
 from gyroscope.theory.sphere import lr_without_decay
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope_lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw
 from gyroscope_lab.tasks.teacher_student import TeacherStudent, directions
 

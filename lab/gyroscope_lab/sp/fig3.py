@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from gyroscope.geometry import Split
-from gyroscope_lab.arms import Arms, of_arm
-from gyroscope_lab.claims import Claim, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.framework.arms import Arms, of_arm
+from gyroscope_lab.framework.claims import Claim, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.framework.weight_steps import WeightStep, train_and_see
 from gyroscope_lab.sp._presets import SMALL, settings_of
-from gyroscope_lab.weight_steps import WeightStep, train_and_see
 
 COST = {"quick": "40 s", "paper": "1 day"}
 COVERS = ("sp/fig4", "sp/fig5")

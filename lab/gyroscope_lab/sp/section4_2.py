@@ -15,9 +15,9 @@ from torch.optim import SGD, Optimizer
 
 from gyroscope.optim import SGDMRT, AdamS, AdamSRT
 from gyroscope.theory.sphere import EffectiveStep, effective_step
-from gyroscope_lab.claims import Claim, at_least, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels
+from gyroscope_lab.framework.claims import Claim, at_least, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope_lab.sp._normalised_layer import generic
 from gyroscope_lab.tasks.teacher_student import TeacherStudent, directions
 

@@ -9,10 +9,10 @@ a training asks which method learns fastest, not which ends best.
 from dataclasses import dataclass
 from typing import Any
 
-from gyroscope_lab.arms import Arms, of_arm, plot_arms, train_arm
-from gyroscope_lab.claims import Claim, agrees, at_least
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import Figure
+from gyroscope_lab.framework.arms import Arms, of_arm, plot_arms, train_arm
+from gyroscope_lab.framework.claims import Claim, agrees, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import Figure
 from gyroscope_lab.sp._presets import METHODS, SMALL, settings_of
 
 COST = {"quick": "7 min", "paper": "7 days"}

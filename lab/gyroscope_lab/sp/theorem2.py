@@ -13,9 +13,9 @@ from torch.optim import SGD, Adam, Optimizer
 from gyroscope.geometry import Split
 from gyroscope.optim import AdamSRT
 from gyroscope.theory import sphere
-from gyroscope_lab.claims import Claim, agrees, at_most
-from gyroscope_lab.experiment import Measurements, Result, Trial
-from gyroscope_lab.figures import COLOURS, DECADES, Figure, Panels, shown_steps
+from gyroscope_lab.framework.claims import Claim, agrees, at_most
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope_lab.sp import _sphere
 from gyroscope_lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw, generic
 from gyroscope_lab.tasks.teacher_student import TeacherStudent, directions

@@ -7,14 +7,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from gyroscope._checks import check_count
-from gyroscope._files import write_text
-from gyroscope.render.sweep_text import SweepText
-from gyroscope.report.sweep_data import SWEEP_FILE
+from gyroscope.report import SWEEP_FILE
+from gyroscope.tools import check_count, write_text
 from gyroscope_lab.sweeps.plan import read_sweep
 from gyroscope_lab.sweeps.report import gather_sweep
 from gyroscope_lab.sweeps.run import forget_failures, outcome, run_local, run_ray
 from gyroscope_lab.sweeps.table import outcomes_of, write_table
+from gyroscope_lab.sweeps.text import SweepText
 
 
 class TimeLeft(ProgressColumn):

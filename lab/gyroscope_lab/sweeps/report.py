@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 import gyroscope
-from gyroscope._files import write_text
 from gyroscope.render.run_page import page
-from gyroscope.report import gather
-from gyroscope.report.sweep_data import SWEEP_FILE, ArmData, Comparison, SettingData, SweepData, TrialData
+from gyroscope.report import SWEEP_FILE, gather
 from gyroscope.store import RunError
 from gyroscope.store.database import FILE
+from gyroscope.tools import write_text
+from gyroscope_lab.sweeps.data import ArmData, Comparison, SettingData, SweepData, TrialData
 from gyroscope_lab.sweeps.plan import read_sweep
 from gyroscope_lab.sweeps.table import (
     Setting,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyroscope._files import write_text
+from gyroscope.tools import write_text
 from gyroscope_lab.sweeps.plan import Sweep, SweepTrial
 
 # Times that a trial is begun or resumed when its process dies: a machine that kills it every time will not change.

@@ -10,12 +10,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gyroscope.integrations.extras import extra
-from gyroscope.report.sweep_data import TOLERANCE, Width
+from gyroscope_lab.framework.claims import student_quantile
+from gyroscope_lab.sweeps.data import TOLERANCE, Width
 from gyroscope_lab.sweeps.plan import Sweep, SweepTrial
 from gyroscope_lab.sweeps.run import Outcome, outcome
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class Setting:
         n = len(self.values)
         if n < 2:
             return nan
-        stats = extra("scipy.stats", "lab")
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * self.deviation / sqrt(n))
+        return student_quantile(n - 1) * self.deviation / sqrt(n)
 
     @property
     def failures(self) -> int:
@@ -128,7 +125,8 @@ def compare(first: Setting, second: Setting) -> float:
     """p-value of Welch's t-test that two settings have the same mean; NaN where one has fewer than two runs."""
     if len(first.values) < 2 or len(second.values) < 2:
         return nan
-    stats = extra("scipy.stats", "lab")
+    from scipy import stats  # takes a second to import
+
     with warnings.catch_warnings():
         # All runs of a setting alike: the deviation is 0, and p is right all the same.
         warnings.simplefilter("ignore", RuntimeWarning)

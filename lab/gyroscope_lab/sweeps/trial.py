@@ -8,8 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import train
+from gyroscope_lab.training import TrainConfig, train
 
 
 def run_trial(folder: str, data_root: str | None = None) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from gyroscope._checks import check_count, check_fraction, check_non_negative, check_positive
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
+from gyroscope.tools import check_count, check_fraction, check_non_negative, check_positive
 
 # Of the computation; pure-bf16 rounds the weights too, which most updates are then too small to change.
 Precision = Literal["float32", "bf16", "pure-bf16"]

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from gyroscope.planner.settings import numbers
 from gyroscope.render.terminal import findings_text
-from gyroscope_lab.presets import preset
+from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training.by_name import train_by_name
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import StepReport, train
+from gyroscope_lab.training.loop import StepReport
 from gyroscope_lab.training.result import TrainResult
 
 DEFAULT_EPOCHS = 10.0
@@ -80,7 +81,8 @@ def progress_line(console: Console) -> Iterator[ProgressLine]:
     try:
         yield ProgressLine(progress)
     finally:
-        progress.stop()
+        if progress.live.is_started:  # otherwise to stop it prints an empty line
+            progress.stop()
 
 
 def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConfig:
@@ -104,7 +106,7 @@ def train_in_terminal(
     """Train with a live line; 0 when it ended, 1 when it diverged. Of several processes the first one prints."""
     console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
     with progress_line(console) as line:
-        result = train(
+        result = train_by_name(
             config,
             out,
             resume=resume,
@@ -114,7 +116,7 @@ def train_in_terminal(
             on_start=lambda start: console.print(repr(start), markup=False),
             on_step=line,
         )
-    console.print(result_table(result))
+    console.print(result_table(result, config))
     if config.track:
         with result.run() as run:
             console.print(*findings_text(run.diagnose(), console.width), sep="\n")
@@ -126,9 +128,8 @@ def train_in_terminal(
     return 1
 
 
-def result_table(result: TrainResult) -> Table:
-    """Scores of the run, with what was trained."""
-    config = result.config
+def result_table(result: TrainResult, config: TrainConfig) -> Table:
+    """Return the scores of the run, with what was trained."""
     shrunk = f", images shrunk by {config.shrink}" if config.shrink > 1 else ""
     table = Table(title=f"{config.model} on {config.task}{shrunk}, {config.optimizer}, {result.steps:,} steps")
     table.add_column("step", justify="right")

@@ -3,36 +3,25 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 import gyroscope as gyro
-from gyroscope._files import write_text
-from gyroscope.optim.equilibrium_init import EquilibriumStart
-from gyroscope.optim.schedulers import EquilibriumRescale, Scheduler
+from gyroscope.optim.follow_base import BaseFollower
+from gyroscope.optim.schedulers import Scheduler
+from gyroscope.tools import write_text
 from gyroscope_lab.training import checkpoint
-from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.interrupts import interrupts_between_steps
-from gyroscope_lab.training.optimizers import make_optimizers
-from gyroscope_lab.training.problems import Problem, Scores, make_problem
-from gyroscope_lab.training.processes import (
-    Processes,
-    gathered,
-    spread_moments,
-    spread_weights,
-    started_processes,
-)
-from gyroscope_lab.training.result import ROTATION, Divergence, TrainResult, fastest_before
-from gyroscope_lab.training.start import follow_bases, prepare_weights
+from gyroscope_lab.training.problems import Problem, Scores
+from gyroscope_lab.training.processes import Processes, gathered, spread_moments, spread_weights
+from gyroscope_lab.training.result import ROTATION, Divergence, RunConfig, TrainResult, fastest_before
 
 # Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
 CHECKPOINTS = 10
@@ -62,91 +51,49 @@ class DivergedError(Exception):
         self.step = step
 
 
-def train(
-    config: TrainConfig,
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-    data_root: str | Path | None = None,
-    device: str = "cpu",
-    fsdp: bool = False,
-    on_start: Callable[[EquilibriumStart], None] = lambda start: None,
-    on_step: Callable[[StepReport], None] = lambda report: None,
-) -> TrainResult:
-    """Train as `config` says in the folder `out`; `resume` goes on from its newest checkpoint, bit for bit.
-
-    `on_start` gets what a start at equilibrium changed, `on_step` is called after each step. Ctrl-C writes a checkpoint
-    before it ends the run. Under torchrun the processes share each batch, by DDP, or by FSDP2 with `fsdp`; the numbers
-    are those of one process, and a checkpoint goes on in any number of them. The first process writes and calls back.
-    """
-    folder = Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")) if out is None else Path(out)
-    with started_processes(device, fsdp) as processes:
-        problem = make_problem(config, None if data_root is None else Path(data_root), processes.device)
-        training = Training(config, problem, folder, processes)
-        if processes.is_first:
-            _prepare(folder, config, resume)
-        processes.wait()
-        if resume:
-            training.restore()
-        # A run that goes on has left its start behind.
-        if training.step == 0 and training.started is not None and processes.is_first:
-            on_start(training.started)
-        diverged_at = None
-        try:
-            with training.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
-                training.take_steps(tracker, on_step if processes.is_first else _ignore, interrupted)
-        except DivergedError as error:
-            diverged_at = error.step
-        # Another process reads the run of the first one only when it is whole.
-        processes.wait()
-        divergence = (
-            None if diverged_at is None else Divergence(diverged_at, fastest_before(diverged_at, folder / ROTATION))
-        )
-        return training.ended(divergence)
-
-
 def _ignore(report: StepReport) -> None:
-    """What processes do with a step that the first one reports."""
-
-
-def _prepare(out: Path, config: TrainConfig, resume: bool) -> None:
-    """Make the folder and say in it what is trained; a folder with another run in it is an error."""
-    file = out / "config.json"
-    if file.is_file():
-        before = TrainConfig.from_dict(json.loads(file.read_text(encoding="utf-8")))
-        if not resume:
-            raise ValueError(f"{str(out)!r} has a run already: go on with it by --resume, or choose another folder")
-        if before != config:
-            changed = [name for name, value in config.as_dict().items() if getattr(before, name) != value]
-            raise ValueError(
-                f"{str(out)!r} was begun with other settings ({', '.join(changed)}): use those, or another folder"
-            )
-    write_text(file, json.dumps(config.as_dict(), indent=1))
+    """Do nothing: the first process reports."""
 
 
 class Training:
     """The state of a run: all that a checkpoint holds."""
 
-    def __init__(self, config: TrainConfig, problem: Problem, out: Path, processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        problem: Problem,
+        out: Path,
+        *,
+        optimizers: Sequence[Optimizer],
+        schedulers: Sequence[Scheduler],
+        steps: int,
+        processes: Processes,
+        forward: Any = None,
+        followers: Sequence[BaseFollower] = (),
+    ) -> None:
+        """Take the parts of a run.
+
+        Arguments:
+            config: how often to evaluate and to sample, and what else the loop decides.
+            problem: the model with its loss and its scores.
+            out: folder of the run.
+            optimizers: step one after the other.
+            schedulers: one for each optimizer.
+            steps: length of the run.
+            processes: those that share the run.
+            forward: the model as it is called in training, compiled or wrapped; by default the model itself.
+            followers: hold what a checkpoint of `gyro.optim.follow` needs.
+        """
         self.config = config
         self.problem = problem
         self.out = out
-        self.processes = Processes(problem.device) if processes is None else processes
-        self.processes.check(config)
+        self.processes = processes
         self.model: nn.Module = problem.model
-        self.optimizers = make_optimizers(config, self.model)
-        # Every process has the whole weights and whole batches until here, and so the same start.
-        self.started = prepare_weights(config, problem, self.optimizers)
-        spread = self.processes.spread(self.model)
-        problem.share = self.processes.share
-        if self.processes.fsdp:  # which has made other parameters of them
-            self.optimizers = make_optimizers(config, self.model)
-        self.forward: Any = torch.compile(spread) if config.compile else spread
-        self.followers = follow_bases(config, problem, self.optimizers)
-        # A batch that fills half a step is not one: an epoch has the whole steps.
-        per_epoch = max(problem.batches_per_epoch // config.accumulate, 1)
-        self.schedule = config.multiplier(per_epoch)
-        self.schedulers = [self._scheduler(optimizer) for optimizer in self.optimizers]
+        self.optimizers = optimizers
+        self.schedulers = schedulers
+        self.steps = steps
+        self.forward: Any = self.model if forward is None else forward
+        self.followers = followers
         self.step = 0
         # Learning rates of the last step, group by group: the schedulers have moved on to those of the next.
         self.last_step_lr: list[float] = []
@@ -155,12 +102,37 @@ class Training:
         # On the device: to read every loss would make each step wait for it.
         self.first_bad_step = torch.tensor(math.inf, device=problem.device)
 
-    def _scheduler(self, optimizer: Optimizer) -> Scheduler:
-        plain = LambdaLR(optimizer, self._rate)
-        return EquilibriumRescale(optimizer, plain, model=self.model) if self.config.rescale else plain
+    def prepare_folder(self, resume: bool) -> None:
+        """Write what is trained to the folder, or raise ValueError if the folder has another run."""
+        file = self.out / "config.json"
+        if file.is_file():
+            before = type(self.config).from_dict(json.loads(file.read_text(encoding="utf-8")))
+            if not resume:
+                raise ValueError(
+                    f"{str(self.out)!r} has a run already: go on with it by --resume, or choose another folder"
+                )
+            if before != self.config:
+                old = before.as_dict()
+                changed = [name for name, value in self.config.as_dict().items() if old[name] != value]
+                raise ValueError(
+                    f"{str(self.out)!r} was begun with other settings ({', '.join(changed)}): "
+                    "use those, or another folder"
+                )
+        write_text(file, json.dumps(self.config.as_dict(), indent=1))
 
-    def _rate(self, t: int) -> float:
-        return float(self.schedule(min(t, self.schedule.steps - 1)))
+    def run(self, resume: bool, on_step: Callable[[StepReport], None]) -> TrainResult:
+        """Take the steps that are left, tracked, and return how the run ended."""
+        diverged_at = None
+        try:
+            with self.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
+                self.take_steps(tracker, on_step if self.processes.is_first else _ignore, interrupted)
+        except DivergedError as error:
+            diverged_at = error.step
+        # Another process reads the run of the first one only when it is whole.
+        self.processes.wait()
+        if diverged_at is None:
+            return self.ended(None)
+        return self.ended(Divergence(diverged_at, fastest_before(diverged_at, self.out / ROTATION)))
 
     def take_steps(
         self,
@@ -169,7 +141,7 @@ class Training:
         interrupted: Callable[[], bool],
     ) -> None:
         """Take the steps that are left, with evaluations and checkpoints on the way."""
-        total = self.schedule.steps
+        total = self.steps
         samples = self.config.batch_size * self.config.accumulate
         self.model.train()
         while self.step < total:
@@ -198,7 +170,7 @@ class Training:
 
     def _due(self, times: int) -> bool:
         """Whether something that happens so many times, evenly over the run and at its end, happens after this step."""
-        total = self.schedule.steps
+        total = self.steps
         return self.step == total or self.step * times // total > (self.step - 1) * times // total
 
     def _precision(self) -> torch.autocast:
@@ -243,7 +215,7 @@ class Training:
         sampling: dict[str, Any] = {} if self.config.sample_every is None else {"every": self.config.sample_every}
         with gyro.Tracker(
             self.model,
-            self.optimizers,
+            list(self.optimizers),
             path,
             config=self.config.as_dict(),
             sinks=[self._keep_rotation],
@@ -263,7 +235,7 @@ class Training:
         try:
             self.save()
         except ValueError as error:
-            if self.step == self.schedule.steps:
+            if self.step == self.steps:
                 raise
             warnings.warn(f"gyroscope: {error}; training goes on", RuntimeWarning, stacklevel=2)
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 import gyroscope as gyro
-from gyroscope._checks import one_of
 from gyroscope.theory import AdamW
-from gyroscope_lab.named_options import Options, split_options
+from gyroscope.tools import one_of
+from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.training.config import TrainConfig
 
 Group = dict[str, Any]

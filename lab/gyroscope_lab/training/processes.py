@@ -9,9 +9,9 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
-from gyroscope._dtensor import placed_like
 from gyroscope_lab.training.batch_norm import with_shared_statistics
 from gyroscope_lab.training.config import TrainConfig
 
@@ -92,9 +92,9 @@ def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
                 "FSDP2 shards weights over processes, and this is one: start it by "
                 "torchrun --nproc-per-node 2 -m gyroscope train --fsdp …"
             )
-        yield Processes(torch.device(device))
+        yield Processes(usable_device(device))
         return
-    here = torch.device(device)
+    here = usable_device(device)
     if here.type == "cuda":
         here = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(here)
@@ -105,6 +105,17 @@ def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
+def usable_device(name: str) -> torch.device:
+    """Return the device of this name, or raise ValueError if torch cannot compute on it here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0].split(". ")[0]
+        raise ValueError(f"device={name!r} cannot be used: {reason}; choose for example cpu, cuda or mps") from None
+    return device
+
+
 def gathered(state: Any) -> Any:
     """A state with whole tensors in the place of shards; all processes must call it."""
     return tree_map(lambda x: x.full_tensor() if hasattr(x, "placements") else x, state)
@@ -113,7 +124,7 @@ def gathered(state: Any) -> Any:
 def spread_weights(saved: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """Whole weights of a checkpoint, sharded as the model's are."""
     present = model.state_dict()
-    return {name: placed_like(value, present[name]) for name, value in saved.items()}
+    return {name: _placed_like(value, present[name]) for name, value in saved.items()}
 
 
 def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -125,7 +136,7 @@ def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
         number: {
-            key: placed_like(value, p)
+            key: _placed_like(value, p)
             if isinstance(value, Tensor) and value.shape == p.shape and value.dim()
             else value
             for key, value in saved["state"].get(number, {}).items()
@@ -133,3 +144,12 @@ def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
         for number, p in zip(numbers, parameters, strict=True)
     }
     return {**saved, "state": {number: values for number, values in state.items() if values}}
+
+
+def _placed_like(values: Tensor, like: Tensor) -> Tensor:
+    """Move values that every process knows to where `like` is, sharded as it is."""
+    values = values.to(like.device)
+    if not isinstance(like, DTensor):
+        return values
+    # No source rank: nothing is sent, because every process has read the same file.
+    return distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None)

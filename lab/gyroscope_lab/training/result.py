@@ -1,15 +1,47 @@
 """How a training run ended: its scores, and where it diverged, if it did."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gyroscope.store import Run, open_run
-from gyroscope_lab.training.config import TrainConfig
 
 # Folder of what the tracker stores, within that of the run.
 ROTATION = "rotation"
+
+
+class RunConfig(Protocol):
+    """What the loop needs to know of a run: `TrainConfig`, or `ObjectsConfig` for objects."""
+
+    @property
+    def batch_size(self) -> int: ...  # noqa: D102
+    @property
+    def accumulate(self) -> int: ...  # noqa: D102
+    @property
+    def clip(self) -> float | None: ...  # noqa: D102
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+    @property
+    def evaluations(self) -> int: ...  # noqa: D102
+    @property
+    def track(self) -> bool: ...  # noqa: D102
+    @property
+    def sample_every(self) -> int | None: ...  # noqa: D102
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for a file."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the config of a file."""
+
+
+def new_folder() -> Path:
+    """Return a folder below runs/ that is named by the time."""
+    return Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +75,7 @@ class TrainResult:
     """A training run in its folder `path`: scores on data held out, of its end and as they came about."""
 
     path: Path
-    config: TrainConfig
+    config: RunConfig
     steps: int
     history: list[dict[str, float]]
     divergence: Divergence | None

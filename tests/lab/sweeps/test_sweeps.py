@@ -16,7 +16,7 @@ from gyroscope_lab.sweeps.table import best, compare, good_region, settings_of, 
 from rich.progress import Progress
 
 from gyroscope.cli import main
-from tests.render.make import sweep_at
+from tests.lab.make_sweep import sweep_at
 
 FILE = """
 seeds = 2
@@ -219,3 +219,13 @@ def test_a_sweep_without_the_wanted_score_says_which_there_are(tmp_path, capsys)
     assert main(["report", str(folder), "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["settings"][0]["trials"]
     assert trials[0]["problem"] == "no validation_accuracy but validation_loss: choose another metric"
+
+
+def test_a_sweep_on_ray_without_ray_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
+    file = tmp_path / "plan.toml"
+    file.write_text("[base]\nsteps = 2\n")
+    assert main(["sweep", str(file), "--ray", "local", "--out", str(tmp_path / "swept")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "ray is not installed: pip install 'gyroscope[lab]'" in err

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training import checkpoint, train
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import train
 from gyroscope_lab.training.processes import Processes
 
 from gyroscope.cli import main

@@ -13,13 +13,14 @@ from pathlib import Path
 import gyroscope_lab as lab
 import pytest
 import torch
+from gyroscope_lab.framework.presets import preset, presets
 from gyroscope_lab.networks.gpt import GPT, GPTShape
-from gyroscope_lab.presets import preset, presets
 from gyroscope_lab.sweeps.trial import run_trial
-from gyroscope_lab.training import checkpoint, problems
+from gyroscope_lab.training import checkpoint, problems, train
+from gyroscope_lab.training.by_name import named_training
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.console import progress_line
-from gyroscope_lab.training.loop import StepReport, Training, train
+from gyroscope_lab.training.loop import StepReport
 from gyroscope_lab.training.optimizers import _choices, make_optimizers
 from gyroscope_lab.training.problems import make_problem
 from gyroscope_lab.training.start import prepare_weights
@@ -463,7 +464,7 @@ def test_a_run_is_measured_as_often_as_it_says(tmp_path):
 
 def test_gains_learn_beside_weights_that_keep_their_norms(tmp_path):
     config = TrainConfig(model="mlp:width=16", norm="none", optimizer="rotational-adamw", gain=True, lr=0.01, steps=40)
-    training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
+    training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
     names_of_gains = [name for name, _ in training.model.named_parameters() if name.endswith(".gain")]
     assert len(names_of_gains) == sum(isinstance(module, torch.nn.Linear) for module in training.model.modules())
     for _ in range(config.steps):
@@ -491,7 +492,7 @@ def test_an_unknown_preset_is_answered_by_the_list_of_all(capsys, tmp_path):
 
 def turned(config, steps, tmp_path):
     """The training after so many steps, and the norms of its convolutions before each and at the end."""
-    training = Training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
+    training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), tmp_path)
     norms = []
     for _ in range(steps):
         norms.append(training.model.features[0].weight.norm().item())
@@ -503,7 +504,9 @@ def turned(config, steps, tmp_path):
 def test_milestones_divide_the_learning_rate_where_they_stand(tmp_path):
     config = replace(QUICK, optimizer="sgd", lr=0.5, schedule="step", milestones=(0.25, 0.5), steps=8)
     training, _ = turned(config, 0, tmp_path)
-    assert [training._rate(t) for t in range(8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
+    assert [training.schedulers[0].lr_lambdas[0](t) for t in range(8)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01]
+    )
     with pytest.raises(ValueError, match=r"milestones=1\.5"):
         replace(config, milestones=(0.5, 1.5))
 
@@ -543,3 +546,13 @@ def test_a_head_that_does_not_turn_decays_and_keeps_its_norm_when_others_are_res
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_a_training(name):
     TrainConfig.from_dict(preset(name))
+
+
+@pytest.mark.parametrize("device", ["typo", "cuda:99", "meta", ""])
+def test_a_device_that_cannot_be_used_is_one_sentence(device, tmp_path, capsys):
+    assert main(["train", "--device", device, "--steps", "2", "--out", str(tmp_path / "run")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"device={device!r}" in err
+    assert not (tmp_path / "run").exists()

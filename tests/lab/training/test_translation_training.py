@@ -6,9 +6,8 @@ import pytest
 import torch
 from gyroscope_lab.sweeps.plan import read_sweep
 from gyroscope_lab.sweeps.run import outcome, run_local
-from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training import checkpoint, train
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import train
 from gyroscope_lab.training.problems import make_problem
 from torch import nn
 

@@ -1,0 +1,195 @@
+"""The commands that the lab adds to `gyroscope`: demo, train, sweep and lab, and the report on a sweep.
+
+Nothing heavy is imported before a command runs, because `gyroscope --help` loads this file.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from gyroscope.terminal import numeric, show, whole
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the lab's commands to those of Gyroscope."""
+    for command in (demo, train, sweep):
+        app.command()(command)
+    app.add_typer(lab, name="lab")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder of the two runs and their page")] = Path("runs/demo"),
+) -> None:
+    """Predict, train and compare a small network in a minute or two."""
+    from rich.console import Console
+
+    from gyroscope_lab.demo import demo
+
+    raise typer.Exit(demo(out, Console()))
+
+
+def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Option(help="settings of a paper, as re/resnet20; other options change them")] = "",
+    task: Annotated[
+        str,
+        typer.Option(
+            help="digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or "
+            "translation:<folder>"
+        ),
+    ] = "digits",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit, gpt or transformer; options as "
+            "gpt:width=384"
+        ),
+    ] = "cnn",
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, …; an unknown name lists all")
+    ] = "adamw",
+    lr: Annotated[float | None, numeric("peak learning rate")] = None,
+    weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
+    momentum: Annotated[float | None, numeric()] = None,
+    betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
+    decay_embeddings: Annotated[
+        bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
+    ] = False,
+    start: Annotated[
+        Literal["initial", "equilibrium", "equilibrium+embeddings"],
+        typer.Option(help="as the network makes weights, or at the norms of equilibrium"),
+    ] = "initial",
+    init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
+    gain: Annotated[bool, typer.Option("--gain", help="a learnable gain for each weight vector")] = False,
+    epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
+    steps: Annotated[int | None, whole("the same in steps")] = None,
+    schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
+    rescale: Annotated[
+        bool, typer.Option("--rescale", help="bring norms to their new equilibrium when lr changes")
+    ] = False,
+    warmup: Annotated[float, numeric("in the unit of the length, and part of it")] = 0.0,
+    final: Annotated[float, numeric("where linear and cosine end, as a share of lr")] = 0.0,
+    batch_size: Annotated[int, whole()] = 128,
+    accumulate: Annotated[int, whole("batches that make one step")] = 1,
+    clip: Annotated[float | None, numeric("largest norm of the whole gradient")] = None,
+    norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, of convolutional networks")] = "batch",
+    shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
+    augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
+    precision: Annotated[
+        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation; pure-bf16: of the weights too")
+    ] = "float32",
+    compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
+    seed: Annotated[int, whole()] = 0,
+    track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",
+    out: Annotated[Path, typer.Option("--out", help="folder of the run")] = Path("runs/train"),
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    device: Annotated[str, typer.Option(help="as torch names it")] = "cpu",
+    fsdp: Annotated[
+        bool, typer.Option("--fsdp", help="under torchrun: shard the weights by FSDP2, where DDP copies them")
+    ] = False,
+) -> None:
+    """Train a network on a task with any optimizer.
+
+    Rotation is measured while it trains. A run that was stopped or killed goes on with --resume. Under
+    torchrun --nproc-per-node N -m gyroscope train … the processes share each batch.
+    """
+    given = dict(locals())
+
+    from gyroscope_lab.training.console import settings_of, train_in_terminal
+
+    # By name: typer brings a copy of click along, with a class of its own.
+    sources = {name: context.get_parameter_source(name) for name in given}
+    typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    config = settings_of(given, typed)
+    code = train_in_terminal(config, out, resume=resume, data_root=data_root, device=device, fsdp=fsdp)
+    raise typer.Exit(code)
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="a TOML file with [base], [grid] or [[list]], and seeds")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder of the trials; runs/<name of the file> otherwise")
+    ] = None,
+    jobs: Annotated[int | None, whole("trials at once, 1 if not given; at most one for each core")] = None,
+    ray: Annotated[str | None, typer.Option(help="run on Ray: 'local', or the address of a cluster")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try again what failed before")] = False,
+) -> None:
+    """Train every combination of settings of a file.
+
+    The same command continues an interrupted sweep and repeats no finished trial.
+    """
+    from gyroscope_lab.sweeps.console import sweep_in_terminal
+
+    folder = out or Path("runs") / file.stem
+    code = sweep_in_terminal(file, folder, jobs=jobs, ray=ray, data_root=data_root, retry_failed=retry_failed)
+    raise typer.Exit(code)
+
+
+lab = typer.Typer(rich_markup_mode=None)
+RESULTS = Annotated[Path, typer.Option("--out", help="folder of the results")]
+SOURCE = Annotated[Path | None, typer.Option("--from", help="folder of your own experiments, instead of the papers'")]
+
+
+@lab.callback(invoke_without_command=True)
+def lab_help(context: typer.Context) -> None:
+    """Run the papers' experiments."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@lab.command("list")
+def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
+    """List every figure and table of the papers: its claim, its cost, and whether it has been run here."""
+    from gyroscope_lab.framework.console import catalogue_text
+
+    show(catalogue_text(out, source))
+
+
+@lab.command("run")
+def lab_run(
+    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4; or a paper: re, smd, sp, ct, beyond; or all")],
+    size: Annotated[Literal["quick", "paper"], typer.Option()] = "quick",
+    seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
+    out: RESULTS = Path("results"),
+    source: SOURCE = None,
+) -> None:
+    """Measure what a figure or table claims.
+
+    The same command continues an interrupted run.
+    """
+    from gyroscope_lab.framework.console import run_experiments
+
+    run_experiments(ids, size, seeds, out, show, source)
+
+
+@lab.command("show")
+def lab_show(
+    id: Annotated[str, typer.Argument(help="such as smd/fig4")],
+    out: RESULTS = Path("results"),
+    source: SOURCE = None,
+) -> None:
+    """Show what was measured here: each claim beside its number."""
+    from gyroscope_lab.framework.console import experiment_text
+
+    show(experiment_text(id, out, source))
+
+
+def report_sweep(folder: Path, out: Path, text: bool, as_json: bool) -> None:
+    """Write the page of a sweep, and the pages of its runs into a folder beside it, or print its numbers."""
+    from gyroscope.render.page import page_json
+    from gyroscope.tools import write_text
+    from gyroscope_lab.sweeps.page import sweep_page
+    from gyroscope_lab.sweeps.report import gather_sweep, write_run_pages
+    from gyroscope_lab.sweeps.text import SweepText
+
+    sweep = gather_sweep(folder)
+    if as_json:
+        typer.echo(page_json(sweep))
+    elif text:
+        show(SweepText(sweep))
+    else:
+        write_text(out, sweep_page(write_run_pages(sweep, folder, out.with_name(f"{out.stem}_runs"))))
+        typer.echo(f"wrote {out}", err=True)

@@ -1,0 +1,177 @@
+"""Every figure, table and theorem of the papers: those with an experiment, read from its file, and all others.
+
+Files are parsed, not imported: a listing needs neither torch nor a second.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import final
+
+from gyroscope.tools import did_you_mean
+from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
+
+LAB = Path(__file__).parents[1]
+
+
+@final
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A line of the list: what is claimed, and what it costs at each size, or a note where nothing can be run."""
+
+    id: str
+    claim: str
+    note: str = ""
+    cost: dict[str, str] = field(default_factory=dict)
+    covers: tuple[str, ...] = ()
+    details: str = ""
+    """What an experiment's docstring says beyond its first line."""
+    module: str = ""
+    """Where the experiment is imported from."""
+    path: Path | None = None
+    """Its file, if it is outside the lab."""
+
+    @property
+    def implemented(self) -> bool:
+        """Whether there is an experiment to run."""
+        return bool(self.cost)
+
+
+def catalogue(source: Path | None = None) -> dict[str, CatalogueEntry]:
+    """Return the entries of the papers by id, or those of a folder outside the lab, with ids `<folder>/<name>`."""
+    return _papers() if source is None else {entry.id: entry for entry in _outside(source)}
+
+
+@cache
+def _papers() -> dict[str, CatalogueEntry]:
+    """Return all entries by id, paper by paper, numbers in their order."""
+    entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
+    entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
+    entries += [CatalogueEntry(name, claim, f"not implemented; data: {data}") for name, (claim, data) in TO_DO.items()]
+    implemented = list(_implemented())
+    for entry in implemented:
+        entries += [CatalogueEntry(id, f"see {entry.id}: {entry.claim}", f"part of {entry.id}") for id in entry.covers]
+    by_id = {entry.id: entry for entry in (*entries, *implemented)}
+    return {name: by_id[name] for name in sorted(by_id, key=_order)}
+
+
+def coverage(paper: str) -> tuple[int, int]:
+    """How many figures and tables of a paper have an experiment, and how many could have one.
+
+    Drawings and lists of settings claim nothing that could be measured; theorems are neither figures nor tables.
+
+    >>> coverage("sp")
+    (6, 6)
+    """
+    wanted = [
+        entry
+        for entry in catalogue().values()
+        if entry.id.startswith((f"{paper}/fig", f"{paper}/table")) and entry.id not in DRAWINGS | SETTINGS
+    ]
+    return sum(entry.id not in TO_DO for entry in wanted), len(wanted)
+
+
+def paper_heading(paper: str) -> str:
+    """A paper's title, and its coverage where it has figures or tables."""
+    done, wanted = coverage(paper)
+    return f"{PAPERS[paper]}: {done} of {wanted} figures and tables done" if wanted else PAPERS[paper]
+
+
+def headings(source: Path | None = None) -> dict[str, str]:
+    """Return the headings of a list of experiments by how ids begin: the papers, or one folder."""
+    if source is None:
+        return {paper: paper_heading(paper) for paper in PAPERS}
+    return {source.resolve().name: f"Experiments of {source}"}
+
+
+def entry_of(name: str, source: Path | None = None) -> CatalogueEntry:
+    """The entry of this id; ValueError that quotes it and names the nearest where there is none."""
+    entries = catalogue(source)
+    if name in entries:
+        return entries[name]
+    near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4)
+    raise ValueError(f"there is no experiment {name!r}; {near} (`gyroscope lab list` shows all)")
+
+
+def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:
+    """The entry of this id; ValueError also where it has no experiment to run."""
+    entry = entry_of(name, source)
+    if not entry.implemented:
+        raise ValueError(f"{name!r} cannot be run: {entry.note}; `gyroscope lab list` shows what can")
+    return entry
+
+
+def select(names: list[str], source: Path | None = None) -> list[CatalogueEntry]:
+    """Return the entries meant by ids, by names of papers or of the folder (all experiments of one) and by "all".
+
+    >>> select(["smd/theorem3"])[0].module
+    'gyroscope_lab.smd.theorem3'
+    """
+    selected: dict[str, CatalogueEntry] = {}
+    for name in names:
+        if name == "all" or name in headings(source):
+            prefix = "" if name == "all" else f"{name}/"
+            known = catalogue(source).values()
+            entries = [entry for entry in known if entry.implemented and entry.id.startswith(prefix)]
+        else:
+            entries = [implemented_entry(name, source)]
+        selected |= {entry.id: entry for entry in entries}  # named twice, run once
+    return list(selected.values())
+
+
+def _order(name: str) -> tuple[int, int, str, int]:
+    """Papers in their order; figures, tables, and then the rest; fig2 before fig10."""
+    paper, figure = name.split("/")
+    letters = figure.rstrip("0123456789")
+    kind = {"fig": 0, "table": 1}.get(letters, 2)
+    return list(PAPERS).index(paper), kind, letters, int(figure[len(letters) :] or 0)
+
+
+def _implemented() -> Iterator[CatalogueEntry]:
+    for paper in PAPERS:
+        for path in sorted((LAB / paper).glob("*.py")):
+            if not path.name.startswith("_"):
+                yield from _parse(paper, path)
+
+
+def _outside(folder: Path) -> Iterator[CatalogueEntry]:
+    """Yield the experiments of a folder outside the lab."""
+    paths = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
+    if not paths:
+        raise ValueError(
+            f"{str(folder)!r} has no experiments: give a folder with Python files, see docs/own-experiment.md"
+        )
+    for path in paths:
+        for entry in _parse(folder.resolve().name, path):
+            yield replace(entry, module=path.stem, path=path.resolve())
+
+
+def _parse(paper: str, path: Path) -> Iterator[CatalogueEntry]:
+    """The entries of a file from its text: the docstring, COST and COVERS; CLAIMS where it has several experiments."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {str(path)!r} as Python: {error}") from None
+    constants = {
+        target.id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in ("CLAIMS", "COST", "COVERS")
+    }
+    claim, _, details = (ast.get_docstring(tree) or "").partition("\n")
+    if not claim or "COST" not in constants:
+        raise ValueError(f"{path} is no experiment: give it a docstring and COST, or a name that begins with _")
+    claims = constants.get("CLAIMS", {path.stem: claim})
+    costs = constants["COST"] if "CLAIMS" in constants else {path.stem: constants["COST"]}
+    for name, sentence in claims.items():
+        yield CatalogueEntry(
+            f"{paper}/{name}",
+            sentence,
+            cost=costs[name],
+            covers=constants.get("COVERS", ()),
+            details=details.strip(),
+            module=f"gyroscope_lab.{paper}.{path.stem}",
+        )

@@ -1,0 +1,138 @@
+"""What an experiment is: a config, a measurement, a figure and claims; and how it is loaded by its id.
+
+An experiment module has
+
+    a docstring whose first line says what is claimed, and where
+    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size; quick on one free core
+    COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
+
+    @dataclass(frozen=True)
+    class Config: …                                            plain values; `seeds` is the number of seeds, and
+                                                               `parts`, optional, what each seed measures in turn
+    QUICK = Config(…)                                          shows the claim within a minute or two
+    PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
+
+    def measure(trial: Trial[Config]) -> Measurements: …       one seed, and one part where there are parts
+    def plot(result: Result[Config]) -> Figure: …              measured beside predicted, as a plotly figure
+    def claims(result: Result[Config]) -> list[Claim]: …       predictions come from result.config and `theory`
+
+Every number in `result.values` is measured from weights and has the seed as its first axis.
+
+A module with several experiments, which differ in their configs alone, has CLAIMS = {"fig4": "what is claimed", …}
+beside its docstring; COST, QUICK and PAPER are then dicts with the same keys.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import torch
+from numpy.typing import ArrayLike
+
+from gyroscope.tools import Array
+from gyroscope_lab.framework.catalogue import implemented_entry
+from gyroscope_lab.framework.claims import Claim
+
+Measurements = Mapping[str, ArrayLike]
+C = TypeVar("C")
+
+STEPS_PER_REPORT = 64  # often enough for a progress bar, and too seldom to cost time
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Generic[C]):
+    """One measurement of an experiment: the config, the seed, and the part where the config has parts."""
+
+    config: C
+    seed: int
+    part: Any = None
+    report: Callable[[float], None] = lambda share: None
+    """Is called with the share of the trial that is done, from 0 to 1."""
+
+    def generator(self) -> torch.Generator:
+        """A new random generator, started with the trial's seed."""
+        return torch.Generator().manual_seed(self.seed)
+
+    def steps(self, count: int) -> Iterator[int]:
+        """0 … count-1, with reports of the progress."""
+        for step in range(count):
+            if step % STEPS_PER_REPORT == 0:
+                self.report(step / count)
+            yield step
+
+    def walk(self, steps: int) -> dict[str, Any]:
+        """What a simulator needs to know of the trial: `steps`, `seed` and `progress`."""
+        return {"steps": steps, "seed": self.seed, "progress": lambda done: self.report(done / steps)}
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Generic[C]):
+    """What was measured: arrays by name, the seed along their first axis (then the part, where there are parts)."""
+
+    config: C
+    values: dict[str, Array]
+    seconds: float = 0.0
+    """Time that all trials took, also before an interruption."""
+
+    def __getitem__(self, name: str) -> Array:
+        """The measured array of this name."""
+        if name not in self.values:
+            raise KeyError(f"nothing was measured under {name!r}; there are {', '.join(self.values)}")
+        return self.values[name]
+
+
+class Experiment(Protocol):
+    """What the runner needs of an experiment module."""
+
+    QUICK: Any
+    PAPER: Any
+
+    def measure(self, trial: Trial[Any]) -> Measurements:
+        """Numbers and arrays by name, of the same shapes for every seed and part."""
+
+    def plot(self, result: Result[Any]) -> Any:
+        """A plotly figure of what was measured beside what was predicted."""
+
+    def claims(self, result: Result[Any]) -> list[Claim]:
+        """Each claim, judged by what was measured."""
+
+
+def load(name: str, source: Path | None = None) -> Experiment:
+    """Return the experiment of this id, of the papers or of a folder `source`.
+
+    ValueError names the nearest ids if there is none, and what is missing if the file is no experiment.
+    """
+    entry = implemented_entry(name, source)
+    module = import_module(entry.module) if entry.path is None else _import_file(entry.path)
+    for part in ("QUICK", "measure", "plot", "claims"):
+        if not hasattr(module, part):
+            raise ValueError(f"{str(module.__file__)!r} has no {part}, which an experiment needs")
+    if not hasattr(module, "CLAIMS"):
+        return cast(Experiment, module)
+    key = name.split("/")[1]
+    return cast(Experiment, SimpleNamespace(**vars(module) | {"QUICK": module.QUICK[key], "PAPER": module.PAPER[key]}))
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file outside the lab, once. Files beside it can be imported by their names, as beside a script."""
+    name = f"{path.parent.name}.{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ == str(path):
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,34 @@
+"""The papers, and those of their figures and tables that no file here shows: drawings, settings, and work to do."""
+
+# By the name of their folder.
+PAPERS = {
+    "re": "Rotational Equilibrium (Kosson et al. 2024)",
+    "smd": "Spherical Motion Dynamics (Wan et al. 2020)",
+    "sp": "Spherical Perspective (Roburin et al. 2020)",
+    "ct": "Continuous-Time Adam",
+    "beyond": "Beyond the papers",
+    "remedies": "Every remedy on trial",
+}
+
+DRAWINGS = {
+    "re/fig1": "Angular updates of all normalised neurons meet at one value",
+    "re/fig2": "Equilibrium seen as balance of norm, and as a random walk",
+    "re/fig6": "The norm balances a gradient part and a decay part",
+    "re/fig7": "The same balance for a total update",
+    "smd/fig1": "Decay pulls in, the gradient pushes out",
+    "sp/fig1": "A step of SGD seen on the sphere",
+    "sp/fig2": "Radial parts, deformation and past gradients on the sphere",
+    "ct/fig10": "The CNN of Figure 6",
+}
+
+SETTINGS = {
+    "re/table4": "Set-ups of the experiments",
+    "re/table5": "Set-ups of the sensitivity study",
+    "sp/table3": "Best learning rates and momentum",
+    "sp/table4": "Best L2 and order-2 moment factors",
+}
+
+# Id -> what is claimed, and the data of the paper. A file of the same id takes the place of its line here.
+TO_DO = {
+    "smd/table2": ("Rescaling costs a little on COCO", "COCO and a Mask R-CNN, which are not to be had here"),
+}

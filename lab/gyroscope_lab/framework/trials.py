@@ -1,0 +1,117 @@
+"""Run all trials of an experiment, seed by seed and part by part, and keep each finished trial in a file.
+
+An interrupted run goes on from these files.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+import gyroscope
+from gyroscope.tools import Array, write_text
+from gyroscope_lab.framework.experiment import Experiment, Result, Trial
+
+C = TypeVar("C")
+
+# Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
+DIGITS = 7
+# The code below an experiment: a finished trial is only valid for the code that measured it.
+CORE = Path(gyroscope.__file__).parent
+CORE_ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice")
+LAB = Path(__file__).parents[1]
+LAB_ROOMS = ("tasks", "networks", "training")
+SHARED = ("arms.py", "experiment.py", "named_options.py", "trials.py", "weight_steps.py")
+
+
+def run_trials(
+    experiment: Experiment, config: C, cache: Path | None = None, report: Callable[[float], None] = lambda share: None
+) -> Result[C]:
+    """Measure with every seed of a config: values of shape (seeds, …), or (seeds, parts, …) if it has parts.
+
+    Finished trials are kept below `cache`, if given. `report` gets the share of all trials that is done.
+
+    >>> from gyroscope_lab.sp import eq44
+    >>> run_trials(eq44, eq44.Config(neurons=2, fan_in=4, batch=8, steps=3, seeds=2))["distance"].shape
+    (2, 2, 3)
+    """
+    seeds: int = config.seeds  # type: ignore[attr-defined]  # every config has seeds, and some have parts
+    parts = getattr(config, "parts", None)
+    trials = [(seed, number) for seed in range(seeds) for number in range(1 if parts is None else len(parts))]
+    folder = _folder(cache, config, len(trials) // seeds)
+    finished = []
+    for done, (seed, number) in enumerate(trials):
+
+        def report_share(share: float, done: int = done) -> None:
+            report((done + share) / len(trials))
+
+        report_share(0.0)
+        trial = Trial(config, seed, None if parts is None else parts[number], report_share)
+        path = folder / f"{seed}-{number}.json" if folder else None
+        finished.append(_read(path) or _measure(experiment, trial, path))
+    report(1.0)
+    shape = (seeds,) if parts is None else (seeds, len(parts))
+    names = finished[0]["values"]
+    values = {name: _stack([one["values"][name] for one in finished], shape) for name in names}
+    return Result(config, values, sum(one["seconds"] for one in finished))
+
+
+def rounded(values: ArrayLike) -> Array:
+    """Measurements with `DIGITS` significant digits.
+
+    >>> rounded([3.14159265358979, 0.0]).tolist()
+    [3.141593, 0.0]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    exact = [float(f"{value:.{DIGITS}g}") for value in x.ravel().tolist()]
+    return np.array(exact, dtype=np.float64).reshape(x.shape)
+
+
+def _stack(values: list[Any], shape: tuple[int, ...]) -> Array:
+    arrays = [np.asarray(value, dtype=np.float64) for value in values]
+    return rounded(np.stack(arrays).reshape(*shape, *arrays[0].shape))
+
+
+def _read(path: Path | None) -> dict[str, Any] | None:
+    if path is None or not path.exists():
+        return None
+    trial: dict[str, Any] = json.loads(path.read_text())
+    return trial
+
+
+def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> dict[str, Any]:
+    start = time.monotonic()
+    values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in experiment.measure(trial).items()}
+    finished = {"seconds": time.monotonic() - start, "values": values}
+    if path is not None:
+        write_text(path, json.dumps(finished))  # whole or not at all, whenever the process is killed
+    return finished
+
+
+def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
+    """The folder of trials with this config and this code; the number of seeds may differ."""
+    if cache is None:
+        return None
+    # Without the seeds: more of them continue a finished run.
+    key = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint(type(config).__module__)}
+    return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _fingerprint(module: str) -> str:
+    """A hash of the code under an experiment: the rooms below, and the module's own folder."""
+    rooms = [*(CORE / room for room in CORE_ROOMS), *(LAB / room for room in LAB_ROOMS)]
+    files = {path for room in rooms for path in room.rglob("*.py")}
+    files |= {CORE / "geometry.py", *(LAB / "framework" / name for name in SHARED)}
+    if own := sys.modules[module].__file__:
+        files |= set(Path(own).parent.glob("*.py"))
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,62 @@
+"""A training whose every step is seen whole: what the experiments need that no tracker keeps.
+
+A tracker samples steps and keeps statistics. Here each weight that turns is handed over as it was before a step and as
+it is after it, with its gradient and its momentum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from gyroscope.model.selection import select
+from gyroscope_lab.framework.experiment import Trial
+from gyroscope_lab.training import TrainConfig
+from gyroscope_lab.training.by_name import named_training
+from gyroscope_lab.training.problems import make_problem
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightStep:
+    """A weight around one step; the gradient is that at `before`, and the momentum as the step found it."""
+
+    before: Tensor
+    after: Tensor
+    gradient: Tensor
+    momentum: Tensor
+    """SGD's buffer before the step; zero at the first step, and for other optimizers."""
+
+
+See = Callable[[int, dict[str, WeightStep]], None]
+
+
+def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict[str, float]:
+    """Train with these settings of `TrainConfig`; `see` gets each step's number and weights by name. Scores at the end.
+
+    Only weights that turn are seen, without the last layer where `turn_head` is False.
+    """
+    config = TrainConfig.from_dict({**settings, "seed": trial.seed, "track": False})
+    training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), Path())
+    (optimizer,) = training.optimizers
+    weights = {weight.name: weight.parameter for weight in select(training.model, optimizer)}
+    training.model.train()
+    for step in trial.steps(training.steps):
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        momenta = {name: _momentum(optimizer, weight) for name, weight in weights.items()}
+        training.one_step()
+        training.step += 1
+        steps = {}
+        for name, weight in weights.items():
+            assert weight.grad is not None
+            steps[name] = WeightStep(before[name], weight.detach(), weight.grad, momenta[name])
+        see(step, steps)
+    return training.problem.evaluate(training.model)
+
+
+def _momentum(optimizer: torch.optim.Optimizer, weight: torch.nn.Parameter) -> Tensor:
+    buffer = optimizer.state[weight].get("momentum_buffer")
+    return torch.zeros_like(weight) if buffer is None else buffer.clone()
