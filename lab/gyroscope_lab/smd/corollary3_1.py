@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from gyroscope.optim.schedulers import EquilibriumRescale
 from gyroscope.theory import SGDM
+from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees, at_least
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
