@@ -1,6 +1,7 @@
 """The command line: argv to the calls of the library, and errors to one sentence."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -333,6 +334,10 @@ def autopsy(
     betas: Annotated[str | None, typer.Option(help="the same, for example 0.9,0.999")] = None,
     momentum: Annotated[float | None, numeric("the same")] = None,
     batch_size: Annotated[float | None, numeric("examples of one step, for the noise scale")] = None,
+    model_order: Annotated[
+        Path | None,
+        typer.Option(help="file with the model's parameter names in order, one per line; a blank line parts groups"),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     text: Annotated[bool, typer.Option("--text", help="print verdict and layers; the default")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the numbers as JSON, neuron by neuron")] = False,
@@ -350,12 +355,23 @@ def autopsy(
             betas=None if betas is None else pair(betas),
             momentum=momentum,
             batch_size=batch_size,
+            model=None if model_order is None else parameter_names(model_order),
             progress=progress,
         )
     if html is not None:
         show_autopsy(examined, html, as_json=False)
     if text or as_json or html is None:
         show_autopsy(examined, None, as_json, explain)
+
+
+def parameter_names(path: Path) -> list[str] | list[list[str]]:
+    """Return the names in a file, one per line, or those of each group if blank lines part them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is no text: write one parameter name per line") from None
+    groups = [block.split() for block in re.split(r"\n\s*\n", text) if block.strip()]
+    return groups[0] if len(groups) == 1 else groups
 
 
 def pair(text: str) -> tuple[float, float]:
