@@ -8,7 +8,6 @@ import sys
 import time
 import zipfile
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest

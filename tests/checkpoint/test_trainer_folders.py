@@ -1,4 +1,4 @@
-"""Folders that the Hugging Face Trainer wrote: safetensors sorts names, optimizer.pt numbers them in the model's order."""
+"""Folders of the Hugging Face Trainer: safetensors sorts names, optimizer.pt numbers them in the model's order."""
 
 import json
 import shutil
@@ -83,7 +83,7 @@ def checkpoint(request, tmp_path_factory) -> Path:
 def test_every_layer_has_the_rotation_that_the_tracker_measured(checkpoint):
     autopsy = gyro.autopsy(checkpoint)
     compared = assert_same_rotation(autopsy, checkpoint.parent / "run")
-    # Embeddings aside, the autopsy knows layers by name, and the tracker by type: T5's position bias is one to the first.
+    # The autopsy knows layers by name, and the tracker by type: T5's position bias is an embedding by type only.
     embeddings = [name for name in autopsy.layers if autopsy.layers[name].is_embedding or "relative_attention" in name]
     assert set(autopsy.layers) - set(compared) <= set(embeddings)
     assert len(compared) >= 12
