@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import lr_scheduler as schedulers
 
 import gyroscope as gyro
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces, radial_decay
@@ -309,3 +310,21 @@ def test_a_vector_of_zeros_has_no_angle_and_a_radial_step_has_angle_0():
     turned = angles(sums, lr=0.1, decay=0.0)
     assert np.isnan(turned[0])
     assert turned[1] == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ChainedScheduler"])
+def test_the_last_step_of_a_cyclic_schedule_is_the_trackers(schedule, tmp_path):
+    make = {
+        "OneCycleLR": partial(schedulers.OneCycleLR, max_lr=1e-2, total_steps=61),
+        "CyclicLR": partial(schedulers.CyclicLR, base_lr=1e-5, max_lr=1e-2, step_size_up=15),
+        "CosineAnnealingWarmRestarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=30),
+        "ChainedScheduler": lambda optimizer: schedulers.ChainedScheduler(
+            [schedulers.LinearLR(optimizer, 0.1, total_iters=20), schedulers.CosineAnnealingLR(optimizer, 60)]
+        ),
+    }
+    trained = train(tmp_path, EXACT["AdamW"], make[schedule])
+    assert trained.scheduler is not None
+    autopsy = gyro.autopsy({**state_dicts(trained), "scheduler": trained.scheduler.state_dict()})
+    assert not autopsy.notes
+    assert autopsy.layers["0.weight"].rule.lr == pytest.approx(trained.lr, rel=1e-5)
+    assert_same_rotation(autopsy, trained, tolerance=1e-3, resolution=ROUNDING)
