@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gyroscope._files import write_text
+from gyroscope._files import check_output, write_text
 
 # Steps, of all layers together, that take more than a moment to forecast.
 LONG_RUN = 200_000
@@ -113,6 +113,8 @@ def plan(
 
     from gyroscope.planner import plan_settings, read_config, read_settings  # not before --help has been answered
 
+    if html is not None and config is not None:
+        check_output(html, [config])
     checked = read_settings((read_config(config) if config else {}) | settings)
     with progress_bar(checked.schedule.steps * len(checked.layers)) as progress:
         planned = plan_settings(checked, progress)
@@ -294,6 +296,8 @@ def report(
     from gyroscope.report import gather
     from gyroscope.report.sweep_data import SWEEP_FILE
 
+    if not (text or as_json):
+        check_output(out, runs)
     if all(is_checkpoint(path) for path in runs):
         from gyroscope.checkpoint.checkpoint_autopsy import autopsy
 
@@ -346,6 +350,8 @@ def autopsy(
     """Tell from a checkpoint what the last step did: rotation, norms, balance, signal. Nothing in it is executed."""
     from gyroscope.checkpoint.checkpoint_autopsy import autopsy as examine
 
+    if html is not None:
+        check_output(html, [*checkpoints, *([model_order] if model_order else [])])
     with progress_bar_of("reading") as progress:
         examined = examine(
             *checkpoints,
