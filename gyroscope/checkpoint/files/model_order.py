@@ -18,7 +18,7 @@ from gyroscope.model.parameters import clean_name
 Model = nn.Module | Sequence[str] | Sequence[Sequence[str]]
 # All names of each parameter, in the model's order: a tied weight has several.
 Order = Sequence[Sequence[str]]
-Weights = Mapping[str, StoredTensor]
+Weights = dict[str, StoredTensor]
 # Parameters that a model may make for each weight in the file: tied weights are made before they are tied.
 MADE_PER_WEIGHT = 4
 

@@ -35,10 +35,11 @@ class Rate:
     def settings(self, group: State) -> dict[str, Any]:
         """Return the settings of a group in its last step."""
         settings = {**group, "lr": self.value}
-        if self.momentum is None:
-            return settings
-        by_beta1 = {"betas": (self.momentum, *group["betas"][1:])} if group.get("betas") else {}
-        return {**settings, **(by_beta1 or {"momentum": self.momentum})}
+        if self.momentum is not None and group.get("betas"):
+            settings["betas"] = (self.momentum, *group["betas"][1:])
+        elif self.momentum is not None:
+            settings["momentum"] = self.momentum
+        return settings
 
 
 def last_rate(
