@@ -12,7 +12,7 @@ import gyroscope_lab as lab
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -214,6 +214,20 @@ def test_equal_shapes_in_two_groups_are_refused_as_ambiguous():
         np.testing.assert_array_equal(by_group.layers[name].rotations, layer.rotations)
     with pytest.raises(ValueError, match=r"groups have \[2, 1\] parameters, and \[1, 2\] names"):
         gyro.autopsy(state, model=[["0.weight"], ["1.weight", "2.weight"]])
+
+
+def test_a_dictionary_that_safetensors_has_sorted_is_not_taken_for_the_models_order(tmp_path):
+    model = nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in ("query", "key", "value")})
+    optimizer = AdamW(model.parameters())
+    torch.stack([n * (p**4).sum() for n, p in enumerate(model.parameters(), start=1)]).sum().backward()
+    optimizer.step()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    sorted_by_name = {"model": load_file(tmp_path / "model.safetensors"), "optimizer": optimizer.state_dict()}
+    with pytest.raises(ValueError, match=r"several weights have the shape \(8, 8\)"):
+        gyro.autopsy(sorted_by_name)
+    in_order = gyro.autopsy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}).layers
+    for name, layer in gyro.autopsy(sorted_by_name, model=model).layers.items():
+        np.testing.assert_array_equal(layer.rotations, in_order[name].rotations)
 
 
 def test_many_groups_without_names_are_told_apart_by_shape_or_refused_within_a_second():

@@ -319,7 +319,7 @@ def test_the_last_step_of_a_cyclic_schedule_is_the_trackers(schedule, tmp_path):
         "CyclicLR": partial(schedulers.CyclicLR, base_lr=1e-5, max_lr=1e-2, step_size_up=15),
         "CosineAnnealingWarmRestarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=30),
         "ChainedScheduler": lambda optimizer: schedulers.ChainedScheduler(
-            [schedulers.LinearLR(optimizer, 0.1, total_iters=20), schedulers.CosineAnnealingLR(optimizer, 60)]
+            [schedulers.LinearLR(optimizer, 0.1, total_iters=200), schedulers.CosineAnnealingLR(optimizer, 80)]
         ),
     }
     trained = train(tmp_path, EXACT["AdamW"], make[schedule])

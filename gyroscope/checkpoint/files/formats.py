@@ -5,8 +5,9 @@ Trainer (model.safetensors or pytorch_model.bin, optimizer.pt, scheduler.pt, tra
 torch.distributed.checkpoint.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any, final
@@ -103,7 +104,7 @@ def _checkpoint(name: str, tree: Any, order: WeightOrder) -> Checkpoint:
     optimizers = [node for node in nodes.values() if _is_optimizer(node)]
     weights = _weights(name, nodes)
     groups = [dict(group) for node in optimizers for group in node["param_groups"]]
-    weights, members = order.match(name, weights, optimizers)
+    weights, members = replace(order, kept=order.kept and not _is_sorted(weights)).match(name, weights, optimizers)
     factors = _angle_factors(nodes)
     parameters = [
         _parameter(clean_name(each), weight, members.get(each), factors.get(clean_name(each)))
@@ -198,7 +199,7 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
             'gyro.autopsy({"model": …, "optimizer": …})'
         )
     chosen = found[named[0] if named else next(iter(found))]
-    weights: dict[str, StoredTensor] = {}
+    weights: dict[str, StoredTensor] = OrderedDict() if isinstance(chosen, OrderedDict) else {}
     seen: set[tuple[int, int]] = set()
     for key, value in chosen.items():
         if not isinstance(value, StoredTensor) or not value.dtype.is_floating_point or key.endswith(BUFFERS):
@@ -208,6 +209,11 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
         seen |= {value.identity} if value.identity is not None else set()
         weights[key] = value
     return weights
+
+
+def _is_sorted(weights: Mapping[str, StoredTensor]) -> bool:
+    """Return whether names are in alphabetical order, as safetensors leaves them, and not in a module's state dict."""
+    return not isinstance(weights, OrderedDict) and len(weights) > 1 and list(weights) == sorted(weights)
 
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:

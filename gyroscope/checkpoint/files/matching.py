@@ -60,14 +60,14 @@ def match_parameters(
     count = sum(map(len, unnamed))
     if count > len(left):
         raise ValueError(
-            f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}; they are not of one model"
+            f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}: they are not of one model"
         )
     matched |= _by_order(file, left, unnamed) if ordered else _by_shape(file, left, unnamed)
     for name, member in matched.items():
         if name not in shapes or member.shape not in (None, shapes[name]):
             raise ValueError(
                 f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
-                f"{shapes.get(name)}; they are not of one model"
+                f"{shapes.get(name)}: they are not of one model"
             )
     return matched
 
@@ -116,14 +116,14 @@ def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[
         places = interleave(list(shapes.values()), [[member.shape for member in group] for group in groups])
     except AmbiguousGroupsError:
         raise ValueError(
-            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so that whose state is "
-            "whose cannot be told; name the parameters of each group (--model-order FILE, one name per line, a blank "
+            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so whose state is "
+            "whose cannot be told. Name the parameters of each group (--model-order FILE, one name per line, a blank "
             "line between groups), or make the optimizer of model.named_parameters(), so that the file has names"
         ) from None
     if places is None:
         raise ValueError(
-            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order; "
-            "they are not of one model, or make the optimizer of model.named_parameters(), so that the file has names"
+            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order. "
+            "They are not of one model, or the optimizer has another order: make it of model.named_parameters()"
         )
     return {name: groups[place[0]][place[1]] for name, place in zip(shapes, places, strict=True) if place is not None}
 
@@ -131,22 +131,27 @@ def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[
 def _by_shape(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
     """Return the one match by shape, whatever the order; raise `UnknownOrderError` if there are several."""
     members = [member for group in groups for member in group]
-    if len(groups) == 1 and len(members) == len(shapes) and all(member.shape is None for member in members):
-        return dict(zip(shapes, members, strict=True))  # all weights are in the group, and none has a state
     matched: dict[str, Member] = {}
-    for shape in dict.fromkeys(member.shape for member in members):
+    for shape in dict.fromkeys(member.shape for member in members if member.shape is not None):
         names = [name for name, each in shapes.items() if each == shape]
         same = [member for member in members if member.shape == shape]
-        if shape is None or (len(names) > 1 and len(shape) >= 2):
-            raise UnknownOrderError(
-                f"{file!r}: several weights have the shape {shape}, and the file does not keep the model's order, so "
-                "that whose optimizer state is whose cannot be told; pass the model, gyro.autopsy(…, model=model), "
-                "or its parameter names in order, --model-order FILE"
-            )
+        if len(names) > 1 and len(shape) >= 2:
+            raise _unknown_order(file, f"several weights have the shape {shape}")
         if len(same) > len(names):
             raise ValueError(
-                f"{file!r}: no weight has the shape {shape} of an optimizer state; they are not of one model"
+                f"{file!r}: no weight has the shape {shape} of an optimizer state: they are not of one model"
             )
         # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
         matched |= zip(names, same, strict=False)
-    return matched
+    stateless = [member for member in members if member.shape is None]
+    left = [name for name in shapes if name not in matched]
+    if stateless and (len(left) > len(stateless) or len({member.group for member in stateless}) > 1):
+        raise _unknown_order(file, "several weights have no optimizer state")
+    return matched | dict(zip(left, stateless, strict=False))
+
+
+def _unknown_order(file: str, why: str) -> UnknownOrderError:
+    return UnknownOrderError(
+        f"{file!r}: {why}, and the file does not keep the model's order, so whose optimizer state is whose cannot be told. "
+        "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"
+    )

@@ -12,6 +12,7 @@ import pathlib
 import re
 import sys
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -176,6 +177,8 @@ def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any
         return StoredTensor.of(value, mapped)
     if isinstance(value, argparse.Namespace):
         return convert(vars(value))
+    if isinstance(value, OrderedDict):  # as module.state_dict() returns it
+        return OrderedDict((key, convert(item)) for key, item in value.items())
     if isinstance(value, Mapping):
         return {key: convert(item) for key, item in value.items()}
     if type(value) in (list, tuple):
