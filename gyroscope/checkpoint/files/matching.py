@@ -152,6 +152,6 @@ def _by_shape(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[
 
 def _unknown_order(file: str, why: str) -> UnknownOrderError:
     return UnknownOrderError(
-        f"{file!r}: {why}, and the file does not keep the model's order, so whose optimizer state is whose cannot be told. "
+        f"{file!r}: {why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
         "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"
     )
