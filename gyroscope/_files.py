@@ -3,8 +3,12 @@
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+# What a page may be called inside a folder that it is made from.
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -25,6 +29,40 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         raise
     except OSError as error:
         raise ValueError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from None
+
+
+def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Raise ValueError if a page at `path` would replace an input, or a file of an input folder, by whatever name.
+
+    >>> check_output("runs/first/report.html", ["runs/first"])
+    >>> check_output("ckpt.pt", ["./ckpt.pt"])
+    Traceback (most recent call last):
+    ValueError: 'ckpt.pt' is an input, which the page would replace: choose another path for the page
+    """
+    target = Path(os.path.realpath(path))
+    for each in inputs:
+        source = Path(os.path.realpath(each))
+        if source == target or _is_link_into(target, source):
+            raise ValueError(
+                f"{os.fspath(path)!r} is an input, which the page would replace: choose another path for the page"
+            )
+        if source in target.parents and not _is_page(target):
+            raise ValueError(
+                f"{os.fspath(path)!r} is in the folder {os.fspath(each)!r}, where it could pass for a file of the run: "
+                "end its name in .html"
+            )
+
+
+def _is_page(path: Path) -> bool:
+    return path.suffix.lower() in PAGE_SUFFIXES
+
+
+def _is_link_into(target: Path, source: Path) -> bool:
+    """Return whether the target is the source, or a file below it that is no page, as a hard link is."""
+    if not target.is_file():
+        return False
+    files = (file for file in source.rglob("*") if not _is_page(file)) if source.is_dir() else [source]
+    return any(file.is_file() and file.samefile(target) for file in files)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """The command line: argv to the calls of the library, and errors to one sentence."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gyroscope._files import write_text
+from gyroscope._files import check_output, write_text
 from gyroscope.integrations.extras import MissingExtraError
 from gyroscope.terminal import numeric, pair, progress_bar, progress_bar_of, show, whole
 
@@ -94,6 +95,8 @@ def plan(
 
     from gyroscope.planner import plan_settings, read_config, read_settings  # not before --help has been answered
 
+    if html is not None and config is not None:
+        check_output(html, [config])
     checked = read_settings((read_config(config) if config else {}) | settings)
     with progress_bar(checked.schedule.steps * len(checked.layers)) as progress:
         planned = plan_settings(checked, progress)
@@ -125,6 +128,8 @@ def report(
     from gyroscope.render.page import page_json
     from gyroscope.report import SWEEP_FILE, gather
 
+    if not (text or as_json):
+        check_output(out, runs)
     if all(is_checkpoint(path) for path in runs):
         from gyroscope.checkpoint.checkpoint_autopsy import autopsy
 
@@ -165,6 +170,10 @@ def autopsy(
     betas: Annotated[str | None, typer.Option(help="the same, for example 0.9,0.999")] = None,
     momentum: Annotated[float | None, numeric("the same")] = None,
     batch_size: Annotated[float | None, numeric("examples of one step, for the noise scale")] = None,
+    model_order: Annotated[
+        Path | None,
+        typer.Option(help="file with the model's parameter names in order, one per line; a blank line parts groups"),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     text: Annotated[bool, typer.Option("--text", help="print verdict and layers; the default")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the numbers as JSON, neuron by neuron")] = False,
@@ -173,6 +182,8 @@ def autopsy(
     """Tell from a checkpoint what the last step did: rotation, norms, balance, signal. Nothing in it is executed."""
     from gyroscope.checkpoint.checkpoint_autopsy import autopsy as examine
 
+    if html is not None:
+        check_output(html, [*checkpoints, *([model_order] if model_order else [])])
     with progress_bar_of("reading") as progress:
         examined = examine(
             *checkpoints,
@@ -182,12 +193,23 @@ def autopsy(
             betas=None if betas is None else pair(betas),
             momentum=momentum,
             batch_size=batch_size,
+            model=None if model_order is None else parameter_names(model_order),
             progress=progress,
         )
     if html is not None:
         show_autopsy(examined, html, as_json=False)
     if text or as_json or html is None:
         show_autopsy(examined, None, as_json, explain)
+
+
+def parameter_names(path: Path) -> list[str] | list[list[str]]:
+    """Return the names in a file, one per line, or those of each group if blank lines part them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is no text: write one parameter name per line") from None
+    groups = [block.split() for block in re.split(r"\n\s*\n", text) if block.strip()]
+    return groups[0] if len(groups) == 1 else groups
 
 
 def show_autopsy(examined: Any, out: Path | None, as_json: bool, explain: bool = False) -> None:

@@ -3,10 +3,11 @@
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
-from gyroscope._files import write_text
+from gyroscope._files import check_output, write_text
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, modes and devices of POSIX")
 
@@ -102,3 +103,34 @@ def test_what_cannot_be_written_is_a_sentence_with_the_path(tmp_path, path, reas
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=f"cannot write '.*{path[:9]}.*': ({reason})"):
         write_text(tmp_path / path, "new")
+
+
+def linked(kind: str, link: Path, target: Path) -> Path:
+    """Another name of a file."""
+    if kind == "symbolic link":
+        link.symlink_to(target)
+    elif kind == "hard link":
+        os.link(target, link)
+    else:
+        link = target.parent / "there" / ".." / target.name
+    return link
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "hard link", "detour"])
+def test_a_page_never_replaces_an_input_by_whatever_name(kind, tmp_path):
+    (tmp_path / "run" / "there").mkdir(parents=True)
+    database = tmp_path / "run" / "run.sqlite"
+    database.write_bytes(b"SQLite format 3")
+    page = linked(kind, tmp_path / "page.html", database)
+    for inputs in ([database], [tmp_path / "other", tmp_path / "run"]):
+        with pytest.raises(ValueError, match="is an input, which the page would replace"):
+            check_output(page, inputs)
+
+
+def test_a_page_in_the_folder_of_its_run_is_written_and_replaced_but_nothing_else_there_is(tmp_path):
+    (tmp_path / "old.html").write_text("a page")
+    for name in ("old.html", "new.HTM", "deep/new.html"):
+        check_output(tmp_path / name, [tmp_path])
+    for name in ("run.sqlite-wal", "deep/new"):
+        with pytest.raises(ValueError, match=r"end its name in \.html"):
+            check_output(tmp_path / name, [tmp_path])

@@ -15,6 +15,8 @@ from gyroscope.advice.checkpoint_findings import checkpoint_findings
 from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.checkpoint.drift import drifts
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState, open_checkpoint
+from gyroscope.checkpoint.files.model_order import Model
+from gyroscope.checkpoint.files.reading import refusing
 from gyroscope.checkpoint.files.saved_optimizers import NAMES
 from gyroscope.checkpoint.last_step.group_step import Asked, GroupStep, group_steps, rate_notes
 from gyroscope.checkpoint.last_step.last_update import NOTHING
@@ -88,6 +90,7 @@ def autopsy(
     betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     batch_size: float | None = None,
+    model: Model | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Autopsy:
     """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
@@ -95,9 +98,9 @@ def autopsy(
     The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
     for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
     momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
-    scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer state are
-    matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
-    (`gyroscope.model.by_name`).
+    scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer
+    state are matched by name, or by order and shape (`gyroscope.checkpoint.files.matching`). Names and shapes decide
+    which tensors have vectors (`gyroscope.model.by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
@@ -108,20 +111,23 @@ def autopsy(
         betas: the same of Adam's and Lion's averages.
         momentum: the same of SGD and Muon.
         batch_size: examples of one step, for the noise scale.
+        model: the module, or the names of its parameters in order, if the file does not keep the order in which the
+            optimizer has them. Or the names of the parameters in each of the optimizer's groups.
         progress: called with the parameters done and those there are.
     """
     if not checkpoints:
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
     asked = _checked(optimizer, lr, weight_decay, betas, momentum, batch_size)
-    opened = [open_checkpoint(source) for source in checkpoints]
+    opened = [open_checkpoint(source, model) for source in checkpoints]
     last = opened[-1]
     examined = _examine(last, asked, progress)
     name = " → ".join(checkpoint.name for checkpoint in opened)
     if len(opened) > 1:
         # The rate that a user gives is that of the last step.
         files = [(opened[0], replace(asked, lr=None)), (last, asked)]
-        rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
-        examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
+        with refusing(name):
+            rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
+            examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
     return replace(examined, name=name, batch_size=batch_size)
 
 
@@ -150,23 +156,39 @@ def _checked(
 
 
 def _examine(checkpoint: Checkpoint, asked: Asked, progress: Callable[[int, int], None] | None) -> Autopsy:
-    groups = group_steps(checkpoint, asked)
-    settings = [group.settings for group in groups]
-    parameters = _with_group(checkpoint.parameters, has_groups=bool(checkpoint.groups), one=bool(groups))
-    chosen = list(checkpoint_layers(parameters, settings, [group.rule for group in groups]))
+    with refusing(checkpoint.name):
+        groups = group_steps(checkpoint, asked)
+        _check_state(checkpoint, groups, asked)
+        settings = [group.settings for group in groups]
+        parameters = _with_group(checkpoint.parameters, has_groups=bool(checkpoint.groups), one=bool(groups))
+        chosen = list(checkpoint_layers(parameters, settings, [group.rule for group in groups]))
     layers: dict[str, CheckpointLayer] = {}
     for done, (parameter, watched) in enumerate(chosen):
         group = groups[parameter.group] if parameter.group >= 0 else None
         update = group.update if group is not None else NOTHING
-        measured = measure(parameter, watched[0].split, update)
-        for each in watched:
-            layers[each.name] = layer_numbers(parameter, each, measured.part(each.start, each.stop), group)
+        with refusing(checkpoint.name):
+            measured = measure(parameter, watched[0].split, update)
+            for each in watched:
+                layers[each.name] = layer_numbers(parameter, each, measured.part(each.start, each.stop), group)
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:
         raise ValueError(f"{checkpoint.name!r} has no weights with vectors that turn")
     notes = rate_notes(checkpoint, groups)
     return Autopsy(checkpoint.name, layers, checkpoint.step, notes=notes, missing=_missing(layers, checkpoint, groups))
+
+
+def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: Asked) -> None:
+    """Raise ValueError if the optimizer that the user names keeps another state than the file has."""
+    if asked.optimizer is None or not checkpoint.groups:
+        return
+    for parameter in checkpoint.parameters:
+        keys = groups[parameter.group].update.keys if parameter.group >= 0 else ()
+        if parameter.state and keys and not any(key in parameter.state for key in keys):
+            raise ValueError(
+                f"{checkpoint.name!r} was not written with optimizer={asked.optimizer!r}, which keeps "
+                f"{', '.join(keys)}: the state of {parameter.name!r} has {', '.join(map(str, parameter.state))}"
+            )
 
 
 def _with_group(parameters: Sequence[ParameterState], *, has_groups: bool, one: bool) -> list[ParameterState]:

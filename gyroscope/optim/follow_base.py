@@ -123,6 +123,7 @@ class BaseFollower:
         # Whoever predicts this optimizer sees by them that it follows, before its first step too.
         optimizer.angle_factors = {weight.parameter: 1.0 for course in courses for weight in course.weights}
         self._hook = optimizer.register_step_pre_hook(self._before_step)
+        self._save_hook = optimizer.register_state_dict_post_hook(_save_factors)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,6 +142,7 @@ class BaseFollower:
     def remove(self) -> None:
         """Turn by the equilibrium angle from now on."""
         self._hook.remove()
+        self._save_hook.remove()
         self.optimizer.angle_factors = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,6 +158,14 @@ class BaseFollower:
             )
         for course, saved in zip(self._courses, state["courses"], strict=True):
             course.restore(saved)
+
+
+def _save_factors(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Add the factors of the last step by parameter number, without which a file does not say by how much it turned."""
+    assert isinstance(optimizer, EngineOptimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    factors = optimizer.angle_factors
+    state["angle_factors"] = {number: factors[p] for number, p in enumerate(parameters) if p in factors}
 
 
 def _course(optimizer: EngineOptimizer, number: int, members: list[Decision], grads: Mapping[str, Tensor]) -> Course:

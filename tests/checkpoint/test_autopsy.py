@@ -235,6 +235,16 @@ def test_the_command_prints_text_json_and_writes_a_page(equilibrium, tmp_path, c
     assert "pair of numbers" in capsys.readouterr().err
 
 
+def test_a_page_over_a_checkpoint_is_refused_before_anything_is_read(equilibrium, tmp_path, capsys):
+    file = tmp_path / "ckpt.pt"
+    torch.save(equilibrium, file)
+    before = file.read_bytes()
+    for command in (["autopsy", str(file), "--html", str(file)], ["report", str(file), "-o", str(file)]):
+        assert main(command) == 2
+        assert "is an input, which the page would replace" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
 def test_names_are_escaped_on_the_page():
     weights = {"<script>alert(1)</script>": torch.ones(4, 4)}
     page = gyro.autopsy({"model": weights}).page()

@@ -3,17 +3,22 @@
 import os
 import pickle
 import struct
+import subprocess
+import sys
+import time
+import zipfile
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
 
 import gyroscope as gyro
 from gyroscope.cli import main
-from tests.checkpoint.training import network, write_safetensors
+from tests.checkpoint.training import network
 
 
 class Hostile:
@@ -101,14 +106,14 @@ def test_a_folder_without_a_checkpoint_says_what_it_lacks(tmp_path, capsys):
 
 def test_damaged_safetensors_are_refused(tmp_path, capsys):
     file = tmp_path / "model.safetensors"
-    write_safetensors(file, network().state_dict())
+    save_file(network().state_dict(), file)
     whole = file.read_bytes()
     for damaged in (whole[:4], whole[:40], whole[:-8], struct.pack("<Q", 2**60) + whole[8:], b"\0" * 64):
         file.write_bytes(damaged)
         assert "damaged" in sentence(capsys, file)
-    header = b'{"a":{"dtype":"F4","shape":[2,2],"data_offsets":[0,2]}}'
+    header = b'{"a":{"dtype":"F5","shape":[2,2],"data_offsets":[0,2]}}'
     file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0")
-    assert "F4" in sentence(capsys, file)
+    assert "F5" in sentence(capsys, file)
     for shape in (b"[-2,-2]", b"[1e400]", b"[[2]]", b"4"):
         header = b'{"a":{"dtype":"F32","shape":' + shape + b',"data_offsets":[0,16]}}'
         file.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 16)
@@ -116,6 +121,136 @@ def test_damaged_safetensors_are_refused(tmp_path, capsys):
     for header in (b'{"a": nonsense', b"[" * 100_000, b"[1, 2]"):
         file.write_bytes(struct.pack("<Q", len(header)) + header)
         assert "damaged" in sentence(capsys, file)
+
+
+class InMemory:
+    """A tensor that is pickled as numbers, and not as a part of the file that can be mapped."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __reduce__(self):
+        return torch.Tensor, (self.tensor.tolist(),)
+
+
+def test_tensors_that_the_unpickler_makes_in_ordinary_memory_do_not_crash_the_process(tmp_path):
+    """Their pages must not be given back: only those of the mapped file may be."""
+    file = tmp_path / "crafted.pt"
+    torch.save({"model": {f"{n}.weight": InMemory(torch.randn(64, 64)) for n in range(30)}}, file)
+    code = f"import gyroscope as gyro\nfor _ in range(3): assert len(gyro.autopsy({str(file)!r}).layers) == 30"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+def test_shared_lists_are_read_once_and_not_once_per_path(tmp_path, capsys):
+    """Forty lists, each with the next one twice, are 2⁴⁰ paths. A thousand times the next one, four deep, are 10¹²."""
+    doubled: list = [1.0]
+    for _ in range(40):
+        doubled = [doubled, doubled]
+    wide: list = [1.0]
+    for _ in range(4):
+        wide = [wide] * 1000
+    torch.save({"a": doubled, "b": wide}, tmp_path / "shared.pt")
+    start = time.perf_counter()
+    assert "holds no weights" in sentence(capsys, tmp_path / "shared.pt")
+    torch.save({**saved(), "a": doubled, "b": wide}, tmp_path / "whole.pt")
+    assert len(gyro.autopsy(tmp_path / "whole.pt").layers) == 6
+    assert time.perf_counter() - start < 10
+
+
+def test_a_tensor_that_repeats_a_few_bytes_without_end_is_refused(tmp_path, capsys):
+    torch.save({"w": torch.ones(1).expand(10**6, 10**6)}, tmp_path / "expanded.pt")
+    assert "repeats 4 bytes" in sentence(capsys, tmp_path / "expanded.pt")
+    torch.save({"w": torch.ones(1, 8).expand(16, 8)}, tmp_path / "small.pt")
+    assert gyro.autopsy(tmp_path / "small.pt").layers["w"].norm == pytest.approx(8**0.5)
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path, capsys):
+    file = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("bomb/data.pkl", "w") as part:
+        for _ in range(200):
+            part.write(bytes(2**20))
+    start = time.process_time()
+    assert "its parts are compressed" in sentence(capsys, file)
+    assert time.process_time() - start < 0.2
+
+
+ODD_STATES = {
+    "a complex step": {"step": torch.tensor(1j)},
+    "a complex moment": {"exp_avg": torch.ones(48, 32, dtype=torch.complex64)},
+    "a moment that is text": {"exp_avg": "x"},
+    "a moment without values": {"exp_avg": torch.empty(48, 32, device="meta")},
+    "a sparse moment": {"exp_avg": torch.ones(48, 32).to_sparse()},
+    "whole numbers for a moment": {"exp_avg_sq": torch.ones(48, 32, dtype=torch.int64)},
+    "a step beyond all numbers": {"step": 10**400},
+    "a list for a step": {"step": [1]},
+}
+
+
+@pytest.mark.parametrize("name", ODD_STATES)
+def test_an_odd_state_is_an_answer_or_a_sentence(name, tmp_path, capsys):
+    state = saved()
+    state["optimizer"]["state"][0] |= ODD_STATES[name]
+    torch.save(state, tmp_path / "odd.pt")
+    code = main(["autopsy", str(tmp_path / "odd.pt")])
+    assert code in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+ODD_FILES = {
+    "weights without values": lambda: {"w": torch.empty(10**6, 10**6, device="meta")},
+    "sparse weights": lambda: {"w": torch.ones(4, 4).to_sparse()},
+    "a follower of numbers": lambda: {**saved(), "f": {"names": [1, [2]], "courses": [3]}},
+    "a follower of words": lambda: {**saved(), "f": {"names": ["a"], "courses": [{"factors": ["x"]}]}},
+    "a scheduler of words": lambda: {**saved(), "s": {"last_epoch": 3, "_last_lr": "ab", "base_lrs": {"a": 1}}},
+    "a chain of numbers": lambda: {**saved(), "s": {"_schedulers": [1, None], "_last_lr": [0.1]}},
+    "a log of words": lambda: {**saved(), "log_history": [{"learning_rate": "x", "step": "y"}], "global_step": 3},
+    "a step count beyond all numbers": lambda: {**saved(), "iter_num": 10**400},
+}
+
+
+@pytest.mark.parametrize("name", ODD_FILES)
+def test_an_odd_file_is_an_answer_or_a_sentence(name, tmp_path, capsys):
+    torch.save(ODD_FILES[name](), tmp_path / "odd.pt")
+    code = main(["autopsy", str(tmp_path / "odd.pt")])
+    assert code in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_lists_that_are_nested_50000_deep_are_a_sentence(tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "deep.pt", "w") as archive:
+        archive.writestr("deep/data.pkl", b"\x80\x02" + b"]" * 50_001 + b"a" * 50_000 + b".")
+        archive.writestr("deep/version", b"3\n")
+    assert "RecursionError" in sentence(capsys, tmp_path / "deep.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("storage_data", {"a": 1}),
+        ("storage_data", {}),
+        ("state_dict_metadata", {"model.0.weight": 3}),
+        ("planner_data", {"model.0.weight": 7}),
+        ("planner_data", {"model.0.weight": ()}),
+    ],
+)
+def test_wrong_types_in_the_index_of_a_distributed_folder_are_an_answer_or_a_sentence(part, value, tmp_path, capsys):
+    folder = tmp_path / "dcp"
+    save(saved(), checkpoint_id=folder)
+    index = pickle.loads((folder / ".metadata").read_bytes())
+    current = getattr(index, part)
+    setattr(index, part, {**current, **value} if value and part != "storage_data" else value)
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    assert main(["autopsy", str(folder)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_optimizer_that_keeps_another_state_than_the_file_has_is_refused_by_name(tmp_path, capsys):
+    torch.save(saved(), tmp_path / "adamw.pt")
+    text = sentence(capsys, tmp_path / "adamw.pt", "--optimizer", "sgd")
+    assert "was not written with optimizer='sgd', which keeps momentum_buffer" in text
+    assert "exp_avg" in text
 
 
 def test_files_of_other_frameworks_are_called_no_checkpoints(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """A small training run with a tracker beside it, and the forms in which people save one."""
 
-import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,16 +75,3 @@ def assert_same_rotation(autopsy: Autopsy, trained: Trained, tolerance: float = 
     for name, measured in trained.rotations.items():
         rotations = autopsy.layers[name].rotations
         np.testing.assert_allclose(rotations, measured, rtol=tolerance, atol=resolution, err_msg=name)
-
-
-def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """The format's own definition, written out: length of the header, header, bytes."""
-    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
-        place = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
-        data += raw
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)

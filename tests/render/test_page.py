@@ -159,6 +159,15 @@ def test_what_is_no_run_is_one_sentence(tmp_path, capsys, prepare, words):
     assert not (tmp_path / "x.html").exists()
 
 
+def test_a_report_over_the_database_of_its_run_is_refused(tmp_path, capsys):
+    path = with_incident(tmp_path / "run")
+    before = (path / "run.sqlite").read_bytes()
+    code, _, said = run(capsys, "report", path, "-o", path / "run.sqlite")
+    assert code == 2
+    assert "is an input, which the page would replace" in said
+    assert (path / "run.sqlite").read_bytes() == before
+
+
 def test_runs_of_different_models_are_not_compared(path, tmp_path, capsys):
     other = make.run_at(tmp_path / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
     code, _, said = run(capsys, "report", path, other, "--text")

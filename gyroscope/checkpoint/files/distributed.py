@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gyroscope.checkpoint.files.reading import StoredTensor, stored
+from gyroscope.checkpoint.files.reading import StoredTensor, check_zip, stored
 
 METADATA = ".metadata"
 # What an index consists of: records, sizes and dtypes. Everything else stays unmade.
@@ -39,8 +39,11 @@ ALLOWED = {
 }
 
 
-def read_distributed(folder: Path) -> Any:
-    """The tree of dictionaries that was saved, with tensors that load their parts when asked for."""
+def read_distributed(folder: Path) -> tuple[Any, bool]:
+    """Read the tree of dictionaries that was saved, and return whether its weights are in the model's order.
+
+    Tensors load their parts on demand.
+    """
     index = _index(folder)
     if not isinstance(index.storage_data, Mapping) or not isinstance(index.state_dict_metadata, Mapping):
         raise ValueError(f"{str(folder / METADATA)!r} names no files: it is not of torch.distributed.checkpoint")
@@ -54,7 +57,9 @@ def read_distributed(folder: Path) -> Any:
             raise ValueError(f"{str(folder)!r} has no part of {name!r}: the folder is not complete")
         # An older planner keeps no paths; the name is then the key.
         _put(tree, tuple(paths.get(name, (name,))), _leaf(folder, name, description, parts[name]))
-    return _with_lists(tree)
+    # One process saves in the order of the state dict. Of several, each saves its share.
+    files = {str(info.relative_path) for info in index.storage_data.values()}
+    return _with_lists(tree), len({file.split("_")[2] for file in files if file.startswith("__")}) <= 1
 
 
 def _index(folder: Path) -> Any:
@@ -122,7 +127,11 @@ def _load_part(folder: Path, info: Any) -> Any:
     try:
         with open(path, "rb") as file:
             window: Any = _Window(file, int(info.offset), int(info.length))
+            check_zip(window, str(path))
+            window.seek(0)
             return torch.load(window, map_location="cpu", weights_only=True)
+    except ValueError:
+        raise
     except OSError as error:
         raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except Exception as error:  # as of any torch file

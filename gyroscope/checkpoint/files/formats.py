@@ -5,16 +5,18 @@ Trainer (model.safetensors or pytorch_model.bin, optimizer.pt, scheduler.pt, tra
 torch.distributed.checkpoint.
 """
 
-import json
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any, final
 
 from gyroscope.checkpoint.files.distributed import METADATA, read_distributed
-from gyroscope.checkpoint.files.matching import match_parameters
-from gyroscope.checkpoint.files.reading import StoredTensor, read_file, stored
+from gyroscope.checkpoint.files.matching import Member
+from gyroscope.checkpoint.files.model_order import Model, WeightOrder
+from gyroscope.checkpoint.files.reading import StoredTensor, read_file, refusing, stored
+from gyroscope.checkpoint.files.trainer_folder import read_trainer_folder
 from gyroscope.model.parameters import clean_name
 
 # Where weights are kept, the likeliest first; "" is the file itself.
@@ -77,80 +79,35 @@ class Checkpoint:
     step: int | None
 
 
-def open_checkpoint(source: str | Path | Mapping[str, Any]) -> Checkpoint:
-    """A checkpoint by its path, or a dictionary of state dicts; a ValueError says in a sentence what it lacks."""
+def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None = None) -> Checkpoint:
+    """Open a checkpoint by its path, or a dictionary of state dicts; a ValueError says in a sentence what it lacks.
+
+    `model` says in which order the optimizer has the weights, if the file does not.
+    """
     if isinstance(source, Mapping):
-        return _checkpoint("state dicts", stored(source))
+        with refusing("state dicts"):
+            return _checkpoint("state dicts", stored(source), WeightOrder(model))
     path = Path(source)
     if not path.exists():
         raise ValueError(f"there is no {str(path)!r}: name a checkpoint file, or a folder of one")
     name = path.name or str(path)
-    if path.is_dir():
-        return _checkpoint(name, _read_folder(path))
-    return _checkpoint(name, read_file(path))
+    with refusing(str(path)):
+        if not path.is_dir():
+            return _checkpoint(name, read_file(path), WeightOrder(model))
+        distributed = (path / METADATA).is_file()
+        tree, ordered = read_distributed(path) if distributed else read_trainer_folder(path)
+        return _checkpoint(name, tree, WeightOrder(model, ordered, path))
 
 
-def _read_folder(path: Path) -> Any:
-    if (path / METADATA).is_file():
-        return read_distributed(path)
-    tree: dict[str, Any] = {}
-    weights = _trainer_weights(path)
-    if weights is None:
-        raise ValueError(
-            f"{str(path)!r} is no checkpoint: it has neither {METADATA} of torch.distributed.checkpoint nor "
-            "model.safetensors or pytorch_model.bin of the Trainer"
-        )
-    tree["model"] = weights
-    for key, file in (("optimizer", "optimizer.pt"), ("scheduler", "scheduler.pt")):
-        if (path / file).is_file():
-            tree[key] = read_file(path / file)
-    if (path / "trainer_state.json").is_file():
-        tree |= _json(path / "trainer_state.json")
-    return tree
-
-
-def _trainer_weights(path: Path) -> dict[str, Any] | None:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (path / name).is_file():
-            tree = read_file(path / name)
-            return tree if isinstance(tree, dict) else {}
-        # A large model is in several files, with an index of which tensor is where.
-        index = path / f"{name}.index.json"
-        if index.is_file():
-            files = sorted(set(_json(index).get("weight_map", {}).values()))
-            parts = [read_file(path / Path(str(file)).name) for file in files]
-            return {key: value for part in parts for key, value in part.items()}
-    return None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error}") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _checkpoint(name: str, tree: Any) -> Checkpoint:
+def _checkpoint(name: str, tree: Any, order: WeightOrder) -> Checkpoint:
     nodes = dict(_nodes(tree))
     optimizers = [node for node in nodes.values() if _is_optimizer(node)]
     weights = _weights(name, nodes)
     groups = [dict(group) for node in optimizers for group in node["param_groups"]]
-    names: list[list[str]] = []
-    states: list[Mapping[str, Any]] = []
-    if optimizers:
-        names, states = match_parameters(name, {key: each.shape for key, each in weights.items()}, optimizers)
-    owners = {each: number for number, members in enumerate(names) for each in members}
-    by_name = {each: states[number][each] for each, number in owners.items() if each in states[number]}
+    weights, members = replace(order, kept=order.kept and not _is_sorted(weights)).match(name, weights, optimizers)
     factors = _angle_factors(nodes)
     parameters = [
-        ParameterState(
-            clean_name(each),
-            weight,
-            owners.get(each, -1),
-            by_name.get(each, {}),
-            factors.get(clean_name(each), 1.0),
-        )
+        _parameter(clean_name(each), weight, members.get(each), factors.get(clean_name(each)))
         for each, weight in weights.items()
     ]
     settings = [
@@ -162,18 +119,31 @@ def _checkpoint(name: str, tree: Any) -> Checkpoint:
     return Checkpoint(name, parameters, settings, schedulers, extras, _step(top, parameters))
 
 
-def _nodes(tree: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every dictionary of a tree that may be a part of a checkpoint, with the path of keys to it."""
-    if isinstance(tree, Mapping):
-        yield path, tree
-        # What belongs to a part is no part of its own.
-        if _is_optimizer(tree) or _is_scheduler(tree):
+def _parameter(name: str, weight: StoredTensor, member: Member | None, angle_factor: float | None) -> ParameterState:
+    if member is None:
+        return ParameterState(name, weight)
+    factor = member.angle_factor if angle_factor is None else angle_factor
+    return ParameterState(name, weight, member.group, member.state, factor)
+
+
+def _nodes(tree: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every dictionary of a tree that may be a part of a checkpoint, with the path of keys to it."""
+    entered: set[int] = set()
+
+    def visit(node: Any, path: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        if isinstance(node, Mapping):
+            yield path, node
+        # What belongs to a part is no part of its own, and what is in the tree many times is entered once.
+        is_part = isinstance(node, Mapping) and (_is_optimizer(node) or _is_scheduler(node))
+        if depth == DEEPEST or id(node) in entered or is_part:
             return
-    children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
-    if depth < DEEPEST:
-        for key, value in children:
+        entered.add(id(node))
+        for key, value in node.items() if isinstance(node, Mapping) else enumerate(node):
             if isinstance(value, Mapping | list):
-                yield from _nodes(value, f"{path}.{key}" if path else str(key), depth + 1)
+                yield from visit(value, f"{path}.{key}" if path else str(key), depth + 1)
+
+    if isinstance(tree, Mapping | list):
+        yield from visit(tree, "", 0)
 
 
 def _is_optimizer(node: Mapping[str, Any]) -> bool:
@@ -193,7 +163,8 @@ def _are_keys(params: Any) -> bool:
 
 
 def _is_scheduler(node: Mapping[str, Any]) -> bool:
-    return isinstance(node.get("last_epoch"), int) and ("_last_lr" in node or "base_lrs" in node)
+    is_chain = isinstance(node.get("_schedulers"), list)  # ChainedScheduler does not count its steps
+    return (isinstance(node.get("last_epoch"), int) or is_chain) and ("_last_lr" in node or "base_lrs" in node)
 
 
 def _angle_factors(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -228,7 +199,7 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
             'gyro.autopsy({"model": …, "optimizer": …})'
         )
     chosen = found[named[0] if named else next(iter(found))]
-    weights: dict[str, StoredTensor] = {}
+    weights: dict[str, StoredTensor] = OrderedDict() if isinstance(chosen, OrderedDict) else {}
     seen: set[tuple[int, int]] = set()
     for key, value in chosen.items():
         if not isinstance(value, StoredTensor) or not value.dtype.is_floating_point or key.endswith(BUFFERS):
@@ -238,6 +209,11 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
         seen |= {value.identity} if value.identity is not None else set()
         weights[key] = value
     return weights
+
+
+def _is_sorted(weights: Mapping[str, StoredTensor]) -> bool:
+    """Return whether names are in alphabetical order, as safetensors leaves them, and not in a module's state dict."""
+    return not isinstance(weights, OrderedDict) and len(weights) > 1 and list(weights) == sorted(weights)
 
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:

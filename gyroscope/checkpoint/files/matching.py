@@ -1,13 +1,14 @@
 """Whose state is whose: an optimizer numbers its parameters, a model names them.
 
-Names decide where the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise order and
-shape: each group holds its parameters in the model's order, as every comprehension over model.parameters() leaves
-them, and the shape of a state must be the shape of its weight. If that leaves two ways, none is taken.
+Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group
+holds its parameters in the model's order, as every comprehension over model.parameters() leaves them, and a state has
+the shape of its weight. A match is accepted only if all orders that fit give each weight with vectors the same state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, interleave
 from gyroscope.checkpoint.files.reading import StoredTensor
 
 Shape = tuple[int, ...]
@@ -15,46 +16,79 @@ Shape = tuple[int, ...]
 FULL_SIZE = ("exp_avg", "momentum_buffer", "exp_avg_sq")
 
 
-class Member(NamedTuple):
-    """A parameter as an optimizer knows it: its key, and its shape where it has a state."""
+class UnknownOrderError(ValueError):
+    """The model's order is needed to match weights and states, and is not known."""
 
-    key: Any
+
+class Member(NamedTuple):
+    """A parameter as an optimizer knows it.
+
+    `shape` is None without a state. `angle_factor` is what `follow` multiplied its last angle with.
+    """
+
+    group: int
     shape: Shape | None
+    state: Mapping[str, Any]
+    angle_factor: float = 1.0
 
 
 def match_parameters(
-    file: str, shapes: Mapping[str, Shape], optimizers: Sequence[Mapping[str, Any]]
-) -> tuple[list[list[str]], list[Mapping[str, Any]]]:
-    """Names of the parameters of every group of all optimizers, and the states of each group by name."""
-    names: list[list[str]] = []
-    states: list[Mapping[str, Any]] = []
-    groups = [(group, _states(optimizer)) for optimizer in optimizers for group in optimizer["param_groups"]]
-    members = [[Member(key, _shape(state.get(key), group)) for key in group["params"]] for group, state in groups]
-    given = [_given_names(group, shapes) for group, _ in groups]
-    found = given if all(each is not None for each in given) else _by_order(file, shapes, members)
-    for (_, state), group_members, group_names in zip(groups, members, found, strict=True):
-        assert group_names is not None
-        for member, name in zip(group_members, group_names, strict=True):
-            if member.shape is not None and member.shape != shapes[name]:
-                raise ValueError(
-                    f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
-                    f"{shapes[name]}; they are not of one model"
-                )
-        keys = {name: member.key for member, name in zip(group_members, group_names, strict=True)}
-        names.append(list(group_names))
-        states.append({name: state[key] for name, key in keys.items() if key in state})
-    return names, states
+    file: str,
+    shapes: Mapping[str, Shape],
+    optimizers: Sequence[Mapping[str, Any]],
+    *,
+    ordered: bool = True,
+    names: Sequence[Sequence[str]] | None = None,
+) -> dict[str, Member]:
+    """Return the optimizer's member for each weight that it has.
+
+    Args:
+        file: its name, for errors.
+        shapes: of the weights, in the model's order if `ordered`.
+        optimizers: their state dicts.
+        ordered: whether the order of `shapes` is known to be the model's. Raises `UnknownOrderError` if that is needed.
+        names: of the parameters of each group, if the user has given them.
+    """
+    groups = [(optimizer, group) for optimizer in optimizers for group in optimizer["param_groups"]]
+    members = [_members(number, *each) for number, each in enumerate(groups)]
+    given = [_given_names(group, shapes) for _, group in groups] if names is None else _checked(file, names, members)
+    matched: dict[str, Member] = {}
+    for group_names, group_members in zip(given, members, strict=True):
+        matched |= zip(group_names or (), group_members if group_names is not None else (), strict=True)
+    left = {name: shape for name, shape in shapes.items() if name not in matched}
+    unnamed = [group for group, group_names in zip(members, given, strict=True) if group_names is None]
+    count = sum(map(len, unnamed))
+    if count > len(left):
+        raise ValueError(
+            f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}: they are not of one model"
+        )
+    matched |= _by_order(file, left, unnamed) if ordered else _by_shape(file, left, unnamed)
+    for name, member in matched.items():
+        if name not in shapes or member.shape not in (None, shapes[name]):
+            raise ValueError(
+                f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
+                f"{shapes.get(name)}: they are not of one model"
+            )
+    return matched
 
 
-def _states(optimizer: Mapping[str, Any]) -> dict[Any, Any]:
-    """State by key; a folder of torch.distributed.checkpoint has numbers as text."""
-    state = optimizer["state"]
-    return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in state.items()}
+def _members(number: int, optimizer: Mapping[str, Any], group: Mapping[str, Any]) -> list[Member]:
+    states = _by_number(optimizer["state"])
+    factors = optimizer.get("angle_factors")
+    factors = _by_number(factors) if isinstance(factors, Mapping) else {}
+    members = []
+    for key in group["params"]:
+        state = states.get(key, {})
+        members.append(Member(number, _shape(state, group), state, float(factors.get(key, 1.0))))
+    return members
 
 
-def _shape(state: Any, group: Mapping[str, Any]) -> Shape | None:
-    if not isinstance(state, Mapping):
-        return None
+def _by_number(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return values by parameter; a folder of torch.distributed.checkpoint has numbers as text."""
+    return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in values.items()}
+
+
+def _shape(state: Mapping[str, Any], group: Mapping[str, Any]) -> Shape | None:
     for name in FULL_SIZE:
         value = state.get(name)
         if isinstance(value, StoredTensor):
@@ -63,57 +97,61 @@ def _shape(state: Any, group: Mapping[str, Any]) -> Shape | None:
     return None
 
 
-def _given_names(group: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[str] | None:
+def _given_names(group: Mapping[str, Any], shapes: Collection[str]) -> list[str] | None:
     names = group.get("param_names") or group["params"]
     known = len(names) == len(group["params"]) and all(isinstance(name, str) and name in shapes for name in names)
     return list(names) if known else None
 
 
-def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> list[list[str]]:
-    """The one way to give each name to a group, or to none, such that orders and shapes agree.
+def _checked(file: str, names: Sequence[Sequence[str]], members: Sequence[Sequence[Member]]) -> list[list[str]]:
+    given = [len(group) for group in names]
+    held = [len(group) for group in members]
+    if given != held:
+        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
+    return [list(group) for group in names]
 
-    Names are gone through in the model's order. A partial way is how far each group is filled; ways that are filled
-    alike go on alike, so that one of them is kept, with whether there was another.
-    """
-    total = sum(map(len, groups))
-    spare = len(shapes) - total
-    if spare < 0:
+
+def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    try:
+        places = interleave(list(shapes.values()), [[member.shape for member in group] for group in groups])
+    except AmbiguousGroupsError:
         raise ValueError(
-            f"{file!r}: the optimizer has {total} parameters, the weights are {len(shapes)}; they are not of one model"
-        )
-    # By how far each group is filled: the way there, as a chain of choices, and whether it is the only one.
-    ways: dict[tuple[int, ...], tuple[Any, bool]] = {(0,) * len(groups): (None, True)}
-    for done, (name, shape) in enumerate(shapes.items()):
-        onward: dict[tuple[int, ...], tuple[Any, bool]] = {}
-        for filled, (way, alone) in ways.items():
-            options = [-1] if done - sum(filled) < spare else []
-            options += [number for number, group in enumerate(groups) if _fits(group, filled[number], shape)]
-            for number in options:
-                reached = tuple(count + (place == number) for place, count in enumerate(filled))
-                onward[reached] = ((number, name, way), alone and reached not in onward)
-        ways = onward
-    way, alone = ways.get(tuple(map(len, groups)), (None, False))
-    if way is None and total:
+            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so whose state is "
+            "whose cannot be told. Name the parameters of each group (--model-order FILE, one name per line, a blank "
+            "line between groups), or make the optimizer of model.named_parameters(), so that the file has names"
+        ) from None
+    if places is None:
         raise ValueError(
-            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order; "
-            "they are not of one model, or make the optimizer of model.named_parameters(), so that the file has names"
+            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order. "
+            "They are not of one model, or the optimizer has another order: make it of model.named_parameters()"
         )
-    if not alone:
-        raise ValueError(
-            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so that whose state is "
-            "whose cannot be told; make the optimizer of model.named_parameters(), so that the file has names"
-        )
-    return _unrolled(way, len(groups))
+    return {name: groups[place[0]][place[1]] for name, place in zip(shapes, places, strict=True) if place is not None}
 
 
-def _fits(group: Sequence[Member], filled: int, shape: Shape) -> bool:
-    return filled < len(group) and group[filled].shape in (None, shape)
+def _by_shape(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    """Return the one match by shape, whatever the order; raise `UnknownOrderError` if there are several."""
+    members = [member for group in groups for member in group]
+    matched: dict[str, Member] = {}
+    for shape in dict.fromkeys(member.shape for member in members if member.shape is not None):
+        names = [name for name, each in shapes.items() if each == shape]
+        same = [member for member in members if member.shape == shape]
+        if len(names) > 1 and len(shape) >= 2:
+            raise _unknown_order(file, f"several weights have the shape {shape}")
+        if len(same) > len(names):
+            raise ValueError(
+                f"{file!r}: no weight has the shape {shape} of an optimizer state: they are not of one model"
+            )
+        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
+        matched |= zip(names, same, strict=False)
+    stateless = [member for member in members if member.shape is None]
+    left = [name for name in shapes if name not in matched]
+    if stateless and (len(left) > len(stateless) or len({member.group for member in stateless}) > 1):
+        raise _unknown_order(file, "several weights have no optimizer state")
+    return matched | dict(zip(left, stateless, strict=False))
 
 
-def _unrolled(way: Any, groups: int) -> list[list[str]]:
-    names: list[list[str]] = [[] for _ in range(groups)]
-    while way is not None:
-        number, name, way = way
-        if number >= 0:
-            names[number].insert(0, name)
-    return names
+def _unknown_order(file: str, why: str) -> UnknownOrderError:
+    return UnknownOrderError(
+        f"{file!r}: {why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
+        "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"
+    )

@@ -1,45 +1,37 @@
-"""Files to trees of dictionaries whose leaves are plain values and stored tensors, read when asked for.
+"""Files to trees of dictionaries whose leaves are plain values and stored tensors, read on demand.
 
-Nothing is executed: torch's files are unpickled with weights_only=True, safetensors are a header and bytes. Files are
-mapped into memory, and pages that were read are given back tensor by tensor, so that a file may be larger than memory.
+Nothing is executed: torch's files are unpickled with weights_only=True, and safetensors hold no code. Files are mapped
+into memory, and the pages of each tensor are given back after use, so a file may be larger than memory.
 """
 
 import argparse
 import ctypes
-import json
 import mmap
+import os
 import pathlib
 import re
-import struct
 import sys
-from collections.abc import Callable, Mapping
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-# Settings that Lightning and others store beside the weights; none of them does anything when it is made.
+# Settings that Lightning and others store beside the weights. Making one of these objects has no side effect.
 HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
-# As safetensors names them.
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-# The largest header that the safetensors library itself accepts.
-LARGEST_HEADER = 100_000_000
+# Entries of the largest tensor that may repeat its memory, as `expand` does: 10⁸ are read within a second.
+MAX_REPEATED_ENTRIES = 10**8
 # madvise's number for "give these pages back" on Linux.
 DONTNEED = 4
+
+# Addresses at which a file is mapped into memory: first byte, and first byte after.
+Ranges = Sequence[tuple[int, int]]
 
 
 @final
@@ -47,7 +39,7 @@ DONTNEED = 4
 class StoredTensor:
     """A tensor in a file or in memory: shape and dtype now, values when `load` is called; `release` gives pages back.
 
-    `identity` is equal for two names of one tensor, as tied weights are; None where that cannot be told.
+    `identity` is equal for two names of one tensor, as tied weights are. It is None if that is unknown.
     """
 
     shape: tuple[int, ...]
@@ -57,46 +49,103 @@ class StoredTensor:
     identity: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, tensor: Tensor, *, mapped: bool = False) -> "StoredTensor":
-        """A tensor that is there already, or `mapped` from a file."""
+    def of(cls, tensor: Tensor, mapped: Ranges = ()) -> "StoredTensor":
+        """Wrap a tensor that is in memory already, or in the `mapped` memory of a file."""
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        identity = (whole.untyped_storage().data_ptr(), int(whole.storage_offset()))
+        if whole.layout != torch.strided or whole.device.type == "meta":
+            return cls(tuple(whole.shape), whole.dtype, lambda: _with_values(whole))
+        storage = whole.untyped_storage()
+        identity = (storage.data_ptr(), int(whole.storage_offset()))
         return cls(
             tuple(whole.shape),
             whole.dtype,
-            lambda: whole.detach(),
-            (lambda: _give_back(whole)) if mapped else (lambda: None),
+            lambda: _with_values(whole),
+            lambda: _give_back(storage, mapped),
             identity if whole.numel() else None,
         )
 
 
-def read_file(path: Path) -> Any:
-    """The tree in a file of torch or safetensors; a ValueError says in a sentence why not."""
+def _with_values(tensor: Tensor) -> Tensor:
+    """Return the tensor for reading; raise ValueError if it has no values, or repeats a few of them without end."""
+    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} in the file is sparse or has no values")
+    repeated = tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
+    if repeated and tensor.numel() > MAX_REPEATED_ENTRIES:
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} repeats {tensor.untyped_storage().nbytes():,} bytes of the file: "
+            "save tensor.contiguous()"
+        )
+    return tensor.detach()
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """Turn any exception of reading a checkpoint into a ValueError with one sentence: damaged files raise anything."""
     try:
-        with open(path, "rb") as file:
-            start = file.read(9)
+        yield
+    except ValueError:
+        raise
     except OSError as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return read_safetensors(path)
-    return read_torch(path)
+        raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from error
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(
+            f"{name!r} is damaged, or is no checkpoint of torch.save, safetensors or torch.distributed.checkpoint "
+            f"({reason})"
+        ) from error
+
+
+def read_file(path: Path) -> Any:
+    """Read the tree in a file of torch or safetensors; a ValueError says in a sentence why not."""
+    return read_safetensors(path) if is_safetensors(path) else read_torch(path)
+
+
+def is_safetensors(path: Path) -> bool:
+    """Return whether a file is one of safetensors, by its name or by the brace that opens its header."""
+    with refusing(str(path)), open(path, "rb") as file:
+        return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Read tensors by name, mapped into memory."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is truncated or damaged, or cannot be read: {error}") from None
+    mapped = mapped_ranges(path)
+    return {name: StoredTensor.of(tensor, mapped) for name, tensor in tensors.items()}
 
 
 def read_torch(path: Path) -> Any:
-    """What torch.save wrote, mapped into memory."""
+    """Read what torch.save wrote, mapped into memory."""
+    with refusing(str(path)):
+        check_zip(path, str(path))
     try:
         with torch.serialization.safe_globals(HARMLESS):
             try:
-                return stored(torch.load(path, map_location="cpu", mmap=True, weights_only=True), mapped=True)
+                tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             except RuntimeError as error:
-                # Before version 1.6 torch wrote no zip files; those cannot be mapped.
+                # Before version 1.6 torch wrote no zip files, and others cannot be mapped.
                 if "mmap can only be used" not in str(error):
                     raise
-                return stored(torch.load(path, map_location="cpu", weights_only=True), mapped=False)
+                tree = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except Exception as error:  # a file of anything makes the unpickler raise anything
+    except Exception as error:  # a damaged file makes the unpickler raise anything
         raise ValueError(_why_not(path, error)) from None
+    with refusing(str(path)):
+        return stored(tree, mapped_ranges(path))
+
+
+def check_zip(file: Any, name: str) -> None:
+    """Raise ValueError if parts of a zip file are compressed: they may unpack to any size. torch compresses none."""
+    # A damaged archive is left to torch, which says more about it.
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise ValueError(
+                f"{name!r} is no checkpoint that torch.save or safetensors wrote: its parts are compressed"
+            )
 
 
 def _why_not(path: Path, error: Exception) -> str:
@@ -111,84 +160,52 @@ def _why_not(path: Path, error: Exception) -> str:
     return f"{str(path)!r} is no checkpoint that torch.save or safetensors wrote ({type(error).__name__})"
 
 
-def stored(value: Any, *, mapped: bool = False) -> Any:
-    """The same tree with stored tensors for tensors."""
+def stored(tree: Any, mapped: Ranges = ()) -> Any:
+    """Return the same tree with stored tensors for tensors; what the tree holds twice is made once."""
+    made: dict[int, Any] = {}
+
+    def convert(value: Any) -> Any:
+        if id(value) not in made:
+            made[id(value)] = _converted(value, convert, mapped)
+        return made[id(value)]
+
+    return convert(tree)
+
+
+def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any:
     if isinstance(value, Tensor):
-        return StoredTensor.of(value, mapped=mapped)
+        return StoredTensor.of(value, mapped)
     if isinstance(value, argparse.Namespace):
-        return stored(vars(value), mapped=mapped)
+        return convert(vars(value))
+    if isinstance(value, OrderedDict):  # as module.state_dict() returns it
+        return OrderedDict((key, convert(item)) for key, item in value.items())
     if isinstance(value, Mapping):
-        return {key: stored(item, mapped=mapped) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(stored(item, mapped=mapped) for item in value) if type(value) in (list, tuple) else value
+        return {key: convert(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(convert(item) for item in value)
     return value
 
 
-def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Tensors by name: eight bytes with the length of a JSON header, the header, and the tensors' bytes."""
-    with open(path, "rb") as file:
-        mapping = _map(path, file)
-        header, data = _safetensors_header(path, mapping)
-    tensors = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            tensors[name] = _safetensor(path, mapping, data, name, entry)
-    return tensors
+def mapped_ranges(path: Path) -> Ranges:
+    """Return where the file is mapped into this process; empty on systems other than Linux."""
+    if sys.platform != "linux":
+        return ()
+    name = os.path.realpath(path)
+    ranges = []
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        addresses, _, _, _, _, *mapped = line.split(maxsplit=5)
+        if mapped == [name]:
+            first, last = addresses.split("-")
+            ranges.append((int(first, 16), int(last, 16)))
+    return ranges
 
 
-def _map(path: Path, file: Any) -> mmap.mmap:
-    try:
-        # Copy on write: torch warns of memory that may not be written to, and nobody writes.
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError):
-        raise ValueError(f"{str(path)!r} is empty or cannot be mapped into memory") from None
-
-
-def _safetensors_header(path: Path, mapping: mmap.mmap) -> tuple[dict[str, Any], int]:
-    damaged = f"{str(path)!r} is truncated or damaged: its safetensors header does not fit the file"
-    length = struct.unpack("<Q", mapping[:8])[0] if len(mapping) > 8 else 0
-    if not 0 < length <= min(LARGEST_HEADER, len(mapping) - 8):
-        raise ValueError(damaged)
-    try:
-        header = json.loads(mapping[8 : 8 + length])
-    except (ValueError, RecursionError):  # no JSON, or brackets without end
-        raise ValueError(damaged) from None
-    if not isinstance(header, dict):
-        raise ValueError(damaged)
-    return header, 8 + length
-
-
-def _safetensor(path: Path, mapping: mmap.mmap, data: int, name: str, entry: Any) -> StoredTensor:
-    try:
-        shape = tuple(int(size) for size in entry["shape"])
-        first, last = (int(offset) for offset in entry["data_offsets"])
-        kind = str(entry["dtype"])
-    except (TypeError, KeyError, ValueError, OverflowError):
-        raise ValueError(f"{str(path)!r} is damaged: the header has no shape and place for {name!r}") from None
-    if kind not in DTYPES:
-        raise ValueError(f"{str(path)!r} has {name!r} in {kind}, which is not read: known are {', '.join(DTYPES)}")
-    dtype = DTYPES[kind]
-    count = prod(shape)
-    fits = 0 <= first <= last <= len(mapping) - data and last - first == count * dtype.itemsize
-    if not fits or min(shape, default=0) < 0:
-        raise ValueError(f"{str(path)!r} is truncated or damaged: the bytes of {name!r} do not make its shape {shape}")
-
-    def load() -> Tensor:
-        if not count:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(mapping, dtype=dtype, count=count, offset=data + first).view(shape)
-
-    return StoredTensor(shape, dtype, load, lambda: _give_back(load()), (id(mapping), first) if count else None)
-
-
-def _give_back(tensor: Tensor) -> None:
-    """Return the pages of a tensor that is mapped from a file; whoever reads it again reads the file again."""
-    # Only ever of mapped files: memory of any other kind would be lost.
-    if sys.platform != "linux" or not tensor.numel():
+def _give_back(storage: torch.UntypedStorage, mapped: Ranges) -> None:
+    """Return the pages of a storage to the system if the file is mapped there; a later read reads the file again."""
+    start = storage.data_ptr()
+    stop = start + storage.nbytes()
+    # The unpickler can also make tensors in ordinary memory, whose pages would be lost, and the process with them.
+    if start == stop or not any(first <= start and stop <= last for first, last in mapped):
         return
-    page = mmap.PAGESIZE
-    storage = tensor.untyped_storage()
-    start = storage.data_ptr() // page * page
-    ctypes.CDLL(None).madvise(
-        ctypes.c_void_p(start), ctypes.c_size_t(storage.data_ptr() + storage.nbytes() - start), DONTNEED
-    )
+    page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(page_start), ctypes.c_size_t(stop - page_start), DONTNEED)

@@ -53,8 +53,8 @@ def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
         first = saved if number == 0 else first
         # Of what does not turn a rotational optimizer keeps less.
         kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
-        rate = _rate(checkpoint, number, saved, first, asked.lr, "initial_lr" in group)
-        settings["lr"] = rate.value
+        rate = _rate(checkpoint, number, saved, first, asked.lr, settings)
+        settings = rate.settings(settings)
         name = optimizer_name(group, kept, asked.optimizer)
         rule = rule_of_group(name, settings, kept)
         groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept)))
@@ -100,11 +100,11 @@ def _plain(value: Any) -> Any:
 
 
 def _rate(
-    checkpoint: Checkpoint, number: int, saved: float, first: float, given: float | None, scheduled: bool
+    checkpoint: Checkpoint, number: int, saved: float, first: float, given: float | None, group: Mapping[str, Any]
 ) -> Rate:
     if given is not None:
         return Rate.known(given * saved / first if first > 0 and saved > 0 else given, "given")
-    return last_rate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, scheduled)
+    return last_rate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, group)
 
 
 def rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:

@@ -4,36 +4,46 @@ Where the file holds the schedule, it is followed one step back, if it agrees wi
 the rate that was saved is used, and said to be so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, isclose, pi
 from typing import Any, final
 
-State = Mapping[str, Any]
-
-# A schedule that was computed step by step, as torch does it, drifts from its closed form by rounding.
-AGREES = 1e-5
+from gyroscope.checkpoint.last_step.torch_schedules import AGREES, State, setting_before, steps_done
 
 
 @final
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate of the last step, the least and the most that it can have been, and how it is known."""
+    """The learning rate of the last step, the least and the most that it can have been, and how it is known.
+
+    `momentum` is that of the last step too, or Adam's first beta, if the schedule sets it.
+    """
 
     value: float
     low: float
     high: float
     source: str
     certain: bool = True
+    momentum: float | None = None
 
     @classmethod
-    def known(cls, value: float, source: str) -> "Rate":
-        """A rate about which there is no doubt."""
-        return cls(value, value, value, source)
+    def known(cls, value: float, source: str, momentum: float | None = None) -> "Rate":
+        """Return a rate about which there is no doubt."""
+        return cls(value, value, value, source, momentum=momentum)
+
+    def settings(self, group: State) -> dict[str, Any]:
+        """Return the settings of a group in its last step."""
+        settings = {**group, "lr": self.value}
+        if self.momentum is not None and group.get("betas"):
+            settings["betas"] = (self.momentum, *group["betas"][1:])
+        elif self.momentum is not None:
+            settings["momentum"] = self.momentum
+        return settings
 
 
 def last_rate(
-    saved: float, number: int, step: int | None, schedulers: Sequence[State], extras: State, scheduled: bool
+    saved: float, number: int, step: int | None, schedulers: Sequence[State], extras: State, group: State
 ) -> Rate:
     """The rate of the last step of a group.
 
@@ -44,96 +54,36 @@ def last_rate(
         schedulers: states of torch's schedulers in the file.
         extras: what else the file holds: nanoGPT's `config` and `iter_num`, the Trainer's `log_history`, our own
             `last_step_lr`.
-        scheduled: whether the group has an `initial_lr`, as torch's schedulers leave it.
+        group: its other settings. torch's schedulers leave an `initial_lr`, and some of them more.
     """
     used = extras.get("last_step_lr")
     if isinstance(used, list) and number < len(used) and isinstance(used[number], float):
         return Rate.known(used[number], "written beside the step")
     for scheduler in schedulers:
-        rate = _from_scheduler(saved, number, step, scheduler)
+        rate = _from_scheduler(saved, number, step, scheduler, group)
         if rate is not None:
             return rate
     rate = _from_nanogpt(saved, extras) or _from_log(saved, extras)
     if rate is not None:
         return rate
-    if schedulers or scheduled:
+    if schedulers or "initial_lr" in group:
         return Rate(saved, saved, saved, "the saved rate, which a schedule has set for the next step", certain=False)
     return Rate(saved, saved, saved, "the saved rate; the file holds no schedule", certain=False)
 
 
-def _from_scheduler(saved: float, number: int, step: int | None, state: State) -> Rate | None:
+def _from_scheduler(saved: float, number: int, step: int | None, state: State, group: State) -> Rate | None:
     try:
-        before = _one_back(saved, number, state)
-    except (ArithmeticError, KeyError, TypeError, ValueError):  # of another library, which means others by these names
-        return None
+        before = setting_before(saved, number, state, group)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        return None  # a scheduler of another library, which uses torch's names for something else
     if before is None:
         return None
-    epoch = int(state["last_epoch"])
-    if isclose(before, saved, rel_tol=AGREES) or step == epoch:
-        return Rate.known(before, "the scheduler, one step back")
+    lr, momentum = before
+    if isclose(lr, saved, rel_tol=AGREES) or step == steps_done(state):
+        return Rate.known(lr, "the scheduler, one step back", momentum)
     # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
-    return Rate(before, min(before, saved), max(before, saved), "the scheduler, between this step and one back", False)
-
-
-def _one_back(saved: float, number: int, state: State) -> float | None:
-    """The rate that the scheduler had before its last step; None where its form is unknown or disagrees."""
-    epoch = state.get("last_epoch")
-    if not isinstance(epoch, int) or epoch < 1:
-        return None
-    if "_schedulers" in state and "_milestones" in state:
-        return _sequential(saved, number, epoch, state)
-    bases = state.get("base_lrs")
-    if not isinstance(bases, Sequence) or number >= len(bases):
-        return None
-    form = _closed_form(state)
-    if form is None or not isclose(form(float(bases[number]), epoch), saved, rel_tol=AGREES, abs_tol=1e-12):
-        return None
-    return form(float(bases[number]), epoch - 1)
-
-
-def _sequential(saved: float, number: int, epoch: int, state: State) -> float | None:
-    """SequentialLR: the part that is active, or the end of the one before it."""
-    active = sum(milestone <= epoch for milestone in state["_milestones"])
-    part = state["_schedulers"][active]
-    if part.get("last_epoch", 0) < 1 and active > 0:
-        last = state["_schedulers"][active - 1].get("_last_lr")
-        return float(last[number]) if isinstance(last, Sequence) and number < len(last) else None
-    return _one_back(saved, number, part)
-
-
-def _closed_form(state: State) -> Callable[[float, int], float] | None:
-    """Rate after so many steps of torch's schedulers, known by the names of their settings; None for others."""
-    if "T_max" in state and "eta_min" in state:
-        low = float(state["eta_min"])
-        return lambda base, t: low + (base - low) * (1 + cos(pi * t / state["T_max"])) / 2
-    if "start_factor" in state and "end_factor" in state:
-        first = state["start_factor"]
-        last = state["end_factor"]
-        return lambda base, t: base * (first + (last - first) * min(t, state["total_iters"]) / state["total_iters"])
-    if "factor" in state and "total_iters" in state:
-        return lambda base, t: base * (state["factor"] if t < state["total_iters"] else 1.0)
-    if "power" in state and "total_iters" in state:
-        return lambda base, t: base * (1 - min(t, state["total_iters"]) / state["total_iters"]) ** state["power"]
-    if "step_size" in state and "gamma" in state:
-        return lambda base, t: base * state["gamma"] ** (t // state["step_size"])
-    if "milestones" in state and "gamma" in state:
-        times = Counts(state["milestones"])
-        return lambda base, t: base * state["gamma"] ** times.passed(t)
-    if "gamma" in state:
-        return lambda base, t: base * state["gamma"] ** t
-    return None
-
-
-@final
-@dataclass(frozen=True)
-class Counts:
-    """Milestones as MultiStepLR keeps them: how often each counts."""
-
-    milestones: Mapping[int, int]
-
-    def passed(self, t: int) -> int:
-        """How many milestones lie at or before t."""
-        return sum(count for milestone, count in self.milestones.items() if milestone <= t)
+    source = "the scheduler, between this step and one back"
+    return Rate(lr, min(lr, saved), max(lr, saved), source, certain=False, momentum=momentum)
 
 
 def _from_nanogpt(saved: float, extras: State) -> Rate | None:
@@ -175,6 +125,8 @@ def _from_log(saved: float, extras: State) -> Rate | None:
     # Some versions log the rate of the step that was taken, others that of the next.
     if now in logged and not isclose(logged[now], saved, rel_tol=AGREES):
         return Rate.known(logged[now], "the Trainer's log of this step")
+    if now in logged and now - 1 in logged:
+        return Rate.known(logged[now - 1], "the Trainer's log of the step before, which has the rate of the next")
     steps = sorted(logged)[-2:]
     if len(steps) < 2:
         return None

@@ -30,9 +30,12 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
     names = update.keys if known else ()
     loaded = [weight.load(), *(_entries(parameter, name) for name in names)]
     views = split.rows(*loaded)
-    rows = np.zeros((7, len(views[0])))
+    rows = np.zeros((8, len(views[0])))
     for place, (w, *state) in blocks(views):
         rows[0, place] += dot(w, w)
+        for part in state:
+            # Before `direction`, which may write on its tensors.
+            rows[7, place] += part.sum(1).numpy()
         if known and update.direction is not None:
             u = update.direction(state, steps)
             rows[1, place] += dot(w, u)
@@ -57,7 +60,8 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
         StepSums(*rows[:3]),
         rows[3],
         rows[4],
-        rows[5:],
+        rows[5:7],
+        rows[7],
         kept or {},
         weight.shape,
         split.fan_in(weight.shape),

@@ -21,6 +21,7 @@ class VectorMeasurement:
     sums           of the weight and the direction u of the last step
     first, second  of Adam's m̂² and v̂
     ones           ⟨w,1⟩ and ⟨u,1⟩, for steps that take means away
+    state_sum      of all entries of the optimizer's state, which is finite if they are
     kept           values per vector of the optimizer's state, by name
     shape, fan_in, dtype    of the whole parameter, of one vector, and of the weights
     steps          updates of this parameter; 1 where nothing counts them
@@ -33,6 +34,7 @@ class VectorMeasurement:
     first: Array
     second: Array
     ones: Array
+    state_sum: Array
     kept: Mapping[str, Array] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     fan_in: int = 1
@@ -43,9 +45,8 @@ class VectorMeasurement:
 
     @property
     def non_finite(self) -> npt.NDArray[np.bool_]:
-        """Which vectors have a weight, or something of its state, that is not finite."""
-        has_moments = bool(np.isfinite(self.first).any())
-        state = sum(self.kept.values(), self.first + self.second if has_moments else self.sums.uu)
+        """Vectors with a weight, or something of its state, that is not finite."""
+        state = sum(self.kept.values(), self.state_sum)
         return ~np.isfinite(self.sums.ww) | (self.known & ~np.isfinite(state))
 
     def part(self, start: int, stop: int) -> "VectorMeasurement":
@@ -57,5 +58,6 @@ class VectorMeasurement:
             first=self.first[of],
             second=self.second[of],
             ones=self.ones[:, of],
+            state_sum=self.state_sum[of],
             kept={name: values[of] for name, values in self.kept.items()},
         )

@@ -3,6 +3,8 @@
 import argparse
 import json
 import math
+import time
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import gyroscope_lab as lab
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -18,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import gyroscope as gyro
 from gyroscope.checkpoint.files.formats import open_checkpoint
-from tests.checkpoint.training import STEPS, assert_same_rotation, network, train, write_safetensors
+from tests.checkpoint.training import STEPS, assert_same_rotation, network, train
 
 ADAMW = partial(AdamW, lr=1e-2, weight_decay=0.1)
 
@@ -92,21 +95,23 @@ def test_a_folder_of_the_trainer_with_the_rate_from_its_log(weights, tmp_path):
     folder.mkdir()
     tensors = trained.model.state_dict()
     if weights == "model.safetensors":
-        write_safetensors(folder / weights, tensors)
+        save_file(tensors, folder / weights)
     elif weights == "pytorch_model.bin":
         torch.save(tensors, folder / weights)
     else:
         names = list(tensors)
         parts = {"model-1.safetensors": names[:5], "model-2.safetensors": names[5:]}
         for file, members in parts.items():
-            write_safetensors(folder / file, {name: tensors[name] for name in members})
+            save_file({name: tensors[name] for name in members}, folder / file)
         index = {"weight_map": {name: file for file, members in parts.items() for name in members}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
     torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
     log = [{"loss": 2.3, "learning_rate": 1e-2 * (1 - step / 100), "step": step} for step in (20, 40, 60)]
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": STEPS, "log_history": log, "max_steps": 100}))
-    assert_same_rotation(gyro.autopsy(folder), trained)
+    # safetensors sorts names, and the two blocks have equal shapes.
+    model = None if weights == "pytorch_model.bin" else network()
+    assert_same_rotation(gyro.autopsy(folder, model=model), trained)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -201,6 +206,48 @@ def test_equal_shapes_in_two_groups_are_refused_as_ambiguous():
     state = {"model": layers.state_dict(), "optimizer": optimizer.state_dict()}
     with pytest.raises(ValueError, match="whose state is whose cannot be told"):
         gyro.autopsy(state)
+    by_group = gyro.autopsy(state, model=[["0.weight", "2.weight"], ["1.weight"]])
+    named = deepcopy(state)
+    for group, names in zip(named["optimizer"]["param_groups"], (["0.weight", "2.weight"], ["1.weight"]), strict=True):
+        group["param_names"] = names
+    for name, layer in gyro.autopsy(named).layers.items():
+        np.testing.assert_array_equal(by_group.layers[name].rotations, layer.rotations)
+    with pytest.raises(ValueError, match=r"groups have \[2, 1\] parameters, and \[1, 2\] names"):
+        gyro.autopsy(state, model=[["0.weight"], ["1.weight", "2.weight"]])
+
+
+def test_a_dictionary_that_safetensors_has_sorted_is_not_taken_for_the_models_order(tmp_path):
+    model = nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in ("query", "key", "value")})
+    optimizer = AdamW(model.parameters())
+    torch.stack([n * (p**4).sum() for n, p in enumerate(model.parameters(), start=1)]).sum().backward()
+    optimizer.step()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    sorted_by_name = {"model": load_file(tmp_path / "model.safetensors"), "optimizer": optimizer.state_dict()}
+    with pytest.raises(ValueError, match=r"several weights have the shape \(8, 8\)"):
+        gyro.autopsy(sorted_by_name)
+    in_order = gyro.autopsy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}).layers
+    for name, layer in gyro.autopsy(sorted_by_name, model=model).layers.items():
+        np.testing.assert_array_equal(layer.rotations, in_order[name].rotations)
+
+
+def test_many_groups_without_names_are_told_apart_by_shape_or_refused_within_a_second():
+    """One group per parameter, as learning rates by layer make them: 2ⁿ ways to fill n of them."""
+    for widths, equal in ((range(8, 88), False), ([8] * 80, True)):
+        layers = nn.ModuleList([nn.Linear(8, width) for width in widths])
+        optimizer = AdamW([{"params": [p], "lr": 1e-3 / n} for n, p in enumerate(layers.parameters(), start=1)])
+        torch.stack([(p**2).sum() for p in layers.parameters()]).sum().backward()
+        optimizer.step()
+        state = {"model": layers.state_dict(), "optimizer": optimizer.state_dict()}
+        start = time.perf_counter()
+        if equal:
+            with pytest.raises(ValueError, match="whose state is whose cannot be told"):
+                gyro.autopsy(state)
+        else:
+            autopsy = gyro.autopsy(state, lr=1e-3)
+            assert [layer.rule.lr for layer in autopsy.layers.values()] == pytest.approx(
+                [1e-3 / n for n in range(1, 160, 2)]
+            )
+        assert time.perf_counter() - start < 10
 
 
 def test_a_tied_weight_counts_once_and_buffers_are_no_parameters():
@@ -234,7 +281,7 @@ def test_fused_queries_keys_and_values_are_three_layers_in_rows_and_in_hugging_f
 def test_a_file_is_mapped_and_can_be_read_again_after_its_pages_were_given_back(tmp_path):
     model = network()
     torch.save({"model": model.state_dict()}, tmp_path / "a.pt")
-    write_safetensors(tmp_path / "a.safetensors", model.state_dict())
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
     for file in ("a.pt", "a.safetensors"):
         weight = open_checkpoint(tmp_path / file).parameters[0].weight
         before = weight.load().clone()

@@ -22,6 +22,28 @@ SCHEDULES = {
         [schedulers.LinearLR(optimizer, 0.1, total_iters=9), schedulers.CosineAnnealingLR(optimizer, 40)],
         milestones=[9],
     ),
+    "one cycle": partial(schedulers.OneCycleLR, max_lr=1e-2, total_steps=50),
+    "one cycle of three linear phases": partial(
+        schedulers.OneCycleLR, max_lr=1e-2, total_steps=60, three_phase=True, anneal_strategy="linear"
+    ),
+    "cyclic": partial(schedulers.CyclicLR, base_lr=1e-4, max_lr=1e-2, step_size_up=4, step_size_down=7),
+    "cyclic, by half each cycle": partial(
+        schedulers.CyclicLR, base_lr=1e-4, max_lr=1e-2, step_size_up=5, mode="triangular2", cycle_momentum=False
+    ),
+    "cyclic, by less each step": partial(
+        schedulers.CyclicLR, base_lr=1e-4, max_lr=1e-2, step_size_up=5, mode="exp_range", gamma=0.97
+    ),
+    "warm restarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=9, eta_min=1e-4),
+    "longer and longer restarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=3, T_mult=2),
+    "warmup times exponential": lambda optimizer: schedulers.ChainedScheduler(
+        [schedulers.LinearLR(optimizer, 0.1, total_iters=9), schedulers.ExponentialLR(optimizer, 0.9)]
+    ),
+    "warmup times a cosine that ends and begins anew": lambda optimizer: schedulers.ChainedScheduler(
+        [
+            schedulers.ConstantLR(optimizer, 0.1, total_iters=5),
+            schedulers.CosineAnnealingLR(optimizer, 22, eta_min=1e-4),
+        ]
+    ),
 }
 
 
@@ -43,15 +65,27 @@ def used_rates(schedule, steps: int) -> tuple[list[float], torch.optim.Optimizer
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_rate_of_the_last_step_is_the_one_that_was_used(name, steps):
     used, optimizer, state = used_rates(SCHEDULES[name], steps)
-    rate = last_rate(optimizer.param_groups[0]["lr"], 0, steps, [state], {}, scheduled=True)
+    group = optimizer.param_groups[0]
+    rate = last_rate(group["lr"], 0, steps, [state], {}, group)
     assert rate.value == pytest.approx(used[-1], rel=1e-6)
     assert rate.certain
+
+
+@pytest.mark.parametrize("steps", [1, 5, 22])
+@pytest.mark.parametrize("name", ["one cycle", "cyclic"])
+def test_the_momentum_of_the_last_step_is_the_one_that_was_used(name, steps):
+    before = used_rates(SCHEDULES[name], steps - 1)[1].param_groups[0]
+    _, optimizer, state = used_rates(SCHEDULES[name], steps)
+    group = optimizer.param_groups[0]
+    settings = last_rate(group["lr"], 0, steps, [state], {}, group).settings(group)
+    assert settings["betas"] == pytest.approx(before["betas"])
+    assert group["betas"] != before["betas"]
 
 
 def test_a_scheduler_that_is_not_stepped_with_the_optimizer_gives_two_rates_to_choose_from():
     used, optimizer, state = used_rates(SCHEDULES["cosine"], 10)
     saved = optimizer.param_groups[0]["lr"]
-    rate = last_rate(saved, 0, 700, [state], {}, scheduled=True)
+    rate = last_rate(saved, 0, 700, [state], {}, {"initial_lr": 1e-2})
     assert not rate.certain
     assert rate.low == saved
     assert rate.high == pytest.approx(used[-1])
@@ -59,14 +93,14 @@ def test_a_scheduler_that_is_not_stepped_with_the_optimizer_gives_two_rates_to_c
 
 def test_a_schedule_that_is_a_function_is_not_guessed():
     _, optimizer, state = used_rates(partial(schedulers.LambdaLR, lr_lambda=lambda t: 1 / (1 + t)), 10)
-    rate = last_rate(optimizer.param_groups[0]["lr"], 0, 10, [state], {}, scheduled=True)
+    rate = last_rate(optimizer.param_groups[0]["lr"], 0, 10, [state], {}, {"initial_lr": 1e-2})
     assert not rate.certain
     assert "for the next step" in rate.source
 
 
 def test_a_rate_that_disagrees_with_the_scheduler_is_not_taken_from_it():
     _, _, state = used_rates(SCHEDULES["cosine"], 10)
-    rate = last_rate(0.123, 0, 10, [state], {}, scheduled=True)
+    rate = last_rate(0.123, 0, 10, [state], {}, {"initial_lr": 1e-2})
     assert rate.value == 0.123
     assert not rate.certain
 
@@ -75,12 +109,19 @@ def test_a_rate_that_disagrees_with_the_scheduler_is_not_taken_from_it():
 def test_both_warmups_of_nanogpt_are_known(shift):
     config = {"learning_rate": 1.0, "decay_lr": True, "warmup_iters": 10, "lr_decay_iters": 100, "min_lr": 0.1}
     saved = (5 + shift) / (10 + shift)
-    rate = last_rate(saved, 0, 5, [], {"config": config, "iter_num": 5}, scheduled=False)
+    rate = last_rate(saved, 0, 5, [], {"config": config, "iter_num": 5}, {})
     assert rate.value == pytest.approx((4 + shift) / (10 + shift))
+
+
+def test_the_trainers_log_of_the_step_before_has_the_rate_if_it_logs_that_of_the_next():
+    log = [{"learning_rate": 0.9, "step": 18}, {"learning_rate": 0.8, "step": 19}, {"learning_rate": 0.5, "step": 20}]
+    rate = last_rate(0.5, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1.0})
+    assert rate.value == 0.8
+    assert rate.certain
 
 
 def test_the_trainers_log_of_the_step_itself_counts_where_it_is_not_the_next():
     log = [{"learning_rate": 0.9, "step": 10}, {"learning_rate": 0.8, "step": 20}]
-    rate = last_rate(0.79, 0, 20, [], {"log_history": log, "global_step": 20}, scheduled=True)
+    rate = last_rate(0.79, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1e-2})
     assert rate.value == 0.8
     assert rate.certain

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import lr_scheduler as schedulers
 
 import gyroscope as gyro
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces, radial_decay
@@ -192,6 +193,9 @@ def test_angles_that_follow_the_base_are_told_from_the_followers_state(tmp_path)
     trained = train(tmp_path, lambda _: following(model), model=model, steps=20)
     state = {**state_dicts(trained), "follower": followers[0].state_dict()}
     assert_same_rotation(gyro.autopsy(state), trained, tolerance=1e-4, resolution=ROUNDING)
+    without_follower = gyro.autopsy(state_dicts(trained))
+    assert_same_rotation(without_follower, trained, tolerance=1e-4, resolution=ROUNDING)
+    assert all(layer.exact for layer in without_follower.layers.values())
     for course in state["follower"]["courses"]:
         del course["factors"]  # as files of older versions are
     assert all(np.isnan(layer.rotation) for layer in gyro.autopsy(state).layers.values())
@@ -226,6 +230,15 @@ def test_nadams_early_steps_are_mostly_their_last_gradient_and_are_not_told(tmp_
     assert all(np.isnan(layer.rotation) and not layer.non_finite for layer in autopsy.layers.values())
     assert all(np.isfinite(layer.kappa2) for layer in autopsy.layers.values())
     assert "mostly the last gradient" in " ".join(str(autopsy).split())
+
+
+def test_a_finite_state_is_not_called_infinite_if_the_direction_of_the_step_is_unknown(tmp_path):
+    """NAdam's early direction is NaN by choice, and with L2 the wrapper's moments are not used beside it."""
+    trained = train(tmp_path, rotational(partial(NAdam, lr=1e-2, weight_decay=0.01), angular_update=0.02), steps=5)
+    autopsy = gyro.autopsy(state_dicts(trained))
+    assert [layer.non_finite for layer in autopsy.layers.values()] == [0] * len(autopsy.layers)
+    assert "diverged" not in autopsy.findings.kinds
+    assert all(np.isnan(layer.rotation) for layer in autopsy.layers.values())
 
 
 @pytest.mark.parametrize("make", [Adagrad, Adadelta, partial(RMSprop, lr=1e-3)])
@@ -315,3 +328,21 @@ def test_a_vector_of_zeros_has_no_angle_and_a_radial_step_has_angle_0():
     turned = angles(sums, lr=0.1, decay=0.0)
     assert np.isnan(turned[0])
     assert turned[1] == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ChainedScheduler"])
+def test_the_last_step_of_a_cyclic_schedule_is_the_trackers(schedule, tmp_path):
+    make = {
+        "OneCycleLR": partial(schedulers.OneCycleLR, max_lr=1e-2, total_steps=61),
+        "CyclicLR": partial(schedulers.CyclicLR, base_lr=1e-5, max_lr=1e-2, step_size_up=15),
+        "CosineAnnealingWarmRestarts": partial(schedulers.CosineAnnealingWarmRestarts, T_0=30),
+        "ChainedScheduler": lambda optimizer: schedulers.ChainedScheduler(
+            [schedulers.LinearLR(optimizer, 0.1, total_iters=200), schedulers.CosineAnnealingLR(optimizer, 80)]
+        ),
+    }
+    trained = train(tmp_path, EXACT["AdamW"], make[schedule])
+    assert trained.scheduler is not None
+    autopsy = gyro.autopsy({**state_dicts(trained), "scheduler": trained.scheduler.state_dict()})
+    assert not autopsy.notes
+    assert autopsy.layers["0.weight"].rule.lr == pytest.approx(trained.lr, rel=1e-5)
+    assert_same_rotation(autopsy, trained, tolerance=1e-3, resolution=ROUNDING)
