@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from gyroscope._files import check_output, write_text
+from gyroscope.commands import numeric, pair, progress_bar, progress_bar_of, show, whole
 from gyroscope.integrations.extras import MissingExtraError
-from gyroscope.terminal import numeric, pair, progress_bar, progress_bar_of, show, whole
 
 # Commands that the distribution gyroscope-lab adds. Without it they are listed too, and say what to install.
 LAB_COMMANDS = {

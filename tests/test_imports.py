@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
-    {"_types", "_checks", "_json", "_text", "_files", "_worker", "tools", "terminal"},
+    {"_types", "_checks", "_json", "_text", "_files", "_worker", "tools", "commands"},
     {"theory"},
     {"geometry", "_dtensor", "advice"},
     {"model"},

@@ -114,7 +114,7 @@ class Combination(NamedTuple):
 WEIGHT = Combination(1.0, 0.0, 0.0)
 
 
-class SecondMoment(NamedTuple):
+class StepNormaliser(NamedTuple):
     """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
 
     Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
@@ -147,7 +147,7 @@ class LinearSteps:
     scale: Array
     update: Combination
     momentum: Combination
-    D: SecondMoment | None = None
+    D: StepNormaliser | None = None
     excess: float = 1.0
     coupling: Array | None = None
     unit_grad2: Number = 1.0

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gyroscope.terminal import numeric, show, whole
+from gyroscope.commands import numeric, show, whole
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import UNDETERMINED, Equilibrium, Weights, forgetting_time, never_settles, turning_angle
-from gyroscope.theory.recursion import LinearSteps, SecondMoment
+from gyroscope.theory.recursion import LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall
 
@@ -65,7 +65,7 @@ class CoupledAdam(BetaRule):
             np.zeros_like(lr),
             scale,
             *self.ball.combinations(wd),
-            SecondMoment(self.betas[1], weight=wd * wd),
+            StepNormaliser(self.betas[1], weight=wd * wd),
             unit_grad2=weights.unit_grad_norm**2,
             size=weights.fan_in,
         )

@@ -3,7 +3,7 @@
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
-from gyroscope.theory.recursion import Combination, LinearSteps, SecondMoment
+from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 
@@ -36,4 +36,4 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     decay = decay_at(rule, lr)
     scale = rule.adam_scale(lr, done)
     # The unit is what v takes of a new gradient; a run whose β2 changes rescales its D by it.
-    return LinearSteps(decay, scale, update, average, SecondMoment(beta2, unit=1 - beta2), size=weights.fan_in)
+    return LinearSteps(decay, scale, update, average, StepNormaliser(beta2, unit=1 - beta2), size=weights.fan_in)

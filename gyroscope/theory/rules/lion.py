@@ -18,7 +18,7 @@ from gyroscope.theory.law import (
     law,
     leading_order,
 )
-from gyroscope.theory.recursion import Combination, LinearSteps, SecondMoment
+from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -136,7 +136,7 @@ class Lion(BetaRule):
         beta1, beta2 = self.betas
         argument = Combination(0.0, beta1, 1 - beta1)
         average = Combination(0.0, beta2, 1 - beta2)
-        length2 = SecondMoment(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
+        length2 = StepNormaliser(momentum=(beta1 / (1 - beta1)) ** 2)  # E‖c‖² is (1-β1)² times this D
         size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
         decay = decay_at(self, lr)
         return LinearSteps(
