@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gyroscope._files import write_text
+from gyroscope.optimizers import COMMANDS, PLANS
 
 # Steps, of all layers together, that take more than a moment to forecast.
 LONG_RUN = 200_000
@@ -71,9 +72,7 @@ def whole(help: str = "") -> Any:
 def plan(
     optimizer: Annotated[
         str | None,
-        typer.Argument(
-            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon, adafactor, hyperball"
-        ),
+        typer.Argument(help=", ".join(PLANS)),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
@@ -326,7 +325,7 @@ def autopsy(
     ],
     optimizer: Annotated[
         str | None,
-        typer.Option(help="where the file leaves it open: adamw, adam, sgd, lion, muon, nadam, adam-s, adam-srt"),
+        typer.Option(help=f"if the file leaves it open: {', '.join(COMMANDS)}"),
     ] = None,
     lr: Annotated[float | None, numeric("learning rate of the last step, of the first parameter group")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it, where the file does not say")] = None,

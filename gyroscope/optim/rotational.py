@@ -34,15 +34,12 @@ from gyroscope.optim._engine.steps import (
 )
 from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optimizers import spec_by_name
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
-# Optimizers whose step is lr times something that knows of the weights only through weight decay.
-LINEAR = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Lion", "Muon", "NAdam", "RAdam", "RMSprop", "SGD"}
-# Those whose weight decay does not shape the direction: it is off while they make one.
-DECAY_ALONG_WEIGHTS = {"AdamW", "Lion", "Muon", "SGD"}
 ANGLES = ("angular_update", "angle_schedule")
 
 
@@ -166,12 +163,16 @@ class Rotational(EngineOptimizer):
 
     def _unscaled(self, group: Group) -> Group:
         """The group with which the inner optimizer makes directions."""
-        name = type(self.inner).__name__
+        # By its own name alone: a subclass may take other steps.
+        spec = spec_by_name(type(self.inner).__name__)
         changes: Group = {}
-        # At lr = 1 the update is not multiplied by a small number and divided by it again.
-        if name in LINEAR:
+        is_along = bool(group.get("decoupled_weight_decay"))
+        if spec is not None and spec.scales_with_lr:
+            # At lr = 1 the update is not multiplied by a small number and divided by it again.
             changes["lr"] = 1.0
-        if "weight_decay" in group and (name in DECAY_ALONG_WEIGHTS or group.get("decoupled_weight_decay")):
+            is_along = is_along or spec.is_linear or spec.is_decoupled(group)
+        # Decay along the weights does not shape the direction: it is off while the inner optimizer makes one.
+        if "weight_decay" in group and is_along:
             changes["weight_decay"] = 0.0
         return {**group, **changes}
 

@@ -185,7 +185,7 @@ def kept(option: str, least: float, most: float, at_peak: float) -> str:
 def _moment(group: dict[str, Any]) -> Moment:
     betas = group.get("betas")
     pair = None
-    # KAdam has a pair for each of its stages.
+    # k-Adam has a pair for each of its stages.
     if isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor):
         pair = (float(betas[0]), float(betas[1]))
     momentum = group.get("momentum")

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gyroscope.checkpoint.files.reading import StoredTensor
+from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
 Shape = tuple[int, ...]
 # State tensors that have the shape of their weight.
-FULL_SIZE = ("exp_avg", "momentum_buffer", "exp_avg_sq")
+FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
 
 
 class Member(NamedTuple):
