@@ -24,6 +24,7 @@ from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.layers_by_name import checkpoint_layers
+from gyroscope.optimizers import GroupRuleFunction, Rules
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
@@ -102,6 +103,7 @@ def autopsy(
     betas: tuple[float, float] | None = None,
     momentum: float | None = None,
     batch_size: float | None = None,
+    rules: Rules | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Autopsy:
     """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
@@ -109,24 +111,30 @@ def autopsy(
     The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
     for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
     momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
-    scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer state are
-    matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
+    scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer
+    state are matched by name, or by order and shape; which tensors have vectors, their names and shapes decide
     (`gyroscope.checkpoint.layers_by_name`).
 
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
             first, the last is examined, and compared with the first.
-        optimizer: adamw, adam, sgd, lion, muon, nadam, adam-s or adam-srt, where the file leaves it open.
+        optimizer: adamw, adam, sgd, … as on the command line, if the file leaves it open. Or the name of a class in
+            `rules`.
         lr: learning rate of the last step, of the first parameter group; the others keep their proportions.
         weight_decay: as torch has it, where the file does not say.
         betas: the same of Adam's and Lion's averages.
         momentum: the same of SGD and Muon.
         batch_size: examples of one step, for the noise scale.
+        rules: the theory rule of the optimizer that wrote the file, if it is one of your own, {SignMomentum: function
+            of the group}. A file does not name its optimizer: of several, `optimizer` names the class. Predictions
+            follow the rule. The last step of such an optimizer is unknown.
         progress: called with the parameters done and those there are.
     """
     if not checkpoints:
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
-    asked = _checked(optimizer, lr, weight_decay, betas, momentum, batch_size)
+    own = None if optimizer in NAMES else own_rule(optimizer, rules)
+    asked = _checked(None if own else optimizer, lr, weight_decay, betas, momentum, batch_size)
+    asked = replace(asked, rule=own)
     opened = [open_checkpoint(source) for source in checkpoints]
     last = opened[-1]
     examined = _examine(last, asked, progress)
@@ -137,6 +145,15 @@ def autopsy(
         rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
         examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
     return replace(examined, name=name, batch_size=batch_size)
+
+
+def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | None:
+    """Return the rule of the user's class that wrote a file, or None if there is none of that name."""
+    by_name = {cls.__name__: function for cls, function in (rules or {}).items()}
+    if optimizer is None and len(by_name) > 1:
+        names = " or ".join(map(repr, by_name))
+        raise ValueError(f"rules has several optimizers: name the one that wrote the file, optimizer={names}")
+    return by_name.get(optimizer) if optimizer is not None else next(iter(by_name.values()), None)
 
 
 def _checked(

@@ -63,7 +63,10 @@ def user_rule(group: Group, classes: tuple[type, ...], rules: Rules | None) -> U
         return None
     if not callable(function):
         raise ValueError(f"rule={function!r} must be a function of the parameter group that returns a theory rule")
-    rule = function(group)
+    try:
+        rule = function(group)
+    except KeyError as error:
+        raise ValueError(f"the rule of the group asks for {error}, and the group has no such option") from None
     if not isinstance(rule, UpdateRule):
         raise ValueError(f"the rule of the group is {rule!r}: return a rule of gyroscope.theory, for example AdamW")
     return rule

@@ -195,7 +195,7 @@ def _moment(group: dict[str, Any]) -> Moment:
 
 def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:
     """The stand-ins, with the numbers that the groups of the real ones have."""
-    followers = Optimizers(list(stand_ins.values()))
+    followers = Optimizers(list(stand_ins.values()), optimizers.rules)
     followers.owners = [stand_ins[owner] for owner in optimizers.owners]
     followers.numbers = {stand_ins[member]: list(numbers) for member, numbers in optimizers.numbers.items()}
     return followers

@@ -107,7 +107,7 @@ class StepMeasurement:
             self._of[groups[sums.layer.group].owner].append(sums)
         for of_one in self._of.values():  # only layers that are stepped together can be summed together
             batched(of_one)
-        rules = [rule_or_none(*group) for group in groups]
+        rules = [rule_or_none(*group, self.optimizers.rules) for group in groups]
         # Where norms are held, weight decay moves no weight: it only sets the angle.
         self._decoupled = [
             rule is not None and rule.is_decoupled and not keeps_norms(owner)
