@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from gyroscope._dtensor import spread_like
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optimizers import Group, spec_of
+from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.schedules import ADAPTS_ABOVE, NEVER_ADAPTS, averaged_gradients, rectified
 
 
@@ -84,11 +85,6 @@ def adam(of: Coupled, group: Group) -> Tensor:
     v = of.moment("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     update: Tensor = -m / (1 - beta1**of.t) / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
     return update
-
-
-def nadam_momentum(beta1: float, t: Any, momentum_decay: float) -> Any:
-    """torch's momentum at step t = 1, 2, …, which climbs from β1/2 to β1."""
-    return beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
 
 
 def nadam(of: Coupled, group: Group) -> Tensor:

@@ -132,7 +132,9 @@ def nadam(group: Group) -> UpdateRule:
     """Return NAdam or NAdamL2, by torch's option."""
     # Without decay there is nothing to couple.
     decoupled = group.get("decoupled_weight_decay") or number(group, "weight_decay", 0.0) == 0
-    return (NAdam if decoupled else NAdamL2)(*rates(group), betas(group))
+    # Optimizers of other libraries may have no ramp.
+    ramp = number(group, "momentum_decay") if "momentum_decay" in group else None
+    return (NAdam if decoupled else NAdamL2)(*rates(group), betas(group), momentum_decay=ramp)
 
 
 def muon(group: Group) -> UpdateRule:

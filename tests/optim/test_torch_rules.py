@@ -36,11 +36,11 @@ TORCH = {
         theory.AdamW(0.1, 0.3, BETAS),
     ),
     "AdamW": (lambda: torch.optim.AdamW([W], 0.1, BETAS, weight_decay=0.3), theory.AdamW(0.1, 0.3, BETAS)),
-    "NAdam": (lambda: NAdam([W], 0.1, BETAS, weight_decay=0.3), theory.NAdamL2(0.1, 0.3, BETAS)),
-    "NAdam without decay": (lambda: NAdam([W], 0.1, BETAS), theory.NAdam(0.1, 0.0, BETAS)),
+    "NAdam": (lambda: NAdam([W], 0.1, BETAS, weight_decay=0.3), theory.NAdamL2(0.1, 0.3, BETAS, momentum_decay=4e-3)),
+    "NAdam without decay": (lambda: NAdam([W], 0.1, BETAS), theory.NAdam(0.1, 0.0, BETAS, momentum_decay=4e-3)),
     "NAdam, decoupled": (
         lambda: NAdam([W], 0.1, BETAS, weight_decay=0.3, decoupled_weight_decay=True),
-        theory.NAdam(0.1, 0.3, BETAS),
+        theory.NAdam(0.1, 0.3, BETAS, momentum_decay=4e-3),
     ),
     "RAdam": (lambda: RAdam([W], 0.1, BETAS, weight_decay=0.3), theory.AdamL2(0.1, 0.3, BETAS, rectified=True)),
     "RAdam, decoupled": (

@@ -3,6 +3,7 @@
 import doctest
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ def test_an_autopsy_of_several_own_optimizers_asks_which_one():
     optimizer = SignMomentum(model.parameters())
     train(model, optimizer)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    rules = {**RULES, torch.optim.Rprop: lambda group: Rule(1e-3, 1.0, 1e-2)}
+    rules: dict[type, Any] = {**RULES, torch.optim.Rprop: lambda group: Rule(1e-3, 1.0, 1e-2)}
     with pytest.raises(ValueError, match=r"several optimizers.*optimizer='SignMomentum' or 'Rprop'"):
         gyro.autopsy(saved, rules=rules)
     assert gyro.autopsy(saved, rules=rules, optimizer="SignMomentum").layers["0.weight"].rule == EXPECTED
