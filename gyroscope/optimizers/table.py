@@ -106,8 +106,8 @@ NADAM = OptimizerSpec(
     signs=(FileSigns(state=(*ADAM_STATE, "mu_product")),),
     command="nadam",
     plans=(
-        PlanChoice("nadam", NAdam, {"lr": 1e-3, "weight_decay": 0.1}),
-        PlanChoice("nadam_l2", NAdamL2, {"lr": 1e-3, "weight_decay": 1e-4}),
+        PlanChoice("nadam", NAdam, {"lr": 1e-3, "weight_decay": 0.1, "momentum_decay": 4e-3}),
+        PlanChoice("nadam_l2", NAdamL2, {"lr": 1e-3, "weight_decay": 1e-4, "momentum_decay": 4e-3}),
     ),
     typical={"lr": 1e-3, "weight_decay": 1e-4},
 )

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.optim import NAdam, RAdam
 
+import gyroscope as gyro
 from gyroscope import rule_of, theory
 from tests.optim.torch_walk import walk
 
@@ -75,3 +76,27 @@ def test_without_a_gradient_the_first_steps_of_radam_are_unknown_and_not_zero():
     assert np.isnan(f.angular_update[:5]).all()
     assert np.isfinite(f.angular_update[5:]).all()
     assert np.isfinite(f.norm).all()
+
+
+def test_a_plan_of_radam_names_its_fastest_step_although_the_first_ones_are_unknown():
+    model = torch.nn.Linear(FAN_IN, 32, bias=False)
+    radam = RAdam(model.parameters(), lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True)
+    planned = gyro.plan(model, radam, steps=300)
+    ratio, step = planned.predictions[0].fastest
+    assert ratio > 1
+    assert step > 100
+    assert "steps_done" not in str(planned)
+
+
+def test_the_tracker_predicts_the_ramp_of_nadam(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(FAN_IN, 32, bias=False)
+    nadam = NAdam(model.parameters(), lr=1e-2, weight_decay=0.25, decoupled_weight_decay=True)
+    with gyro.Tracker(model, nadam, tmp_path, every=5) as tracker:
+        for _ in range(30):
+            model.weight.grad = torch.randn(32, FAN_IN)
+            nadam.step()
+        run = tracker.run
+    limit = theory.NAdam(1e-2, 0.25).equilibrium(fan_in=FAN_IN).angular_update
+    predicted = run.series("weight", "predicted_angular_update")
+    assert predicted[-1] / limit == pytest.approx(2.2, rel=0.05)
