@@ -54,9 +54,7 @@ def gyroscope(
 def plan(
     optimizer: Annotated[
         str | None,
-        typer.Argument(
-            help="adamw, sgdm, lion, nadam, adam_l2, nadam_l2, adam_s, adam_srt, sgd_mrt, muon, adafactor, hyperball"
-        ),
+        typer.Argument(help="adamw, sgdm, lion, muon, …; an unknown name lists all"),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
@@ -163,7 +161,7 @@ def autopsy(
     ],
     optimizer: Annotated[
         str | None,
-        typer.Option(help="where the file leaves it open: adamw, adam, sgd, lion, muon, nadam, adam-s, adam-srt"),
+        typer.Option(help="if the file leaves it open: adamw, adam-srt, …; an unknown name lists all"),
     ] = None,
     lr: Annotated[float | None, numeric("learning rate of the last step, of the first parameter group")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it, where the file does not say")] = None,

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
     {"_types", "_checks", "_json", "_text", "_files", "_worker", "tools", "commands"},
     {"theory"},
+    {"optimizers"},
     {"geometry", "_dtensor", "advice"},
     {"model"},
     {"simulate", "optim", "nn"},
@@ -60,7 +61,7 @@ def test_every_room_has_a_floor():
     assert {room(path) for path in FILES} <= set(FLOOR)
 
 
-@pytest.mark.parametrize("name", ["theory", "advice", "store", "render", "live"])
+@pytest.mark.parametrize("name", ["theory", "optimizers", "advice", "store", "render", "live"])
 def test_rooms_of_numbers_and_words_never_import_torch(name):
     paths = [path for path in FILES if room(path) == name]
     assert paths

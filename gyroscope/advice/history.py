@@ -11,6 +11,7 @@ import numpy as np
 from gyroscope import theory
 from gyroscope._types import Array, Int64, Mask
 from gyroscope.advice.thresholds import FULL_RATE, JUDGED, LASTING
+from gyroscope.optimizers import spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED
@@ -256,8 +257,9 @@ class LayerHistory:
     @cached_property
     def keeps_norm(self) -> bool:
         """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
-        # By name: the record has no optimizer, only what it was called.
-        return str(self._group.get("optimizer", "")).startswith("Rotational")
+        # By name: the run has no optimizer, only its class name.
+        spec = spec_by_name(str(self._group.get("optimizer")))
+        return spec is not None and spec.keeps_norms
 
     @property
     def follows_base(self) -> bool:

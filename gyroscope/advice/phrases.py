@@ -73,7 +73,7 @@ def rule_text(rule: UpdateRule) -> str:
     >>> rule_text(AdamW(lr=0.1 + 0.2, weight_decay=0.1))
     'AdamW(lr=0.3, weight_decay=0.1, betas=(0.9, 0.999))'
     """
-    shown = {name: value for name, value in rule.settings.items() if value is not False}
+    shown = {name: value for name, value in rule.settings.items() if value is not None and value is not False}
     values = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items())
     return f"{rule.name}({', '.join(values)})"
 

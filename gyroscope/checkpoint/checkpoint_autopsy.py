@@ -23,6 +23,7 @@ from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.stored_layers import checkpoint_layers
+from gyroscope.optimizers import GroupRuleFunction, Rules
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
 from gyroscope.render.rendered import Rendered
@@ -91,6 +92,7 @@ def autopsy(
     momentum: float | None = None,
     batch_size: float | None = None,
     model: Model | None = None,
+    rules: Rules | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Autopsy:
     """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
@@ -105,7 +107,8 @@ def autopsy(
     Args:
         checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
             first, the last is examined, and compared with the first.
-        optimizer: adamw, adam, sgd, lion, muon, nadam, adam-s or adam-srt, where the file leaves it open.
+        optimizer: adamw, adam, sgd, … as on the command line, if the file leaves it open. Or the name of a class in
+            `rules`.
         lr: learning rate of the last step, of the first parameter group; the others keep their proportions.
         weight_decay: as torch has it, where the file does not say.
         betas: the same of Adam's and Lion's averages.
@@ -113,11 +116,16 @@ def autopsy(
         batch_size: examples of one step, for the noise scale.
         model: the module, or the names of its parameters in order, if the file does not keep the order in which the
             optimizer has them. Or the names of the parameters in each of the optimizer's groups.
+        rules: the theory rule of the optimizer that wrote the file, if it is one of your own, {SignMomentum: function
+            of the group}. A file does not name its optimizer: of several, `optimizer` names the class. Predictions
+            follow the rule. The last step of such an optimizer is unknown.
         progress: called with the parameters done and those there are.
     """
     if not checkpoints:
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
-    asked = _checked(optimizer, lr, weight_decay, betas, momentum, batch_size)
+    own = None if optimizer in NAMES else own_rule(optimizer, rules)
+    asked = _checked(None if own else optimizer, lr, weight_decay, betas, momentum, batch_size)
+    asked = replace(asked, rule=own)
     opened = [open_checkpoint(source, model) for source in checkpoints]
     last = opened[-1]
     examined = _examine(last, asked, progress)
@@ -129,6 +137,15 @@ def autopsy(
             rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
             examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
     return replace(examined, name=name, batch_size=batch_size)
+
+
+def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | None:
+    """Return the rule of the user's class that wrote a file, or None if there is none of that name."""
+    by_name = {cls.__name__: function for cls, function in (rules or {}).items()}
+    if optimizer is None and len(by_name) > 1:
+        names = " or ".join(map(repr, by_name))
+        raise ValueError(f"rules has several optimizers: name the one that wrote the file, optimizer={names}")
+    return by_name.get(optimizer) if optimizer is not None else next(iter(by_name.values()), None)
 
 
 def _checked(

@@ -26,6 +26,7 @@ from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
+from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
 from gyroscope.store.writer import Status
 from gyroscope.theory.law import Weights
@@ -61,6 +62,8 @@ class Tracker:
             first 20 steps and then every tenth; where measuring has taken more than 0.2 s and more than `budget` of
             the time, every 20th, 40th, … as that asks for. A number that is given is kept.
         rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
+        rules: theory rules for optimizer classes of your own, {SignMomentum: function of the group}, for predictions
+            (docs/own-optimizer.md).
         layers: regular expression; all parameters in whose name it is found are watched instead.
         probe: result of `gyro.probe`, which knows how tensors split into vectors.
         parts: regular expression -> names of the parts of fused weights, which become layers `name[part]` of equally
@@ -97,6 +100,7 @@ class Tracker:
         *,
         every: Every = DefaultInterval(10),  # noqa: B008 - a number
         rows: int | None = None,
+        rules: Rules | None = None,
         layers: str | None = None,
         probe: Mapping[str, Invariance] | None = None,
         parts: Mapping[str, Sequence[str]] | None = None,
@@ -111,7 +115,7 @@ class Tracker:
     ) -> None:
         if rows is not None:
             check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
-        self.optimizers = Optimizers(optimizer)
+        self.optimizers = Optimizers(optimizer, rules)
         self.samples = 0
         self.seconds = 0.0
         """How long the samples held training up, together."""
@@ -136,6 +140,7 @@ class Tracker:
                 sinks=sinks,
                 sink_layers=_expression("sink_layers", sink_layers),
                 on_incident=on_incident,
+                rules=rules,
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
@@ -389,7 +394,9 @@ class Tracker:
         self.samples += bool(readings)
         self.seconds += seconds
         if isinstance(self._sampling, Auto):
-            self._sampling.timescale = min(_timescale(*group) for group in self.optimizers.groups())
+            self._sampling.timescale = min(
+                _timescale(*group, self.optimizers.rules) for group in self.optimizers.groups()
+            )
         note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if note is not None and recorder is not None:
             recorder.writer.note(note)
@@ -409,11 +416,11 @@ class Tracker:
             self._measurement.changes = []
 
 
-def _timescale(group: Mapping[str, Any], optimizer: Optimizer) -> float:
+def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | None) -> float:
     """Steps after which a direction of this group is forgotten; infinite where that is not known."""
     lr = frozen(group.get("lr"))
     # Before the rule is asked for, which would wait for a learning rate on a device.
-    rule = rule_or_none(group, optimizer) if isinstance(lr, float | int) else None
+    rule = rule_or_none(group, optimizer, rules) if isinstance(lr, float | int) else None
     if rule is None:
         return float("inf")
     with np.errstate(all="ignore"):

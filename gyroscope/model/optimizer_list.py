@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, final
 
 from torch.optim import Optimizer
 
+from gyroscope.optimizers import Rules
+
 # Where Lightning, Fabric, Accelerate and Megatron keep the optimizer that they wrap.
 WRAPPED = ("optimizer", "_optimizer")
 # Where containers keep several: torchtitan's OptimizersContainer, Lightning's Trainer; Megatron's ChainedOptimizer.
@@ -80,8 +82,10 @@ class Optimizers:
     Optimizer by optimizer; a group that is added later, to any of them, gets the next number, so that no other changes.
     """
 
-    def __init__(self, passed: Any) -> None:
+    def __init__(self, passed: Any, rules: Rules | None = None) -> None:
         self.members = tuple(optimizers_of(passed))
+        self.rules = rules
+        """The user's rules for classes of their own, as `rule_of` takes them."""
         self.owners: list[Optimizer] = []
         """The optimizer of each number, as of the last call of `groups`."""
         self.numbers: dict[Optimizer, list[int]] = {member: [] for member in self.members}
@@ -96,9 +100,9 @@ class Optimizers:
                     )
 
     @classmethod
-    def of(cls, passed: Any) -> "Optimizers":
+    def of(cls, passed: Any, rules: Rules | None = None) -> "Optimizers":
         """What was passed, unless it is one of these already."""
-        return passed if isinstance(passed, cls) else cls(passed)
+        return passed if isinstance(passed, cls) else cls(passed, rules)
 
     @property
     def name(self) -> str:

@@ -7,10 +7,10 @@ from typing import Any, final
 from torch import nn
 from torch.optim import Optimizer
 
-from gyroscope import theory
 from gyroscope.geometry import Axis, Granularity, Split
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup, algorithm_of
 from gyroscope.model.parameters import NO_VECTORS, ROWS, ModelParameter, model_parameters
+from gyroscope.optimizers import spec_of
 
 # One optimizer, a list of them, or a container of several: what `optimizers_of` takes.
 AnyOptimizer = Any
@@ -92,7 +92,7 @@ def decide(
 
     The first of these that applies:
 
-    1. An optimizer that turns by group (`turns_by_group`: ours but Lion and KAdam) does what the group's `granularity`,
+    1. An optimizer that turns by group (`turns_by_group`: ours but two) does what the group's `granularity`,
        `axis` and `group_size` say: by default every tensor of two or more dimensions along dim 0, embeddings too.
     2. Muon turns each matrix as a whole: that of a weight, or each of a stack of them (`matrix_split`).
     3. A split that is not the default and stands in the group, where `param_groups` writes it.
@@ -166,13 +166,12 @@ def turns_by_group(optimizer: Optimizer) -> bool:
 
 
 def _turns_whole_matrices(group: OwnedGroup) -> bool:
-    """Whether the theory's rule of the optimizer's name needs the matrix's shape: it then turns as one vector."""
+    """Whether the matrix turns as one vector, as Muon's does."""
     algorithm = algorithm_of(group.options)
     if algorithm is not None:  # Muon, Dion and their kin
         return "muon" in algorithm or "dion" in algorithm
-    # By name, as rule_of knows optimizers, and for subclasses too; rule_of itself stands on a floor above this one.
-    rules = [getattr(theory, cls.__name__, None) for cls in type(group.owner).__mro__]
-    return any("shape" in getattr(rule, "needs", ()) for rule in rules)
+    spec = spec_of(group.owner)
+    return spec is not None and spec.whole_matrix
 
 
 def matrix_split(shape: Sequence[int], group: Mapping[str, Any]) -> Split:
@@ -233,5 +232,5 @@ def turning(decision: Decision, group: Mapping[str, Any], whole_by: str = "") ->
 
 
 def _is_written(group: Mapping[str, Any], optimizer: Optimizer) -> bool:
-    """Whether somebody wrote the group's split: ours that never turn (Lion, KAdam) put the default into every group."""
+    """Whether somebody wrote the group's split: ours that never turn put the default into every group."""
     return "granularity" in group and (Split.of(group) != Split() or "granularity" not in optimizer.defaults)

@@ -17,6 +17,7 @@ from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, Decision, select
 from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optimizers import Rules
 from gyroscope.theory.rules.base import UpdateRule
 
 
@@ -66,6 +67,7 @@ def to_equilibrium_(
     loss: Loss | None = None,
     unit_grad_norm: float | Mapping[str, float] | None = None,
     batches: int = 4,
+    rules: Rules | None = None,
 ) -> EquilibriumStart:
     """Bring each rotating weight vector of a fresh model to its equilibrium norm at the peak learning rate.
 
@@ -95,6 +97,7 @@ def to_equilibrium_(
             as with SGD and Adam with L2, and is reported before and after.
         unit_grad_norm: what `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
         batches: how many batches `loss` is called for.
+        rules: theory rules for optimizer classes of your own, each a function of the group (docs/own-optimizer.md).
 
     >>> layer = nn.Linear(512, 4, bias=False)
     >>> _ = torch.nn.init.orthogonal_(layer.weight)
@@ -102,28 +105,35 @@ def to_equilibrium_(
     weight  norm before  after  factor
     weight            1  1.599     1.6
     """
-    optimizers = Optimizers.of(optimizer)
+    optimizers = Optimizers.of(optimizer, rules)
     if any(member.state for member in optimizers.members):
         raise ValueError("the optimizer has taken steps: call to_equilibrium_ on a fresh one, before the first step")
     groups = optimizers.groups()
     chosen = select(model, optimizers, embeddings=embeddings)
-    weights = [weight for weight in chosen if float(groups[weight.group].options["weight_decay"]) > 0]
-    rules = [_rule_at_peak(groups[weight.group]) for weight in weights]
+    weights = [weight for weight in chosen if _decays(groups[weight.group])]
+    weight_rules = [_rule_at_peak(groups[weight.group], optimizers.rules) for weight in weights]
     given: Mapping[str, float | Tensor] = {}
     if isinstance(unit_grad_norm, Mapping):
         given = unit_grad_norm
     elif unit_grad_norm is not None:
         given = dict.fromkeys((weight.name for weight in weights), unit_grad_norm)
     elif loss is not None:
-        given = _measured(model, loss, weights, rules, batches)
+        given = _measured(model, loss, weights, weight_rules, batches)
     loss_before = _mean_loss(model, loss, batches)
-    layers = tuple(_bring_(weight, rule, given.get(weight.name)) for weight, rule in zip(weights, rules, strict=True))
+    layers = tuple(
+        _bring_(weight, rule, given.get(weight.name)) for weight, rule in zip(weights, weight_rules, strict=True)
+    )
     return EquilibriumStart(layers, loss_before, _mean_loss(model, loss, batches))
 
 
-def _rule_at_peak(owned: OwnedGroup) -> UpdateRule:
+def _decays(owned: OwnedGroup) -> bool:
+    """Return whether the weights of a group decay; where the group has no such option, its rule decides."""
+    return float(owned.options.get("weight_decay", 1.0)) > 0
+
+
+def _rule_at_peak(owned: OwnedGroup, rules: Rules | None) -> UpdateRule:
     group, owner = owned
-    return rule_of({**group, "lr": peak_lr(group)}, owner)
+    return rule_of({**group, "lr": peak_lr(group)}, owner, rules)
 
 
 def _mean_loss(model: nn.Module, loss: Loss | None, batches: int) -> float | None:

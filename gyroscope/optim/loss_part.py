@@ -12,7 +12,7 @@ needs no second buffer: each step has only the newest λω to take out.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from gyroscope._dtensor import spread_like
 from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optimizers import Group, spec_of
+from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.schedules import ADAPTS_ABOVE, NEVER_ADAPTS, averaged_gradients, rectified
-
-Group = Mapping[str, Any]
 
 
 class Coupled(NamedTuple):
@@ -46,14 +46,20 @@ class Coupled(NamedTuple):
         return self.moment(name)
 
 
-def loss_part(inner: Optimizer, group: Group) -> "Callable[[Coupled, Group], Tensor] | None":
-    """The function for an optimizer whose L2 shapes the direction; None without L2, and where L2 only acts along ω."""
-    if not group.get("weight_decay") or group.get("decoupled_weight_decay"):
+LossPart: TypeAlias = Callable[[Coupled, Group], Tensor]
+
+
+def loss_part(inner: Optimizer, group: Group) -> LossPart | None:
+    """Return the function for an optimizer whose L2 shapes the direction; None without L2, and if L2 acts along ω."""
+    spec = spec_of(inner)
+    if spec is None or not group.get("weight_decay") or spec.is_decoupled(group):
         return None
-    return next((function for rule, function in LOSS_PARTS.items() if isinstance(inner, rule)), None)
+    part = LOSS_PARTS.get(spec.formula)
+    # A class of another library with the same name may keep another state.
+    return part if part is not None and isinstance(inner, spec.load()) else None
 
 
-def loss_update(p: Tensor, state: dict[str, Tensor], group: Group, part: Callable[[Coupled, Group], Tensor]) -> Tensor:
+def loss_update(p: Tensor, state: dict[str, Tensor], group: Group, part: LossPart) -> Tensor:
     """Δ_g of a parameter whose inner step has been taken; vectors of norm 0 have L2 in it, as in the plain step."""
     assert p.grad is not None
     dtype = at_least_float32(p.dtype)
@@ -79,11 +85,6 @@ def adam(of: Coupled, group: Group) -> Tensor:
     v = of.moment("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     update: Tensor = -m / (1 - beta1**of.t) / ((v / (1 - beta2**of.t)).sqrt() + group["eps"])
     return update
-
-
-def nadam_momentum(beta1: float, t: Any, momentum_decay: float) -> Any:
-    """torch's momentum at step t = 1, 2, …, which climbs from β1/2 to β1."""
-    return beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
 
 
 def nadam(of: Coupled, group: Group) -> Tensor:
@@ -150,15 +151,15 @@ def adadelta(of: Coupled, group: Group) -> Tensor:
     return update
 
 
-# Not SGD and ASGD: theirs is linear in G and Rotational leaves L2 out of it, or it acts along ω.
-LOSS_PARTS: Mapping[type[Optimizer], Callable[[Coupled, Group], Tensor]] = MappingProxyType(
+# By the formula of the optimizer's record.
+LOSS_PARTS: Mapping[str, LossPart] = MappingProxyType(
     {
-        torch.optim.Adam: adam,
-        torch.optim.NAdam: nadam,
-        torch.optim.RAdam: radam,
-        torch.optim.Adamax: adamax,
-        torch.optim.RMSprop: rmsprop,
-        torch.optim.Adagrad: adagrad,
-        torch.optim.Adadelta: adadelta,
+        "adam": adam,
+        "nadam": nadam,
+        "radam": radam,
+        "adamax": adamax,
+        "rmsprop": rmsprop,
+        "adagrad": adagrad,
+        "adadelta": adadelta,
     }
 )

@@ -9,26 +9,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import one_of
-from gyroscope.optim.adam_s import AdamS, AdamSRT
-from gyroscope.optim.adamw import RotationalAdamW
-from gyroscope.optim.k_adam import KAdam
-from gyroscope.optim.lion import Lion, RotationalLion
-from gyroscope.optim.sgd import RotationalSGD
-from gyroscope.optim.sgd_mrt import SGDMRT
-from gyroscope.optim.spherical_adam import SphericalAdam
+from gyroscope.optimizers import COMMANDS
 
 CLASSES: Mapping[str, Callable[..., Optimizer]] = MappingProxyType(
-    {
-        "rotational-adamw": RotationalAdamW,
-        "rotational-sgd": RotationalSGD,
-        "rotational-lion": RotationalLion,
-        "lion": Lion,
-        "adam-s": AdamS,
-        "adam-srt": AdamSRT,
-        "sgd-mrt": SGDMRT,
-        "spherical-adam": SphericalAdam,
-        "k-adam": KAdam,
-    }
+    {command: spec.load() for command, spec in COMMANDS.items() if spec.is_ours}
 )
 
 

@@ -34,15 +34,12 @@ from gyroscope.optim._engine.steps import (
 )
 from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optimizers import Rules, spec_by_name
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
-# Optimizers whose step is lr times something that knows of the weights only through weight decay.
-LINEAR = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Lion", "Muon", "NAdam", "RAdam", "RMSprop", "SGD"}
-# Those whose weight decay does not shape the direction: it is off while they make one.
-DECAY_ALONG_WEIGHTS = {"AdamW", "Lion", "Muon", "SGD"}
 ANGLES = ("angular_update", "angle_schedule")
 
 
@@ -61,6 +58,8 @@ class Rotational(EngineOptimizer):
                          the moment. A number, a function of the step (from 0), or another rule, taken at the group's lr
     mode                 "equilibrium", or "hyperball": arctan(lr) at every step, without centring or averaging
     beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    rules                theory rules for inner optimizers of your own, {SignMomentum: function of the group}. It is the
+                         "rule" of every group that has none (docs/own-optimizer.md)
 
     Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
     Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there. When
@@ -87,10 +86,15 @@ class Rotational(EngineOptimizer):
         compile: bool = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
+        rules: Rules | None = None,
     ) -> None:
-        self._options: Group = {**SPLIT_OPTIONS, **options_of(locals()), "angle_schedule": None}
+        options = options_of(locals())
+        functions = options.pop("rules") or {}
+        rule = next((functions[cls] for cls in type(inner).__mro__ if cls in functions), None)
+        self._options: Group = {**SPLIT_OPTIONS, **options, "angle_schedule": None, "rule": rule}
         refuse_needed_closure(inner)
         self.inner = inner
+        self._inner_rules: dict[int, tuple[Group, UpdateRule]] = {}
         # The inner defaults are there for schedulers that ask for betas or momentum (OneCycleLR, CyclicLR).
         super().__init__(inner.param_groups, {**inner.defaults, **self._options})
         self.param_groups = inner.param_groups
@@ -126,7 +130,7 @@ class Rotational(EngineOptimizer):
             check_non_negative("angular_update", angle)
         turning = _turning(group)
         if turning and angle is None and group["mode"] == "equilibrium":
-            if not group.get("weight_decay"):
+            if not group.get("weight_decay") and group.get("rule") is None:
                 raise ValueError(
                     "weight_decay=0 in a group that rotates: its angular update would be 0; give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
@@ -166,12 +170,16 @@ class Rotational(EngineOptimizer):
 
     def _unscaled(self, group: Group) -> Group:
         """The group with which the inner optimizer makes directions."""
-        name = type(self.inner).__name__
+        # By its own name alone: a subclass may take other steps.
+        spec = spec_by_name(type(self.inner).__name__)
         changes: Group = {}
-        # At lr = 1 the update is not multiplied by a small number and divided by it again.
-        if name in LINEAR:
+        is_along = bool(group.get("decoupled_weight_decay"))
+        if spec is not None and spec.scales_with_lr:
+            # At lr = 1 the update is not multiplied by a small number and divided by it again.
             changes["lr"] = 1.0
-        if "weight_decay" in group and (name in DECAY_ALONG_WEIGHTS or group.get("decoupled_weight_decay")):
+            is_along = is_along or spec.is_linear or spec.is_decoupled(group)
+        # Decay along the weights does not shape the direction: it is off while the inner optimizer makes one.
+        if "weight_decay" in group and is_along:
             changes["weight_decay"] = 0.0
         return {**group, **changes}
 
@@ -206,7 +214,7 @@ class Rotational(EngineOptimizer):
         # To read a number from a device would wait for it. Any lr below 1/weight_decay then stands in for it.
         known = 1 / (1 + group.get("weight_decay", 0.0)) if on_device else float(lr)
         given = group["angular_update"]
-        rule = rule_of({**group, "lr": known}, self.inner) if given is None else given
+        rule = self._inner_rule({**group, "lr": known}) if given is None else given
         # The inner rule's own lr: that of SGD with dampening is a share of the group's.
         angle = rule.at(known if given is not None else rule.lr, weights, leading=True).angular_update
         if angle is None:
@@ -216,11 +224,21 @@ class Rotational(EngineOptimizer):
             )
         return angle * (lr / known) ** rule.angle_exponent if on_device else angle
 
+    def _inner_rule(self, group: Group) -> UpdateRule:
+        """Return the inner optimizer's rule, made anew only if an option of the group has changed."""
+        options = {option: value for option, value in group.items() if option not in ("params", "param_names")}
+        slot = id(group["params"])
+        last, rule = self._inner_rules.get(slot, ({}, None))
+        if rule is None or not all(map(_is_constant, options.values())) or last != options:
+            rule = rule_of(group, self.inner)
+            self._inner_rules[slot] = (options, rule)
+        return rule
+
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state and options, with the values per vector; without angles that are code."""
         saved = super().state_dict()
         groups = [
-            {key: value for key, value in group.items() if not (key in ANGLES and _is_code(value))}
+            {key: value for key, value in group.items() if key != "rule" and not (key in ANGLES and _is_code(value))}
             for group in saved["param_groups"]
         ]
         return {**saved, "param_groups": groups}
@@ -249,13 +267,26 @@ class Rotational(EngineOptimizer):
             after(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "inner": self.inner, "_options": self._options, "_loan": Loan()}
+        return {
+            **super().__getstate__(),
+            "inner": self.inner,
+            "_options": self._options,
+            "_loan": Loan(),
+            "_inner_rules": {},
+        }
 
 
 def _turning(group: Group) -> list[Tensor]:
     """The group's parameters that rotate."""
     split = Split.of(group)
     return [p for p in group["params"] if split.rotates(p.shape)]
+
+
+def _is_constant(option: Any) -> bool:
+    """Return whether a value cannot change in place, as a tensor or a list may."""
+    if isinstance(option, tuple):
+        return all(map(_is_constant, option))
+    return option is None or isinstance(option, float | int | str) or _is_code(option)
 
 
 def _is_code(value: Any) -> bool:

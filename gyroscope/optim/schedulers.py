@@ -13,11 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from gyroscope._checks import positive_array
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import AnyOptimizer, select
-from gyroscope.optim.torch_rules import Group, keeps_norms, rule_of
+from gyroscope.optim.torch_rules import keeps_norms, rule_of
+from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS, Group
 from gyroscope.theory.sphere import lr_without_decay
 
 # The power of the weight's scale with which each entry of the optimizer's state must be rescaled.
-MOMENTS = {"exp_avg": -1, "momentum_buffer": -1, "exp_avg_sq": -2}
+MOMENTS = dict.fromkeys(MOMENTUM_KEYS, -1) | dict.fromkeys(SECOND_MOMENT_KEYS, -2)
 
 
 class AfterScheduler(ABC):

@@ -11,6 +11,7 @@ from gyroscope.model.gradients import Loss, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.model.selection import Decision, Invariance, select
 from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
+from gyroscope.optimizers import Rules
 from gyroscope.planner.rates import GroupRates, kept
 from gyroscope.theory import FixedNorm, UpdateRule
 from gyroscope.theory.law import Weights
@@ -97,18 +98,18 @@ def weights_of(
     groups = optimizers.groups()
     for selected in select(model, optimizers, probe=probe, embeddings=True):
         its_rates = rates[selected.group]
-        rule, unknown = _rule(its_rates, groups[selected.group])
+        rule, unknown = _rule(its_rates, groups[selected.group], optimizers.rules)
         yield Weight(selected, its_rates, rule, unknown)
 
 
-def _rule(rates: GroupRates, group: OwnedGroup) -> tuple[UpdateRule | None, str]:
+def _rule(rates: GroupRates, group: OwnedGroup, rules: Rules | None) -> tuple[UpdateRule | None, str]:
     try:
-        rule = rule_of(rates.group, group.owner)
+        rule = rule_of(rates.group, group.owner, rules)
     except ValueError as error:
         return None, str(error)
     if keeps_norms(group.owner):
         return rule if rule.keeps_norm else FixedNorm(rule, follows_base(group.owner)), ""
-    if rates.corrected and rule.is_decoupled:
+    if rates.corrected and "corrected_decay" in rule.settings:
         rule = rule.replace(corrected_decay=True)
     return rule, ""
 

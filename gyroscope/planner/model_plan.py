@@ -10,6 +10,7 @@ from gyroscope.model.gradients import Loss
 from gyroscope.model.invariance_probe import probe
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance
+from gyroscope.optimizers import Rules
 from gyroscope.planner.model import Weight, layer_grad_norms, weights_of
 from gyroscope.planner.rates import Scheduler, predict_rates
 from gyroscope.planner.run_plan import Plan
@@ -20,7 +21,13 @@ FINENESS = ("neuron", "group", "tensor", "none")
 
 
 def plan(
-    model: nn.Module, optimizer: AnyOptimizer, scheduler: Scheduler = None, *, steps: int, loss: Loss | None = None
+    model: nn.Module,
+    optimizer: AnyOptimizer,
+    scheduler: Scheduler = None,
+    *,
+    steps: int,
+    loss: Loss | None = None,
+    rules: Rules | None = None,
 ) -> Plan:
     """Predict the run of this model: norm and rotation of every weight at every step, and what would improve them.
 
@@ -34,6 +41,7 @@ def plan(
     steps      length of the run
     loss       loss(model), a scalar on a fresh batch at each call: finds scale-invariant weights and measures the
                gradients that SGD and Adam with L2 need
+    rules      theory rules for optimizer classes of your own, each a function of the group (docs/own-optimizer.md)
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(256, 64, bias=False), nn.BatchNorm1d(64), nn.Linear(64, 10))
@@ -43,7 +51,7 @@ def plan(
     '0.023 rad per step, 12 times that at the first'
     """
     check_run_length(steps)
-    optimizers = Optimizers.of(optimizer)
+    optimizers = Optimizers.of(optimizer, rules)
     rates, notes = predict_rates(optimizers, scheduler, steps)
     invariances = probe(model, loss) if loss is not None else {}
     weights = list(weights_of(model, optimizers, rates, invariances))

@@ -185,7 +185,7 @@ def kept(option: str, least: float, most: float, at_peak: float) -> str:
 def _moment(group: dict[str, Any]) -> Moment:
     betas = group.get("betas")
     pair = None
-    # KAdam has a pair for each of its stages.
+    # k-Adam has a pair for each of its stages.
     if isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor):
         pair = (float(betas[0]), float(betas[1]))
     momentum = group.get("momentum")
@@ -195,7 +195,7 @@ def _moment(group: dict[str, Any]) -> Moment:
 
 def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:
     """The stand-ins, with the numbers that the groups of the real ones have."""
-    followers = Optimizers(list(stand_ins.values()))
+    followers = Optimizers(list(stand_ins.values()), optimizers.rules)
     followers.owners = [stand_ins[owner] for owner in optimizers.owners]
     followers.numbers = {stand_ins[member]: list(numbers) for member, numbers in optimizers.numbers.items()}
     return followers

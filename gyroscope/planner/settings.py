@@ -10,21 +10,10 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope._checks import one_of, positive_array
+from gyroscope.optimizers import PLANS
 from gyroscope.planner.run_plan import Plan
 from gyroscope.theory import (
-    SGDM,
-    SGDMRT,
-    Adafactor,
-    AdamL2,
-    AdamS,
-    AdamSRT,
-    AdamW,
-    Hyperball,
-    Lion,
     Match,
-    Muon,
-    NAdam,
-    NAdamL2,
     Schedule,
     UpdateRule,
     constant,
@@ -38,35 +27,9 @@ from gyroscope.theory.law import Weights, over
 from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
-RULES: dict[str, type[UpdateRule]] = {
-    "adamw": AdamW,
-    "sgdm": SGDM,
-    "lion": Lion,
-    "nadam": NAdam,
-    "adam_l2": AdamL2,
-    "nadam_l2": NAdamL2,
-    "adam_s": AdamS,
-    "adam_srt": AdamSRT,
-    "sgd_mrt": SGDMRT,
-    "muon": Muon,
-    "adafactor": Adafactor,
-    "hyperball": Hyperball,
-}
+RULES: dict[str, type[UpdateRule]] = {name: choice.rule for name, choice in PLANS.items()}
 # Settings of a plan that names only the optimizer.
-TYPICAL: dict[str, dict[str, Any]] = {
-    "adamw": {"lr": 1e-3, "weight_decay": 0.1},
-    "sgdm": {"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9},
-    "lion": {"lr": 1e-4, "weight_decay": 1.0},
-    "nadam": {"lr": 1e-3, "weight_decay": 0.1},
-    "adam_l2": {"lr": 1e-3, "weight_decay": 1e-4},
-    "nadam_l2": {"lr": 1e-3, "weight_decay": 1e-4},
-    "adam_s": {"lr": 1e-3, "weight_decay": 1e-4},
-    "adam_srt": {"lr": 1e-3, "weight_decay": 1e-3},
-    "sgd_mrt": {"lr": 0.1, "weight_decay": 5e-3},
-    "muon": {"lr": 0.02, "weight_decay": 0.01},
-    "adafactor": {"lr": 0.01, "weight_decay": 0.0},
-    "hyperball": {"lr": 0.01},
-}
+TYPICAL: dict[str, Mapping[str, Any]] = {name: choice.typical for name, choice in PLANS.items()}
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
@@ -204,7 +167,7 @@ def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
             raise ValueError(f"{name} has no {key!r}; its settings are {', '.join(own)}")
     if isinstance(given.get("betas"), list | str):
         given["betas"] = tuple(numbers("betas", given["betas"]))
-    return RULES[name](**(TYPICAL[name] | given))
+    return RULES[name](**{**TYPICAL[name], **given})
 
 
 def _schedule(settings: Mapping[str, Any]) -> Schedule:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gyroscope.optim import formulas as step
 from gyroscope.optim.formulas import Number
-from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Lion, NAdam, NAdamL2, UpdateRule
+from gyroscope.optimizers import SPECS
+from gyroscope.theory import UpdateRule
 
 # From parameters to an optimizer, for example `lambda params: torch.optim.RAdam(params, lr=1e-3)`.
 Factory: TypeAlias = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -63,7 +64,7 @@ class RuleUpdate:
         # Adam-S has one second moment for each vector; it is replaced by a column at the first step.
         self.v = torch.zeros_like(w)
         self.out = torch.empty_like(w)
-        self._step = STEPS[type(rules[0])]
+        self._step = SIMULATED[type(rules[0])]
 
     def __call__(self, t: int, multiplier: float) -> None:
         """The step of the rule's kind."""
@@ -156,19 +157,19 @@ def _adam_s(s: RuleUpdate, t: int, multiplier: float) -> None:
     s.v = s.v * s.move_with_momentum(rate)
 
 
-STEPS: Mapping[type[UpdateRule], Callable[[RuleUpdate, int, float], None]] = MappingProxyType(
+# By the formula of the optimizer's record.
+STEPS: Mapping[str, Callable[[RuleUpdate, int, float], None]] = MappingProxyType(
     {
-        SGDM: _sgdm,
-        AdamW: _adam,
-        AdamL2: _adam,
-        NAdam: _nadam,
-        NAdamL2: _nadam,
-        Lion: _lion,
-        AdamS: _adam_s,
-        AdamSRT: _adam_s,
-        SGDMRT: _sgd_mrt,
+        "sgd": _sgdm,
+        "adam": _adam,
+        "nadam": _nadam,
+        "lion": _lion,
+        "adam_s": _adam_s,
+        "adam_srt": _adam_s,
+        "sgd_mrt": _sgd_mrt,
     }
 )
+SIMULATED = {choice.rule: STEPS[spec.formula] for spec in SPECS for choice in spec.plans if spec.formula in STEPS}
 
 
 def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
@@ -177,8 +178,8 @@ def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
         if not callable(optimizer):
             raise ValueError(f"{optimizer!r} is neither a rule nor a function that makes an optimizer of parameters")
         return ("factory", id(optimizer))
-    if type(optimizer) not in STEPS or optimizer.rectified:
-        known = ", ".join(rule.__name__ for rule in STEPS)
+    if type(optimizer) not in SIMULATED or optimizer.rectified or optimizer.counts_steps:
+        known = ", ".join(rule.__name__ for rule in SIMULATED)
         raise ValueError(
             f"there is no built-in update for {optimizer!r}, only for {known}: pass a function that makes "
             "an optimizer, for example lambda params: torch.optim.Muon(params, lr=1e-3)"

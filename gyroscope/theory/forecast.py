@@ -12,7 +12,7 @@ from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, over, plain
 from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule, require
-from gyroscope.theory.schedules import Multiplier, multipliers
+from gyroscope.theory.schedules import Multiplier, multipliers, rectification
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
@@ -139,6 +139,9 @@ def forecast(
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
     norms, angles = _follow(rules, start2, lr, weights, progress)
+    if rule.rectified and weights.unit_grad_norm is None:
+        # RAdam's first steps are as long as their gradients: 0 would be an answer that is wrong.
+        angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
     by_layer = (-1, *layers)
     return Forecast(
@@ -174,7 +177,7 @@ def _changing_settings(
 ) -> dict[str, Array]:
     settings: dict[str, Array] = {}
     if rule.counts_steps:
-        settings["steps_done"] = rule.settings["steps_done"] + np.arange(len(lr))
+        settings["steps_done"] = (rule.settings["steps_done"] or 0) + np.arange(len(lr), dtype=np.float64)
     if weight_decay_schedule is not None:
         if not rule.has_weight_decay:
             raise ValueError(f"{rule.name} has no weight decay that could change: leave out weight_decay_schedule")

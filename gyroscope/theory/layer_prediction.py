@@ -96,7 +96,8 @@ class LayerPrediction:
         if plain is self.rule or self.rule.follows_base or self.layer.missing(plain):
             return None
         course = forecast(plain, self.schedule, norm=self.layer.norm, **self.layer.known, **self.changes)
-        return float(np.mean(course.angular_update) / np.mean(course.equilibrium_angular_update))
+        known = np.isfinite(course.angular_update)  # RAdam's first steps may not be
+        return float(course.angular_update[known].mean() / course.equilibrium_angular_update[known].mean())
 
     @property
     def fastest(self) -> tuple[float, int]:
@@ -104,7 +105,7 @@ class LayerPrediction:
         if self.forecast is None:
             return float("nan"), 0
         angles = self.forecast.angular_update
-        step = int(angles.argmax())
+        step = int(np.nan_to_num(angles).argmax())
         return float(over(angles[step], self.forecast.equilibrium_angular_update.max())), step
 
 

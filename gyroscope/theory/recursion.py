@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gyroscope._types import Array, Number
+from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Correlation, Weights
 
 # Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache.
@@ -137,10 +137,10 @@ class StepNormaliser(NamedTuple):
 class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
-    s = scale, or scale·sqrt(size/D) where D is given. E‖u‖² is `excess` times E‖s·update‖²: above 1 where the update
-    adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: not 1 where that noise is correlated over steps.
-    Decay, scale and coupling have a value for each step, coefficients may. `unit_grad2` = E‖g‖²·E‖w‖² and `size` have
-    one for each layer.
+    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. E‖u‖² is `excess` times
+    E‖s·update‖²: above 1 if the update adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: not 1 if that
+    noise is correlated over steps. Decay, scale and coupling have a value for each step, coefficients may.
+    `unit_grad2` = E‖g‖²·E‖w‖² and `size` have one for each layer.
     """
 
     decay: Array
@@ -148,6 +148,7 @@ class LinearSteps:
     update: Combination
     momentum: Combination
     D: StepNormaliser | None = None
+    unadapted: Mask | None = None
     excess: float = 1.0
     coupling: Array | None = None
     unit_grad2: Number = 1.0
@@ -223,14 +224,15 @@ class LinearMotion(Motion):
             (table[3], table[2], table[6], table[3:7], table[7:11], table[11:15], table[basis], other[:6], other[:4])
             for table, other in (self._tables, self._tables[::-1])
         )
-        for form, result in zip(steps.forms(aging), outcome, strict=True):
+        unadapted = np.zeros(len(lr), dtype=bool) if steps.unadapted is None else steps.unadapted
+        for form, result, is_unadapted in zip(steps.forms(aging), outcome, unadapted.tolist(), strict=True):
             y, D, g2, moments, once, twice, columns, product, first_four = now
             np.divide(unit_grad2, y, g2)
             if steps.D:
                 np.add(D, g2, D)
                 np.divide(size, D, root)
                 np.sqrt(root, root)
-                s[...] = root  # one copy for each moment: a product without broadcasting
+                s[...] = 1.0 if is_unadapted else root  # one copy for each moment: a product without broadcasting
                 np.multiply(moments, s, once)
                 np.multiply(once, s, twice)
             form.dot(columns, product)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, interleave
 from gyroscope.checkpoint.files.reading import StoredTensor
+from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
 Shape = tuple[int, ...]
 # State tensors that have the shape of their weight.
-FULL_SIZE = ("exp_avg", "momentum_buffer", "exp_avg_sq")
+FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
 
 
 class UnknownOrderError(ValueError):

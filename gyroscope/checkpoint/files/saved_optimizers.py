@@ -1,110 +1,68 @@
 """Which optimizer left a state, by its options and the names of what it keeps, and the theory's rule of it."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
-from gyroscope.optim.torch_rules import RULES, rule_by_name
+from gyroscope.optimizers import COMMANDS, SPECS, Group, OptimizerSpec, rule_by_spec, spec_by_name
 from gyroscope.theory import FixedNorm, Hyperball, UpdateRule
 
-Group = Mapping[str, Any]
-
-# What a user may call an optimizer that the file leaves in doubt, and the name of its class.
-NAMES = {
-    "adamw": "AdamW",
-    "adam": "Adam",
-    "sgd": "SGD",
-    "lion": "Lion",
-    "muon": "Muon",
-    "nadam": "NAdam",
-    "adam-s": "AdamS",
-    "adam-srt": "AdamSRT",
-}
-# Settings that a rule cannot do without, by class.
-NEEDED = {"AdamW": ("betas",), "Adam": ("betas",), "Lion": ("betas",), "Muon": ("momentum",)}
+# Names on the command line of optimizers that a user may give where the file leaves them open.
+NAMES = {command: spec.name for command, spec in COMMANDS.items()}
 
 
 def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> str | None:
-    """The class of the optimizer; None where the state is of none that is known. ValueError where two are possible.
+    """Return the class of the optimizer, or None if it is unknown. Raise ValueError if several are possible.
 
-    `state` has the names of what is kept of a parameter, `asked` is what the user says it is.
+    `state` has the names of what is kept of a parameter, `asked` is the name that the user gives.
     """
     if asked is not None:
         return NAMES[asked]
-    return _own_name(group) or torch_name(group, state)
+    own = [spec for spec in SPECS if spec.is_shown_by(group, state, distinctive=True)]
+    return _only(own, group) if own else inner_name(group, state)
 
 
-def _own_name(group: Group) -> str | None:
-    """Gyroscope's own, by options that no other optimizer has."""
-    if "centre" in group:
-        if "mode" in group:
-            return "Rotational"
-        if "momentum" in group:
-            return "RotationalSGD"
-        return "RotationalAdamW" if "eps" in group else "RotationalLion"
-    if "v0" in group:
-        return "SphericalAdam"
-    if "strategy" in group and "k" in group:
-        return "KAdam"
-    if "compile" in group and "momentum" in group:
-        return "SGDMRT"
-    if "compile" in group and "betas" in group:
+def inner_name(group: Group, state: Collection[str]) -> str | None:
+    """Return the same for an optimizer that has no options of its own, also for the one that a wrapper turns."""
+    return _only([spec for spec in SPECS if spec.is_shown_by(group, state, distinctive=False)], group)
+
+
+def _only(specs: list[OptimizerSpec], group: Group) -> str | None:
+    if not specs:
+        return None
+    # Without weight decay the Adams take the same step.
+    if len(specs) > 1 and (group.get("weight_decay") or len({spec.formula for spec in specs}) > 1):
+        kinds = " or ".join(f"{spec.name} ({spec.decay} weight decay)" for spec in specs)
+        choices = " or ".join(repr(spec.command) for spec in specs)
         raise ValueError(
-            "the file does not say whether its optimizer is AdamS or AdamSRT, which have the same options: pass "
-            "optimizer='adam-s' or 'adam-srt' (--optimizer adam-s)"
+            f"the file does not say whether its optimizer is {kinds}: pass optimizer={choices} "
+            f"(--optimizer {specs[0].command})"
         )
-    return None
-
-
-def torch_name(group: Group, state: Collection[str]) -> str | None:
-    """torch's and others', by what they keep."""
-    if "exp_avg_sq" in state and "exp_avg" in state:
-        return _adam_name(group, state)
-    if "exp_inf" in state:
-        return "Adamax"
-    if "square_avg" in state:
-        return "RMSprop" if "alpha" in group else None
-    if "ns_steps" in group or "ns_coefficients" in group:
-        return "Muon"
-    if "momentum_buffer" in state or "dampening" in group:
-        return "SGD"
-    return "Lion" if "exp_avg" in state and "betas" in group else None
-
-
-def _adam_name(group: Group, state: Collection[str]) -> str:
-    if "mu_product" in state:
-        return "NAdam"
-    if "decoupled_weight_decay" in group:
-        # RAdam keeps what Adam keeps, but has no such option.
-        return "Adam" if "amsgrad" in group else "RAdam"
-    if not float(group.get("weight_decay") or 0.0):
-        return "AdamW"
-    raise ValueError(
-        "the file does not say whether its Adam decays the weights or the gradients: pass optimizer='adamw' "
-        "(--optimizer adamw; decoupled, as torch's AdamW, nanoGPT and the Trainer have it) or 'adam' (L2)"
-    )
+    return specs[0].name
 
 
 def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -> UpdateRule | None:
-    """The theory's rule of a group; None where it has none. ValueError that names a setting which the file lacks."""
-    if name == "Rotational":
-        return _rule_of_wrapper(group, state)
-    if name is None or name not in RULES or group.get("amsgrad"):
+    """Return the theory's rule of a group, or None. Raise ValueError that names a setting which the file lacks."""
+    spec = spec_by_name(name)
+    if spec is None or group.get("amsgrad"):
         return None
-    for option in ("lr", *NEEDED.get(name, ())):
+    if spec.wraps:
+        return _rule_of_wrapper(group, state)
+    if spec.rule is None:
+        return None
+    for option in ("lr", *spec.needed):
         if group.get(option) is None:
-            raise ValueError(f"the file does not say the {option} of its {name}: pass {option}=… (--{option} …)")
+            raise ValueError(f"the file does not say the {option} of its {spec.name}: pass {option}=… (--{option} …)")
     try:
-        rule = rule_by_name(name, group)
+        rule = rule_by_spec(spec, group)
     except ValueError:  # settings that theory does not cover
         return None
-    return FixedNorm(rule) if name.startswith("Rotational") else rule
+    return FixedNorm(rule) if spec.keeps_norms else rule
 
 
 def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
-    """Of Rotational: hyperball's, or the inner optimizer's, unless the angle is given; None where that is by code."""
+    """Return hyperball's rule, or the inner optimizer's unless the angle is given; None if that is by code."""
     if group.get("mode") == "hyperball":
         return Hyperball(float(group["lr"]))
     # A state_dict leaves out what is code.
     by_rule = group.get("angular_update", "code") is None and group.get("angle_schedule", "code") is None
-    inner = rule_of_group(torch_name(group, state), group) if by_rule else None
+    inner = rule_of_group(inner_name(group, state), group) if by_rule else None
     return FixedNorm(inner) if inner is not None else None

@@ -11,6 +11,7 @@ from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.checkpoint.files.saved_optimizers import NAMES, optimizer_name, rule_of_group
 from gyroscope.checkpoint.last_step.last_rates import Rate, last_rate
 from gyroscope.checkpoint.last_step.last_update import NOTHING, LastUpdate, last_update
+from gyroscope.optimizers import GroupRuleFunction, user_rule
 from gyroscope.theory import UpdateRule
 
 # Settings that are numbers, 0 or above, wherever they are set.
@@ -25,6 +26,8 @@ class Asked:
     optimizer: str | None
     lr: float | None
     settings: Mapping[str, Any]
+    rule: GroupRuleFunction | None = None
+    """The rule of an optimizer of the user's own, which the file does not know."""
 
 
 @final
@@ -55,10 +58,19 @@ def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
         kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
         rate = _rate(checkpoint, number, saved, first, asked.lr, settings)
         settings = rate.settings(settings)
+        own = _own_rule(settings, asked)
+        if own is not None:
+            groups.append(GroupStep(settings, rate, own, NOTHING))
+            continue
         name = optimizer_name(group, kept, asked.optimizer)
         rule = rule_of_group(name, settings, kept)
         groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept)))
     return groups
+
+
+def _own_rule(settings: Mapping[str, Any], asked: Asked) -> UpdateRule | None:
+    """Return the rule that the user gives, in the group or for the file."""
+    return user_rule(settings if "rule" in settings else {**settings, "rule": asked.rule}, (), None)
 
 
 def _check(file: str, settings: Mapping[str, Any]) -> None:
@@ -85,10 +97,10 @@ def _is_pair(betas: Any) -> bool:
 
 def _described_group(asked: Asked) -> list[GroupStep]:
     """The group of a file that has weights alone: what the user says, if that is enough for a prediction."""
-    if asked.optimizer is None or asked.lr is None:
+    if asked.lr is None or (asked.optimizer is None and asked.rule is None):
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
-    rule = rule_of_group(NAMES[asked.optimizer], settings)
+    rule = _own_rule(settings, asked) or rule_of_group(NAMES[str(asked.optimizer)], settings)
     return [GroupStep(settings, Rate.known(asked.lr, "given"), rule, NOTHING)]
 
 

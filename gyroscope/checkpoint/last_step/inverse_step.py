@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.optim.loss_part import nadam_momentum
 from gyroscope.theory.law import Correlation, over
+from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
 
 # NAdam's update under noise over that of a steady gradient, above which neither is an estimate; 1.16 in the end.

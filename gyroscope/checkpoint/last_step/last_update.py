@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gyroscope._types import Array
-from gyroscope.checkpoint.files.saved_optimizers import Group, rule_of_group, torch_name
+from gyroscope.checkpoint.files.saved_optimizers import inner_name, rule_of_group
 from gyroscope.checkpoint.last_step.inverse_step import angles, nadam_direction, nesterov_direction
 from gyroscope.checkpoint.last_step.turned_step import transported_angles, turned_angles
 from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.optim import loss_part
 from gyroscope.optim.formulas import adam_numbers
-from gyroscope.optim.torch_rules import CAUTIOUS_DECAY
+from gyroscope.optimizers import CAUTIOUS_DECAY, Group, OptimizerSpec, spec_by_name
 from gyroscope.theory.law import Weights
 from gyroscope.theory.stability import kadam_betas
 
@@ -76,47 +77,61 @@ NOTHING = LastUpdate()
 
 
 def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> LastUpdate:
-    """How to take back the last step of an optimizer of this class and these settings; `state` has what it keeps."""
+    """Return how to take back the last step of an optimizer of this class and settings; `state` has what it keeps."""
+    spec = spec_by_name(name)
     # With these an update, or the decay, left out entries that disagreed with a gradient which is gone.
-    if name is None or any(group.get(option) for option in ("caution", "cautious", *CAUTIOUS_DECAY)):
+    if spec is None or any(group.get(option) for option in ("caution", "cautious", *CAUTIOUS_DECAY)):
         return NOTHING
-    if name.startswith("Rotational"):
-        return _rotational(name, group, state)
-    settings = {**DEFAULTS, **group}
-    if name in OWN:
-        return OWN[name](settings)
-    return replace(_of_torch(name, settings), decay=_decoupled_decay(name, settings))
+    if spec.keeps_norms:
+        return _rotational(spec, group, state)
+    return replace(_by_formula(spec, group), decay=_decoupled_decay(spec, group))
 
 
-def _of_torch(name: str, group: Group) -> LastUpdate:
-    # Where the objective is maximised the optimizer turns the gradient around before it keeps anything of it.
-    if name in ("Adam", "AdamW", "RAdam"):
-        second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
-        function = loss_part.radam if name == "RAdam" else loss_part.adam
-        # Signal and noise are told from averages, which the largest of them is not.
-        betas = None if group["amsgrad"] else _betas(group)
-        keys = ("exp_avg", second)
-        return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
-    if name == "NAdam":
-        return _nadam(group)
-    if name == "Adamax":
-        keys = ("exp_avg", "exp_inf")
-        return LastUpdate(keys, _direction(loss_part.adamax, keys, group), exact=True)
-    if name == "SGD" and group.get("nesterov"):
-        momentum = float(group.get("momentum") or 0.0)
-        return LastUpdate(
-            ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.35, counted=False
-        )
-    if name in ("SGD", "RMSprop"):
-        return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
-    if name == "Lion":
-        return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.2, counted=False)
-    return LastUpdate(error=0.35) if name == "Muon" else NOTHING
+def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
+    formula = LAST_UPDATES.get(spec.formula)
+    return NOTHING if formula is None else formula({**DEFAULTS, **group})
 
 
-def _decoupled_decay(name: str, group: Group) -> float:
-    is_decoupled = name in ("AdamW", "Lion", "Muon") or bool(group.get("decoupled_weight_decay"))
-    return float(group.get("weight_decay") or 0.0) if is_decoupled else 0.0
+def _decoupled_decay(spec: OptimizerSpec, group: Group) -> float:
+    return float(group.get("weight_decay") or 0.0) if spec.is_decoupled(group) else 0.0
+
+
+# torch's optimizers. Where the objective is maximised they turn the gradient around before they keep anything of it.
+
+
+def _adam(group: Group, function: loss_part.LossPart = loss_part.adam) -> LastUpdate:
+    keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
+    # Signal and noise are told from averages, which the largest of them is not.
+    betas = None if group["amsgrad"] else _betas(group)
+    return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
+
+
+def _radam(group: Group) -> LastUpdate:
+    return _adam(group, loss_part.radam)
+
+
+def _adamax(group: Group) -> LastUpdate:
+    keys = ("exp_avg", "exp_inf")
+    return LastUpdate(keys, _direction(loss_part.adamax, keys, group), exact=True)
+
+
+def _sgd(group: Group) -> LastUpdate:
+    if not group.get("nesterov"):
+        return _momentum(group)
+    momentum = float(group.get("momentum") or 0.0)
+    return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.35, counted=False)
+
+
+def _momentum(group: Group) -> LastUpdate:
+    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], exact=True, counted=False)
+
+
+def _lion(group: Group) -> LastUpdate:
+    return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.2, counted=False)
+
+
+def _muon(group: Group) -> LastUpdate:
+    return LastUpdate(error=0.35)
 
 
 def _betas(group: Group) -> tuple[float, float]:
@@ -125,9 +140,7 @@ def _betas(group: Group) -> tuple[float, float]:
     return float(group["betas"][0]), float(group["betas"][1])
 
 
-def _direction(
-    function: Callable[[loss_part.Coupled, Group], Tensor], keys: tuple[str, ...], group: Group
-) -> Direction:
+def _direction(function: loss_part.LossPart, keys: tuple[str, ...], group: Group) -> Direction:
     """u by the function that makes Δ = -u of an optimizer's moments after its step; it takes out an L2 term, here 0."""
     none = torch.zeros(())
     return lambda x, t: -function(loss_part.Coupled(dict(zip(keys, x, strict=True)), x[0], none, t), group)
@@ -148,11 +161,11 @@ def _nadam(group: Group) -> LastUpdate:
 # Rotational optimizers
 
 
-def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
+def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> LastUpdate:
     """The inner rule's direction, turned by an angle of the group's settings: `turned_step.turned_angles`."""
-    inner_name = torch_name(group, state) if name == "Rotational" else name.removeprefix("Rotational")
-    inner = NOTHING if inner_name is None else _of_torch(inner_name, {**DEFAULTS, **group})
-    angle = _angle(name, group, state)
+    base = spec_by_name(inner_name(group, state) if spec.wraps else spec.base)
+    inner = NOTHING if base is None else _by_formula(base, group)
+    angle = _angle(spec, group, state)
     if inner.direction is None or angle is None or "beta" not in group:
         return replace(NOTHING, unknown=CODE if angle is None else UNKNOWN)
     settings: dict[str, Any] = dict(group)
@@ -162,9 +175,7 @@ def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
         settings |= {"beta": 0.0, "centre": False}
         known_eps = 0.0
     # With L2 inside, an average of the gradient alone stands beside one of the squares of both.
-    is_mixed = (
-        name == "Rotational" and bool(group.get("weight_decay")) and not _decoupled_decay(inner_name or "", group)
-    )
+    is_mixed = spec.wraps and bool(group.get("weight_decay")) and base is not None and not base.is_decoupled(group)
     return replace(
         inner,
         adam_betas=None if is_mixed else inner.adam_betas,
@@ -174,9 +185,11 @@ def _rotational(name: str, group: Group, state: Collection[str]) -> LastUpdate:
     )
 
 
-def _angle(name: str, group: Group, state: Collection[str]) -> Callable[[VectorMeasurement, float], float] | None:
+def _angle(
+    spec: OptimizerSpec, group: Group, state: Collection[str]
+) -> Callable[[VectorMeasurement, float], float] | None:
     """η_r at a learning rate; None where it was set by code, which a state_dict leaves out."""
-    if name == "Rotational" and group.get("mode") != "hyperball":
+    if spec.wraps and group.get("mode") != "hyperball":
         given = group.get("angular_update", CODE)
         if CODE in (given, group.get("angle_schedule", CODE)):
             return None
@@ -184,7 +197,7 @@ def _angle(name: str, group: Group, state: Collection[str]) -> Callable[[VectorM
             return lambda measured, lr: float(given) * (lr != 0)
 
     def of_rule(measured: VectorMeasurement, lr: float) -> float:
-        rule = rule_of_group(name, {**group, "lr": lr}, state)
+        rule = rule_of_group(spec.name, {**group, "lr": lr}, state)
         if rule is None:
             return np.nan
         settled = rule.at(rule.lr, Weights(measured.fan_in, None, measured.shape), leading=True).angular_update
@@ -269,14 +282,24 @@ def _k_adam(group: Group) -> LastUpdate:
 
     # Of several stages only the first has averages of the gradient.
     adam_betas = (beta1, beta2) if len(stages) == 1 else None
-    decay = 0.0 if group["coupled"] else float(group["weight_decay"])
-    return LastUpdate(MOMENTS, direction, exact=True, adam_betas=adam_betas, decay=decay)
+    return LastUpdate(MOMENTS, direction, exact=True, adam_betas=adam_betas)
 
 
-OWN: Mapping[str, Callable[[Group], LastUpdate]] = {
-    "AdamS": _adam_s,
-    "AdamSRT": _adam_srt,
-    "SGDMRT": _sgd_mrt,
-    "SphericalAdam": _spherical_adam,
-    "KAdam": _k_adam,
-}
+# By the formula of the optimizer's record.
+LAST_UPDATES: Mapping[str, Callable[[Group], LastUpdate]] = MappingProxyType(
+    {
+        "adam": _adam,
+        "radam": _radam,
+        "nadam": _nadam,
+        "adamax": _adamax,
+        "sgd": _sgd,
+        "rmsprop": _momentum,
+        "lion": _lion,
+        "muon": _muon,
+        "adam_s": _adam_s,
+        "adam_srt": _adam_srt,
+        "sgd_mrt": _sgd_mrt,
+        "spherical_adam": _spherical_adam,
+        "k_adam": _k_adam,
+    }
+)

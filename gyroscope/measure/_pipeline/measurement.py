@@ -20,11 +20,9 @@ from gyroscope.measure._pipeline.sums import sum_after, sum_before
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import Invariance
 from gyroscope.optim.torch_rules import keeps_norms
+from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
 NAN = float("nan")
-# Where optimizers keep their averages of gradients, and of squared gradients.
-MOMENTUM = ("momentum_buffer", "exp_avg")
-SECOND_MOMENT = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
 
 
 def rank() -> int:
@@ -109,7 +107,7 @@ class StepMeasurement:
             self._of[groups[sums.layer.group].owner].append(sums)
         for of_one in self._of.values():  # only layers that are stepped together can be summed together
             batched(of_one)
-        rules = [rule_or_none(*group) for group in groups]
+        rules = [rule_or_none(*group, self.optimizers.rules) for group in groups]
         # Where norms are held, weight decay moves no weight: it only sets the angle.
         self._decoupled = [
             rule is not None and rule.is_decoupled and not keeps_norms(owner)
@@ -293,7 +291,7 @@ def _usable(grad: Tensor | None) -> bool:
 
 def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
     """The optimizer's average of gradients; None where it has none, or one of another shape."""
-    for name in MOMENTUM:
+    for name in MOMENTUM_KEYS:
         m = state.get(name)
         if isinstance(m, Tensor) and m.shape == p.shape:
             return m
@@ -302,7 +300,7 @@ def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
 
 def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor, vectors: int) -> SecondMoment | None:
     """The optimizer's average of squared gradients after the step; None where it has none, or of some other kind."""
-    for name in SECOND_MOMENT:
+    for name in SECOND_MOMENT_KEYS:
         v = state.get(name)
         if isinstance(v, Tensor) and (v.shape == p.shape or v.shape == (vectors,)):
             break

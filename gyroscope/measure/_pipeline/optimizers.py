@@ -1,6 +1,5 @@
 """What the tracker knows of optimizers: the rules of their groups, and how a run describes them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -10,9 +9,8 @@ from torch.optim import Optimizer
 
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
 from gyroscope.optim.torch_rules import follows_base, rule_of
+from gyroscope.optimizers import Group, Rules
 from gyroscope.theory import UpdateRule
-
-Group = Mapping[str, Any]
 
 # Options of a parameter group that the run's configuration shows.
 SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
@@ -25,10 +23,10 @@ def steps_taken(optimizers: Optimizers) -> int:
     return max((int(steps) for steps in counts), default=0)
 
 
-def rule_or_none(group: Group, optimizer: Optimizer) -> UpdateRule | None:
+def rule_or_none(group: Group, optimizer: Optimizer, rules: Rules | None) -> UpdateRule | None:
     """The theory's rule, None where the theory does not cover the optimizer."""
     try:
-        return rule_of(group, optimizer)
+        return rule_of(group, optimizer, rules)
     except ValueError:
         return None
 
@@ -122,7 +120,7 @@ def run_config(model: nn.Module, optimizers: Optimizers, every: Any, rows: int |
     return {
         "model": type(_inner(model)).__name__,
         "optimizer": optimizers.name,
-        "groups": [_group_config(group) for group in optimizers.groups()],
+        "groups": [_group_config(group, optimizers.rules) for group in optimizers.groups()],
         "every": every if isinstance(every, int | str) else repr(every),
         "rows": rows,
         "seed": torch.initial_seed(),
@@ -130,9 +128,9 @@ def run_config(model: nn.Module, optimizers: Optimizers, every: Any, rows: int |
     }
 
 
-def _group_config(owned: OwnedGroup) -> dict[str, Any]:
+def _group_config(owned: OwnedGroup, rules: Rules | None) -> dict[str, Any]:
     group, owner = owned
-    rule = rule_or_none(group, owner)
+    rule = rule_or_none(group, owner, rules)
     shown: dict[str, Any] = {"optimizer": type(owner).__name__, "parameters": len(group["params"])}
     if rule is not None:
         shown["rule"] = {"name": rule.name, **rule.settings}

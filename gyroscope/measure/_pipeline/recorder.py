@@ -24,6 +24,7 @@ from gyroscope.measure._pipeline.scalar_log import ScalarLog
 from gyroscope.measure.quantities import QUANTITIES
 from gyroscope.measure.sinks import Sink, SinkWorker
 from gyroscope.model.optimizer_list import Optimizers
+from gyroscope.optimizers import Rules
 from gyroscope.store import LayerInfo, RunExistsError, Writer
 from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status
@@ -115,6 +116,7 @@ class Recorder:
         sinks: Iterable[Sink] = (),
         sink_layers: re.Pattern[str] | None = None,
         on_incident: OnIncident | None = None,
+        rules: Rules | None = None,
         final_note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.writer = new_writer(path, config, resume)
@@ -126,7 +128,14 @@ class Recorder:
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
         self._alarm = None if on_incident is None else IncidentAlarm(on_incident, self.failures.report)
         self._processor = SampleProcessor(
-            self.writer, self.indices, self._sinks, self.scalars, raw=raw, sink_layers=sink_layers, alarm=self._alarm
+            self.writer,
+            self.indices,
+            self._sinks,
+            self.scalars,
+            raw=raw,
+            sink_layers=sink_layers,
+            alarm=self._alarm,
+            rules=rules,
         )
         self._worker: Worker[RawSample | None] = Worker(
             self._processor.process,
@@ -144,7 +153,7 @@ class Recorder:
         """Make layers known to the run."""
         groups = optimizers.groups()
         for layer in layers:
-            rule = rule_or_none(*groups[layer.group])
+            rule = rule_or_none(*groups[layer.group], optimizers.rules)
             # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
             split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)

@@ -26,6 +26,7 @@ from gyroscope.measure._pipeline.statistics import LayerPart, summarise
 from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
+from gyroscope.optimizers import Rules
 from gyroscope.store import LayerSample, Sample, Writer
 
 # Layers of one parameter group that were read in the same way: their vectors stand one after the other.
@@ -83,6 +84,7 @@ class SampleProcessor:
         raw: re.Pattern[str] | None = None,
         sink_layers: re.Pattern[str] | None = None,
         alarm: IncidentAlarm | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.writer = writer
         self.indices = indices
@@ -91,6 +93,7 @@ class SampleProcessor:
         self.raw = raw
         self.sink_layers = sink_layers
         self.alarm = alarm
+        self._user_rules = rules
         self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
@@ -161,7 +164,7 @@ class SampleProcessor:
         group_rule: GroupRule | None = None
         try:
             owner = sample.owners[number]
-            rule = rule_of(options, owner)
+            rule = rule_of(options, owner, self._user_rules)
             # A forecast counts RAdam's steps from its own start, where those of a resumed run are rectified no more.
             if rule.rectified and self._first_step:
                 rule = rule.replace(rectified=False)

@@ -81,7 +81,6 @@ class Adafactor(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     is_decoupled: ClassVar[bool] = True
-    counts_steps: ClassVar[bool] = True
     angle_formula: ClassVar[str] = (
         "tan η_r = rate/(1-a) while norms grow, rate² ≥ a(2-a); else cos η_r = 1-a; rate: min(lr, 1/sqrt(t)), "
         "a: decay per step"
@@ -96,6 +95,11 @@ class Adafactor(UpdateRule):
             raise ValueError(f"beta2_decay={self.beta2_decay!r} must be 0 or below, as torch's -0.8")
         if not self.d >= 1:
             raise ValueError(f"d={self.d!r} must be 1 or more: the RMS to which updates are clipped")
+
+    @property
+    def counts_steps(self) -> bool:
+        """True: the cap on the rate and β2 follow the number of steps."""
+        return True
 
     def rate(self, lr: Number, t: Number) -> Number:
         """RMS of step t = 1, 2, … over that of the weights."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative
-from gyroscope._types import Array, Number
+from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import CautiousLinearMotion
 from gyroscope.theory.law import Equilibrium, Weights, plain
 from gyroscope.theory.recursion import LinearMotion, Motion, adam_scale
@@ -52,8 +52,6 @@ class UpdateRule(ABC):
     """Whether every vector stays at the norm it started with, so that nothing has to settle."""
     follows_base: bool = False
     """Whether such a rule turns as its `plain` one would by then, and not by the equilibrium angle (`optim.follow`)."""
-    counts_steps: ClassVar[bool] = False
-    """Whether its steps depend on how many were taken before, `steps_done`, beyond the first ones."""
     transports_momentum: ClassVar[bool] = False
     """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
     gradient_scales_update: ClassVar[bool] = False
@@ -123,6 +121,11 @@ class UpdateRule(ABC):
         for name, values in settings.items():
             object.__setattr__(rule, name, values)  # past a frozen dataclass, whose checks are for numbers
         return rule
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its steps depend on how many were taken before, `steps_done`, beyond the first ones."""
+        return False
 
     @property
     def betas_may_change(self) -> bool:
@@ -260,9 +263,19 @@ class BetaRule(UpdateRule):
             rectification(self.betas[1])  # raises for a β2 with which RAdam never adapts
 
     def adam_scale(self, lr: Array, done: int) -> Array:
-        """`recursion.adam_scale` of this rule's steps after `done`."""
+        """`recursion.adam_scale` of this rule's steps after `done`; of `unadapted` ones lr·m̂ is the whole step."""
         scale = adam_scale(lr, self.betas, done)
-        return scale * rectification(self.betas[1])(np.arange(done, done + len(lr))) if self.rectified else scale
+        if not self.rectified:
+            return scale
+        t = np.arange(done, done + len(lr))
+        plain = lr / (1 - self.betas[0] ** (t + 1))
+        return np.where(self.unadapted(len(lr), done), plain, scale * rectification(self.betas[1])(t))
+
+    def unadapted(self, steps: int, done: int = 0) -> Mask:
+        """Which steps after `done` are not divided by √v: the first ones of RAdam."""
+        if not self.rectified:
+            return np.zeros(steps, dtype=bool)
+        return np.asarray(rectification(self.betas[1])(np.arange(done, done + steps)) == 0)
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:

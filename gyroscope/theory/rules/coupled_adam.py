@@ -22,8 +22,6 @@ class CoupledAdam(BetaRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in", "unit_grad_norm")
     norm_power: ClassVar[float] = 1 / 3
-    looks_ahead: ClassVar[bool] = False
-    """Whether the ball is Nesterov's."""
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The balance, where the inputs determine it and there is a decay to balance the growth."""
@@ -47,14 +45,18 @@ class CoupledAdam(BetaRule):
         """Where growth and decay balance, exactly or to leading order."""
 
     @property
-    def power(self) -> float:
+    def power(self) -> Number:
         """E‖u‖²/(lr²·C) without decay: (1-β1)/(1+β1) of an average of entries of unit size."""
         return (1 - self.betas[0]) / (1 + self.betas[0])
 
     @property
     def ball(self) -> HeavyBall:
         """The ball, whose momentum is 1/(1-β1) times Adam's."""
-        return HeavyBall.of(self.betas[0], self.looks_ahead)
+        return HeavyBall.of(self.betas[0], nesterov=False)
+
+    def ball_during(self, steps: int, done: int) -> HeavyBall:
+        """The ball of each of the steps after `done`."""
+        return self.ball
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """The ball's steps at the size that v allows."""
@@ -64,8 +66,9 @@ class CoupledAdam(BetaRule):
         return LinearSteps(
             np.zeros_like(lr),
             scale,
-            *self.ball.combinations(wd),
+            *self.ball_during(len(lr), done).combinations(wd),
             StepNormaliser(self.betas[1], weight=wd * wd),
+            self.unadapted(len(lr), done),
             unit_grad2=weights.unit_grad_norm**2,
             size=weights.fan_in,
         )

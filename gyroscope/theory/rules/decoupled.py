@@ -1,5 +1,7 @@
 """Decoupled weight decay: the decay acts on the weight itself and never enters the gradient."""
 
+import numpy as np
+
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
@@ -35,5 +37,12 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
     scale = rule.adam_scale(lr, done)
+    unadapted = rule.unadapted(len(lr), done)
+    unit_grad2: Number = 1.0
+    if rule.rectified and weights.unit_grad_norm is not None and not rule.cautious_decay:
+        unit_grad2 = weights.unit_grad_norm**2
+    else:  # a step as long as its gradient, which is unknown
+        scale = np.where(unadapted, 0.0, scale)
     # The unit is what v takes of a new gradient; a run whose β2 changes rescales its D by it.
-    return LinearSteps(decay, scale, update, average, StepNormaliser(beta2, unit=1 - beta2), size=weights.fan_in)
+    D = StepNormaliser(beta2, unit=1 - beta2)
+    return LinearSteps(decay, scale, update, average, D, unadapted, unit_grad2=unit_grad2, size=weights.fan_in)

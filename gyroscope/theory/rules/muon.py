@@ -127,7 +127,7 @@ class Muon(MomentumRule):
         q, share = orthogonalised_noise(rows, columns)
         adjustment = ADJUSTMENTS[self.adjust_lr_fn](rows, columns)
         beta = self.momentum
-        c0, c1 = nesterov_filter(beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
+        c0, c1 = nesterov_filter(beta, beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
         linear = Correlation.of_filter(c0, c1, beta)
         weights = np.concatenate([[share], (1 - share) * ODD_WEIGHTS])
         return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, ODD_POWERS, weights)

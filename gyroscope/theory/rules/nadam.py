@@ -1,44 +1,119 @@
 """NAdam: Adam whose step looks one gradient ahead, with decoupled weight decay or with L2 in the gradient.
 
-torch's slow ramp of β1 (`momentum_decay`) is over after some ten thousand steps and is left out.
+torch's momentum μ climbs from β1/2 to β1 over some ten thousand steps. `momentum_decay` is the rate of this ramp.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
+from gyroscope._checks import check_count, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle, forgetting_time, turning_angle
 from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.coupled_adam import CoupledAdam, fourth, relative_norm, strength
 from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equilibrium
-from gyroscope.theory.rules.sgdm import update_power
+from gyroscope.theory.rules.sgdm import HeavyBall
+
+# Steps after which the product of torch's momenta is 0, whatever they are.
+PRODUCT_LENGTH = 20_000
 
 
-def nesterov_filter(beta: Number) -> tuple[Number, Number]:
-    """c0 and c1 of β·m' + (1-β)·g, m' the average of g with β; from c1 on the coefficients fall by β each step.
+def nadam_momentum(beta1: Number, t: Number, momentum_decay: float) -> Number:
+    """Return torch's momentum μ at step t = 1, 2, …, which climbs from β1/2 to β1; also of tensors.
 
-    >>> nesterov_filter(0.5)
+    >>> f"{nadam_momentum(0.9, 1, 4e-3):.3f} {nadam_momentum(0.9, 100_000, 4e-3):.3f}"
+    '0.450 0.900'
+    """
+    return beta1 * (1 - 0.5 * 0.96 ** (t * momentum_decay))
+
+
+def nesterov_filter(beta: Number, momentum: Number) -> tuple[Number, Number]:
+    """Return c0 and c1 of μ·m' + (1-μ)·g, m' the average of g with β; from c1 on they fall by β each step.
+
+    >>> nesterov_filter(0.5, 0.5)
     (0.75, 0.125)
     """
-    return 1 - beta * beta, (1 - beta) * beta * beta
+    return 1 - beta * momentum, (1 - beta) * beta * momentum
 
 
-def nesterov_power(beta: Number) -> Number:
-    """Σc² of that filter, and 1/τ, for its coefficients add up to 1.
+def nesterov_power(beta: Number, momentum: Number) -> Number:
+    """Return Σc² of that filter, and 1/τ, for its coefficients add up to 1.
 
-    >>> f"{nesterov_power(0.9):.4f}"
+    >>> f"{nesterov_power(0.9, 0.9):.4f}"
     '0.0706'
     """
-    return (1 - beta) ** 2 * update_power(beta, nesterov=True)
+    c0, c1 = nesterov_filter(beta, momentum)
+    return c0 * c0 + c1 * c1 / (1 - beta * beta)
+
+
+class LookAhead(NamedTuple):
+    """A step's direction before it is divided by √v:  momentum·m' + gradient·g."""
+
+    momentum: Number
+    gradient: Number
+
+
+@dataclass(frozen=True)
+class RampedMomentum(BetaRule):
+    """What both NAdams have in common: the momentum μ with which a step looks ahead.
+
+    momentum_decay  torch's, the rate of the ramp; None: no ramp, μ = β1
+    steps_done      how many steps the optimizer has taken, for μ; None: an equilibrium is the one after the ramp
+    """
+
+    momentum_decay: float | None = field(default=None, repr=False, kw_only=True)
+    steps_done: int | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum_decay is not None:
+            check_non_negative("momentum_decay", self.momentum_decay)
+        if self.steps_done is not None:
+            check_count("steps_done", self.steps_done, at_least=0)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether there is a ramp."""
+        return self.momentum_decay is not None
+
+    @property
+    def look_ahead_momentum(self) -> Number:
+        """μ of now; after the ramp, where the number of steps is unknown."""
+        beta1 = self.betas[0]
+        if self.momentum_decay is None or (self.steps_done is None and self.momentum_decay > 0):
+            return beta1
+        steps_done = 0 if self.steps_done is None else self.steps_done
+        return nadam_momentum(beta1, steps_done + 1, self.momentum_decay)
+
+    def look_ahead(self, steps: int, done: int) -> LookAhead:
+        """Return the coefficients of the steps after `done`, times 1-β1^t, by which `adam_scale` divides."""
+        beta1 = self.betas[0]
+        if self.momentum_decay is None:
+            return LookAhead(beta1, 1 - beta1)
+        # torch corrects for what m lacks by the product of all μ so far, which is soon 0.
+        first = float(np.ravel(beta1)[0])
+        before = np.arange(1, min(done, PRODUCT_LENGTH) + 1)
+        t = np.arange(done + 1, done + steps + 2)
+        # A run may be followed from its middle on: `steps_done` counts the last of these steps.
+        late = 0 if self.steps_done is None else max(int(np.max(self.steps_done)) - (done + steps - 1), 0)
+        momentum = nadam_momentum(
+            np.append(np.broadcast_to(beta1, steps), np.ravel(beta1)[-1]), t + late, self.momentum_decay
+        )
+        product = np.prod(nadam_momentum(first, before, self.momentum_decay)) * np.cumprod(momentum)[:-1]
+        lack = 1 - beta1 ** t[:-1]
+        return LookAhead(
+            lack * momentum[1:] / (1 - product * momentum[1:]),
+            lack * (1 - momentum[:-1]) / (1 - product),
+        )
 
 
 @final
 @dataclass(frozen=True)
-class NAdam(BetaRule):
-    """NAdam, decoupled: u ∝ β1·m' + (1-β1)·g, a filter with c0 = (1-β)(1+β), c_i = (1-β)β^(i+1).
+class NAdam(RampedMomentum):
+    """NAdam, decoupled: u ∝ μ·m' + (1-μ)·g, a filter with c0 = 1-μβ, c_i = (1-β)μβ^i, μ = β1 after the ramp.
 
         ‖ω‖ and η_r by the one law with τ = 1/Σc²     (ours)
 
@@ -58,19 +133,23 @@ class NAdam(BetaRule):
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """The one law; E‖u‖² = lr²·C·Σc²."""
         beta1 = self.betas[0]
+        momentum = self.look_ahead_momentum
         C = weights.fan_in
-        rms = None if C is None else lr * (C * nesterov_power(beta1)) ** 0.5
-        return decoupled_equilibrium(self, lr, Correlation.of_filter(*nesterov_filter(beta1), beta1), rms, leading)
+        rms = None if C is None else lr * (C * nesterov_power(beta1, momentum)) ** 0.5
+        correlation = Correlation.of_filter(*nesterov_filter(beta1, momentum), beta1)
+        return decoupled_equilibrium(self, lr, correlation, rms, leading)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """AdamW's steps with u ∝ β1·m' + (1-β1)·g = β1²·m + (1-β1²)·g."""
+        """AdamW's steps with u ∝ μ·m' + (1-μ)·g, m' = β1·m + (1-β1)·g."""
         beta1 = self.betas[0]
-        return decoupled_adam_steps(self, lr, done, weights, update=Combination(0.0, beta1**2, 1 - beta1**2))
+        momentum, gradient = self.look_ahead(len(lr), done)
+        update = Combination(0.0, momentum * beta1, momentum * (1 - beta1) + gradient)
+        return decoupled_adam_steps(self, lr, done, weights, update)
 
 
 @final
 @dataclass(frozen=True)
-class NAdamL2(CoupledAdam):
+class NAdamL2(RampedMomentum, CoupledAdam):
     """NAdam with L2, as torch's NAdam has it by default: Nesterov's heavy ball at step size s = lr·(1-β1)/√v.
 
     v is the mean of (g + λω)². The norm is Adam with L2's to leading order, the rotation larger by the square root of
@@ -82,12 +161,26 @@ class NAdamL2(CoupledAdam):
     """
 
     second_moment_per_entry: ClassVar[bool] = True
-    looks_ahead: ClassVar[bool] = True
 
     @property
-    def power(self) -> float:
+    def power(self) -> Number:
         """Σc² of the filter, 1/τ."""
-        return float(nesterov_power(self.betas[0]))
+        return nesterov_power(self.betas[0], self.look_ahead_momentum)
+
+    @property
+    def ball(self) -> HeavyBall:
+        """Nesterov's ball at the momentum of now."""
+        momentum = self.look_ahead_momentum
+        return self._ball_of(LookAhead(momentum, 1 - momentum))
+
+    def ball_during(self, steps: int, done: int) -> HeavyBall:
+        """The ball of each of the steps after `done`."""
+        return self._ball_of(self.look_ahead(steps, done))
+
+    def _ball_of(self, ahead: LookAhead) -> HeavyBall:
+        beta1 = self.betas[0]
+        # The ball's momentum is m'/(1-β1) = β1·m/(1-β1) + G.
+        return HeavyBall(beta1, ahead.momentum * beta1, ahead.gradient / (1 - beta1) + ahead.momentum)
 
     def balanced(self, lr: Number, C: Number, g_unit: Number, leading: bool) -> Equilibrium:
         """The ball's fixed point, where its step size is the one that v allows at that norm."""
@@ -103,7 +196,9 @@ class NAdamL2(CoupledAdam):
         beta1 = self.betas[0]
         ball = self.ball
         x = relative_norm(lr, per_lr, 1.0, 0.0)  # the leading order; the exact root is near
-        x = x / (1 + max(-ball.bend, 0.0) / 3 * fourth(x))  # and nearer still in the next order, where that lowers it
+        x = x / (
+            1 + np.maximum(-ball.bend, 0.0) / 3 * fourth(x)
+        )  # and nearer still in the next order, where that lowers it
         # 1e-100 stands for lr = 0, where the root would be 0/0.
         twice_k = np.maximum(lr, 1e-100) * (2 * (1 - beta1) * per_lr)
         for _ in range(40):

@@ -44,9 +44,9 @@ class HeavyBall:
     `old` = α, `new` = 1 is the heavy ball; `old` = α², `new` = 1+α Nesterov's form.
     """
 
-    alpha: float
-    old: float
-    new: float
+    alpha: Number
+    old: Number
+    new: Number
 
     @classmethod
     def of(cls, momentum: float, nesterov: bool) -> "HeavyBall":
@@ -58,7 +58,7 @@ class HeavyBall:
         return Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0)
 
     @cached_property
-    def _balance(self) -> tuple[float, float, float, float, float]:
+    def _balance(self) -> tuple[Number, Number, Number, Number, Number]:
         """h0, h1, d0, d1 and r0: where y, p and q stand still, h = (h0 + h1·e)/(d0 + d1·e) and r = r0/(d0 + d1·e).
 
         h = lr·E‖G‖²/(λ·y), r = p/(λ·y), e = lr·λ.
@@ -93,7 +93,7 @@ class HeavyBall:
         return e * (self.new + self.old * r0 / (d0 + d1 * e))
 
     @property
-    def bend(self) -> float:
+    def bend(self) -> Number:
         """f in e = z·share·(1 - f·z) + O(z³), z = λ²·E‖w‖²/E‖g‖²; for the heavy ball e = z·share/(1 + f·z) is exact."""
         h0, h1, d0, d1, _ = self._balance
         return 1 - (h1 - d1 * h0 / d0) / d0

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import gyroscope as gyro
+from gyroscope.optimizers import COMMANDS, OptimizerSpec
 from gyroscope.theory import AdamW
 from gyroscope.tools import one_of
 from gyroscope_lab.framework.named_options import Options, split_options
@@ -28,33 +29,32 @@ class OptimizerChoice:
     make: Callable[..., Optimizer | list[Optimizer]]
     lr: float
     weight_decay: float
-    options: tuple[str, ...]
-    """Which of betas and momentum it takes."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Which of betas and momentum it takes."""
+        return tuple(name for name in ("betas", "momentum") if name in signature(self.make).parameters)
 
 
 def _choices() -> dict[str, OptimizerChoice]:
-    betas = ("betas",)
-    momentum = ("momentum",)
-    optim = gyro.optim
-    return {
-        "adamw": OptimizerChoice(torch.optim.AdamW, 1e-3, 0.1, betas),
-        "adam": OptimizerChoice(torch.optim.Adam, 1e-3, 1e-4, betas),
-        "nadam": OptimizerChoice(torch.optim.NAdam, 1e-3, 1e-4, betas),
-        "sgd": OptimizerChoice(partial(torch.optim.SGD, momentum=0.9), 0.1, 5e-4, momentum),
-        "muon": OptimizerChoice(_muon_and_adamw, 1e-3, 0.1, ("betas", "momentum")),
-        "lion": OptimizerChoice(optim.Lion, 1e-4, 1.0, betas),
-        "rotational-adamw": OptimizerChoice(optim.RotationalAdamW, 1e-3, 0.1, betas),
-        "rotational-sgd": OptimizerChoice(optim.RotationalSGD, 0.1, 5e-4, momentum),
-        "rotational-lion": OptimizerChoice(optim.RotationalLion, 1e-4, 1.0, betas),
-        "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1, betas),
-        "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1, betas),
-        "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0, betas),
-        "adam-s": OptimizerChoice(optim.AdamS, 1e-3, 1e-4, betas),
-        "adam-srt": OptimizerChoice(optim.AdamSRT, 1e-3, 1e-3, betas),
-        "sgd-mrt": OptimizerChoice(optim.SGDMRT, 0.1, 5e-3, momentum),
-        "spherical-adam": OptimizerChoice(optim.SphericalAdam, 1e-2, 0.0, betas),
-        "k-adam": OptimizerChoice(optim.KAdam, 1e-3, 0.1, betas),
+    # The lab's own arrangements of optimizers; Muon's settings are AdamW's, to which its lr is adjusted.
+    arranged = {
+        "muon": OptimizerChoice(_muon_and_adamw, 1e-3, 0.1),
+        "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1),
+        "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1),
+        "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0),
     }
+    known = {name: _known(spec) for name, spec in COMMANDS.items() if name not in arranged}
+    return known | arranged
+
+
+def _known(spec: OptimizerSpec) -> OptimizerChoice:
+    """Return an optimizer of the library's table with its typical settings."""
+    settings = dict(spec.typical)
+    lr = settings.pop("lr")
+    weight_decay = settings.pop("weight_decay")
+    make = partial(spec.load(), **settings) if settings else spec.load()
+    return OptimizerChoice(make, lr, weight_decay)
 
 
 def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:

@@ -1,0 +1,182 @@
+"""From the options of a parameter group to the theory's rule: the functions that the table names."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gyroscope.optimizers.spec import Group, OptimizerSpec
+from gyroscope.theory import (
+    SGDM,
+    SGDMRT,
+    Adafactor,
+    AdamL2,
+    AdamW,
+    Muon,
+    NAdam,
+    NAdamL2,
+    UpdateRule,
+)
+
+GroupRuleFunction: TypeAlias = Callable[[Group], UpdateRule]
+# Rules of a user's own optimizers, by class.
+Rules: TypeAlias = Mapping[type, GroupRuleFunction]
+
+# dion's adjustments of Muon's learning rate, and torch's or our names of them.
+DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
+# What groups call a decay of those entries alone that the update shrinks: dion's name, and that of others.
+CAUTIOUS_DECAY = ("cautious_wd", "cautious_weight_decay")
+
+REMEDY = (
+    "pass rules={its class: function of the group}, or put that function into the group as group['rule']. It returns a "
+    "rule of gyroscope.theory: Rule(decay=…, correlation_time=…, update_rms=…), or the one that comes closest, for "
+    "example AdamW(lr, weight_decay, betas) (docs/own-optimizer.md)"
+)
+
+
+def rule_by_spec(spec: OptimizerSpec, group: Group) -> UpdateRule:
+    """Return the rule of an optimizer with the options of a group; a ValueError names what theory does not cover."""
+    assert spec.rule is not None
+    for option, why in spec.unsupported.items():
+        if group.get(option):
+            uncovered = f"{spec.name} with {option}=True has no equilibrium in the theory, because {why}"
+            raise ValueError(f"{uncovered}: set {option}=False, or {REMEDY}")
+    rule = spec.rule(group)
+    cautious = next((option for option in CAUTIOUS_DECAY if group.get(option)), None)
+    if cautious is None:
+        return rule
+    if "cautious_decay" not in rule.settings:
+        raise ValueError(
+            f"{spec.name} with {cautious}=True is not covered, because its weights do not decay themselves: {REMEDY}"
+        )
+    return rule.replace(cautious_decay=True)
+
+
+def user_rule(group: Group, classes: tuple[type, ...], rules: Rules | None) -> UpdateRule | None:
+    """Return the rule that the user gives for a group, or None: its own "rule" first, then that of its class.
+
+    >>> user_rule({"lr": 1e-3, "rule": lambda group: AdamW(group["lr"], 0.1)}, (), None)
+    AdamW(lr=0.001, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
+    """
+    function = group.get("rule")
+    if function is None:
+        function = next((rules[cls] for cls in classes if cls in rules), None) if rules else None
+    if function is None:
+        return None
+    if not callable(function):
+        raise ValueError(f"rule={function!r} must be a function of the parameter group that returns a theory rule")
+    try:
+        rule = function(group)
+    except KeyError as error:
+        raise ValueError(f"the rule of the group asks for {error}, and the group has no such option") from None
+    if not isinstance(rule, UpdateRule):
+        raise ValueError(f"the rule of the group is {rule!r}: return a rule of gyroscope.theory, for example AdamW")
+    return rule
+
+
+def number(group: Group, option: str, default: float | None = None) -> float:
+    """Return an option as a float, because torch lets lr, betas and weight decay be tensors."""
+    value = group.get(option, default)
+    if value is None:
+        raise ValueError(_lacks(group, option))
+    return float(value)
+
+
+def rates(group: Group) -> tuple[float, float]:
+    """Return the learning rate and the weight decay."""
+    return number(group, "lr"), number(group, "weight_decay", 0.0)
+
+
+def betas(group: Group) -> tuple[float, float]:
+    """Return both betas, also where they are spelled beta1 and beta2 (dion)."""
+    if "beta1" in group and "betas" not in group:
+        return number(group, "beta1"), number(group, "beta2")
+    if "betas" not in group:
+        raise ValueError(_lacks(group, "betas"))
+    beta1, beta2 = group["betas"]
+    return float(beta1), float(beta2)
+
+
+def _lacks(group: Group, option: str) -> str:
+    return f"the group has no {option!r}, only {sorted(set(group) - {'params', 'param_names'})}: {REMEDY}"
+
+
+def with_betas(rule: Callable[..., UpdateRule]) -> GroupRuleFunction:
+    """Return the function for a rule of lr, weight decay and betas."""
+    return lambda group: rule(*rates(group), betas(group))
+
+
+def sgd(group: Group) -> UpdateRule:
+    """Return SGDM with torch's dampening."""
+    lr, weight_decay = rates(group)
+    momentum = number(group, "momentum", 0.0)
+    # Dampening multiplies all that enters the buffer; without momentum torch has no buffer and ignores it.
+    share = 1 - number(group, "dampening", 0.0) if momentum else 1.0
+    return SGDM(lr * share, weight_decay, momentum, nesterov=bool(group.get("nesterov")))
+
+
+def sgd_mrt(group: Group) -> UpdateRule:
+    """Return SGDMRT."""
+    return SGDMRT(*rates(group), number(group, "momentum"))
+
+
+def adam(group: Group) -> UpdateRule:
+    """Return AdamW or AdamL2, by torch's option."""
+    return (AdamW if group.get("decoupled_weight_decay") else AdamL2)(*rates(group), betas(group))
+
+
+def radam(group: Group) -> UpdateRule:
+    """Return the same, rectified."""
+    return adam(group).replace(rectified=True)
+
+
+def nadam(group: Group) -> UpdateRule:
+    """Return NAdam or NAdamL2, by torch's option."""
+    # Without decay there is nothing to couple.
+    decoupled = group.get("decoupled_weight_decay") or number(group, "weight_decay", 0.0) == 0
+    # Optimizers of other libraries may have no ramp.
+    ramp = number(group, "momentum_decay") if "momentum_decay" in group else None
+    return (NAdam if decoupled else NAdamL2)(*rates(group), betas(group), momentum_decay=ramp)
+
+
+def muon(group: Group) -> UpdateRule:
+    """Return Muon with torch's or dion's options."""
+    adjustment: Any = group.get("adjust_lr_fn") or "original"
+    if "adjust_lr" in group:
+        adjustment = DION_ADJUSTMENTS.get(group["adjust_lr"], group["adjust_lr"])
+    if str(group.get("kind")).lower() == "muon" and group.get("beta2") is not None:
+        raise ValueError(
+            f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
+            f"does not cover: {REMEDY}"
+        )
+    momentum = number(group, "mu" if "mu" in group else "momentum")
+    return Muon(*rates(group), momentum, bool(group.get("nesterov", True)), adjustment)
+
+
+def adafactor(group: Group) -> UpdateRule:
+    """Return torch's Adafactor, or that of transformers and timm, which has the option `scale_parameter`."""
+    if "scale_parameter" not in group:
+        lr, weight_decay = rates(group)
+        return Adafactor(lr, weight_decay, float(group["beta2_decay"]), float(group["d"]), float(group["eps"][1]))
+    scaled = bool(group["scale_parameter"])
+    uncovered = {
+        "relative_step=True: lr then follows the number of steps alone": group.get("relative_step"),
+        "lr=None: lr then follows the number of steps alone": group.get("lr") is None,
+        "beta1 or betas: updates then have a momentum": group.get("beta1") or group.get("betas"),
+        "weight_decay beside scale_parameter=True: it then follows the norm": scaled and group.get("weight_decay"),
+    }
+    for setting, is_set in uncovered.items():
+        if is_set:
+            raise ValueError(f"Adafactor is not covered with {setting}. Use torch.optim.Adafactor, or {REMEDY}")
+    if not isinstance(group.get("eps"), tuple | list):
+        raise ValueError(_lacks(group, "eps, a pair"))
+    threshold = max(number(group, "clip_threshold"), 1.0)
+    decay = number(group, "decay_rate")
+    return Adafactor(*rates(group), decay, threshold, float(group["eps"][1]), scale_parameter=scaled, capped=False)
+
+
+def k_adam(group: Group) -> UpdateRule:
+    """Return Adam's rule for a single stage, the only one that the theory covers."""
+    if group.get("k") != 1:
+        raise ValueError(f"k-Adam with k={group.get('k')!r} has no equilibrium in the theory: take k=1, or {REMEDY}")
+    stages = group["betas"]
+    first = betas({"betas": stages[0] if isinstance(stages[0], tuple | list) else stages})
+    return (AdamL2 if group.get("coupled") else AdamW)(*rates(group), first)

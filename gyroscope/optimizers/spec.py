@@ -1,0 +1,137 @@
+"""The record of one optimizer: every fact about it that more than one room needs."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, final
+
+from gyroscope.theory import UpdateRule
+
+Group = Mapping[str, Any]
+Decay = Literal["decoupled", "coupled", "none"]
+
+# The `base` of a wrapper: the optimizer that it was made around.
+INNER = "inner"
+
+# Options, of torch and of libraries with the same class names, that the theory does not cover, and why.
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "amsgrad": "v never decreases",
+        "caution": "updates that disagree with the gradient are left out (timm)",
+        "cautious": "updates that disagree with the gradient are left out, or decay is (it does not say which)",
+        "corrected_weight_decay": "decay follows lr². gyroscope.optim.CorrectedDecay does the same and is covered",
+        "decouple_lr": "decay does not follow lr (optimi). torch's with weight_decay/lr decays alike",
+        "fixed_decay": "decay does not follow lr (pytorch_optimizer). torch's with weight_decay/lr decays alike",
+    }
+)
+
+
+class PlanChoice(NamedTuple):
+    """A rule that `gyroscope plan` offers, with the settings of a plan that gives only its name."""
+
+    name: str
+    rule: type[UpdateRule]
+    typical: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class FileSigns:
+    """Signs by which a checkpoint shows its optimizer.
+
+    options      options in its parameter group
+    state        names of what it keeps of a parameter
+    without      options and state that must be absent
+    distinctive  whether no other optimizer has these options, so that they decide before any state does
+    """
+
+    options: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    distinctive: bool = False
+
+    def match(self, group: Group, state: Collection[str]) -> bool:
+        """Return whether a saved group and the state of its parameters have all signs."""
+        is_present = all(option in group for option in self.options) and all(name in state for name in self.state)
+        return is_present and not any(name in group or name in state for name in self.without)
+
+
+@final
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer, named by its class: what every room needs to know of it.
+
+    path             module and class, imported only by `load`
+    rule             from a parameter group to the theory's rule; None where the theory has none
+    formula          the name under which rooms list their formulas for it: its last step, loss part and simulation
+    momentum         state keys of its first moment, in the gradient's unit
+    second_moment    state keys of its second moment; the first that is present sizes the step
+    decay            "decoupled": the weights themselves decay. "coupled": L2 in the gradient
+    decay_switch     the option that turns one kind of decay into the other
+    is_linear        whether a step is linear in the gradient, so that L2 only acts along the weights
+    scales_with_lr   whether a step is lr times something that depends on the weights only through weight decay
+    keeps_norms      whether it holds each vector at its norm and turns it by an angle of its settings
+    base             of an optimizer that keeps norms, the one whose updates it turns; `INNER` where it wraps one
+    whole_matrix     whether the vector that turns is the whole matrix
+    unsupported      options that the theory does not cover, and why
+    needed           settings besides lr without which there is no rule
+    signs            how a checkpoint shows it: any of these is enough
+    command          its name on the command line and in `gyro.optim.create`; "" where it has none
+    algorithms       what parameter groups of mixed optimizers call it
+    plans            the rules that `gyroscope plan` offers for it
+    typical          settings for a user who names only the optimizer
+    """
+
+    path: str
+    rule: Callable[[Group], UpdateRule] | None
+    formula: str
+    momentum: tuple[str, ...] = ()
+    second_moment: tuple[str, ...] = ()
+    decay: Decay = "coupled"
+    decay_switch: str | None = None
+    is_linear: bool = False
+    scales_with_lr: bool = False
+    keeps_norms: bool = False
+    base: str | None = None
+    whole_matrix: bool = False
+    unsupported: Mapping[str, str] = field(default_factory=lambda: UNSUPPORTED)
+    needed: tuple[str, ...] = ()
+    signs: tuple[FileSigns, ...] = ()
+    command: str = ""
+    algorithms: tuple[str, ...] = ()
+    plans: tuple[PlanChoice, ...] = ()
+    typical: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the class.
+
+        >>> OptimizerSpec("torch.optim.ASGD", None, "asgd").name
+        'ASGD'
+        """
+        return self.path.rpartition(".")[2]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the class is one of `gyroscope.optim`."""
+        return self.path.startswith("gyroscope.")
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it is made around another optimizer."""
+        return self.base == INNER
+
+    def load(self) -> Any:
+        """Import and return the class."""
+        module, _, name = self.path.rpartition(".")
+        return getattr(import_module(module), name)
+
+    def is_decoupled(self, group: Group) -> bool:
+        """Return whether the weights of this group decay themselves, rather than through the gradient."""
+        switched = self.decay_switch is not None and bool(group.get(self.decay_switch))
+        return self.decay != "none" and (self.decay == "decoupled") != switched
+
+    def is_shown_by(self, group: Group, state: Collection[str], *, distinctive: bool) -> bool:
+        """Return whether a saved group and its state have signs of this optimizer, of the kind that is asked for."""
+        return any(signs.match(group, state) for signs in self.signs if signs.distinctive == distinctive)

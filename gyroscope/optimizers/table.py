@@ -1,0 +1,300 @@
+"""The table of optimizers. A new optimizer is one record here, beside its class, its rule and its formulas."""
+
+from dataclasses import replace
+
+from gyroscope.optimizers import group_rules
+from gyroscope.optimizers.group_rules import with_betas
+from gyroscope.optimizers.spec import INNER, FileSigns, OptimizerSpec, PlanChoice
+from gyroscope.theory import (
+    SGDM,
+    SGDMRT,
+    Adafactor,
+    AdamL2,
+    AdamS,
+    AdamSRT,
+    AdamW,
+    Hyperball,
+    Lion,
+    Muon,
+    NAdam,
+    NAdamL2,
+)
+
+BETAS = ("betas",)
+MOMENTUM = ("momentum",)
+ADAM_STATE = ("exp_avg", "exp_avg_sq")
+MUON_OPTIONS = ("ns_steps", "ns_coefficients")
+# torch's Adams say by an option whether decay is decoupled. Adams of other libraries do not.
+TORCH_DECAY = "decoupled_weight_decay"
+
+ADAMW = OptimizerSpec(
+    "torch.optim.AdamW",
+    with_betas(AdamW),
+    "adam",
+    momentum=("exp_avg",),
+    second_moment=("max_exp_avg_sq", "exp_avg_sq"),
+    decay="decoupled",
+    scales_with_lr=True,
+    needed=BETAS,
+    signs=(FileSigns(state=ADAM_STATE, without=(TORCH_DECAY, "mu_product")),),
+    command="adamw",
+    algorithms=("adamw", "adam"),  # the "adam" beside a Muon decays as AdamW does
+    plans=(PlanChoice("adamw", AdamW, {"lr": 1e-3, "weight_decay": 0.1}),),
+    typical={"lr": 1e-3, "weight_decay": 0.1},
+)
+SGD = OptimizerSpec(
+    "torch.optim.SGD",
+    group_rules.sgd,
+    "sgd",
+    momentum=("momentum_buffer",),
+    is_linear=True,
+    scales_with_lr=True,
+    signs=(
+        FileSigns(state=("momentum_buffer",), without=(*ADAM_STATE, "square_avg", *MUON_OPTIONS)),
+        FileSigns(options=("dampening",), without=(*ADAM_STATE, "square_avg", *MUON_OPTIONS)),
+    ),
+    command="sgd",
+    plans=(PlanChoice("sgdm", SGDM, {"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9}),),
+    typical={"lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9},
+)
+LION = OptimizerSpec(
+    "gyroscope.optim.lion.Lion",
+    with_betas(Lion),
+    "lion",
+    momentum=("exp_avg",),
+    decay="decoupled",
+    scales_with_lr=True,
+    needed=BETAS,
+    signs=(
+        FileSigns(
+            options=BETAS,
+            state=("exp_avg",),
+            without=("exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "dampening", *MUON_OPTIONS),
+        ),
+    ),
+    command="lion",
+    algorithms=("lion",),
+    plans=(PlanChoice("lion", Lion, {"lr": 1e-4, "weight_decay": 1.0}),),
+    typical={"lr": 1e-4, "weight_decay": 1.0},
+)
+ADAM = OptimizerSpec(
+    "torch.optim.Adam",
+    group_rules.adam,
+    "adam",
+    momentum=("exp_avg",),
+    second_moment=("max_exp_avg_sq", "exp_avg_sq"),
+    decay_switch=TORCH_DECAY,
+    scales_with_lr=True,
+    needed=BETAS,
+    signs=(
+        FileSigns(options=(TORCH_DECAY, "amsgrad"), state=ADAM_STATE, without=("mu_product",)),
+        FileSigns(state=ADAM_STATE, without=(TORCH_DECAY, "mu_product")),
+    ),
+    command="adam",
+    plans=(PlanChoice("adam_l2", AdamL2, {"lr": 1e-3, "weight_decay": 1e-4}),),
+    typical={"lr": 1e-3, "weight_decay": 1e-4},
+)
+NADAM = OptimizerSpec(
+    "torch.optim.NAdam",
+    group_rules.nadam,
+    "nadam",
+    momentum=("exp_avg",),
+    second_moment=("exp_avg_sq",),
+    decay_switch=TORCH_DECAY,
+    scales_with_lr=True,
+    needed=BETAS,
+    signs=(FileSigns(state=(*ADAM_STATE, "mu_product")),),
+    command="nadam",
+    plans=(
+        PlanChoice("nadam", NAdam, {"lr": 1e-3, "weight_decay": 0.1, "momentum_decay": 4e-3}),
+        PlanChoice("nadam_l2", NAdamL2, {"lr": 1e-3, "weight_decay": 1e-4, "momentum_decay": 4e-3}),
+    ),
+    typical={"lr": 1e-3, "weight_decay": 1e-4},
+)
+RADAM = OptimizerSpec(
+    "torch.optim.RAdam",
+    group_rules.radam,
+    "radam",
+    momentum=("exp_avg",),
+    second_moment=("exp_avg_sq",),
+    decay_switch=TORCH_DECAY,
+    scales_with_lr=True,
+    needed=BETAS,
+    signs=(FileSigns(options=(TORCH_DECAY,), state=ADAM_STATE, without=("amsgrad", "mu_product")),),
+)
+MUON = OptimizerSpec(
+    "torch.optim.Muon",
+    group_rules.muon,
+    "muon",
+    momentum=("momentum_buffer",),
+    decay="decoupled",
+    scales_with_lr=True,
+    whole_matrix=True,
+    needed=MOMENTUM,
+    signs=tuple(FileSigns(options=(option,), without=("exp_avg_sq", "square_avg")) for option in MUON_OPTIONS),
+    command="muon",
+    algorithms=("muon",),
+    plans=(PlanChoice("muon", Muon, {"lr": 0.02, "weight_decay": 0.01}),),
+    typical={"lr": 0.02, "weight_decay": 0.01},
+)
+ADAFACTOR = OptimizerSpec(
+    "torch.optim.Adafactor",
+    group_rules.adafactor,
+    "adafactor",
+    decay="decoupled",
+    plans=(PlanChoice("adafactor", Adafactor, {"lr": 0.01, "weight_decay": 0.0}),),
+    typical={"lr": 0.01, "weight_decay": 0.0},
+)
+ADAMAX = OptimizerSpec(
+    "torch.optim.Adamax",
+    None,
+    "adamax",
+    momentum=("exp_avg",),
+    scales_with_lr=True,
+    signs=(FileSigns(state=("exp_inf",), without=("exp_avg_sq",)),),
+)
+RMSPROP = OptimizerSpec(
+    "torch.optim.RMSprop",
+    None,
+    "rmsprop",
+    momentum=("momentum_buffer",),
+    second_moment=("square_avg",),
+    scales_with_lr=True,
+    signs=(FileSigns(options=("alpha",), state=("square_avg",)),),
+)
+ADAGRAD = OptimizerSpec("torch.optim.Adagrad", None, "adagrad", scales_with_lr=True)
+ADADELTA = OptimizerSpec("torch.optim.Adadelta", None, "adadelta", second_moment=("square_avg",), scales_with_lr=True)
+ASGD = OptimizerSpec("torch.optim.ASGD", None, "asgd", is_linear=True)
+
+# Rotational variants: the base's rule sets the angle, and its typical settings carry over.
+ROTATIONAL_ADAMW = replace(
+    ADAMW,
+    path="gyroscope.optim.adamw.RotationalAdamW",
+    scales_with_lr=False,
+    keeps_norms=True,
+    base="AdamW",
+    signs=(FileSigns(options=("centre", "eps"), without=("mode", "momentum"), distinctive=True),),
+    command="rotational-adamw",
+    algorithms=(),
+    plans=(),
+)
+ROTATIONAL_SGD = replace(
+    SGD,
+    path="gyroscope.optim.sgd.RotationalSGD",
+    scales_with_lr=False,
+    keeps_norms=True,
+    base="SGD",
+    signs=(FileSigns(options=("centre", "momentum"), without=("mode",), distinctive=True),),
+    command="rotational-sgd",
+    plans=(),
+)
+ROTATIONAL_LION = replace(
+    LION,
+    path="gyroscope.optim.lion.RotationalLion",
+    scales_with_lr=False,
+    keeps_norms=True,
+    base="Lion",
+    signs=(FileSigns(options=("centre",), without=("mode", "momentum", "eps"), distinctive=True),),
+    command="rotational-lion",
+    algorithms=(),
+    plans=(),
+)
+ROTATIONAL = OptimizerSpec(
+    "gyroscope.optim.rotational.Rotational",
+    None,  # its inner optimizer's, or hyperball's
+    "rotational",
+    keeps_norms=True,
+    base=INNER,
+    signs=(FileSigns(options=("centre", "mode"), distinctive=True),),
+    plans=(PlanChoice("hyperball", Hyperball, {"lr": 0.01}),),
+)
+
+ADAM_S = OptimizerSpec(
+    "gyroscope.optim.adam_s.AdamS",
+    with_betas(AdamS),
+    "adam_s",
+    momentum=("exp_avg",),
+    second_moment=("exp_avg_sq",),
+    needed=BETAS,
+    signs=(FileSigns(options=("compile", "betas"), without=("centre", "v0", "strategy"), distinctive=True),),
+    command="adam-s",
+    plans=(PlanChoice("adam_s", AdamS, {"lr": 1e-3, "weight_decay": 1e-4}),),
+    typical={"lr": 1e-3, "weight_decay": 1e-4},
+)
+ADAM_SRT = replace(
+    ADAM_S,
+    path="gyroscope.optim.adam_s.AdamSRT",
+    rule=with_betas(AdamSRT),
+    formula="adam_srt",
+    command="adam-srt",
+    plans=(PlanChoice("adam_srt", AdamSRT, {"lr": 1e-3, "weight_decay": 1e-3}),),
+    typical={"lr": 1e-3, "weight_decay": 1e-3},
+)
+SGD_MRT = OptimizerSpec(
+    "gyroscope.optim.sgd_mrt.SGDMRT",
+    group_rules.sgd_mrt,
+    "sgd_mrt",
+    momentum=("momentum_buffer",),
+    is_linear=True,
+    needed=MOMENTUM,
+    signs=(FileSigns(options=("compile", "momentum"), without=("centre",), distinctive=True),),
+    command="sgd-mrt",
+    plans=(PlanChoice("sgd_mrt", SGDMRT, {"lr": 0.1, "weight_decay": 5e-3}),),
+    typical={"lr": 0.1, "weight_decay": 5e-3},
+)
+SPHERICAL_ADAM = OptimizerSpec(
+    "gyroscope.optim.spherical_adam.SphericalAdam",
+    None,
+    "spherical_adam",
+    momentum=("exp_avg",),
+    second_moment=("exp_avg_sq",),
+    decay="none",
+    signs=(FileSigns(options=("v0",), distinctive=True),),
+    command="spherical-adam",
+    typical={"lr": 1e-2, "weight_decay": 0.0},
+)
+K_ADAM = OptimizerSpec(
+    "gyroscope.optim.k_adam.KAdam",
+    group_rules.k_adam,
+    "k_adam",
+    momentum=("exp_avg",),
+    second_moment=("exp_avg_sq",),
+    decay="decoupled",
+    decay_switch="coupled",
+    needed=BETAS,
+    signs=(FileSigns(options=("strategy", "k"), distinctive=True),),
+    command="k-adam",
+    typical={"lr": 1e-3, "weight_decay": 0.1},
+)
+
+# Lists in messages and help have this order.
+SPECS: tuple[OptimizerSpec, ...] = (
+    ADAMW,
+    SGD,
+    ADAM,
+    NADAM,
+    RADAM,
+    MUON,
+    ADAFACTOR,
+    ADAMAX,
+    RMSPROP,
+    ADAGRAD,
+    ADADELTA,
+    ASGD,
+    ROTATIONAL_ADAMW,
+    ROTATIONAL_SGD,
+    ROTATIONAL_LION,
+    ROTATIONAL,
+    LION,
+    ADAM_S,
+    ADAM_SRT,
+    SGD_MRT,
+    SPHERICAL_ADAM,
+    K_ADAM,
+)
+# By name on the command line: optimizers, and the rules that a plan offers.
+COMMANDS = {spec.command: spec for spec in SPECS if spec.command}
+PLANS = {choice.name: choice for spec in SPECS for choice in spec.plans}
+# State keys of all optimizers, also for one that has no record: the first that a state has counts.
+MOMENTUM_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.momentum))
+SECOND_MOMENT_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.second_moment))
