@@ -14,8 +14,9 @@ from gyroscope._files import write_text
 from gyroscope._types import Array
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.findings import Finding
+from gyroscope.advice.judgements.layer_imbalance import imbalance
 from gyroscope.advice.plan_facts import plan_facts
-from gyroscope.advice.plan_findings import imbalance, plan_findings
+from gyroscope.advice.plan_findings import plan_findings
 from gyroscope.render.plan_page import plan_page
 from gyroscope.render.plan_text import PlanText, chart_lines
 from gyroscope.report.plan_data import PlanData, plan_json

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from gyroscope._json import dumps
-from gyroscope.advice.checkpoint_drift import LayerDrift
-from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.advice.findings import Finding
+from gyroscope.advice.layer_view import CheckpointView, DriftView
 from gyroscope.advice.phrases import rule_text, sig
-from gyroscope.advice.thresholds import SIGNAL
+from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS, MIN_SIGNAL_RATIO
 from gyroscope.theory.law import over
 
 HEADER = ("layer", "rotation", "÷ pred.", "norm", "÷ pred.", "spread", "κ²", "s", "λ_u/λ", "tangent", "dead")
@@ -28,6 +27,30 @@ MORE = (
 )
 
 
+class AutopsyLayer(CheckpointView, Protocol):
+    """What is shown of a layer beside what is judged."""
+
+    @property
+    def norm(self) -> float:
+        """RMS norm of its vectors."""
+
+    @property
+    def spread(self) -> float:
+        """95th over 5th percentile of the vectors' angles, over that of noise."""
+
+    @property
+    def explained_share(self) -> float:
+        """Part of the push along the weight that gradients orthogonal to it explain."""
+
+
+class AutopsyDrift(DriftView, Protocol):
+    """What is shown of a layer in two checkpoints beside what is judged."""
+
+    @property
+    def norm_ratio(self) -> float:
+        """Norm after over before."""
+
+
 @final
 @dataclass(frozen=True)
 class AutopsyData:
@@ -35,9 +58,9 @@ class AutopsyData:
 
     name: str
     step: int | None
-    layers: Sequence[CheckpointLayer]
+    layers: Sequence[AutopsyLayer]
     findings: Sequence[Finding]
-    drifts: Sequence[LayerDrift] = ()
+    drifts: Sequence[AutopsyDrift] = ()
 
     @property
     def settings(self) -> list[str]:
@@ -52,7 +75,7 @@ class AutopsyData:
         return f"Autopsy: {self.name}{after}"
 
 
-def layer_row(layer: CheckpointLayer) -> list[str]:
+def layer_row(layer: AutopsyLayer) -> list[str]:
     """A layer under `HEADER`."""
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
     decay = layer.rule.weight_decay if layer.rule is not None else float("nan")
@@ -65,7 +88,7 @@ def layer_row(layer: CheckpointLayer) -> list[str]:
         _number(layer.norm_ratio),
         _number(layer.spread, 2),
         # Below the threshold an estimate is scatter, and would be read as a number.
-        f"< {SIGNAL:g}" if layer.kappa2 < SIGNAL else _number(layer.kappa2, 2),
+        f"< {MIN_SIGNAL_RATIO:g}" if layer.signal_ratio < MIN_SIGNAL_RATIO else _number(layer.signal_ratio, 2),
         _number(layer.alignment, 2),
         _lambda(layer, decay),
         f"{100 * share:.0f} %" if isfinite(share) else "–",
@@ -73,16 +96,16 @@ def layer_row(layer: CheckpointLayer) -> list[str]:
     ]
 
 
-def _lambda(layer: CheckpointLayer, decay: float) -> str:
+def _lambda(layer: AutopsyLayer, decay: float) -> str:
     """λ_u/λ; of a value within two standard errors of 0 the error alone, for one step says no more."""
     value = float(over(layer.lambda_u, decay))
     error = float(over(layer.lambda_u_error, decay))
     if not isfinite(value):
         return "–"
-    return sig(value, 2) if abs(value) > 2 * error else f"± {sig(error, 1)}"
+    return sig(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {sig(error, 1)}"
 
 
-def drift_row(drift: LayerDrift) -> list[str]:
+def drift_row(drift: AutopsyDrift) -> list[str]:
     """A layer under `DRIFT_HEADER`."""
     ratio = float(over(drift.effective_decay, drift.expected_decay))
     values = (drift.angle, drift.norm_ratio, drift.effective_decay, ratio, drift.memory)
@@ -106,7 +129,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
     )
 
 
-def _layer(layer: CheckpointLayer) -> dict[str, Any]:
+def _layer(layer: AutopsyLayer) -> dict[str, Any]:
     values = {**vars(layer), "rule": None}
     if layer.rule is not None:
         rule = layer.rule.plain

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gyroscope.advice.history import LayerHistory
-from gyroscope.advice.rotation import noise_ratio
+from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, Array, Distribution, LayerSummary, Spread
 from gyroscope.store import Run
 from gyroscope.theory.law import over

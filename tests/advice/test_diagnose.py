@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gyroscope.advice import Diagnosis, Finding, diagnose, thresholds
 from gyroscope.advice.findings import KINDS, MARKS
-from gyroscope.advice.rotation import noise_ratio
+from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, constant, forecast
 from tests.advice.memory import Memory, record
 from tests.walk import adamw, angle_between, sgdm
