@@ -110,7 +110,7 @@ def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array, 
         turned = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
         # Of the whole layer: single vectors of few entries may be turned around by chance.
         kept = float(1 + wd.sum() / ww.sum())
-        decay = float(-np.log(kept)) if kept > 0 else float("inf")
+        decay = float(0.0 - np.log(kept)) if kept > 0 else float("inf")
         ratio = float(np.sqrt(1 + (2 * wd + dd).sum() / ww.sum()))
     known = turned[np.isfinite(turned)]
     angle = float(known.mean()) if known.size else NAN

@@ -46,15 +46,15 @@ def signal_ratio(first: Number, second: Number, beta1: Number, step: Number | No
     return (first - q * second) / (second - first)
 
 
-def noise_scale(kappa2: Number, batch_size: Number) -> Number:
+def noise_scale(signal_ratio: Number, batch_size: Number) -> Number:
     """Batch size at which signal and noise are equal, in examples: B/κ².
 
         κ² = B·|G|²/tr Σ, so that B/κ² = tr Σ/|G|², the simple noise scale     (McCandlish et al. 2018, 2.9)
 
-    >>> noise_scale(kappa2=0.25, batch_size=64)
+    >>> noise_scale(signal_ratio=0.25, batch_size=64)
     256.0
     """
-    return batch_size / kappa2
+    return batch_size / signal_ratio
 
 
 def alignment(first: Number, second: Number, beta1: Number, step: Number | None = None) -> Number:
@@ -69,7 +69,7 @@ def alignment(first: Number, second: Number, beta1: Number, step: Number | None 
     return first / second / noise_share(beta1, step)
 
 
-def expected_alignment(kappa2: Number, beta1: Number, correlation_time: float = inf) -> Number:
+def expected_alignment(signal_ratio: Number, beta1: Number, correlation_time: float = inf) -> Number:
     """The s that a signal of share κ² makes, a plain number.
 
         s = 1 - χ + χ·(1+β1φ)/(1-β1φ),  χ = κ²/(1+κ²),  φ = e^(-1/correlation_time)     (ours)
@@ -80,7 +80,7 @@ def expected_alignment(kappa2: Number, beta1: Number, correlation_time: float = 
     >>> f"{expected_alignment(1.0, 0.9):.2f} {expected_alignment(1.0, 0.9, correlation_time=10):.2f}"
     '10.00 5.39'
     """
-    share = kappa2 / (1 + kappa2)
+    share = signal_ratio / (1 + signal_ratio)
     kept = beta1 * exp(-1 / correlation_time)
     return 1 - share + share * (1 + kept) / (1 - kept)
 
@@ -122,7 +122,7 @@ def aligned_equilibrium(
 
 def equilibrium_with_signal(
     rule: UpdateRule,
-    kappa2: float,
+    signal_ratio: float,
     *,
     correlation_time: float = inf,
     fan_in: npt.ArrayLike | None = None,
@@ -138,8 +138,8 @@ def equilibrium_with_signal(
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
     '0.00324 rad/step at norm 2.597'
     """
-    check_non_negative("kappa2", kappa2)
+    check_non_negative("signal_ratio", signal_ratio)
     if not correlation_time > 0:
         raise ValueError(f"correlation_time={correlation_time!r} must be a number of steps above 0, or inf")
-    expected = expected_alignment(kappa2, rule.momentum_factor, correlation_time)
+    expected = expected_alignment(signal_ratio, rule.momentum_factor, correlation_time)
     return aligned_equilibrium(rule, float(expected), fan_in=fan_in, unit_grad_norm=unit_grad_norm)

@@ -2,7 +2,7 @@
 // The page of runs: data in the layout of gyroscope/render/run_data.py; its words, its table, and how it grows.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 const QUANTITIES = { rotation: "rotation", predicted_rotation: "predicted", rotation_ratio: "÷ predicted", norm: "norm", norm_ratio: "÷ predicted",
-  decay_ratio: "λₑ/λ", kappa: "κ", alignment: "s", imbalance: "spread ÷ noise", dead_vectors: "dead", frozen_share: "frozen", settled_at: "settled at" };
+  decay_ratio: "λₑ/λ", rotation_discrepancy: "D", alignment: "s", imbalance: "spread ÷ noise", dead_vectors: "dead", frozen_share: "frozen", settled_at: "settled at" };
 const state = { report: null, live: null, run: 0, layer: null, quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", redraw: 0, spoken: "" };
 const several = () => state.report.runs.length > 1;
@@ -47,7 +47,8 @@ function drawHead() {
 
 // A layer whose numbers are not finite must not look like one that was not measured.
 const shownNumber = (summary, key) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key]);
-const off = (key, value) => /_ratio$|kappa/.test(key) && value !== null && (value > 1.5 || value < 1 / 1.5);
+const off = (key, value) => /_ratio$|_discrepancy$/.test(key) && value !== null
+  && (value > state.report.max_usual_ratio || value < 1 / state.report.max_usual_ratio);
 const COLUMNS = [
   { key: "name", label: "layer", first: 1, value: row => row.layer.name, cell: ({ number, layer }) => element("td", {}, ...(several() ? [swatch(number)] : []),
     element("button", { type: "button", className: "name", onclick: () => { choose(number); openLayer(layer.name); } }, layer.name)) },
