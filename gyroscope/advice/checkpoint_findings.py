@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.judgements.as_predicted import last_step_as_predicted
+from gyroscope.advice.judgements.checkpoint_drift import drift
 from gyroscope.advice.judgements.dead_vectors import dead_vectors
-from gyroscope.advice.judgements.drift import drift
 from gyroscope.advice.judgements.fast_rotation import fast_rotation
 from gyroscope.advice.judgements.gradient_signal import aligned_updates, gradient_signal
 from gyroscope.advice.judgements.layer_imbalance import layer_imbalance
