@@ -54,132 +54,123 @@ class UpdateGrowth(NamedTuple):
 
 
 class LayerView(Protocol):
-    """A layer as judgements see it. Numbers that are not known are NaN, and the rest is None."""
+    """A layer as judgements see it. Numbers that are not known are NaN, and the rest is None.
+
+    name                of the parameter
+    rule                of the optimizer, at the peak learning rate or at that of the last step
+    keeps_norm          whether the optimizer holds the norms and sets the angle
+    norm_state          how the norm compares with its equilibrium
+    predicted_rotation  in equilibrium, in radians per step
+    rotation_ratio      measured over predicted rotation, as root mean squares
+    total_decay         X = Σ a_t over the run
+    start               fastest step of the start; None if there is no equilibrium to compare it with
+    departure           where the norm falls out of its equilibrium; None if it does not
+    vectors             number of vectors that were measured
+    dead                those among them that never had a gradient
+    neuron_spread       how differently the neurons turn; None if that cannot be told
+    update_growth       how the largest updates have grown; None if only one step is known
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the parameter."""
-
+    def name(self) -> str: ...  # noqa: D102
     @property
-    def rule(self) -> UpdateRule | None:
-        """Rule of the optimizer, at the peak learning rate or at that of the last step."""
-
+    def rule(self) -> UpdateRule | None: ...  # noqa: D102
     @property
-    def keeps_norm(self) -> bool:
-        """Whether the optimizer holds the norms and sets the angle."""
-
+    def keeps_norm(self) -> bool: ...  # noqa: D102
     @property
-    def norm_state(self) -> NormState:
-        """How the norm compares with its equilibrium."""
-
+    def norm_state(self) -> NormState: ...  # noqa: D102
     @property
-    def predicted_rotation(self) -> float:
-        """Rotation in equilibrium, in radians per step."""
-
+    def predicted_rotation(self) -> float: ...  # noqa: D102
     @property
-    def rotation_ratio(self) -> float:
-        """Measured over predicted rotation, as root mean squares."""
-
+    def rotation_ratio(self) -> float: ...  # noqa: D102
     @property
-    def total_decay(self) -> float:
-        """X = Σ a_t over the run."""
-
+    def total_decay(self) -> float: ...  # noqa: D102
     @property
-    def start(self) -> Start | None:
-        """The fastest step of the start; None if there is no equilibrium to compare it with."""
-
+    def start(self) -> Start | None: ...  # noqa: D102
     @property
-    def departure(self) -> Departure | None:
-        """Where the norm falls out of its equilibrium; None if it does not."""
-
+    def departure(self) -> Departure | None: ...  # noqa: D102
     @property
-    def vectors(self) -> float:
-        """Number of vectors that were measured."""
-
+    def vectors(self) -> float: ...  # noqa: D102
     @property
-    def dead(self) -> int:
-        """Vectors among them that never had a gradient."""
-
+    def dead(self) -> int: ...  # noqa: D102
     @property
-    def neuron_spread(self) -> NeuronSpread | None:
-        """How differently the neurons turn; None if there are too few to tell."""
-
+    def neuron_spread(self) -> NeuronSpread | None: ...  # noqa: D102
     @property
-    def update_growth(self) -> UpdateGrowth | None:
-        """How the largest updates have grown; None if only one step is known."""
+    def update_growth(self) -> UpdateGrowth | None: ...  # noqa: D102
 
 
 class CheckpointView(LayerView, Protocol):
-    """What only a checkpoint shows: the state of the optimizer."""
+    """What a checkpoint shows of a layer beside that, for judgements and for a page.
+
+    is_embedding     whether its vectors are tokens, which are shown and not judged
+    exact            whether the rotation of the last step is exact
+    error            relative error of an estimate
+    rotation         mean rotation of the last step, in radians
+    norm             RMS norm of its vectors
+    norm_ratio       norm over that of equilibrium
+    spread           95th over 5th percentile of the vectors' angles, over that of noise
+    timescale        steps after which a direction is forgotten
+    signal_ratio     |signal|²/E|noise|² of a batch's gradient
+    alignment        mean square of updates over that of noise
+    lambda_u         weight decay that a radial gradient amounts to
+    lambda_u_error   standard error of it
+    explained_share  part of the push along the weight that gradients orthogonal to it explain
+    non_finite       vectors with a weight, or a state of the optimizer, that is not finite
+    """
 
     @property
-    def is_embedding(self) -> bool:
-        """Whether its vectors are tokens, which are shown and not judged."""
-
+    def is_embedding(self) -> bool: ...  # noqa: D102
     @property
-    def exact(self) -> bool:
-        """Whether the rotation of the last step is exact."""
-
+    def exact(self) -> bool: ...  # noqa: D102
     @property
-    def error(self) -> float:
-        """Relative error of an estimate."""
-
+    def error(self) -> float: ...  # noqa: D102
     @property
-    def rotation(self) -> float:
-        """Mean rotation of the last step, in radians."""
-
+    def rotation(self) -> float: ...  # noqa: D102
     @property
-    def norm_ratio(self) -> float:
-        """Norm over that of equilibrium."""
-
+    def norm(self) -> float: ...  # noqa: D102
     @property
-    def timescale(self) -> float:
-        """Steps after which a direction is forgotten."""
-
+    def norm_ratio(self) -> float: ...  # noqa: D102
     @property
-    def signal_ratio(self) -> float:
-        """|signal|²/E|noise|² of a batch's gradient."""
-
+    def spread(self) -> float: ...  # noqa: D102
     @property
-    def alignment(self) -> float:
-        """Mean square of updates over that of noise."""
-
+    def timescale(self) -> float: ...  # noqa: D102
     @property
-    def lambda_u(self) -> float:
-        """Weight decay that a radial gradient amounts to."""
-
+    def signal_ratio(self) -> float: ...  # noqa: D102
     @property
-    def lambda_u_error(self) -> float:
-        """Standard error of it."""
-
+    def alignment(self) -> float: ...  # noqa: D102
     @property
-    def non_finite(self) -> int:
-        """Vectors with a weight, or a state of the optimizer, that is not finite."""
+    def lambda_u(self) -> float: ...  # noqa: D102
+    @property
+    def lambda_u_error(self) -> float: ...  # noqa: D102
+    @property
+    def explained_share(self) -> float: ...  # noqa: D102
+    @property
+    def non_finite(self) -> int: ...  # noqa: D102
 
 
 class DriftView(Protocol):
-    """A layer in two checkpoints."""
+    """A layer in two checkpoints.
+
+    name             of the parameter
+    steps            between the files
+    angle            mean angle between the two, in radians
+    norm_ratio       norm after over before
+    effective_decay  what is lost of the first file's weights, as -ln of what is left
+    expected_decay   the same in equilibrium
+    memory           steps after which 1/e of a direction is left
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the parameter."""
-
+    def name(self) -> str: ...  # noqa: D102
     @property
-    def steps(self) -> float:
-        """Steps between the files."""
-
+    def steps(self) -> float: ...  # noqa: D102
     @property
-    def angle(self) -> float:
-        """Mean angle between the two, in radians."""
-
+    def angle(self) -> float: ...  # noqa: D102
     @property
-    def effective_decay(self) -> float:
-        """Part of the first file's weights that is lost, as -ln."""
-
+    def norm_ratio(self) -> float: ...  # noqa: D102
     @property
-    def expected_decay(self) -> float:
-        """The same in equilibrium."""
-
+    def effective_decay(self) -> float: ...  # noqa: D102
     @property
-    def memory(self) -> float:
-        """Steps after which 1/e of a direction is left."""
+    def expected_decay(self) -> float: ...  # noqa: D102
+    @property
+    def memory(self) -> float: ...  # noqa: D102

@@ -19,6 +19,12 @@ class PlanView:
     """One layer of a plan."""
 
     prediction: LayerPrediction
+    # Nothing was measured yet.
+    rotation_ratio: float = nan
+    vectors: float = nan
+    dead: int = 0
+    neuron_spread: NeuronSpread | None = None
+    update_growth: UpdateGrowth | None = None
 
     @property
     def name(self) -> str:
@@ -61,11 +67,6 @@ class PlanView:
         return nan if angle is None else float(angle)
 
     @property
-    def rotation_ratio(self) -> float:
-        """NaN: nothing was measured."""
-        return nan
-
-    @property
     def total_decay(self) -> float:
         """X = Σ a_t over the run; NaN without forecast."""
         return self.prediction.total_decay
@@ -84,23 +85,3 @@ class PlanView:
         # The equilibrium norm of a rate next to 0 is next to 0, and any ratio to it is huge and means nothing.
         last = int(np.flatnonzero(course.lr >= limit.MIN_RATE_SHARE * course.lr.max())[-1])
         return Departure(self.prediction.falls_out_at, float(over(course.norm[last], course.equilibrium_norm[last])))
-
-    @property
-    def vectors(self) -> float:
-        """NaN: a plan is of one kind of vector."""
-        return nan
-
-    @property
-    def dead(self) -> int:
-        """0: every planned vector has a gradient."""
-        return 0
-
-    @property
-    def neuron_spread(self) -> NeuronSpread | None:
-        """None: a plan is of one kind of vector."""
-        return None
-
-    @property
-    def update_growth(self) -> UpdateGrowth | None:
-        """None: nothing was measured."""
-        return None

@@ -7,19 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
 from gyroscope.render.page import standalone
 from gyroscope.render.plan_page import finding_items, html_table
-from gyroscope.report.autopsy_data import (
-    DRIFT_HEADER,
-    HEADER,
-    LEGEND,
-    MORE,
-    AutopsyData,
-    AutopsyLayer,
-    drift_row,
-    layer_row,
-)
+from gyroscope.report.autopsy_data import DRIFT_HEADER, HEADER, LEGEND, MORE, AutopsyData, drift_row, layer_row
 
 # Layers that the picture shows; of more, those that turn most and least and some between.
 DRAWN = 60
@@ -56,7 +48,7 @@ def autopsy_page(autopsy: AutopsyData) -> str:
     return standalone(autopsy.title, body, script="Look.listeners.push(Look.figures); Look.start();")
 
 
-def _chart(layers: Sequence[AutopsyLayer]) -> str:
+def _chart(layers: Sequence[CheckpointView]) -> str:
     options = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # a page sends nothing anywhere
     shown = _drawn(layers)
     panels = {name: panel for name, panel in PANELS.items() if any(np.isfinite(getattr(each, name)) for each in shown)}
@@ -65,7 +57,7 @@ def _chart(layers: Sequence[AutopsyLayer]) -> str:
     return str(figure(shown, panels).to_html(include_plotlyjs=True, full_html=False, config=options))
 
 
-def _drawn(layers: Sequence[AutopsyLayer]) -> list[AutopsyLayer]:
+def _drawn(layers: Sequence[CheckpointView]) -> list[CheckpointView]:
     """All layers, or of many the same number evenly over the order of their rotation; in the model's order."""
     if len(layers) <= DRAWN:
         return list(layers)
@@ -74,7 +66,7 @@ def _drawn(layers: Sequence[AutopsyLayer]) -> list[AutopsyLayer]:
     return [layer for place, layer in enumerate(layers) if place in kept]
 
 
-def figure(layers: Sequence[AutopsyLayer], panels: dict[str, tuple[str, float]]) -> Any:
+def figure(layers: Sequence[CheckpointView], panels: dict[str, tuple[str, float]]) -> Any:
     """A row of bars for each layer, from the first at the top; a dashed line at what noise in equilibrium gives."""
     from plotly.subplots import make_subplots  # heavy, and only pages need it
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from gyroscope._json import dumps
 from gyroscope.advice.findings import Finding
@@ -27,30 +27,6 @@ MORE = (
 )
 
 
-class AutopsyLayer(CheckpointView, Protocol):
-    """What is shown of a layer beside what is judged."""
-
-    @property
-    def norm(self) -> float:
-        """RMS norm of its vectors."""
-
-    @property
-    def spread(self) -> float:
-        """95th over 5th percentile of the vectors' angles, over that of noise."""
-
-    @property
-    def explained_share(self) -> float:
-        """Part of the push along the weight that gradients orthogonal to it explain."""
-
-
-class AutopsyDrift(DriftView, Protocol):
-    """What is shown of a layer in two checkpoints beside what is judged."""
-
-    @property
-    def norm_ratio(self) -> float:
-        """Norm after over before."""
-
-
 @final
 @dataclass(frozen=True)
 class AutopsyData:
@@ -58,9 +34,9 @@ class AutopsyData:
 
     name: str
     step: int | None
-    layers: Sequence[AutopsyLayer]
+    layers: Sequence[CheckpointView]
     findings: Sequence[Finding]
-    drifts: Sequence[AutopsyDrift] = ()
+    drifts: Sequence[DriftView] = ()
 
     @property
     def settings(self) -> list[str]:
@@ -75,7 +51,7 @@ class AutopsyData:
         return f"Autopsy: {self.name}{after}"
 
 
-def layer_row(layer: AutopsyLayer) -> list[str]:
+def layer_row(layer: CheckpointView) -> list[str]:
     """A layer under `HEADER`."""
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
     decay = layer.rule.weight_decay if layer.rule is not None else float("nan")
@@ -96,7 +72,7 @@ def layer_row(layer: AutopsyLayer) -> list[str]:
     ]
 
 
-def _lambda(layer: AutopsyLayer, decay: float) -> str:
+def _lambda(layer: CheckpointView, decay: float) -> str:
     """λ_u/λ; of a value within two standard errors of 0 the error alone, for one step says no more."""
     value = float(over(layer.lambda_u, decay))
     error = float(over(layer.lambda_u_error, decay))
@@ -105,7 +81,7 @@ def _lambda(layer: AutopsyLayer, decay: float) -> str:
     return sig(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {sig(error, 1)}"
 
 
-def drift_row(drift: AutopsyDrift) -> list[str]:
+def drift_row(drift: DriftView) -> list[str]:
     """A layer under `DRIFT_HEADER`."""
     ratio = float(over(drift.effective_decay, drift.expected_decay))
     values = (drift.angle, drift.norm_ratio, drift.effective_decay, ratio, drift.memory)
@@ -129,7 +105,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
     )
 
 
-def _layer(layer: AutopsyLayer) -> dict[str, Any]:
+def _layer(layer: CheckpointView) -> dict[str, Any]:
     values = {**vars(layer), "rule": None}
     if layer.rule is not None:
         rule = layer.rule.plain

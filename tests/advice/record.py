@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,7 +102,7 @@ def raised_loss(folder: Path) -> Findings:
     return diagnose(made)
 
 
-def configured(change: Callable[[Memory], object], **options: Any) -> Scenario:
+def configured(change: Callable[[Any], object], **options: Any) -> Scenario:
     """Return a run in memory whose record is changed as a whole."""
 
     def scenario(folder: Path) -> Findings:
@@ -123,7 +123,7 @@ def rotational(made: Memory) -> None:
     made.config["groups"][0]["optimizer"] = "RotationalAdamW"
 
 
-def kept_vectors(made: Memory) -> None:
+def kept_vectors(made: Any) -> None:
     made.data["a"]["angular_update"][:, :8] *= 2.2
     made.raw = lambda layer, quantity: made.data[layer][quantity]
 
@@ -307,6 +307,10 @@ def stored(write: Callable[[Path], Path]) -> Scenario:
     return scenario
 
 
+def write_story(story: Callable[[], make.Story], folder: Path) -> Path:
+    return make.run_at(folder / "run", story())
+
+
 SMALL_STORIES: dict[str, Any] = {
     "healthy": make.healthy,
     "imbalanced": make.imbalanced,
@@ -320,10 +324,7 @@ SMALL_STORIES: dict[str, Any] = {
     "small": lambda: make.healthy(**make.SMALL),
 }
 STORED: dict[str, Scenario] = {
-    **{
-        name: stored(lambda folder, story=story: make.run_at(folder / "run", story()))
-        for name, story in SMALL_STORIES.items()
-    },
+    **{name: stored(partial(write_story, story)) for name, story in SMALL_STORIES.items()},
     "logged": stored(lambda folder: make.log_at(folder / "run")),
     "of the store": stored(lambda folder: store_make.run_at(folder / "run", steps=60, layers=2)),
     "short": stored(lambda folder: store_make.run_at(folder / "run")),

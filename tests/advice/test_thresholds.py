@@ -55,8 +55,9 @@ def test_no_file_compares_with_a_number_of_its_own(path):
 def test_no_file_of_findings_names_a_fraction_of_its_own(path):
     """A constant at the top of a file that is not a whole number is a threshold under another name."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    constants = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
-    fractions = [ast.unparse(node) for node in constants if isinstance(node.value.value, float)]
+    values = [(node, node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    constants = [(node, value.value) for node, value in values if isinstance(value, ast.Constant)]
+    fractions = [ast.unparse(node) for node, value in constants if isinstance(value, float)]
     assert fractions == ALLOWED.get(path.name, [])
 
 
