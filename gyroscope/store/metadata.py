@@ -18,7 +18,7 @@ from gyroscope.store.schema import TABLES, LayerInfo, Quantity, column_list
 LARGEST = 2**53
 # Parameter groups of an optimizer. A page makes a list of them.
 MOST_GROUPS = 10_000
-# Quantities that older runs hold under another name: each was called κ, and so were both.
+# Quantities that older runs hold under another name, because κ once named both.
 RENAMED = {"kappa": "rotation_discrepancy", "signal": "signal_ratio"}
 
 Kind = TypeVar("Kind")
