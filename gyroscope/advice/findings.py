@@ -40,6 +40,18 @@ FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stabi
 
 @final
 @dataclass(frozen=True)
+class Remedy:
+    """What to change. `trial` names the experiment that tried it; empty for what changes nothing about training."""
+
+    text: str = ""
+    trial: str = ""
+
+
+NOTHING = Remedy()
+
+
+@final
+@dataclass(frozen=True)
 class Finding:
     """One statement about some layers of a plan or of a run, with what follows from it.
 
@@ -67,6 +79,25 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{MARKS[self.severity]} {self.sentence}" + (f"\n  → {self.remedy}" if self.remedy else "")
+
+
+def make_finding(
+    kind: str,
+    severity: Severity,
+    sentence: str,
+    layers: Iterable[str] = (),
+    remedy: Remedy = NOTHING,
+    *,
+    evidence: Mapping[str, float] | None = None,
+    formula: str = "",
+    mark: str = "",
+) -> Finding:
+    """Return a finding with the text and the trial of its remedy.
+
+    >>> make_finding("fast_rotation", "warn", "b is fast.", ["b"], Remedy("Lower the learning rate.")).remedy
+    'Lower the learning rate.'
+    """
+    return Finding(kind, severity, sentence, remedy.text, formula, tuple(layers), evidence or {}, remedy.trial, mark)
 
 
 @final

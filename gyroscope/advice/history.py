@@ -10,7 +10,7 @@ import numpy as np
 
 from gyroscope import theory
 from gyroscope._types import Array, Int64, Mask
-from gyroscope.advice.thresholds import FULL_RATE, JUDGED, LASTING
+from gyroscope.advice.thresholds import JUDGED_SHARE, MIN_FULL_RATE, MIN_MEAN_SAMPLES, MIN_RATE_SAMPLES
 from gyroscope.optimizers import spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import MEMORY_PASSED
@@ -125,15 +125,15 @@ class LayerHistory:
         if not known.size:
             return 0
         # A running median passes over a rate that somebody raised for a moment: that is no peak of a schedule.
-        padded = np.pad(self.lr[known], LASTING // 2, mode="edge")
-        lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, LASTING), axis=1)
+        padded = np.pad(self.lr[known], MIN_RATE_SAMPLES // 2, mode="edge")
+        lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, MIN_RATE_SAMPLES), axis=1)
         return int(known[np.argmax(lasting)])
 
     @cached_property
     def full_rate(self) -> Mask:
         """Samples at which the learning rate is not far below its peak."""
         known = np.isfinite(self.lr)
-        return np.asarray(~known | (self.lr >= FULL_RATE * self.lr[self.peak])) if known.any() else ~known
+        return np.asarray(~known | (self.lr >= MIN_FULL_RATE * self.lr[self.peak])) if known.any() else ~known
 
     @cached_property
     def lost(self) -> Mask:
@@ -160,8 +160,8 @@ class LayerHistory:
             last = self.steps[usable[-1]]
             duration = last - self.steps[usable[0]]
             # By steps and not by samples, which may be spaced unevenly; three at least make a mean.
-            late = usable[self.steps[usable] >= last - JUDGED * duration]
-            chosen[late if late.size >= 3 else usable[-3:]] = True
+            late = usable[self.steps[usable] >= last - JUDGED_SHARE * duration]
+            chosen[late if late.size >= MIN_MEAN_SAMPLES else usable[-MIN_MEAN_SAMPLES:]] = True
         return chosen
 
     def mean(self, values: Array) -> float:

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
+from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
 from gyroscope.theory import UpdateRule
 
+RECURSION = "mean-field recursion of E‖w‖², E⟨w,m⟩, E‖m‖² under the schedule (`gyroscope.theory.forecast`)"
+TOTAL_DECAY = "X = Σ a_t: what was there at the start shrinks by e^-X"
 # Layers that a sentence names before it counts the rest.
 NAMED = 3
 
@@ -17,9 +20,8 @@ def sig(value: float, digits: int = 3) -> str:
     """
     if not isfinite(value):
         return "–" if value != value else "∞" if value > 0 else "-∞"
-    # Beyond 1e15 the digits of a plain number would be those of its rounding error.
     rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < 1e15 else f"{rounded:.{digits}g}"
+    return f"{rounded:,.0f}" if 10**digits <= abs(rounded) < MAX_EXACT_NUMBER else f"{rounded:.{digits}g}"
 
 
 def span(values: Iterable[float], digits: int = 3) -> str:

@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import degrees, isfinite
 
 from gyroscope.advice.findings import Finding
-from gyroscope.advice.phrases import sig
+from gyroscope.advice.judgements.unstable_betas import STABILITY
+from gyroscope.advice.phrases import RECURSION, TOTAL_DECAY, sig
+from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
 from gyroscope.theory import Forecast, Match, stability
-from gyroscope.theory.convergence import settling
+from gyroscope.theory.convergence import NEVER, SETTLES, settling
+from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-RECURSION = "mean-field recursion of E‖w‖², E⟨w,m⟩, E‖m‖² under the schedule (`gyroscope.theory.forecast`)"
-TOTAL_DECAY = "X = Σ a_t: what was there at the start shrinks by e^-X"
 EXTENT = {
-    "never": "too little ever to settle (below 0.3)",
-    "partly": "enough to settle in part (0.3 to 3)",
-    "settles": "enough to settle (above 3)",
+    "never": f"too little ever to settle (below {NEVER:g})",
+    "partly": f"enough to settle in part ({NEVER:g} to {SETTLES:g})",
+    "settles": f"enough to settle (above {SETTLES:g})",
 }
 
 
@@ -98,8 +99,9 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
     if prediction.grows_without_end:
         yield _fact("norm", "The norm of a vector grows without end.", "E‖u‖² > a(2-a)·‖w‖² at any norm", norm=norm)
         return
-    # Within the 10 % that count as settled.
-    change = "as it starts" if 0.9 < norm / start < 1.1 else f"{sig(norm / start)} times its initial {sig(start)}"
+    change = f"{sig(norm / start)} times its initial {sig(start)}"
+    if 1 - SETTLED < norm / start < 1 + SETTLED:
+        change = "as it starts"
     yield _fact(
         "norm",
         f"The norm of a vector settles at {sig(norm)}, {change}.",
@@ -168,8 +170,7 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
             "stability",
             f"Betas ({betas[0]:g}, {betas[1]:g}) are stable, margin {sig(exact)} (the paper's C = {sig(paper)}): no "
             f"entry ever moves more than {sig(bound)} × lr in a step.",
-            "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous); bound by Cauchy–Schwarz over "
-            "all gradient sequences",
+            f"{STABILITY}; bound by Cauchy–Schwarz over all gradient sequences",
             margin=exact,
             update_bound=bound,
         )
@@ -194,6 +195,5 @@ def _steps(count: float, steps_per_epoch: float | None) -> str:
     """A number of steps, and of epochs where the batch and the data set are known."""
     if not isfinite(count):
         return "∞ steps"
-    # Beyond 1e15 the digits of a float are rounding.
-    text = f"{count:,.0f} step{'' if round(count) == 1 else 's'}" if count < 1e15 else f"{count:.1e} steps"
+    text = f"{count:,.0f} step{'' if round(count) == 1 else 's'}" if count < MAX_EXACT_NUMBER else f"{count:.1e} steps"
     return text if steps_per_epoch is None else f"{text} ({sig(count / steps_per_epoch)} epochs)"

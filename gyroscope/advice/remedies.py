@@ -5,11 +5,9 @@ letter; results/advice.md has the outcome. A remedy that did harm there is not i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import Severity
+from gyroscope.advice.findings import NOTHING, Remedy, Severity
 from gyroscope.advice.phrases import sig
 from gyroscope.theory import UpdateRule
 
@@ -25,16 +23,6 @@ TRIALS = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class Remedy:
-    """What to change. `trial` names the experiment that tried it; empty for what changes nothing about training."""
-
-    text: str = ""
-    trial: str = ""
-
-
-NOTHING = Remedy()
 MEASURE_LONGER = Remedy("Train on, or measure more often (a smaller every=).")
 CHECK_LAYER = Remedy("Check that the layer is used, and that it is not frozen.")
 CHECK_RULE = Remedy("The measurements stand alone; gyro.rule_of(group, optimizer) says what is missing.")
@@ -71,7 +59,7 @@ def slower_start(has: int, needed: Sequence[int | None]) -> Remedy:
     """
     longest = max((warmup for warmup in needed if warmup is not None), default=0)
     # A warmup is no remedy where it is long enough already and the start is fast nevertheless.
-    if None in needed or not has < longest <= limit.LONGEST_WARMUP:
+    if None in needed or not has < longest <= limit.MAX_WARMUP:
         return NOTHING
     return Remedy(f"Use a warmup of about {sig(longest, 2)} steps (now {has:,}).", "warmup")
 

@@ -1,4 +1,4 @@
-"""Every number that a finding depends on, with its reason. Ratios unless another unit is named.
+"""Every number that a finding or a mark on a page depends on, with its reason. Ratios unless another unit is named.
 
 Four more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
 has settled), `convergence.NEVER`, `MEMORY_PASSED` and `SETTLES` (X = Σ a_t of a run that never settles, that is
@@ -7,99 +7,131 @@ cost (results/advice.md) is a warning.
 """
 
 # Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count.
-SAMPLES = 8
+MIN_SAMPLES = 8
 # Memories of the momentum, 1/(1-β1) steps each, below which a run is too short: until then it is still filling.
-MEMORIES = 3
+MIN_MOMENTUM_MEMORIES = 3
+# Steps of one such memory if the rule is unknown: that of a momentum of 0.9, which most optimizers have.
+UNKNOWN_MOMENTUM_MEMORY = 10.0
+# Samples below which a mean over the judged part of a run is not taken: two may both be extremes.
+MIN_MEAN_SAMPLES = 3
 
 # Samples over which a learning rate must last, in the median, to count as the schedule's: a rate that was raised for
 # three steps passes by.
-LASTING = 7
+MIN_RATE_SAMPLES = 7
 # Measured over predicted rotation, or its inverse, within which "as predicted" may be said of a layer: scale-invariant
 # layers of the tracked networks stay within 10 %.
-CLOSE = 1.15
+MAX_AS_PREDICTED_RATIO = 1.15
 
 # Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
-JUDGED = 0.4
+JUDGED_SHARE = 0.4
 # Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
 # no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it.
-FULL_RATE = 0.2
+MIN_FULL_RATE = 0.2
 # Measured over expected speed of a norm towards its equilibrium from which on it is in transient: where another force
 # holds the norm, a signal or a radial gradient, it stands still far from its prediction.
-FOLLOWS = 0.3
+MIN_APPROACH_SPEED = 0.3
 # Measured over predicted rotation below which a norm that is too large has slowed the layer down: had it not, it is
 # the prediction that is off.
-SLOW = 0.85
+MAX_SLOWED_ROTATION = 0.85
 # Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium.
-NEXT_TO_NOTHING = 0.01
+MIN_RATE_SHARE = 0.01
 # Share of the peak learning rate below which the schedule is the cause of a norm that is too large: norms follow its
 # square root, and 1.3 squared is 1.7.
-FALLEN_RATE = 0.7
+MAX_FALLEN_RATE = 0.7
 
 # Lengths of the run so far within which a layer must settle for the step to be named: further off it is a guess.
-IN_REACH = 10.0
+MAX_SETTLING_LENGTHS = 10.0
+# Timescales beyond the approach to leading order that a forecast of the rest of a transient takes: Adam's v delays it.
+SETTLING_TIMESCALES = 5
+# Steps that such a forecast takes at most: a page is not to wait for it.
+MAX_FORECAST_STEPS = 50_000
+# Norm over its equilibrium beyond which it has fallen out, if the rule is unknown: `falls_out_ratio` of most rules.
+UNKNOWN_FALLS_OUT_RATIO = 1.3
+# 1/x if the rule is unknown, where the equilibrium norm follows lr^x: that of Adam.
+UNKNOWN_NORM_POWER = 2.0
 # Rotation at the start over the equilibrium's at full rate that is worth a word: in equilibrium it would take a
 # learning rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first
 # samples. The warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
-OVER_ROTATION = 1.5
+MAX_START_ROTATION = 1.5
+# Share of the peak learning rate from which on a step runs at full rate: its equilibrium rotation is then within 5 %.
+MIN_PEAK_RATE = 0.9
 # Part of the run that counts as its start, after the warmup.
-START = 0.1
+START_SHARE = 0.1
 # Steps of the longest warmup that is advice: those of large language models (2,000 in GPT-3 and Llama). A start that
 # needs more begins at too small norms.
-LONGEST_WARMUP = 2000
+MAX_WARMUP = 2000
+# Layers for which the warmup that they need is searched, the fastest first: a page is not to wait for a hundred.
+MAX_WARMUP_SEARCHES = 12
 # Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone.
-FAST_ROTATION = 0.1
+MAX_ROTATION = 0.1
 
 # Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four
 # times; layers in noise equilibrium stay within 1.2.
-LAYER_IMBALANCE = 2.0
+MAX_LAYER_RATIO = 2.0
 # The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent.
-ALIKE = 1.05
+MAX_ALIKE_RATIO = 1.05
 
+# Share of the vectors below the low percentile, and above the high one, that are compared: with 32 vectors, one or two.
+OUTER_SHARE = 0.05
 # Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
 # neurons at one end then turn twice as fast as at the other, beyond what chance gives.
-NEURON_IMBALANCE = 2.0
+MAX_NEURON_RATIO = 2.0
 # The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
 # fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3.
-NEURON_IMBALANCE_AT_ONCE = 3.0
+MAX_NEURON_RATIO_OF_ONE_STEP = 3.0
 # Vectors below which a layer has no percentiles to speak of.
-VECTORS = 8
+MIN_VECTORS = 8
 
 # λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off.
-DECAY_ERROR = 1.25
+MAX_DECAY_ERROR = 1.25
 # Measured over predicted rotation or norm, or its inverse, from which on scale sensitivity is named as the reason:
 # below it there is nothing to explain.
-SENSITIVE = 1.15
+MIN_SENSITIVE_EFFECT = 1.15
 # Standard errors by which a mean must differ from 0 before anything is stated: with a hundred layers, one false alarm
 # in a hundred runs.
-STANDARD_ERRORS = 4.0
+MIN_STANDARD_ERRORS = 4.0
 
 # Share of vectors without gradient in every judged sample above which they are reported: one is one too many.
-DEAD = 0.0
+MAX_DEAD_SHARE = 0.0
 # The same share that costs a layer a noticeable part of its width.
-DEAD_BAD = 0.1
+BAD_DEAD_SHARE = 0.1
 
 # Share of entries with a gradient that a step leaves as they are. Under float32 it is below 0.01.
-FROZEN = 0.05
+MAX_FROZEN_SHARE = 0.05
 # The same share that stops most of a layer.
-FROZEN_BAD = 0.5
+BAD_FROZEN_SHARE = 0.5
 
+# Parts of a run of which the first is early and the last two are late: growth within half a run is told from noise.
+GROWTH_PARTS = 4
+# Quantile of the late updates that is compared with the early median: the largest alone is noise.
+LATE_QUANTILE = 0.95
 # Largest update late in the run over an early one that counts as growth: extremes of noise stay within 2.
-GROWTH = 3.0
+MAX_UPDATE_GROWTH = 3.0
 
 # Mean loss over the last eighth of a run over that of its best eighth that counts as a rise: overfitting and the noise
 # of batches stay below it.
-LOSS_RISE = 1.25
+MAX_LOSS_RISE = 1.25
 
 # s, mean square of Adam's updates over that of noise, that is worth a word: a doubled first moment, which was reported
 # before loss spikes of large runs.
-ALIGNED = 4.0
+MAX_ALIGNMENT = 4.0
 # κ² below which an estimate from one checkpoint is not shown: under noise it scatters by q·sqrt(2/n), and of a layer's
 # entries far fewer than all are independent, so that 0.01 is two standard errors of two hundred at β1 = 0.9.
-SIGNAL = 0.01
+MIN_SIGNAL_RATIO = 0.01
+
+# Standard errors within which a value of one checkpoint is shown as its error alone: it may be 0.
+MIN_SHOWN_STANDARD_ERRORS = 2.0
+# Measured over predicted, or its inverse, from which on a table highlights a number: as far off as a start that is
+# worth a word.
+MAX_USUAL_RATIO = 1.5
+# Numbers from which on not all digits are written: those of a float are then rounding.
+MAX_EXACT_NUMBER = 1e15
 
 # Factor between one sample and the next from which on a learning rate, a weight decay or 1 - β has jumped: schedules
 # move by less, and what falls with the learning rate at a milestone is part of the schedule.
 SETTING_JUMP = 1.5
+# The same factor within which two learning rates are those of a smooth schedule.
+MAX_SMOOTH_FACTOR = 1.2
 # The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
 # logarithms. Measured on trainings without an incident: 0.17 false alarms in 10,000 steps where the loss is logged, one
 # in 60,000, and none without a loss (results/beyond/incidents.json).
@@ -132,7 +164,7 @@ SKIPPED_STEPS = 5
 SKIPPED_SHARE = 0.005
 # Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
 # recovers.
-LASTING_SHARE = 0.6
+MIN_LASTING_SHARE = 0.6
 # Relative change of a norm between samples that can be a change from outside: no fault of rounding or sampling.
 NORM_JUMP = 0.2
 # Radians that a layer's vectors turn between samples, for the same.

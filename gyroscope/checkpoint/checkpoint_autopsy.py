@@ -10,10 +10,9 @@ import numpy as np
 
 from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
 from gyroscope.advice import Diagnosis
-from gyroscope.advice.checkpoint_drift import LayerDrift, drift_findings
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
-from gyroscope.advice.checkpoint_layer import CheckpointLayer
-from gyroscope.checkpoint.drift import drifts
+from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
+from gyroscope.checkpoint.drift import LayerDrift, drifts
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState, open_checkpoint
 from gyroscope.checkpoint.files.model_order import Model
 from gyroscope.checkpoint.files.reading import refusing
@@ -57,14 +56,14 @@ class Autopsy(Rendered):
     @cached_property
     def findings(self) -> Diagnosis:
         """What to think of it, worst first."""
-        of_one = checkpoint_findings(
+        return checkpoint_findings(
             list(self.layers.values()),
             step=self.step,
             batch_size=self.batch_size,
             notes=self.notes,
             missing=self.missing,
+            drifts=self.drifts,
         )
-        return Diagnosis([*of_one, *drift_findings(self.drifts)])
 
     def text(self, explain: bool = False) -> AutopsyText:
         """The autopsy for a rich console; `explain` adds the formula behind every sentence."""

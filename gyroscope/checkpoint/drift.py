@@ -1,18 +1,48 @@
 """Two checkpoints of one run: how far each layer has turned from one to the other."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
 
 from gyroscope._types import Array
-from gyroscope.advice.checkpoint_drift import LayerDrift
-from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
+from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.last_rates import Rate
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
 from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
+from gyroscope.theory.law import over
+
+
+@final
+@dataclass(frozen=True)
+class LayerDrift:
+    """A layer in two checkpoints, `steps` apart; NaN where that is unknown.
+
+    angle            between the two, in radians: the mean over vectors of those of each
+    norm_ratio       RMS norm after over before
+    effective_decay  -ln b, what is lost of the first file's weights; inf where nothing of them is left
+    expected_decay   the same in equilibrium at the mean of the learning rates of the files' last steps
+    lag              steps by which forgetting starts late, because the momentum goes on: 2β/(1-β²)
+    """
+
+    name: str
+    steps: float
+    angle: float
+    norm_ratio: float
+    effective_decay: float
+    expected_decay: float = NAN
+    lag: float = 0.0
+
+    @property
+    def memory(self) -> float:
+        """Steps after which 1/e of a direction is left, at this rate."""
+        if not self.effective_decay > 0:
+            return float("inf")
+        return float(over(max(self.steps - self.lag, 0.0), self.effective_decay))
 
 
 def drifts(
@@ -79,7 +109,7 @@ def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array, 
         turned = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
         # Of the whole layer: single vectors of few entries may be turned around by chance.
         kept = float(1 + wd.sum() / ww.sum())
-        decay = float(-np.log(kept)) if kept > 0 else float("inf")
+        decay = float(0.0 - np.log(kept)) if kept > 0 else float("inf")
         ratio = float(np.sqrt(1 + (2 * wd + dd).sum() / ww.sum()))
     known = turned[np.isfinite(turned)]
     angle = float(known.mean()) if known.size else NAN

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice.checkpoint_layer import NAN, CheckpointLayer
+from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.files.formats import ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, forces, radial_decay
@@ -63,7 +63,7 @@ def _signal(parameter: ParameterState, measured: VectorMeasurement, group: Group
     if not second > 0:
         return {"dead": dead}
     return {
-        "kappa2": signal.signal_ratio(first, second, beta1, parameter.step),
+        "signal_ratio": signal.signal_ratio(first, second, beta1, parameter.step),
         "alignment": signal.alignment(first, second, beta1, parameter.step),
         "dead": dead,
     }

@@ -9,9 +9,7 @@ from typing import final
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice.incident_detectors import SERIES
-from gyroscope.advice.incident_findings import incident_finding
-from gyroscope.advice.incidents import Incident, IncidentDetector, logged_loss
+from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, logged_loss
 from gyroscope.advice.thresholds import INCIDENT_LEVEL, INCIDENT_MEMORY
 from gyroscope.live.run_index import RunIndex
 from gyroscope.store import RunError, open_run

@@ -160,7 +160,7 @@ class VectorSums:
 
     @cached_property
     def decay(self) -> tuple[Array, Array, Array, Array]:
-        """λ_u, λ_e, C_err and κ of each vector, as `theory.sensitivity` defines them; NaN where they are undefined."""
+        """λ_u, λ_e, C_err and D of each vector, as `theory.sensitivity` defines them; NaN where they are undefined."""
         # All four at once, since they share their terms and each is asked for once per sample.
         unknown = np.full_like(self.ww, NAN)
         angle = self.angle
@@ -168,7 +168,7 @@ class VectorSums:
         scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.reading.adam else unknown
         radial = sensitivity.radial_decay(gradient, self.ww)
         total = np.asarray(sensitivity.effective_decay(self.at.weight_decay, radial))
-        return radial, total, scaled, sensitivity.kappa(self.predicted_angle, angle)
+        return radial, total, scaled, sensitivity.rotation_discrepancy(self.predicted_angle, angle)
 
     def _radial_gradient(self) -> Array:
         """⟨w,s⟩, where s is the gradient as weight decay meets it: scaled like the update where decay is decoupled."""
@@ -311,7 +311,11 @@ PER_VECTOR = (
         lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
     ),
     _vector(
-        "kappa", "", "(predicted_angular_update/angular_update)²", "ours; theory.sensitivity", lambda v: v.decay[3]
+        "rotation_discrepancy",
+        "",
+        "(predicted_angular_update/angular_update)²",
+        "ours; theory.sensitivity",
+        lambda v: v.decay[3],
     ),
 )
 PER_LAYER = (
@@ -382,7 +386,7 @@ PER_LAYER = (
         lambda layer: float(layer.at.skipped_steps),
     ),
     _layer(
-        "signal",
+        "signal_ratio",
         "",
         "κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1); "
         "Adam with decoupled decay, after some memories of the momentum",

@@ -20,7 +20,10 @@ QUEUE = 64
 PATIENCE = 5.0
 
 # Reported as the median over layers of the layer's RMS (of its mean, for what has a sign).
-OVER_LAYERS = ("angular_update", "norm", "unit_grad_norm", "grad_weight_cosine", "lambda_u", "kappa", "effective_lr")
+OVER_LAYERS = (
+    *("angular_update", "norm", "unit_grad_norm", "grad_weight_cosine", "lambda_u", "rotation_discrepancy"),
+    "effective_lr",
+)
 SIGNED = {"grad_weight_cosine", "lambda_u"}
 PREDICTED = ("predicted_angular_update", "predicted_norm", "forecast_angular_update", "forecast_norm")
 COUNTED = ("dead_vectors", "frozen_entries")
@@ -53,7 +56,7 @@ def by_layer(layers: Mapping[str, LayerSample], pattern: re.Pattern[str]) -> Sca
     numbers: Scalars = {}
     for layer, sample in layers.items():
         if pattern.search(layer):
-            for name in ("angular_update", "norm", "kappa"):
+            for name in ("angular_update", "norm", "rotation_discrepancy"):
                 numbers[f"{name}/{layer}"] = _statistic(sample, name, "rms")
             for name in PREDICTED[:2]:
                 numbers[f"{name}/{layer}"] = _scalar(sample, name)

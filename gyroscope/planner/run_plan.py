@@ -10,8 +10,9 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.findings import Finding
+from gyroscope.advice.judgements.layer_imbalance import imbalance
 from gyroscope.advice.plan_facts import plan_facts
-from gyroscope.advice.plan_findings import imbalance, plan_findings
+from gyroscope.advice.plan_findings import plan_findings
 from gyroscope.render.plan_page import plan_page
 from gyroscope.render.plan_text import PlanText, chart_lines
 from gyroscope.render.rendered import Rendered

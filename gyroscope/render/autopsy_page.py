@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.advice.checkpoint_layer import CheckpointLayer
+from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
 from gyroscope.render.html import FIGURES_SCRIPT, finding_items, html_table, picture, setting_lines
 from gyroscope.render.page import standalone
@@ -48,7 +48,7 @@ def autopsy_page(autopsy: AutopsyData) -> str:
     return standalone(autopsy.title, body, script=FIGURES_SCRIPT)
 
 
-def _chart(layers: Sequence[CheckpointLayer]) -> str:
+def _chart(layers: Sequence[CheckpointView]) -> str:
     shown = _drawn(layers)
     panels = {name: panel for name, panel in PANELS.items() if any(np.isfinite(getattr(each, name)) for each in shown)}
     if not panels:
@@ -56,7 +56,7 @@ def _chart(layers: Sequence[CheckpointLayer]) -> str:
     return picture(figure(shown, panels))
 
 
-def _drawn(layers: Sequence[CheckpointLayer]) -> list[CheckpointLayer]:
+def _drawn(layers: Sequence[CheckpointView]) -> list[CheckpointView]:
     """All layers, or of many the same number evenly over the order of their rotation; in the model's order."""
     if len(layers) <= DRAWN:
         return list(layers)
@@ -65,7 +65,7 @@ def _drawn(layers: Sequence[CheckpointLayer]) -> list[CheckpointLayer]:
     return [layer for place, layer in enumerate(layers) if place in kept]
 
 
-def figure(layers: Sequence[CheckpointLayer], panels: dict[str, tuple[str, float]]) -> Any:
+def figure(layers: Sequence[CheckpointView], panels: dict[str, tuple[str, float]]) -> Any:
     """A row of bars for each layer, from the first at the top; a dashed line at what noise in equilibrium gives."""
     from plotly.subplots import make_subplots  # heavy, and only pages need it
 

@@ -6,11 +6,10 @@ from math import isfinite
 from typing import Any, final
 
 from gyroscope._json import dumps
-from gyroscope.advice.checkpoint_drift import LayerDrift
-from gyroscope.advice.checkpoint_layer import CheckpointLayer
 from gyroscope.advice.findings import Finding
+from gyroscope.advice.layer_view import CheckpointView, DriftView
 from gyroscope.advice.phrases import rule_text, sig
-from gyroscope.advice.thresholds import SIGNAL
+from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS, MIN_SIGNAL_RATIO
 from gyroscope.theory.law import over
 
 HEADER = ("layer", "rotation", "÷ pred.", "norm", "÷ pred.", "spread", "κ²", "s", "λ_u/λ", "tangent", "dead")
@@ -35,9 +34,9 @@ class AutopsyData:
 
     name: str
     step: int | None
-    layers: Sequence[CheckpointLayer]
+    layers: Sequence[CheckpointView]
     findings: Sequence[Finding]
-    drifts: Sequence[LayerDrift] = ()
+    drifts: Sequence[DriftView] = ()
 
     @property
     def settings(self) -> list[str]:
@@ -52,7 +51,7 @@ class AutopsyData:
         return f"Autopsy: {self.name}{after}"
 
 
-def layer_row(layer: CheckpointLayer) -> list[str]:
+def layer_row(layer: CheckpointView) -> list[str]:
     """A layer under `HEADER`."""
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
     decay = layer.rule.weight_decay if layer.rule is not None else float("nan")
@@ -65,7 +64,7 @@ def layer_row(layer: CheckpointLayer) -> list[str]:
         _number(layer.norm_ratio),
         _number(layer.spread, 2),
         # Below the threshold an estimate is scatter, and would be read as a number.
-        f"< {SIGNAL:g}" if layer.kappa2 < SIGNAL else _number(layer.kappa2, 2),
+        f"< {MIN_SIGNAL_RATIO:g}" if layer.signal_ratio < MIN_SIGNAL_RATIO else _number(layer.signal_ratio, 2),
         _number(layer.alignment, 2),
         _lambda(layer, decay),
         f"{100 * share:.0f} %" if isfinite(share) else "–",
@@ -73,16 +72,16 @@ def layer_row(layer: CheckpointLayer) -> list[str]:
     ]
 
 
-def _lambda(layer: CheckpointLayer, decay: float) -> str:
+def _lambda(layer: CheckpointView, decay: float) -> str:
     """λ_u/λ; of a value within two standard errors of 0 the error alone, for one step says no more."""
     value = float(over(layer.lambda_u, decay))
     error = float(over(layer.lambda_u_error, decay))
     if not isfinite(value):
         return "–"
-    return sig(value, 2) if abs(value) > 2 * error else f"± {sig(error, 1)}"
+    return sig(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {sig(error, 1)}"
 
 
-def drift_row(drift: LayerDrift) -> list[str]:
+def drift_row(drift: DriftView) -> list[str]:
     """A layer under `DRIFT_HEADER`."""
     ratio = float(over(drift.effective_decay, drift.expected_decay))
     values = (drift.angle, drift.norm_ratio, drift.effective_decay, ratio, drift.memory)
@@ -106,7 +105,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
     )
 
 
-def _layer(layer: CheckpointLayer) -> dict[str, Any]:
+def _layer(layer: CheckpointView) -> dict[str, Any]:
     values = {**vars(layer), "rule": None}
     if layer.rule is not None:
         rule = layer.rule.plain

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope.advice.findings import Severity
+from gyroscope.advice.thresholds import MAX_USUAL_RATIO
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Series: TypeAlias = dict[str, Array]
 
 # Of this layout; a change that would break a reader adds one.
-VERSION = 1
+VERSION = 2
 
 # What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers.
 LAYER_SERIES = (
@@ -31,7 +32,7 @@ LAYER_SERIES = (
     "forecast_norm",
     "grad_weight_cosine.mean",
     "lambda_e.q50",
-    "kappa.q50",
+    "rotation_discrepancy.q50",
     "alignment",
 )
 
@@ -140,7 +141,8 @@ class LayerSummary:
     norm_ratio: float
     decay_ratio: float
     """λ_e/λ: 1 where the loss does not see the scale of the weights."""
-    kappa: float
+    rotation_discrepancy: float
+    """D: squared ratio of predicted to measured rotation, of the median neuron."""
     alignment: float
     """s: 1 where updates are pure noise, above where gradients agree over the momentum's memory."""
     imbalance: float
@@ -281,5 +283,7 @@ class Report:
     runs: Sequence[RunData]
     gyroscope: str
     version: int = VERSION
+    max_usual_ratio: float = MAX_USUAL_RATIO
+    """Measured over predicted, or its inverse, from which on the table highlights a number."""
     at: int | None = None
     """The step at which the page opens; None: it shows all of them."""

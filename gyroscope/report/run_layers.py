@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gyroscope.advice.history import LayerHistory
-from gyroscope.advice.rotation import noise_ratio
+from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, Array, Distribution, LayerSummary, Spread
 from gyroscope.store import Run
 from gyroscope.theory.law import over
@@ -27,7 +27,7 @@ def summary(history: LayerHistory) -> LayerSummary:
         norm=history.mean(history.series("norm", "rms")),
         norm_ratio=history.mean(history.norm_ratio),
         decay_ratio=history.mean(_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
-        kappa=history.mean(history.series("kappa", "q50")),
+        rotation_discrepancy=history.mean(history.series("rotation_discrepancy", "q50")),
         alignment=history.mean(history.series("alignment")),
         imbalance=history.mean(history.quantile_ratio()) / noise(history),
         # The least: a vector is dead if it never turned in the whole window.

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.thresholds import MIN_RATE_SHARE
 from gyroscope.report.run_data import Array, Betas, Neighbour, Plane, Stability
 from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
@@ -40,7 +41,7 @@ def plane(layers: Sequence[LayerHistory]) -> Plane | None:
     neighbours = list(_neighbours(rule, weights))
     rates = members[0].lr
     # The end of a schedule goes to zero, and would stretch a logarithmic axis without end.
-    rates = rates[rates > 0.01 * rule.lr]
+    rates = rates[rates > MIN_RATE_SHARE * rule.lr]
     decays = members[0].series("weight_decay")
     lr = _axis([rule.lr, *rates, *(neighbour.lr for neighbour in neighbours)])
     weight_decay = _axis([rule.weight_decay, *decays, *(neighbour.weight_decay for neighbour in neighbours)])

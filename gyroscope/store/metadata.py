@@ -18,6 +18,8 @@ from gyroscope.store.schema import TABLES, LayerInfo, Quantity, column_list
 LARGEST = 2**53
 # Parameter groups of an optimizer. A page makes a list of them.
 MOST_GROUPS = 10_000
+# Quantities that older runs hold under another name, because κ once named both.
+RENAMED = {"kappa": "rotation_discrepancy", "signal": "signal_ratio"}
 
 Kind = TypeVar("Kind")
 
@@ -94,11 +96,11 @@ def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quanti
 
 
 def read_quantities(connection: sqlite3.Connection, version: int) -> list[Quantity]:
-    """The run's quantities in their order."""
+    """The run's quantities in their order, under their names of today."""
     quantities = []
     for _, *texts, per_vector in _rows(connection, "quantity", version):
         name, unit, formula, source = (_of_type(text, str, "a quantity") for text in texts)
-        quantities.append(Quantity(name, unit, formula, source, bool(per_vector)))
+        quantities.append(Quantity(RENAMED.get(name, name), unit, formula, source, bool(per_vector)))
     return quantities
 
 

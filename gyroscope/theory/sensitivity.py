@@ -114,16 +114,16 @@ def correct(
         return Corrected(angular_update * lambda_err**0.5, norm * (gradient_error / lambda_err) ** norm_power)
 
 
-def kappa(predicted: Number, measured: Number) -> Number:
+def rotation_discrepancy(predicted: Number, measured: Number) -> Number:
     """Pull of weight decay over push of gradient noise, a plain number, from predicted and measured rotation.
 
-        κ = (predicted/measured)² = 2a‖w‖²/(lr²·E‖u‖²·τ) to leading order in a     (ours)
+        D = (predicted/measured)² = 2a‖w‖²/(lr²·E‖u‖²·τ) to leading order in a     (ours)
 
     1 is an equilibrium with noise; above 1 with a steady norm, updates agree for longer than τ (persistent signal);
     above 1 with a falling norm, it started too large; below 1 the norm is still growing. Derived in docs/theory.md,
     "Weights that are not scale-invariant".
 
-    >>> float(kappa(predicted=0.004, measured=0.002))
+    >>> float(rotation_discrepancy(predicted=0.004, measured=0.002))
     4.0
     """
     return over(predicted, measured) ** 2

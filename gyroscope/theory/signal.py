@@ -38,15 +38,15 @@ def signal_ratio(first: Number, second: Number, beta1: Number, step: Number | No
     return (first - q * second) / (second - first)
 
 
-def noise_scale(kappa2: Number, batch_size: Number) -> Number:
+def noise_scale(signal_ratio: Number, batch_size: Number) -> Number:
     """Batch size at which signal and noise are equal, in examples: B/κ².
 
         κ² = B·|G|²/tr Σ, so that B/κ² = tr Σ/|G|², the simple noise scale     (McCandlish et al. 2018, 2.9)
 
-    >>> noise_scale(kappa2=0.25, batch_size=64)
+    >>> noise_scale(signal_ratio=0.25, batch_size=64)
     256.0
     """
-    return batch_size / kappa2
+    return batch_size / signal_ratio
 
 
 def alignment(first: Number, second: Number, beta1: Number, step: Number | None = None) -> Number:

@@ -5,9 +5,8 @@ import pytest
 
 from gyroscope.advice import diagnose
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.baseline import Baseline, LayerBaselines, Window
-from gyroscope.advice.incident_findings import incident_finding
-from gyroscope.advice.incidents import incidents, loss_name
+from gyroscope.advice.incidents import incident_finding, incidents, loss_name
+from gyroscope.advice.incidents.baseline import Baseline, LayerBaselines, Window
 from gyroscope.store import Run, Sample, open_run
 from tests.advice.memory import Memory
 from tests.render import make

@@ -7,7 +7,8 @@ import pytest
 
 import gyroscope
 from gyroscope.advice import remedies
-from gyroscope.advice.remedies import TRIALS, Remedy
+from gyroscope.advice.findings import Remedy
+from gyroscope.advice.remedies import TRIALS
 from gyroscope.planner.settings import plan_settings, read_settings
 from gyroscope.theory import AdamL2
 
@@ -42,7 +43,7 @@ def test_every_trial_was_run_and_its_remedy_did_no_harm(trial):
 
 def test_no_finding_writes_a_remedy_of_its_own():
     """Advice is in one file: where a finding is made, its remedy comes from there."""
-    for path in (PACKAGE / "advice").glob("*.py"):
+    for path in (PACKAGE / "advice").rglob("*.py"):
         if path.name != "remedies.py":
             text = path.read_text(encoding="utf-8")
             assert not re.search(r"remedy\s*=\s*f?[\"']", text), path

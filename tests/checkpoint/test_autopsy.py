@@ -50,7 +50,7 @@ def test_layers_in_equilibrium_are_as_predicted_in_every_number(equilibrium):
         assert layer.norm_ratio == pytest.approx(1.0, rel=0.05)
         assert layer.spread == pytest.approx(1.0, rel=0.2)
         assert layer.alignment == pytest.approx(1.0, rel=0.1)
-        assert abs(layer.kappa2) < 0.01
+        assert abs(layer.signal_ratio) < 0.01
         assert abs(layer.lambda_u) < 4 * layer.lambda_u_error
         assert layer.explained_share == pytest.approx(1.0, rel=0.15)
     assert [finding.severity for finding in autopsy.findings if finding.kind == "well"] == ["good"]
@@ -59,7 +59,7 @@ def test_layers_in_equilibrium_are_as_predicted_in_every_number(equilibrium):
 
 def test_a_planted_signal_is_reported_with_its_noise_scale():
     autopsy = gyro.autopsy(settled(steps=150, kappa2=0.5, rate=0.0), batch_size=32)
-    assert autopsy.layers["0.weight"].kappa2 == pytest.approx(0.5, rel=0.15)
+    assert autopsy.layers["0.weight"].signal_ratio == pytest.approx(0.5, rel=0.15)
     text = str(autopsy)
     assert "Signal over noise in one batch" in text
     assert "noise scale" in text
@@ -263,3 +263,11 @@ def test_an_optimizer_without_a_known_state_gives_norms_and_says_why_no_more(opt
     stepping.step()
     text = str(gyro.autopsy({"model": model.state_dict(), "optimizer": stepping.state_dict()}))
     assert "cannot be taken back" in text
+
+
+def test_a_layer_that_did_not_move_between_two_files_forgets_0_times_as_fast_as_in_equilibrium(equilibrium):
+    later = deepcopy(equilibrium)
+    for each in later["optimizer"]["state"].values():
+        each["step"] = each["step"] + 40
+    findings = [finding for finding in gyro.autopsy(equilibrium, later).findings if finding.kind == "drift"]
+    assert findings[-1].sentence.startswith("0.weight and 1.weight forget 0 times as fast as in equilibrium")

@@ -140,7 +140,7 @@ def test_clicking_a_layer_in_the_map_opens_it(imbalanced, runs):
     tab.page.mouse.up()
     tab.page.wait_for_selector("#layer:visible")
     assert tab.page.inner_text("#layer-name") == "block.0.conv1.weight"
-    for name in ("norm", "rotation", "cosine", "decay", "kappa"):
+    for name in ("norm", "rotation", "cosine", "decay", "discrepancy"):
         assert tab.js(f"document.getElementById('layer-{name}').data.length") > 0
     said = tab.page.inner_text("#look-extremes")
     with open_run(runs / "imbalanced") as run:

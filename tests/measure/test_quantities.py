@@ -144,7 +144,7 @@ def test_every_layer_is_counted_as_its_twin_says(name, recorded):
         np.testing.assert_allclose(run.series(layer, name), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["signal", "noise_scale", "alignment"])
+@pytest.mark.parametrize("name", ["signal_ratio", "noise_scale", "alignment"])
 def test_the_signal_of_a_layer_is_what_its_twin_says(name, recorded):
     run, moments = recorded
     for layer, samples in moments.items():
@@ -223,8 +223,8 @@ PURE_NUMBERS = {
     "effective_lr",
     "perpendicular_update",
     "max_update",
-    "kappa",
-    "signal",
+    "rotation_discrepancy",
+    "signal_ratio",
     "alignment",
     "lr",
     "weight_decay",
@@ -238,5 +238,5 @@ PURE_NUMBERS = {
 def test_the_table_has_what_verdicts_and_pages_read():
     per_vector = {row.quantity.name for row in PER_VECTOR}
     per_layer = {row.quantity.name for row in PER_LAYER}
-    assert per_vector >= {"angular_update", "norm", "unit_grad_norm", "lambda_u", "max_update", "kappa"}
+    assert per_vector >= {"angular_update", "norm", "unit_grad_norm", "lambda_u", "max_update", "rotation_discrepancy"}
     assert per_layer >= {"predicted_angular_update", "predicted_norm", "forecast_norm", "dead_vectors", "entries"}

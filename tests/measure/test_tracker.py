@@ -397,7 +397,7 @@ def test_an_unknown_optimizer_is_measured_without_predictions_and_the_run_says_s
     run = open_run(tmp_path)
     assert (run.series("0.weight", "angular_update") > 0).all()
     assert np.isnan(run.series("0.weight", "predicted_angular_update")).all()
-    assert np.isnan(run.series("0.weight", "kappa")).all()
+    assert np.isnan(run.series("0.weight", "rotation_discrepancy")).all()
     assert [note for note in run.notes if "Adagrad is not among the known optimizers" in note] == run.notes
     assert len(run.notes) == 1
 

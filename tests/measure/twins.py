@@ -152,7 +152,7 @@ def accumulated_angle(x):
     return math.nan if x.earlier is None else angle(x.earlier, x.w)
 
 
-def kappa(x):
+def rotation_discrepancy(x):
     return (x.predicted / angle(x.w, x.new)) ** 2
 
 
@@ -249,7 +249,7 @@ def moments_of(layer):
     return first, second
 
 
-def signal(layer):
+def signal_ratio(layer):
     sums = moments_of(layer)
     if sums is None:
         return math.nan
@@ -261,7 +261,7 @@ def signal(layer):
 
 
 def noise_scale(layer):
-    return 1 / signal(layer) if signal(layer) > 0 else math.nan
+    return 1 / signal_ratio(layer) if signal_ratio(layer) > 0 else math.nan
 
 
 def alignment(layer):

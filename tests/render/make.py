@@ -10,7 +10,7 @@ from gyroscope.theory import AdamW, constant, cosine, forecast
 PER_VECTOR = (
     *("angular_update", "norm", "update_norm", "radial_update", "tangential_update", "unit_grad_norm"),
     *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm", "smd_h"),
-    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "kappa"),
+    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "rotation_discrepancy"),
 )
 PER_LAYER = (
     *("predicted_angular_update", "predicted_norm", "predicted_timescale", "forecast_angular_update"),

@@ -83,16 +83,15 @@ def test_the_line_of_a_layer_is_the_mean_over_the_judged_part_of_the_run(path):
     with open_run(path) as run:
         for layer in data["layers"]:
             one, window = dict(layer["summary"]), LayerHistory(run, layer["name"]).window
-            mean = {
-                name: run.series(layer["name"], *name.split("."))[window].mean() for name in ("norm.rms", "kappa.q50")
-            }
+            names = ("norm.rms", "rotation_discrepancy.q50")
+            mean = {name: run.series(layer["name"], *name.split("."))[window].mean() for name in names}
             turned = run.series(layer["name"], "angular_update", "rms")[window]
             predicted = run.series(layer["name"], "predicted_angular_update")[window]
             low, high = (run.series(layer["name"], "angular_update", stat)[window] for stat in ("q05", "q95"))
             assert same([one.pop("rotation"), one.pop("predicted_rotation")], [rms(turned), rms(predicted)])
             assert same([one.pop("alignment")], [run.series(layer["name"], "alignment")[window].mean()])
             assert same([one.pop("rotation_ratio")], [rms(turned / predicted)])
-            assert same([one.pop("norm"), one.pop("kappa")], [mean["norm.rms"], mean["kappa.q50"]])
+            assert same([one.pop("norm"), one.pop("rotation_discrepancy")], [mean[name] for name in names])
             norms = run.series(layer["name"], "norm", "rms") / run.series(layer["name"], "predicted_norm")
             assert same([one.pop("norm_ratio")], [norms[window].mean()])
             assert same([one.pop("decay_ratio")], [run.series(layer["name"], "lambda_e", "q50")[window].mean() / 0.5])

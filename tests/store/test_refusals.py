@@ -148,8 +148,8 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
 
 def test_resuming_with_other_quantities_names_them(tmp_path):
     make.run_at(tmp_path)
-    other = [*make.QUANTITIES[:-1], Quantity("kappa", "", "κ", "definition")]
-    with pytest.raises(RunError, match=r"kappa, weight_decay.*another path"):
+    other = [*make.QUANTITIES[:-1], Quantity("alignment", "", "s", "definition")]
+    with pytest.raises(RunError, match=r"alignment, weight_decay.*another path"):
         Writer(tmp_path, quantities=other, config={}, resume=True)
     with pytest.raises(RunError, match="only their order"):
         Writer(tmp_path, quantities=make.QUANTITIES[::-1], config={}, resume=True)

@@ -123,7 +123,7 @@ def test_the_exact_form_meets_leading_order_as_the_decay_vanishes(rule):
 
 @pytest.mark.parametrize("rule", ALL, ids=ids)
 def test_update_norm_and_angle_of_an_equilibrium_are_in_balance(rule):
-    """κ of theory.md §3 is 1 to leading order: 2a‖ω‖² = update_rms²·τ and η_r² = 2a/τ."""
+    """D of theory.md §3 is 1 to leading order: 2a‖ω‖² = update_rms²·τ and η_r² = 2a/τ."""
     eq = rule.equilibrium(**KNOWN, leading_order=True)
     assert eq.angular_update == pytest.approx(eq.update_rms / eq.norm, rel=1e-2)
     assert eq.half_life == pytest.approx(math.log(2) * eq.timescale)

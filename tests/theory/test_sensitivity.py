@@ -1,4 +1,4 @@
-"""Corrections for scale-sensitive weights, against vectors with a radial gradient; kappa in each of its readings."""
+"""Corrections for scale-sensitive weights, against vectors with a radial gradient; the rotation discrepancy."""
 
 import math
 from dataclasses import dataclass
@@ -120,32 +120,32 @@ def test_a_vector_pushed_outwards_faster_than_it_decays_goes_to_the_stated_limit
     assert sensitivity.correct(0.1, 1.0, decay_error=error, norm_power=0.25) == sensitivity.Corrected(0.0, math.inf)
 
 
-def test_kappa_is_one_in_an_equilibrium_of_noise_to_two_percent():
+def test_the_discrepancy_is_one_in_an_equilibrium_of_noise_to_two_percent():
     lr, wd = 0.1, 0.02
     run = sgd(lr, wd, start=1.0)
-    assert sensitivity.kappa(equilibrium_angle(lr * wd, 1), run.angle) == pytest.approx(1, rel=0.02)
+    assert sensitivity.rotation_discrepancy(equilibrium_angle(lr * wd, 1), run.angle) == pytest.approx(1, rel=0.02)
     run = adamw(lr=0.005, wd=0.1, radial=0.0, shrink=0.0)
-    assert sensitivity.kappa(equilibrium_angle(5e-4, 19), run.angle) == pytest.approx(1, rel=0.02)
+    assert sensitivity.rotation_discrepancy(equilibrium_angle(5e-4, 19), run.angle) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize("start", [0.5, 2.0])
-def test_kappa_is_below_one_while_the_norm_grows_and_above_one_while_it_falls(start):
+def test_the_discrepancy_is_below_one_while_the_norm_grows_and_above_one_while_it_falls(start):
     lr, wd = 0.1, 0.002
     run = sgd(lr, wd, start=start, skip=0, record=5)
-    found = sensitivity.kappa(equilibrium_angle(lr * wd, 1), run.angle)
+    found = sensitivity.rotation_discrepancy(equilibrium_angle(lr * wd, 1), run.angle)
     assert found == pytest.approx(start**4, rel=0.05)  # the update grows as the norm shrinks
     assert (run.last > run.first) == (found < 1)
 
 
-def test_kappa_is_the_pull_of_decay_over_the_push_of_noise():
+def test_the_discrepancy_is_the_pull_of_decay_over_the_push_of_noise():
     lr, wd = 0.1, 0.002
     run = sgd(lr, wd, start=2.0, skip=0, record=5)
-    found = sensitivity.kappa(equilibrium_angle(lr * wd, 1), run.angle)
+    found = sensitivity.rotation_discrepancy(equilibrium_angle(lr * wd, 1), run.angle)
     assert found == pytest.approx(2 * lr * wd * run.norm**2 / run.update**2, rel=0.02)
 
 
-def test_kappa_above_one_with_a_steady_norm_is_a_persistent_signal():
-    """A constant gradient b with noise n settles at ||w||^2 = (b/wd)^2 + lr n^2/(2 wd); kappa follows to 2 %."""
+def test_the_discrepancy_above_one_with_a_steady_norm_is_a_persistent_signal():
+    """A constant gradient b with noise n settles at ||w||^2 = (b/wd)^2 + lr n^2/(2 wd), and D follows to 2 %."""
     lr, wd, signal = 0.1, 0.02, 0.05
     rng, recorder = np.random.default_rng(0), Recorder()
     b = np.zeros(C)
@@ -159,7 +159,7 @@ def test_kappa_above_one_with_a_steady_norm_is_a_persistent_signal():
         w = new
     run = recorder.measured()
     assert run.last == pytest.approx(run.first, rel=0.02)
-    found = sensitivity.kappa(equilibrium_angle(lr * wd, 1), run.update / run.norm)
+    found = sensitivity.rotation_discrepancy(equilibrium_angle(lr * wd, 1), run.update / run.norm)
     assert found == pytest.approx((2 * signal**2 / (lr * wd) + 1) / (signal**2 + 1), rel=0.02)
     assert found > 3
 
@@ -178,7 +178,7 @@ def test_arrays_give_what_floats_give_entry_by_entry():
 
 def test_a_vector_without_norm_or_rotation_is_not_an_error_but_has_no_number():
     assert np.isnan(sensitivity.radial_decay(np.zeros(1), np.zeros(1))).all()
-    assert math.isinf(sensitivity.kappa(0.1, 0.0))
+    assert math.isinf(sensitivity.rotation_discrepancy(0.1, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ interface LayerData {
   summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
   distributions: Record<string, Distribution[]>; series: Record<string, Values>;
 }
-type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio" | "kappa"
+type SummaryNumber = "rotation" | "predicted_rotation" | "rotation_ratio" | "norm" | "norm_ratio" | "decay_ratio" | "rotation_discrepancy"
   | "alignment" | "imbalance" | "dead_vectors" | "frozen_share" | "settled_at";
 type LayerSummary = Record<SummaryNumber, Known> & { diverged: boolean; reference: string };
 interface Distribution { step: number; first: number; counts: number[]; least: number; least_id: number; most: number; most_id: number }

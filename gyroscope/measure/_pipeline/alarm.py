@@ -8,9 +8,7 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope._worker import Worker
 from gyroscope.advice import Finding
-from gyroscope.advice.incident_detectors import SERIES
-from gyroscope.advice.incident_findings import incident_finding
-from gyroscope.advice.incidents import IncidentDetector, loss_name
+from gyroscope.advice.incidents import SERIES, IncidentDetector, incident_finding, loss_name
 from gyroscope.measure.quantities import PER_VECTOR, PLACE
 from gyroscope.store import STATISTICS, LayerSample
 

@@ -18,7 +18,7 @@ const CURVES = [
   ["cosine", { measured: "grad_weight_cosine.mean", level: 0 }],
   ["decay", { measured: "lambda_e.q50", group: "weight_decay" }],
   ["alignment", { measured: "alignment", level: 1, log: true }],
-  ["kappa", { measured: "kappa.q50", level: 1, log: true, within: [0.03, 30] }],
+  ["discrepancy", { measured: "rotation_discrepancy.q50", level: 1, log: true, within: [0.03, 30] }],
 ];
 function drawLayer() {
   $("layer").hidden = false;

@@ -3,7 +3,7 @@
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 /** @type {[SummaryNumber, string][]} */
 const SUMMARY = [["rotation", "rotation"], ["predicted_rotation", "predicted"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
-  ["decay_ratio", "λₑ/λ"], ["kappa", "κ"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
+  ["decay_ratio", "λₑ/λ"], ["rotation_discrepancy", "D"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
 /** @type {PageState} */
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
   sort: ["", 1], filter: "", redraw: 0, spoken: "" };
@@ -55,7 +55,8 @@ function drawHead() {
 /** @type {(summary: LayerSummary, key: SummaryNumber) => string} */
 const shownNumber = (summary, key) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key]);
 /** @type {(key: string, value: Known) => boolean} */
-const off = (key, value) => /_ratio$|kappa/.test(key) && value !== null && (value > 1.5 || value < 1 / 1.5);
+const off = (key, value) => /_ratio$|_discrepancy$/.test(key) && value !== null
+  && (value > state.report.max_usual_ratio || value < 1 / state.report.max_usual_ratio);
 /** @type {Column<TableRow>[]} */
 const COLUMNS = [
   { key: "name", label: "layer", first: 1, value: row => row.layer.name, cell: ({ number, layer }) => element("td", {}, ...(several() ? [swatch(number)] : []),

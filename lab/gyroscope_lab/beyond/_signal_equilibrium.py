@@ -9,7 +9,7 @@ from gyroscope.theory.law import Equilibrium
 from gyroscope.tools import Number, check_non_negative, check_positive
 
 
-def expected_alignment(kappa2: Number, beta1: Number, correlation_time: float = inf) -> Number:
+def expected_alignment(signal_ratio: Number, beta1: Number, correlation_time: float = inf) -> Number:
     """The s that a signal of share κ² makes, a plain number.
 
         s = 1 - χ + χ·(1+β1φ)/(1-β1φ),  χ = κ²/(1+κ²),  φ = e^(-1/correlation_time)     (ours)
@@ -20,7 +20,7 @@ def expected_alignment(kappa2: Number, beta1: Number, correlation_time: float = 
     >>> f"{expected_alignment(1.0, 0.9):.2f} {expected_alignment(1.0, 0.9, correlation_time=10):.2f}"
     '10.00 5.39'
     """
-    share = kappa2 / (1 + kappa2)
+    share = signal_ratio / (1 + signal_ratio)
     kept = beta1 * exp(-1 / correlation_time)
     return 1 - share + share * (1 + kept) / (1 - kept)
 
@@ -62,7 +62,7 @@ def aligned_equilibrium(
 
 def equilibrium_with_signal(
     rule: UpdateRule,
-    kappa2: float,
+    signal_ratio: float,
     *,
     correlation_time: float = inf,
     fan_in: npt.ArrayLike | None = None,
@@ -78,8 +78,8 @@ def equilibrium_with_signal(
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
     '0.00324 rad/step at norm 2.597'
     """
-    check_non_negative("kappa2", kappa2)
+    check_non_negative("signal_ratio", signal_ratio)
     if not correlation_time > 0:
         raise ValueError(f"correlation_time={correlation_time!r} must be a number of steps above 0, or inf")
-    expected = expected_alignment(kappa2, rule.momentum_factor, correlation_time)
+    expected = expected_alignment(signal_ratio, rule.momentum_factor, correlation_time)
     return aligned_equilibrium(rule, float(expected), fan_in=fan_in, unit_grad_norm=unit_grad_norm)

@@ -228,7 +228,7 @@ def test_nadams_early_steps_are_mostly_their_last_gradient_and_are_not_told(tmp_
     trained = train(tmp_path, partial(NAdam, lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True), steps=20)
     autopsy = gyro.autopsy(state_dicts(trained))
     assert all(np.isnan(layer.rotation) and not layer.non_finite for layer in autopsy.layers.values())
-    assert all(np.isfinite(layer.kappa2) for layer in autopsy.layers.values())
+    assert all(np.isfinite(layer.signal_ratio) for layer in autopsy.layers.values())
     assert "mostly the last gradient" in " ".join(str(autopsy).split())
 
 

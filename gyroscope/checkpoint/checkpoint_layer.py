@@ -1,23 +1,27 @@
-"""What is known of a layer from a checkpoint: the numbers that findings, text and page share."""
+"""A layer of a checkpoint: the numbers that findings, text and page share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite, isnan
 from typing import final
 
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice.rotation import OUTER, noise_ratio
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.layer_view import NeuronSpread, NormState
+from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.theory import UpdateRule
+from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import over
 
 NAN = float("nan")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CheckpointLayer:
-    """A layer in the last step of a checkpoint. Angles in radians, NaN where the file does not tell.
+    """A layer in the last step of a checkpoint, a `CheckpointView`. Angles in radians, NaN if the file does not tell.
 
     name, shape, group     as in the model and its optimizer
     vector                 what counts as one vector: neuron, token, tensor, group
@@ -31,7 +35,7 @@ class CheckpointLayer:
     predicted_rotation     in equilibrium, per step
     predicted_norm         in equilibrium under noise
     timescale              steps after which a direction is forgotten in equilibrium
-    kappa2                 |signal|²/E|noise|² of a batch's gradient
+    signal_ratio           |signal|²/E|noise|² of a batch's gradient
     alignment              s: mean square of updates over that of noise
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
     decay, growth, turned_back, explained   forces on ‖w‖² in the step, as shares of it (checkpoint.last_step.Forces)
@@ -54,7 +58,7 @@ class CheckpointLayer:
     predicted_rotation: float = NAN
     predicted_norm: float = NAN
     timescale: float = NAN
-    kappa2: float = NAN
+    signal_ratio: float = NAN
     alignment: float = NAN
     lambda_u: float = NAN
     lambda_u_error: float = NAN
@@ -94,7 +98,7 @@ class CheckpointLayer:
         known = self.rotations[np.isfinite(self.rotations)]
         if known.size < 2:
             return NAN
-        low, high = np.quantile(known, [OUTER, 1 - OUTER])
+        low, high = np.quantile(known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
         return float(over(high, low)) / noise_ratio(self.fan_in, known.size)
 
     @property
@@ -106,3 +110,37 @@ class CheckpointLayer:
     def is_embedding(self) -> bool:
         """Whether its vectors are tokens, which are shown and not judged."""
         return self.vector == "token"
+
+    @property
+    def norm_state(self) -> NormState:
+        """How the norm compares with its equilibrium at the rate of the last step."""
+        if self.keeps_norm:
+            return "keeps norm"
+        if self.rule is not None and self.rule.weight_decay == 0:
+            return "no decay"
+        if not isfinite(self.timescale) or isnan(self.norm_ratio):
+            return "unknown"
+        return "far" if abs(self.norm_ratio - 1) > SETTLED else "settled"
+
+    @property
+    def neuron_spread(self) -> NeuronSpread:
+        """The same percentiles, of all vectors in one step."""
+        noise = noise_ratio(self.fan_in, self.vectors)
+        return NeuronSpread(self.spread * noise, noise, limit.MAX_NEURON_RATIO_OF_ONE_STEP)
+
+    @property
+    def total_decay(self) -> float:
+        """NaN: a file does not hold the learning rates of earlier steps."""
+        return NAN
+
+    @property
+    def start(self) -> None:
+        """None: a file does not hold the start."""
+
+    @property
+    def departure(self) -> None:
+        """None: a file does not hold earlier norms."""
+
+    @property
+    def update_growth(self) -> None:
+        """None: a file does not hold earlier updates."""

@@ -1,19 +1,12 @@
 """Incidents in words: what happened at which step, what came first, the likely cause, and where to look."""
 
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.findings import Finding
+from gyroscope.advice.findings import NOTHING, Finding, Remedy
 from gyroscope.advice.history import Record
-from gyroscope.advice.incidents import Cause, Incident, incidents
+from gyroscope.advice.incidents.incident_detector import Cause, Incident
+from gyroscope.advice.incidents.incident_search import incidents
 from gyroscope.advice.phrases import clause, listed, sig
-from gyroscope.advice.remedies import (
-    CHECK_LAYER,
-    FIND_SETTING,
-    FIND_WRITER,
-    NOTHING,
-    Remedy,
-    look_at_batches,
-    look_at_layer,
-)
+from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, look_at_batches, look_at_layer
 
 # What a time axis calls them.
 MARKS: dict[Cause, str] = {

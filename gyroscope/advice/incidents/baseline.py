@@ -84,7 +84,7 @@ class Baseline:
             self._learn(value, deviation)
             return 0.0
         self._usual_since = 0
-        if deviation <= limit.LASTING_SHARE * self._peak:
+        if deviation <= limit.MIN_LASTING_SHARE * self._peak:
             return 0.0
         self._peak = max(self._peak, deviation)
         return deviation

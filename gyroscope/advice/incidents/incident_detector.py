@@ -3,28 +3,18 @@
 The same detector reads samples as they come, beside training, and those of a finished run one after the other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
 from typing import Literal, final
 
 import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.history import Record
-from gyroscope.advice.incident_detectors import (
-    SERIES,
-    Detected,
-    Frozen,
-    Gradients,
-    LayerValues,
-    Losses,
-    NotFinite,
-    Settings,
-    Skipped,
-    WeightJumps,
-)
+from gyroscope.advice.incidents.layer_changes import Frozen, NotFinite, Skipped, WeightJumps
+from gyroscope.advice.incidents.layer_values import SERIES, Detected, LayerValues
+from gyroscope.advice.incidents.setting_jumps import Settings
+from gyroscope.advice.incidents.unusual_values import Gradients, Losses
 
 Cause = Literal[
     "lr",
@@ -40,9 +30,6 @@ Cause = Literal[
 ]
 # Of these the largest evidence is kept, of others the latest: they grow and fall again.
 PASSING = ("batches", "layer_gradient", "skipped")
-
-# Words in the names of logged losses that are not those of training.
-HELD_OUT = ("val", "test", "eval")
 
 
 @final
@@ -66,88 +53,6 @@ class Incident:
     layers: tuple[str, ...]
     first: str
     evidence: dict[str, float] = field(default_factory=dict)
-
-
-def incidents(record: Record) -> list[Incident]:
-    """All incidents of a run, in the order of their steps."""
-    # A run that holds only some of its samples is long, and remembers what was found in those that were read.
-    search: IncidentSearch = record.incident_search if _is_thinned(record) else IncidentSearch()  # type: ignore[attr-defined]
-    return search.read_on(record)
-
-
-@final
-class IncidentSearch:
-    """The search of a run that may grow: samples that were read once are not read again."""
-
-    def __init__(self) -> None:
-        self._begin([])
-
-    def _begin(self, resumed: list[int]) -> None:
-        self._detector = IncidentDetector()
-        self._resumed = resumed
-        self._last_step = -1
-        self._losses_read = 0
-
-    def read_on(self, record: Record) -> list[Incident]:
-        """All incidents up to now."""
-        layers = list(record.layers)
-        if not layers:
-            return []
-        resumed: list[int] = getattr(record, "resumed_at", [])
-        if resumed != self._resumed:  # samples may have been replaced by those of a run that was resumed
-            self._begin(resumed)
-        loss_steps, losses = logged_loss(record)
-        for steps, values in _samples(record, self._last_step):
-            ends = np.searchsorted(loss_steps, steps, side="right").tolist()
-            for step, of_step, end in zip(steps.tolist(), values, ends, strict=True):
-                if step in resumed:
-                    self._detector.resumed(step)
-                new = slice(self._losses_read, end)
-                self._detector.update(step, layers, of_step, loss_steps[new], losses[new])
-                self._losses_read = end
-                self._last_step = step
-        return sorted(self._detector.incidents, key=lambda incident: incident.step)
-
-
-def _is_thinned(record: Record) -> bool:
-    return getattr(record, "stride", 1) > 1
-
-
-def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
-    """Steps and values (samples, SERIES, layers) of all samples after a step, NaN where there is no value, in parts.
-
-    Of a record that holds only some samples of a run, the others are read too: an incident is over within a few.
-    """
-    known = [(name, stat) for name, stat in SERIES.items() if name in record.quantities]
-    places = [list(SERIES).index(name) for name, _ in known]
-    if _is_thinned(record):
-        parts = record.every_sample(known, after)  # type: ignore[attr-defined]  # a record with a stride has it
-    else:
-        table = [[record.series(layer, name, stat) for layer in record.layers] for name, stat in known]
-        parts = [(np.asarray(record.steps), np.moveaxis(np.array(table), -1, 0))]
-    for steps, stored in parts:
-        values = np.full((len(steps), len(SERIES), len(record.layers)), nan)
-        values[:, places] = np.where(np.isfinite(stored), stored, nan)
-        yield steps, values
-
-
-def loss_name(names: Sequence[str]) -> str | None:
-    """Which of the logged scalars is the loss of training; None: none is.
-
-    >>> loss_name(["accuracy", "val_loss", "train/loss"])
-    'train/loss'
-    """
-    losses = [name for name in names if "loss" in name.lower() and not any(word in name.lower() for word in HELD_OUT)]
-    return "loss" if "loss" in losses else next(iter(losses), None)
-
-
-def logged_loss(record: Record) -> tuple[Array, Array]:
-    """Steps and values of the loss that training logged; empty where it logged none."""
-    name = loss_name(getattr(record, "scalars", ()))
-    if name is None:
-        return np.empty(0), np.empty(0)
-    steps, values = record.scalar(name)  # type: ignore[attr-defined]  # a record with `scalars` has it
-    return np.asarray(steps, np.float64), np.asarray(values, np.float64)
 
 
 @final

@@ -1,0 +1,17 @@
+"""Samples to incidents: what happened in a run, at which step, and the likely cause."""
+
+from gyroscope.advice.incidents.incident_detector import Incident, IncidentDetector
+from gyroscope.advice.incidents.incident_findings import incident_finding
+from gyroscope.advice.incidents.incident_search import IncidentSearch, incidents, logged_loss, loss_name
+from gyroscope.advice.incidents.layer_values import SERIES
+
+__all__ = [
+    "SERIES",
+    "Incident",
+    "IncidentDetector",
+    "IncidentSearch",
+    "incident_finding",
+    "incidents",
+    "logged_loss",
+    "loss_name",
+]

@@ -1,0 +1,48 @@
+"""How far layers moved between two checkpoints of a run, and how long they remember."""
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Finding, make_finding
+from gyroscope.advice.layer_view import DriftView
+from gyroscope.advice.phrases import clause, sig, span
+from gyroscope.theory.law import over
+
+DRIFT = (
+    "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), "
+    "lag = 2β/(1-β²) (docs/theory.md)"
+)
+
+
+def drift(drifts: Sequence[DriftView]) -> Iterator[Finding]:
+    """State which layers moved most and least, and their memory beside the one that decay alone gives."""
+    known = sorted((layer for layer in drifts if isfinite(layer.angle)), key=lambda layer: -layer.angle)
+    if not known:
+        return
+    names = tuple(layer.name for layer in known)
+    steps = known[0].steps
+    apart = f"In {steps:,.0f} steps" if isfinite(steps) else "Between the files"
+    most = sig(known[0].angle, 2)
+    least = sig(known[-1].angle, 2)
+    sentence = f"{apart} {known[0].name} turned most, by {most} rad, {known[-1].name} least, by {least} rad."
+    if most == least:
+        sentence = f"{apart} {clause(names, 'turned', 'turned')} by {most} rad."
+    memories = [layer.memory for layer in known if isfinite(layer.memory)]
+    if memories:
+        sentence += f" At this rate directions are forgotten in {span(memories, 2)} steps."
+    yield make_finding("drift", "note", sentence, names, formula=DRIFT, evidence={"angle": known[0].angle})
+    ratios = {layer.name: float(over(layer.effective_decay, layer.expected_decay)) for layer in known}
+    # A layer that did not move has the ratio 0. One that moved away from 0 has no memory to compare.
+    off = {name: ratio for name, ratio in ratios.items() if _is_off(ratio)}
+    if off:
+        sentence = (
+            f"{clause(list(off), 'forgets', 'forget')} {span(off.values(), 2)} times as fast as in equilibrium at the "
+            "mean of both files' rates."
+        )
+        evidence = {"most": max(off.values()), "least": min(off.values())}
+        yield make_finding("drift", "note", sentence, off, formula=DRIFT, evidence=evidence)
+
+
+def _is_off(ratio: float) -> bool:
+    return isfinite(ratio) and ratio >= 0 and not 1 / limit.MAX_LAYER_RATIO <= ratio <= limit.MAX_LAYER_RATIO

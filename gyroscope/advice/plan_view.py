@@ -1,0 +1,87 @@
+"""A layer of a plan as judgements see it: its equilibrium and its forecast."""
+
+from dataclasses import dataclass
+from math import nan
+from typing import final
+
+import numpy as np
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.layer_view import Departure, NeuronSpread, NormState, Start, UpdateGrowth
+from gyroscope.theory import Forecast, UpdateRule
+from gyroscope.theory.law import over
+from gyroscope.theory.layer_prediction import LayerPrediction
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PlanView:
+    """One layer of a plan."""
+
+    prediction: LayerPrediction
+    # Nothing was measured yet.
+    rotation_ratio: float = nan
+    vectors: float = nan
+    dead: int = 0
+    neuron_spread: NeuronSpread | None = None
+    update_growth: UpdateGrowth | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the parameter."""
+        return self.prediction.name
+
+    @property
+    def rule(self) -> UpdateRule:
+        """Rule at the peak learning rate."""
+        return self.prediction.rule
+
+    @property
+    def keeps_norm(self) -> bool:
+        """Whether the optimizer holds the norms and sets the angle."""
+        return self.rule.keeps_norm
+
+    @property
+    def forecast(self) -> Forecast:
+        """The course of the run; only for layers that have one."""
+        assert self.prediction.forecast is not None
+        return self.prediction.forecast
+
+    @property
+    def norm_state(self) -> NormState:
+        """How the norm will compare with its equilibrium."""
+        if self.keeps_norm:
+            return "follows base" if self.rule.follows_base else "keeps norm"
+        if self.total_decay == 0:
+            return "no decay"
+        if self.prediction.grows_without_end:
+            return "grows"
+        if not self.prediction.is_longer_than_memory:
+            return "short"
+        return "far" if self.prediction.settled_at is None else "settled"
+
+    @property
+    def predicted_rotation(self) -> float:
+        """Rotation in equilibrium at the peak learning rate, in radians per step."""
+        angle = self.prediction.equilibrium.angular_update
+        return nan if angle is None else float(angle)
+
+    @property
+    def total_decay(self) -> float:
+        """X = Σ a_t over the run; NaN without forecast."""
+        return self.prediction.total_decay
+
+    @property
+    def start(self) -> Start | None:
+        """The fastest step; None without decay, which leaves no equilibrium to be faster than."""
+        return Start(*self.prediction.fastest) if self.rule.weight_decay > 0 else None
+
+    @property
+    def departure(self) -> Departure | None:
+        """Where the norm cannot follow the end of the schedule; None if it can."""
+        if self.prediction.falls_out_at is None:
+            return None
+        course = self.forecast
+        # The equilibrium norm of a rate next to 0 is next to 0, and any ratio to it is huge and means nothing.
+        last = int(np.flatnonzero(course.lr >= limit.MIN_RATE_SHARE * course.lr.max())[-1])
+        return Departure(self.prediction.falls_out_at, float(over(course.norm[last], course.equilibrium_norm[last])))
