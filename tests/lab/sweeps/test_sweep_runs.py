@@ -9,7 +9,7 @@ import time
 
 import pytest
 from gyroscope_lab.sweeps.run import outcome, run_local, run_ray
-from gyroscope_lab.training.loop import train
+from gyroscope_lab.training import train
 
 from gyroscope.cli import main
 from tests.lab.sweeps.test_sweeps import FILE, ONE, plan
