@@ -9,10 +9,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
-    {"_types", "_checks", "_json", "_files", "_worker", "_dtensor"},
+    {"_types", "_checks", "_json", "_files", "_worker"},
     {"theory"},
     {"geometry", "advice"},
-    {"model"},
+    {"model", "_dtensor"},
     {"simulate", "optim", "nn"},
     {"store"},
     {"measure", "report"},
