@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def trained(model, optimizer, path, collectives=None, **options):
 
 def worker(rank: int, ports: list[int], folder: Path) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[0]))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    # A process that waits for another in vain fails soon.
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
     mesh = init_device_mesh("cpu", (WORLD,))
     for name, split, rows in CASES:
         model = network()
@@ -89,6 +91,7 @@ def worker(rank: int, ports: list[int], folder: Path) -> None:
         with pytest.raises(ValueError, match="ask process 0"):
             _ = tracker.run
     fails_alone(rank, mesh, folder)
+    closes_alone(rank, mesh, folder)
     model = parallel_network()
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     collectives: list[int] = []
@@ -114,6 +117,21 @@ def count_down(calls, then):
     """A hook that acts at a later call."""
     left = iter(range(calls))
     return lambda *_: then() if next(left, None) is None else None
+
+
+def closes_alone(rank, mesh, folder):
+    """Process 0 ends its run early; the other one goes on and must not wait for it."""
+    model = network()
+    fully_shard(model, mesh=mesh)
+    optimizer = optimizer_of(model, "AdamW", "neuron")
+    tracker = gyro.Tracker(model, optimizer, folder / "closed early", every=1)
+    for step in range(STEPS):
+        if step == 3 and rank == 0:
+            tracker.close()
+        optimizer.zero_grad()
+        model(torch.ones(8, 4, dtype=torch.float64)).sin().sum().backward()
+        optimizer.step()
+    tracker.close()
 
 
 def fails_alone(rank, mesh, folder):
@@ -185,6 +203,12 @@ def test_a_process_that_dies_leaves_a_run_that_can_be_read(folder):
     assert run.status == "failed"
     assert run.steps.tolist() == [0, 2]
     assert np.isfinite(run.series("0.weight", "angular_update")).all()
+
+
+def test_a_process_that_ends_its_run_leaves_no_other_waiting(folder):
+    run = open_run(folder / "closed early")
+    assert run.status == "finished"
+    assert run.steps.tolist() == [0, 1, 2]
 
 
 def test_a_process_that_cannot_measure_leaves_no_other_waiting(folder):
