@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gyroscope.cli import main
 from gyroscope.store import BINS, LayerSample, Quantity, RunError, Writer, open_run, session
 from gyroscope.store.metadata import Session, write_session
 from tests.store import make
@@ -248,6 +249,12 @@ def test_a_run_that_two_writers_counted_at_the_same_time_opens_again(tmp_path, b
 
 def test_a_home_directory_of_nobody_is_no_path():
     assert "~nobody-of-that-name/run is no path for a run" in refused(Path("~nobody-of-that-name/run"))
+
+
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_commands_say_that_the_home_directory_of_nobody_is_no_path(command, capsys):
+    assert main([command, "~nobody-of-that-name/run"]) == 2
+    assert "~nobody-of-that-name/run" in capsys.readouterr().err
 
 
 def unprivileged(code, *arguments):
