@@ -20,6 +20,7 @@ MARKED = {
         "tests/measure/test_processes.py::*",
         "tests/lab/test_torchrun.py::*",
         "tests/checkpoint/test_real_files.py::test_*two_processes*",
+        "tests/test_processes.py::*",
     ],
     "compile": [
         "tests/optim/test_compiled.py::*",

@@ -297,7 +297,7 @@ def test_an_error_while_a_tracker_is_made_surfaces_as_itself(tmp_path):
     model = two_layers()
     gyro.Tracker(model, Turner(model.parameters(), angle=0.1), tmp_path).close()
     wider = two_layers(rows=7)
-    with pytest.raises(RunError, match="already has a layer '0.weight' of shape"):
+    with pytest.raises(RunError, match=r"already has a layer '0\.weight' of shape"):
         gyro.Tracker(wider, Turner(wider.parameters(), angle=0.1), tmp_path, resume=True)
 
 
@@ -305,7 +305,7 @@ def test_the_inner_optimizer_of_a_wrapper_is_refused_with_the_remedy(tmp_path):
     model = two_layers()
     inner = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
     wrapper = gyro.optim.Rotational(inner)
-    with pytest.raises(ValueError, match="is the inner optimizer of a Rotational.*pass the Rotational instead"):
+    with pytest.raises(ValueError, match=r"is the inner optimizer of a Rotational.*pass the Rotational instead"):
         gyro.Tracker(model, inner, tmp_path / "inner")
     with gyro.Tracker(model, wrapper, tmp_path / "wrapper", every=1) as tracker:
         train(model, wrapper, 2)

@@ -50,13 +50,13 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         # A constructor passes its locals(): the options are listed in its signature and nowhere else.
         options = options_of(arguments)
         granularity = options.get("granularity", "neuron")
+        # An iterator is read twice, here and by `optimizer_groups`.
+        groups: Any = list(params) if isinstance(params, Iterator) else params
         # What steps entry by entry has nothing to sort by: of names it makes one group, as torch does.
         if self.turns_by_group or isinstance(params, nn.Module):
-            if isinstance(params, Iterator):  # read here and by `optimizer_groups`
-                params = list(params)
-            self._made_of = in_model_order(params)
-            params = optimizer_groups(params, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
-        super().__init__(params, {**SPLIT_OPTIONS, **options})
+            self._made_of = in_model_order(groups)
+            groups = optimizer_groups(groups, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
+        super().__init__(groups, {**SPLIT_OPTIONS, **options})
 
     @abstractmethod
     def _check(self, group: Group) -> None:
