@@ -5,9 +5,11 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -155,7 +157,10 @@ class Tracker:
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
-            self._recorder.writer.on_successor = lambda: self.close("stopped")
+            # Weakly: the writer lives until the process ends, and must keep no model alive.
+            stop = WeakMethod(self._stop)
+            close = partial(self._recorder.close, "stopped")
+            self._recorder.writer.on_successor = lambda: (stop() or close)()
             self._report_turned_by_default(model)
         # From here on there is a run on disk, which must not be left as "running".
         try:
@@ -276,6 +281,10 @@ class Tracker:
         if self._recorder is not None:
             self._recorder.close(status)
         self._failures.warn()
+
+    def _stop(self) -> None:
+        """End the run because another tracker of this process resumes it."""
+        self.close("stopped")
 
     def __enter__(self) -> Self:
         return self

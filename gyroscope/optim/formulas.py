@@ -19,12 +19,6 @@ from torch import Tensor
 # A float or a 0-d tensor.
 Number = Any
 Tensors = list[Tensor] | tuple[Tensor, ...]
-# Of what means are taken away: of the updates, of nothing, or of the weights after each step.
-Centring = bool | Literal["weights"]
-# Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
-# With d = 2 none is left, so that a vector stays at ±(1, -1) for good, and with d = 3 a circle: half of what there
-# was.
-MIN_CENTRED = 4
 
 
 # Directions
@@ -227,24 +221,6 @@ class TurnNumbers(NamedTuple):
     decay: Number
 
 
-def turn_numbers(angle: Number, beta: Number, t: int, *, eps: Number, lr: Number, decay: Number = 0.0) -> TurnNumbers:
-    """Return the numbers of a tensor's t-th rotational step."""
-    known_angle = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
-    return TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), eps, lr, decay)
-
-
-def centring(centre: Centring, fan_in: int) -> Centring:
-    """Return how vectors of so many entries are centred."""
-    return centre if fan_in >= MIN_CENTRED else False
-
-
-def norm_slack(dtype: torch.dtype) -> float:
-    """Return how far rounding may take a norm from its radius, relative; what is further was set from outside."""
-    # A float32 norm drifts far less than 1e-3 in a step, and nobody rescales weights by less. Entries of bfloat16 are
-    # rounded by up to eps/2 (4e-3), and a norm by no more.
-    return max(1e-3, 2 * torch.finfo(dtype).eps)
-
-
 def update_and_sums(
     entries: Sequence[Tensor],
     rows: Sequence[Tensor],
@@ -291,7 +267,7 @@ def turn(
     fan_in: Number,
     numbers: Sequence[Number],
     *,
-    centre: Centring,
+    centre: bool | Literal["weights"],
     slack: float,
 ) -> Change:
     """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).

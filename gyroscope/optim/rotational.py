@@ -23,6 +23,7 @@ from gyroscope.optim._engine.optimizer import (
 )
 from gyroscope.optim._engine.steps import (
     ROTATION_ROWS,
+    Centring,
     Group,
     Imbalance,
     InnerRule,
@@ -31,7 +32,6 @@ from gyroscope.optim._engine.steps import (
     check_turn,
     rotation,
 )
-from gyroscope.optim.formulas import Centring
 from gyroscope.optim.loss_part import loss_part, loss_update
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.theory.law import Weights

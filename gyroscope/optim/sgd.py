@@ -10,6 +10,7 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import (
+    Centring,
     Group,
     Imbalance,
     InnerRule,
@@ -19,7 +20,6 @@ from gyroscope.optim._engine.steps import (
     plain,
     rotation,
 )
-from gyroscope.optim.formulas import Centring
 from gyroscope.theory.rules import sgdm
 
 

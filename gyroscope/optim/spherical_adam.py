@@ -9,8 +9,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope.geometry import Granularity
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam, sphere
-from gyroscope.optim._engine.steps import Group, Step, Vectors
-from gyroscope.optim.formulas import norm_slack
+from gyroscope.optim._engine.steps import Group, Step, Vectors, norm_slack
 from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,13 +13,19 @@ from gyroscope._checks import check_fraction
 from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.memory import Scratch
-from gyroscope.optim.formulas import Change, Number
+from gyroscope.optim.formulas import Change, Number, TurnNumbers
 
 Group = dict[str, Any]
 # A share of the vectors, the factor of its angle, and a seed; or as many shares as factors.
 Imbalance = tuple[float | Sequence[float], float | Sequence[float], int]
+# Of what means are taken away: of the updates, of nothing, or of the weights after each step.
+Centring = bool | Literal["weights"]
 # Of a value per vector before the first step: a number, or a function of (number of vectors, place of the tensor).
 FirstValue = Number | Callable[[int, int], Tensor]
+# Entries of the shortest vectors that are centred: of d entries centring leaves d-2 directions to turn in, not d-1.
+# With d = 2 none is left, so that a vector stays at ±(1, -1) for good, and with d = 3 a circle: half of what there
+# was.
+MIN_CENTRED = 4
 ROTATION_ROWS = ("radius", "update_sq", "imbalance")
 
 
@@ -120,9 +126,11 @@ def _take_plain_step(inner: InnerRule, tensors: list[Tensor], scratch: Scratch) 
 
 def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors) -> VectorStep:
     """The inner rule's direction, turned by the angle, at a tensor's t-th step (RE Algorithm 1)."""
-    by = formulas.turn_numbers(angle, group["beta"], t, eps=inner.eps, lr=inner.lr, decay=inner.decay)
-    centre = formulas.centring(group["centre"], vectors.fan_in)
-    slack = formulas.norm_slack(vectors.dtype)
+    beta = group["beta"]
+    known_angle = angle if isinstance(angle, Tensor) else float(angle)  # of NumPy's numbers torch makes tensors
+    by = TurnNumbers(known_angle, beta, 1 - beta**t, 1 - beta ** (t - 1), inner.eps, inner.lr, inner.decay)
+    centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
+    slack = norm_slack(vectors.dtype)
     names = tuple(inner.numbers)
     rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
     if group.get("imbalance") is not None:
@@ -137,8 +145,15 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
         move=formulas.move_,
         makes_update=inner.direction is not None,
         keeps_update=inner.direction is not None and not inner.cheap,
-        angle=by.angle,
+        angle=known_angle,
     )
+
+
+def norm_slack(dtype: torch.dtype) -> float:
+    """How far rounding may take a norm from its radius, relative; what is further was set from outside."""
+    # A float32 norm drifts far less than 1e-3 in a step, and nobody rescales weights by less. Entries of bfloat16 are
+    # rounded by up to eps/2 (4e-3), and a norm by no more.
+    return max(1e-3, 2 * torch.finfo(dtype).eps)
 
 
 def check_rotational(group: Group) -> None:
