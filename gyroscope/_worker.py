@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, Generic, TypeVar, final
 from weakref import WeakSet
@@ -77,6 +78,7 @@ class Worker(Generic[Item]):
         self._accepted = 0
         self._settled = 0  # handled or given up
         self._failures = 0
+        self._given_up = False  # items were, since the last `flush`
         self._hurry = False
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`; None: open
@@ -119,7 +121,11 @@ class Worker(Generic[Item]):
         return True
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all items put so far are handled or given up; False where `handle` failed or time ran out."""
+        """Wait until all items put so far are handled or given up; return whether all of them were handled in time.
+
+        Items that were given up since the last call count, whenever that was. A failure while this waits counts too,
+        also if the items are tried again later.
+        """
         if not self.usable:
             return False
         with self._changed:
@@ -130,7 +136,9 @@ class Worker(Generic[Item]):
             self._hurry = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._settled >= goal or self._failures > failures, timeout)
-            return self._settled >= goal and self._failures == failures
+            done = self._settled >= goal and self._failures == failures and not self._given_up
+            self._given_up = False
+            return done
 
     def close(self, timeout: float | None = None) -> bool:
         """Handle what is left and end the thread; whether that was done within `timeout` seconds.
@@ -172,7 +180,13 @@ class Worker(Generic[Item]):
         try:
             self._finish()
         except BaseException as error:
-            self._failed(error)
+            self._pause_after(error)
+
+    def _pause_after(self, error: BaseException) -> float | None:
+        """Ask `failed` what to do; a `failed` that raises gives the items up, and does not end the thread."""
+        with suppress(BaseException):
+            return self._failed(error)
+        return None
 
     def _turn(self) -> bool:
         """Wait for items and handle them. A function of its own, so that no item is referenced while it waits."""
@@ -185,7 +199,7 @@ class Worker(Generic[Item]):
         # SystemExit too: a thread that ends here would leave `flush` and `close` waiting for ever.
         except BaseException as error:
             failed = True
-            retry = self._failed(error)
+            retry = self._pause_after(error)
         self.seconds = time.thread_time()
         return self._settle(batch, failed, retry)
 
@@ -208,6 +222,7 @@ class Worker(Generic[Item]):
         """Count the items, or put them back to be tried again; whether to go on."""
         with self._changed:
             self._failures += failed
+            self._given_up |= failed and retry is None
             self._retry = 0.0 if retry is None else retry
             if retry is not None:  # back to the front, still counted, so that order and bounds hold
                 self._queue.extendleft(reversed(batch))

@@ -68,6 +68,11 @@ def test_rooms_of_numbers_and_words_never_import_torch(name):
     assert [path for path in paths if any(module.split(".")[0] == "torch" for module in imports(path))] == []
 
 
+def test_the_engine_of_the_optimizers_is_sealed():
+    paths = [path for path in FILES if any("_engine" in name.split(".") for name in imports(path))]
+    assert {room(path) for path in paths} == {"optim"}
+
+
 def test_nothing_in_the_library_imports_the_lab():
     assert [path for path in FILES if any(name.split(".")[0] == "gyroscope_lab" for name in imports(path))] == []
 

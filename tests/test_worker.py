@@ -168,6 +168,37 @@ def test_even_an_exit_in_the_handler_leaves_no_caller_waiting():
     assert worker.close(10)
 
 
+def test_flush_tells_of_items_that_were_given_up_before_it_was_called():
+    def handle(items):
+        raise SystemExit(1)
+
+    worker = Worker(handle, name="w")
+    worker.put(1)
+    while worker.waiting:
+        time.sleep(0.001)
+    assert not worker.flush(10)
+    assert worker.flush(10)  # nothing was put since
+    assert worker.close(10)
+
+
+def test_an_error_in_the_handler_of_errors_does_not_end_the_thread():
+    handled = []
+
+    def handle(items):
+        handled.extend(items)
+        raise OSError("locked")
+
+    def failed(error):
+        raise SystemExit(1)
+
+    worker = Worker(handle, name="w", failed=failed)
+    worker.put(1)
+    worker.put(2)
+    assert not worker.flush(10)
+    assert worker.close(10)
+    assert handled == [1, 2]
+
+
 def test_closing_gives_up_after_its_time():
     gate = Gate(opened=False)
     worker = Worker(gate, name="w")

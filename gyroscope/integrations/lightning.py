@@ -65,6 +65,11 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
             self.tracker.log(loss=loss.detach())
         self._log_samples(trainer)
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Store what was measured so far: a fit that goes on from this checkpoint must not miss it."""
+        if self.tracker is not None:
+            self.tracker.flush()
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the run and say what it says."""
         self._close("finished")

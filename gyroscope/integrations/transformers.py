@@ -64,6 +64,20 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         losses = {name: value for name, value in (logs or {}).items() if name in ("loss", "eval_loss")}
         if self.tracker is not None and losses:
             self.tracker.log(**losses)
+        self._flush_before_saving(control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Store what was measured so far, if a checkpoint follows."""
+        self._flush_before_saving(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Store what was measured so far, if a checkpoint follows."""
+        self._flush_before_saving(control)
+
+    def _flush_before_saving(self, control: Any) -> None:
+        # The Trainer has no call right before it saves. It decides at the end of a step or an epoch, then logs.
+        if self.tracker is not None and control.should_save:
+            self.tracker.flush()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the run and say what it says."""

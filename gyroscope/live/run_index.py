@@ -41,7 +41,10 @@ class RunIndex:
     """Runs below `root`. An id is a hash: whatever a browser asks for, only what was found here is opened."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root).expanduser().resolve()
+        try:
+            self.root = Path(root).expanduser().resolve()
+        except RuntimeError:  # a home directory that cannot be found
+            self.root = Path(root)
         if not self.root.is_dir():
             raise ValueError(f"there is no directory {str(root)!r}: give the one that holds the runs")
         self._lock = threading.Lock()

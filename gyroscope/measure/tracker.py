@@ -5,9 +5,11 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
+from gyroscope.optim.rotational import refuse_inner
 from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
 from gyroscope.store.writer import Status
@@ -44,7 +47,7 @@ class Tracker:
     Watched are the weights that can turn, one vector per neuron, or as parameter groups (`granularity`, `axis`,
     `group_size`) or the result of `gyro.probe` say, and embeddings that decay, one vector per token. Step 0 is the
     first; a step that a GradScaler skips is not a step. What is measured stands in `gyro.measure.QUANTITIES`. With DDP
-    the first process measures. With FSDP2 all do, and the first one writes: make and close the tracker on all.
+    the first process measures. With FSDP2 all do, and the first one writes: make the tracker on all.
 
     Several optimizers, such as Muon and AdamW, are one run: `Tracker(model, [muon, adamw])`. A step of the run is one
     step of each. It ends when all have stepped, or when one steps again, so that the run counts the steps of the
@@ -75,7 +78,8 @@ class Tracker:
             setting that jumps, batches unlike the others, one layer's gradient, many skipped steps. It has a thread of
             its own.
         config: whatever is to be stored with the run, as JSON or its repr.
-        resume: continue the run at `path`, at step `start` or where the optimizer and the run say.
+        resume: continue the run at `path`, at step `start` or where the optimizer and the run say. A tracker of this
+            process that still writes it is closed first. A run that another process writes is an error.
         start: number of the first step; default 0.
         budget: share of the time that measuring may take, for "auto" and the default of `every`; 0.01, since a
             hundredth of a training's time is hard to notice.
@@ -116,6 +120,7 @@ class Tracker:
         if rows is not None:
             check_count("rows", rows, at_least=1, meaning="or None for all vectors of a layer")
         self.optimizers = Optimizers(optimizer, rules)
+        refuse_inner(self.optimizers.members)
         self.samples = 0
         self.seconds = 0.0
         """How long the samples held training up, together."""
@@ -126,6 +131,19 @@ class Tracker:
         self._failures = FailureLog(lambda text: None)
         self._hooks: list[Any] = []
         self._pid = os.getpid()
+        # Of the step of the run that is being taken: who takes part, whether it is measured, and what was measured.
+        self._stepped: set[Optimizer] = set()
+        self._sampled = False
+        self._sent = False
+        self._skipped = False
+        self._sums: list[SentSums] = []
+        self._readings: dict[str, LayerReading] = {}
+        self._seconds_of_step = 0.0
+        self._gap = False
+        # Steps that the host knows to be skipped: since the last sample that was handed over, and in a row.
+        self._skipped_since_sample = 0
+        self._skipped_in_a_row = 0
+        self._thread_seconds = 0.0
         if rank() == 0:
             if not new:
                 raise ValueError(
@@ -144,6 +162,10 @@ class Tracker:
                 final_note=self._sampling.summary,
             )
             self._failures = self._recorder.failures
+            # Weakly: the writer lives until the process ends, and must keep no model alive.
+            stop = WeakMethod(self._stop)
+            close = partial(self._recorder.close, "stopped")
+            self._recorder.writer.on_successor = lambda: (stop() or close)()
             self._report_turned_by_default(model)
         # From here on there is a run on disk, which must not be left as "running".
         try:
@@ -152,19 +174,6 @@ class Tracker:
         except BaseException:
             self.close("failed")
             raise
-        # Of the step of the run that is being taken: who takes part, whether it is measured, and what was measured.
-        self._stepped: set[Optimizer] = set()
-        self._sampled = False
-        self._sent = False
-        self._skipped = False
-        self._sums: list[SentSums] = []
-        self._readings: dict[str, LayerReading] = {}
-        self._seconds_of_step = 0.0
-        self._gap = False
-        # Steps that the host knows to be skipped: since the last sample that was handed over, and in a row.
-        self._skipped_since_sample = 0
-        self._skipped_in_a_row = 0
-        self._thread_seconds = 0.0
         if self._recorder is not None or self._measurement.sharded:
             # A compiled step must not compile its measurement.
             disable: Any = torch.compiler.disable
@@ -250,19 +259,37 @@ class Tracker:
         if self._failures.pending:
             self._failures.warn()
 
+    def flush(self) -> None:
+        """Wait until all that was measured and logged is in the run, for example before a checkpoint is saved.
+
+        A process that is killed after that loses nothing of it. Processes that do not write return at once.
+        """
+        if self._recorder is not None and os.getpid() == self._pid:
+            self._recorder.flush()
+
     def close(self, status: Status = "finished") -> None:
-        """End the run and take the hooks off the optimizer; a second call does nothing."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        """End the run and take the hooks off the optimizer; a second call does nothing.
+
+        If weights are sharded the hooks stay: other processes may go on measuring, and would wait for this one.
+        """
         if self._stepped:
             try:
                 self._end_early()
             except Exception as error:
                 self._failures.stop(error)
+        if self._measurement.sharded:
+            self._failures.off = True
+        else:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
         if self._recorder is not None:
             self._recorder.close(status)
         self._failures.warn()
+
+    def _stop(self) -> None:
+        """End the run because another tracker of this process resumes it."""
+        self.close("stopped")
 
     def __enter__(self) -> Self:
         return self

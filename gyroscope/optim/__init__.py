@@ -8,6 +8,7 @@ from gyroscope.optim.follow_base import follow
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.registry import create, names
+from gyroscope.optim.regroup import regrouped
 from gyroscope.optim.rotational import Rotational
 from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.sgd import RotationalSGD
@@ -33,6 +34,7 @@ __all__ = [
     "instead_of_decay",
     "names",
     "param_groups",
+    "regrouped",
     "rule_of",
     "to_equilibrium_",
 ]

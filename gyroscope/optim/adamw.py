@@ -30,8 +30,8 @@ class RotationalAdamW(EngineOptimizer):
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
 
     What does not turn (biases, gains, vectors of one entry or of norm 0) takes AdamW's own step. A state_dict of
-    torch's AdamW loads, in groups of any order where both were made of named parameters. Every option may be set per
-    group.
+    torch's AdamW loads by name into any groups, and that of `AdamW(model.parameters())` in the order of the model
+    (`load_state_dict`). `regrouped` brings one back. Every option may be set per group.
 
     AdamW's lr and weight_decay carry over where weights are scale-invariant and AdamW itself is in equilibrium: in runs
     with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW turns at

@@ -1,6 +1,6 @@
 """Rotational: the rotational variant of any torch optimizer, made around an instance of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any, Literal, final
 
@@ -287,6 +287,18 @@ def _is_constant(option: Any) -> bool:
     if isinstance(option, tuple):
         return all(map(_is_constant, option))
     return option is None or isinstance(option, float | int | str) or _is_code(option)
+
+
+def refuse_inner(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Raise a ValueError for the inner optimizer of a `Rotational`: it steps other memory than the weights."""
+    for optimizer in optimizers:
+        # A `Rotational` writes its options into the groups that it shares with the inner optimizer.
+        shared = any(ANGLES[1] in group for group in optimizer.param_groups)
+        if shared and not isinstance(optimizer, Rotational):
+            raise ValueError(
+                f"this {type(optimizer).__name__} is the inner optimizer of a Rotational, which turns the weights "
+                "after its step, so nothing can be measured around it: pass the Rotational instead"
+            )
 
 
 def _is_code(value: Any) -> bool:

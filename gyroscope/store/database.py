@@ -42,12 +42,14 @@ DECODING_ERRORS = (ValueError, TypeError, RecursionError, zlib.error)
 
 def file_of(path: str | os.PathLike[str]) -> Path:
     """The database of a run, given its directory or the database itself."""
-    path = Path(path).expanduser().absolute()
+    path = Path(path)
     try:
         if "\0" in str(path):
             raise ValueError("it has a null character")
+        path = path.expanduser().absolute()
         return path if path.is_file() or (path.name == FILE and not path.is_dir()) else path / FILE
-    except (OSError, ValueError) as error:  # for example a name that is too long
+    # For example a name that is too long. A RuntimeError is a home directory that cannot be found.
+    except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"{_short(path)} is no path for a run: {_reason(error)}. Choose another path.") from None
 
 

@@ -37,7 +37,7 @@ class RunState:
     dropped: int
     config: dict[str, Any]
     samples: int | None
-    """Samples in the run; None: written by schema 1."""
+    """Samples in the run; None: not known, as in schema 1, or because two writers counted at the same time."""
     scalars: int
     """Rows of logged scalars in the run."""
     notes: tuple[str, ...]
@@ -72,6 +72,9 @@ def read_state(connection: sqlite3.Connection, version: int) -> RunState:
     if not sessions:
         raise ValueError("it has no session")
     _, _, heartbeat, status, _, _, _, config, samples, *scalars = sessions[-1]
+    # Earlier versions allowed two writers at a time within a process, and each counted its own rows only.
+    began = _time(sessions[-1][1], "the start")
+    is_counted = all(_time(row[2], "the heartbeat") <= began for row in sessions[:-1])
     notes = [_of_type(text, str, "a note") for _, _, text in _rows(connection, "note", version)]
     return RunState(
         started=min(_time(row[1], "the start") for row in sessions),
@@ -80,7 +83,7 @@ def read_state(connection: sqlite3.Connection, version: int) -> RunState:
         status=_of_type(status, str, "the status"),
         dropped=sum(_whole(row[6], "a count of dropped samples") for row in sessions),
         config=_of_type(json.loads(_of_type(config, str, "the configuration")), dict, "the configuration"),
-        samples=None if samples is None else _whole(samples, "the count of samples"),
+        samples=None if samples is None or not is_counted else _whole(samples, "the count of samples"),
         # Schema 3 counts them; a run of an older one has none.
         scalars=_whole(scalars[0], "the count of scalars") if scalars else 0,
         notes=tuple(notes),

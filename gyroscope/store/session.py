@@ -21,6 +21,8 @@ from gyroscope.store.database import FILE, check, connect, is_empty, run_errors,
 from gyroscope.store.metadata import Session, read_layers, read_quantities, write_quantities, write_session
 from gyroscope.store.schema import SCHEMA_VERSION, LayerInfo, Quantity, RunError, RunExistsError, create_statements
 
+# Seconds between heartbeats when no sample comes.
+HEARTBEAT = 4.0
 # Seconds without a heartbeat after which a run counts as stopped.
 STALE = 30.0
 
@@ -91,14 +93,29 @@ def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Seq
             f"{directory} holds a run that measures other quantities (what differs: {differ}) and cannot be resumed. "
             "Start a new run at another path."
         )
-    for pid, heartbeat in connection.execute(
-        "SELECT pid, heartbeat FROM session WHERE status = 'running' AND host = ? AND pid != ?",
-        (socket.gethostname(), os.getpid()),
-    ):
-        if time.time() - heartbeat <= STALE and _is_alive(pid):
+    here = socket.gethostname()
+    for id, host, pid, heartbeat in connection.execute(
+        "SELECT id, host, pid, heartbeat FROM session WHERE status = 'running'"
+    ).fetchall():
+        # A session of this process was closed before (`Writer`), or its process had the same number.
+        if time.time() - heartbeat > STALE or (host, pid) == (here, os.getpid()):
+            continue
+        if _is_alive(pid) if host == here else _beats(connection, id, heartbeat):
+            where = "" if host == here else f" on {host}"
             raise RunError(
-                f"{directory} is being written by process {pid}. Wait until it ends, or choose another path."
+                f"{directory} is being written by process {pid}{where}. Wait until it ends, or choose another path."
             )
+
+
+def _beats(connection: sqlite3.Connection, id: int, heartbeat: float) -> bool:
+    """Return whether a writer of another machine is alive: whether its heartbeat changes within three of them."""
+    deadline = time.monotonic() + 3 * HEARTBEAT
+    while time.monotonic() < deadline:
+        time.sleep(HEARTBEAT / 8)
+        (now,) = connection.execute("SELECT max(heartbeat) FROM session WHERE id = ?", (id,)).fetchone()
+        if now != heartbeat:
+            return True
+    return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -45,6 +45,10 @@ class End:
 Storable = EncodedSample | ScalarRows | NewLayer | Note | End
 
 
+class TakenOverError(Exception):
+    """Another writer has resumed the run."""
+
+
 def file_identity(file: Path) -> tuple[int, int]:
     """Device and inode: SQLite keeps writing into a file that was deleted, where no reader finds it."""
     try:
@@ -84,6 +88,9 @@ class WriterConnection:
         with self._connection as connection:
             # IMMEDIATE takes the lock for writing at once: a locked database fails here and not half way.
             connection.execute("BEGIN IMMEDIATE")
+            (newest,) = connection.execute("SELECT max(id) FROM session").fetchone()
+            if newest != self._session.id:
+                raise TakenOverError(f"{self._file} is continued by another writer: this one stores nothing more.")
             for item in items:
                 self._write(connection, item, now)
             session = replace(self._session, heartbeat=now, status=self._status, dropped=dropped)

@@ -12,18 +12,20 @@ import sqlite3
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from weakref import WeakValueDictionary
 
 from gyroscope._json import clean_text
 from gyroscope._worker import Worker
 from gyroscope.store.codec import BlobLayout, encode
 from gyroscope.store.database import explain, file_of, name_of
 from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample, ScalarRows
-from gyroscope.store.session import open_for_writing
-from gyroscope.store.transaction import End, NewLayer, Note, Storable, WriterConnection
+from gyroscope.store.session import HEARTBEAT, open_for_writing
+from gyroscope.store.transaction import End, NewLayer, Note, Storable, TakenOverError, WriterConnection
 
 # `ended`: the process ended before anybody said how the run did.
 Status = Literal["finished", "failed", "stopped", "ended"]
@@ -33,14 +35,15 @@ Queued = Sample | ScalarRows | NewLayer | Note | End
 CAPACITY = 80 * 2**20
 # Seconds that samples gather before they are stored in one transaction.
 BATCH = 0.5
-# Seconds between heartbeats when no sample comes.
-HEARTBEAT = 4.0
 # Seconds that training waits for room in a full queue before a sample is dropped.
 WAIT = 0.02
 # Seconds between attempts after a failure.
 RETRY = 1.0
 # Seconds that `flush` and `close` wait at most.
 LONGEST = 30.0
+
+# The writers of this process by their file. A run has one writer: a second one of the same process takes over.
+_WRITERS: "WeakValueDictionary[Path, Writer]" = WeakValueDictionary()
 
 
 class Writer:
@@ -51,6 +54,10 @@ class Writer:
     directory gone) the writer tries again, and stores what its queue holds once it can; `close` waits for a locked
     database for up to 30 seconds. Samples for which the queue has no room are counted, and the run's notes say how
     many. A process forked from the writing one writes nothing.
+
+    A run has one writer. A writer that resumes the run of another one of this process ends that one first, by its
+    `on_successor`, which is `close` unless it is set. A run that another process writes is refused. A writer that was
+    silent for so long that another process has resumed its run stores nothing more.
     """
 
     def __init__(
@@ -64,6 +71,10 @@ class Writer:
         self._file = file_of(path)
         self.path = self._file.parent
         self._layout = BlobLayout(quantities)
+        self.on_successor: Callable[[], object] = self.close
+        before = _WRITERS.get(self._file.resolve())
+        if resume and before is not None:
+            before.on_successor()
         opened = open_for_writing(self._file, self._layout.quantities, config, resume)
         self._layers = opened.layers
         # Used in the worker's thread only. A forked process has no such thread, so it never uses the connection.
@@ -86,6 +97,7 @@ class Writer:
         self._failure: str | None = None
         self._failure_stored = False
         self._warned = False
+        _WRITERS[self._file.resolve()] = self
         # A program that never closes its writer must not lose the last half second.
         atexit.register(self._at_exit)
         if opened.warning is not None:
@@ -190,7 +202,7 @@ class Writer:
         samples = sum(isinstance(item, Sample) for item in items)
         try:
             self._commit([self._encoded(item) for item in items])
-        except (sqlite3.OperationalError, OSError):
+        except (sqlite3.OperationalError, OSError, TakenOverError):
             raise
         except Exception:  # an item that the database or the layout cannot take; the others are stored without it
             for item in items:
@@ -200,7 +212,7 @@ class Writer:
     def _store_alone(self, item: Queued) -> None:
         try:
             self._commit([self._encoded(item)])
-        except (sqlite3.OperationalError, OSError):
+        except (sqlite3.OperationalError, OSError, TakenOverError):
             raise
         except Exception as error:
             self._count(dropped=isinstance(item, Sample))
@@ -222,6 +234,9 @@ class Writer:
     def _retry_after(self, error: BaseException) -> float | None:
         """Seconds until the next attempt; None gives the items up."""
         locked = name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+        if isinstance(error, TakenOverError):
+            self._fail(str(error))
+            return None
         # Too many threads, or Python is ending.
         if not isinstance(error, (sqlite3.OperationalError, OSError)):
             if not self._closing:

@@ -1,6 +1,5 @@
 """Checkpoints that libraries themselves wrote: Lightning, the Hugging Face Trainer, two processes with FSDP2."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import gyroscope as gyro
-from tests.forked import start_processes
+from tests.processes import run_processes
 
 # The trainers' advice on workers, loggers and the like.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -115,9 +114,8 @@ def test_a_checkpoint_that_the_hugging_face_trainer_wrote(tmp_path):
     assert_same(tmp_path / f"checkpoint-{STEPS}", tmp_path / "run", "network.")
 
 
-def two_processes(rank: int, port: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+def two_processes(rank: int, ports: list[int], folder: Path) -> None:
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{ports[0]}", rank=rank, world_size=WORLD)
     # Three rows of nine are an uneven shard, and every neuron is on one process.
     model = network()
     fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,)))
@@ -134,9 +132,6 @@ def two_processes(rank: int, port: int, folder: Path) -> None:
 
 @pytest.mark.distributed
 def test_a_checkpoint_that_two_processes_wrote_in_parts(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    start_processes(two_processes, (port, tmp_path), WORLD)
-    assert len(list((tmp_path / "dcp").glob("*.distcp"))) == WORLD
-    assert_same(tmp_path / "dcp", tmp_path / "run")
+    made = run_processes(two_processes, tmp_path, world=WORLD)
+    assert len(list((made / "dcp").glob("*.distcp"))) == WORLD
+    assert_same(made / "dcp", made / "run")

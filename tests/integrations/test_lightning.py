@@ -169,3 +169,18 @@ def test_the_entry_point_gives_a_callback_only_to_those_who_ask(monkeypatch, tmp
     monkeypatch.setenv(VARIABLE, str(tmp_path / "run"))
     (asked,) = given()
     assert asked.path == str(tmp_path / "run")
+
+
+def test_a_checkpoint_is_saved_after_all_that_was_measured(tmp_path):
+    stored = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.save_checkpoint(tmp_path / "fit.ckpt")
+
+        def on_save_checkpoint(self, trainer, *_):
+            with open_run(tmp_path / "run") as run:
+                stored.append((run.steps.tolist(), run.scalar("loss")[0].tolist()))
+
+    fit(Net(), tmp_path, callback(tmp_path / "run", every=1), Look(), steps=3)
+    assert stored[:3] == [(list(range(n)), list(range(n))) for n in (1, 2, 3)]

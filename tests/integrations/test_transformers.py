@@ -168,3 +168,17 @@ def test_accelerates_prepared_optimizer_is_measured_in_a_loop_of_ones_own(tmp_pa
     run = tracker.run
     assert run.steps.tolist() == [0, 1]
     assert run.layers[0] == "model.layers.0.self_attn.q_proj.weight"
+
+
+def test_a_checkpoint_is_saved_after_all_that_was_measured(tmp_path, monkeypatch):
+    stored = []
+    save = transformers.Trainer._save_checkpoint
+
+    def look_and_save(self, *arguments, **options):
+        with open_run(tmp_path / "rotation") as run:
+            stored.append((run.steps.tolist(), run.scalar("loss")[0].tolist()))
+        return save(self, *arguments, **options)
+
+    monkeypatch.setattr(transformers.Trainer, "_save_checkpoint", look_and_save)
+    train(gpt2(), tmp_path, callbacks=[callback(every=1)])
+    assert stored[0] == ([0, 1, 2, 3], [1, 3])

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gyroscope as gyro
 from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR
 from gyroscope.store import open_run
+from tests.processes import run_processes
 
 pytestmark = pytest.mark.distributed
 
@@ -78,28 +78,29 @@ def trained(model, optimizer, path, collectives=None, **options):
     return tracker
 
 
-def worker(rank: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+def worker(rank: int, ports: list[int], folder: Path) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[0]))
+    # A process that waits for another in vain fails soon.
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
     mesh = init_device_mesh("cpu", (WORLD,))
     for name, split, rows in CASES:
         model = network()
         fully_shard(model, mesh=mesh)
-        trained(model, optimizer_of(model, name, split), Path(folder) / f"{name} {split} {rows}", rows=rows)
+        trained(model, optimizer_of(model, name, split), folder / f"{name} {split} {rows}", rows=rows)
     model = DistributedDataParallel(network())
-    tracker = trained(model, optimizer_of(model, "AdamW", "neuron"), Path(folder) / "ddp")
+    tracker = trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "ddp")
     if rank:
         with pytest.raises(ValueError, match="ask process 0"):
             _ = tracker.run
-    fails_alone(rank, mesh, Path(folder))
+    fails_alone(rank, mesh, folder)
+    closes_alone(rank, mesh, folder)
     model = parallel_network()
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     collectives: list[int] = []
-    trained(model, optimizer_of(model, "AdamW", "neuron"), Path(folder) / "tp", collectives)
+    trained(model, optimizer_of(model, "AdamW", "neuron"), folder / "tp", collectives)
     if rank == 0:
-        torch.save(collectives, Path(folder) / "collectives.pt")
-    one_dies(rank, mesh, Path(folder))
+        torch.save(collectives, folder / "collectives.pt")
+    one_dies(rank, mesh, folder)
 
 
 def one_dies(rank, mesh, folder):
@@ -118,6 +119,21 @@ def count_down(calls, then):
     """A hook that acts at a later call."""
     left = iter(range(calls))
     return lambda *_: then() if next(left, None) is None else None
+
+
+def closes_alone(rank, mesh, folder):
+    """Process 0 ends its run early; the other one goes on and must not wait for it."""
+    model = network()
+    fully_shard(model, mesh=mesh)
+    optimizer = optimizer_of(model, "AdamW", "neuron")
+    tracker = gyro.Tracker(model, optimizer, folder / "closed early", every=1)
+    for step in range(STEPS):
+        if step == 3 and rank == 0:
+            tracker.close()
+        optimizer.zero_grad()
+        model(torch.ones(8, 4, dtype=torch.float64)).sin().sum().backward()
+        optimizer.step()
+    tracker.close()
 
 
 def fails_alone(rank, mesh, folder):
@@ -142,12 +158,7 @@ def fails_alone(rank, mesh, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, args=(port, str(made)), nprocs=WORLD)  # type: ignore[attr-defined]
-    return made
+    return run_processes(worker, tmp_path_factory.mktemp("processes"), world=WORLD)
 
 
 def assert_same(together, alone):
@@ -194,6 +205,12 @@ def test_a_process_that_dies_leaves_a_run_that_can_be_read(folder):
     assert run.status == "failed"
     assert run.steps.tolist() == [0, 2]
     assert np.isfinite(run.series("0.weight", "angular_update")).all()
+
+
+def test_a_process_that_ends_its_run_leaves_no_other_waiting(folder):
+    run = open_run(folder / "closed early")
+    assert run.status == "finished"
+    assert run.steps.tolist() == [0, 1, 2]
 
 
 def test_a_process_that_cannot_measure_leaves_no_other_waiting(folder):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
-from gyroscope.store import Writer, open_run
+from gyroscope.store import RunError, Writer, open_run
 from tests.forked import run_program
 from tests.measure.fakes import Turner, rows_only, train
 from tests.measure.test_tracker import adamw, mlp
@@ -271,3 +271,56 @@ def test_a_layer_that_joins_keeps_what_the_others_have_turned_since_their_last_s
         train(model, optimizer, 2)
     turned = open_run(tmp_path).series("0.weight", "accumulated_angle")
     np.testing.assert_allclose(turned[1:], 0.1, rtol=1e-4)
+
+
+# Several trackers.
+
+
+def test_a_tracker_that_resumes_the_run_of_another_takes_it_over_and_nothing_is_lost(tmp_path):
+    model = two_layers()
+    optimizer = Turner(model.parameters(), angle=0.1)
+    first = gyro.Tracker(model, optimizer, tmp_path, every=1)
+    train(model, optimizer, 3)
+    first.log(loss=1.0)
+    second = gyro.Tracker(model, optimizer, tmp_path, every=1, resume=True, start=3)
+    train(model, optimizer, 2)
+    second.log(loss=2.0)
+    assert len(optimizer._optimizer_step_post_hooks) == 1
+    first.close()
+    second.close()
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 1, 2, 3, 4]
+    assert [values.tolist() for values in run.scalar("loss")] == [[2, 4], [1.0, 2.0]]
+    assert run.status == "finished"
+
+
+def test_an_error_while_a_tracker_is_made_surfaces_as_itself(tmp_path):
+    model = two_layers()
+    gyro.Tracker(model, Turner(model.parameters(), angle=0.1), tmp_path).close()
+    wider = two_layers(rows=7)
+    with pytest.raises(RunError, match=r"already has a layer '0\.weight' of shape"):
+        gyro.Tracker(wider, Turner(wider.parameters(), angle=0.1), tmp_path, resume=True)
+
+
+def test_the_inner_optimizer_of_a_wrapper_is_refused_with_the_remedy(tmp_path):
+    model = two_layers()
+    inner = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+    wrapper = gyro.optim.Rotational(inner)
+    with pytest.raises(ValueError, match=r"is the inner optimizer of a Rotational.*pass the Rotational instead"):
+        gyro.Tracker(model, inner, tmp_path / "inner")
+    with gyro.Tracker(model, wrapper, tmp_path / "wrapper", every=1) as tracker:
+        train(model, wrapper, 2)
+        assert np.isfinite(tracker.run.series("0.weight", "angular_update")).all()
+
+
+def test_what_was_flushed_is_in_the_run_for_other_processes(tmp_path):
+    model = two_layers()
+    optimizer = Turner(model.parameters(), angle=0.1)
+    with gyro.Tracker(model, optimizer, tmp_path, every=1) as tracker:
+        for step in range(4):
+            train(model, optimizer, 1)
+            tracker.log(loss=float(step))
+        tracker.flush()
+        run = open_run(tmp_path)
+        assert run.steps.tolist() == [0, 1, 2, 3]
+        assert run.scalar("loss")[1].tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -5,7 +5,6 @@ save, all three load.
 """
 
 import os
-import socket
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -33,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gyroscope as gyro
 from gyroscope import optim
 from tests.optim.catalogue import CATALOGUE
+from tests.processes import run_processes
 
 pytestmark = pytest.mark.distributed
 
@@ -241,9 +240,8 @@ def refused(mesh: DeviceMesh, original: bool) -> list[str]:
     return messages
 
 
-def worker(rank: int, port: int, folder: Path) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
+def worker(rank: int, ports: list[int], folder: Path) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ports[0]))
     dist.init_process_group("gloo", rank=rank, world_size=WORLD)
     pair = DeviceMesh("cpu", [0, 1])
     both = DeviceMesh("cpu", [[0, 1]], mesh_dim_names=("dp", "tp"))
@@ -277,12 +275,7 @@ def worker(rank: int, port: int, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("distributed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, args=(port, made), nprocs=WORLD)  # type: ignore[attr-defined]
-    return made
+    return run_processes(worker, tmp_path_factory.mktemp("distributed"), world=WORLD)
 
 
 def assert_same(together: list[torch.Tensor], weights: list[torch.Tensor]) -> None:

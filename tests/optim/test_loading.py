@@ -1,14 +1,16 @@
 """Saved states: what fits loads, and what does not is refused with a sentence before anything is changed."""
 
 import copy
+import pickle
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.optim.lr_scheduler import OneCycleLR
 
 import gyroscope as gyro
-from gyroscope.optim import AdamS, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD
+from gyroscope.optim import AdamS, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, regrouped
 from tests.optim.catalogue import every_optimizer, every_own
 
 
@@ -187,3 +189,105 @@ def test_other_names_load_in_order_as_without_names():
         assert torch.equal(other.state[p]["exp_avg"], adamw.state[p]["exp_avg"])
     with pytest.raises(ValueError, match="group 0 of the saved state has 3 parameters"):
         RotationalAdamW(renamed[::-1]).load_state_dict(adamw.state_dict())
+
+
+def mlp():
+    """Two groups of equally many tensors, as any network of linear layers has: weights and biases."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 6))
+
+
+# What torch's AdamW was made of, and what is made to go on with its state.
+SOURCES = {
+    "parameters": lambda net: net.parameters(),
+    "named parameters": lambda net: net.named_parameters(),
+    "two groups": by_decay,
+}
+TARGETS = {
+    "of a model": RotationalAdamW,
+    "of named parameters": lambda net: RotationalAdamW(net.named_parameters()),
+    "of parameters": lambda net: RotationalAdamW(net.parameters()),
+    "of two groups": lambda net: RotationalAdamW(by_decay(net)),
+    "wrapped, of parameters": lambda net: Rotational(torch.optim.AdamW(net.parameters(), weight_decay=0.1)),
+    "wrapped, of named parameters": lambda net: Rotational(torch.optim.AdamW(net.named_parameters(), weight_decay=0.1)),
+}
+# Groups that are cut otherwise, and nothing says which parameter is which.
+UNKNOWN = {
+    ("parameters", "of two groups"),
+    ("two groups", "of parameters"),
+    ("two groups", "wrapped, of parameters"),
+}
+
+
+def assert_same_moments(optimizer, other, net):
+    for name, p in net.named_parameters():
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            assert torch.equal(optimizer.state[p][key], other.state[p][key]), (name, key)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_any_state_of_adamw_loads_or_is_refused_with_a_sentence(source, target):
+    net = mlp()
+    adamw = saved_adamw(net, SOURCES[source](net))
+    adamw.param_groups[-1]["lr"] = 2e-4
+    optimizer = TARGETS[target](net)
+    if (source, target) in UNKNOWN:
+        with pytest.raises(ValueError, match="to load by parameter name"):
+            optimizer.load_state_dict(adamw.state_dict())
+        return
+    optimizer.load_state_dict(adamw.state_dict())
+    assert_same_moments(optimizer, adamw, net)
+    if len(adamw.param_groups) == 1:
+        assert {group["lr"] for group in optimizer.param_groups} == {2e-4}
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("source", TARGETS)
+@pytest.mark.parametrize("target", SOURCES)
+def test_adamw_loads_what_it_gave_away(source, target):
+    net = mlp()
+    optimizer = TARGETS[source](net)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    adamw = torch.optim.AdamW(SOURCES[target](net), lr=7e-4)
+    adamw.register_load_state_dict_pre_hook(regrouped)
+    sorted_source = source in ("of a model", "of named parameters")
+    if (target, source) in UNKNOWN or (target == "parameters" and sorted_source):
+        with pytest.raises(ValueError, match="to load by parameter name"):
+            adamw.load_state_dict(optimizer.state_dict())
+        return
+    adamw.load_state_dict(optimizer.state_dict())
+    assert_same_moments(optimizer, adamw, net)
+    assert {group["lr"] for group in adamw.param_groups} == {1e-3}
+    adamw.step()
+
+
+def test_a_state_in_the_order_of_the_model_loads_after_a_copy_and_a_pickle_too():
+    net = mlp()
+    adamw = saved_adamw(net, net.parameters())
+    for remade in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
+        other_net, other = remade((net, RotationalAdamW(net)))
+        other.load_state_dict(adamw.state_dict())
+        for p, q in zip(net.parameters(), other_net.parameters(), strict=True):
+            assert torch.equal(adamw.state[p]["exp_avg"], other.state[q]["exp_avg"])
+
+
+@pytest.mark.parametrize("make", [Lion, KAdam, lambda named: KAdam(named, compile=False, betas=[(0.9, 0.99)] * 2)])
+def test_what_does_not_sort_its_parameters_keeps_one_group(make):
+    net = mlp()
+    optimizer = make(net.named_parameters())
+    assert [group["param_names"] for group in optimizer.param_groups] == [[name for name, _ in net.named_parameters()]]
+    OneCycleLR(optimizer, [0.1], total_steps=10, cycle_momentum=False)
+    net(torch.ones(2, 6)).square().mean().backward()
+    optimizer.step()
+    for params in (net.parameters(), net.named_parameters()):
+        other = make(params)
+        other.load_state_dict(optimizer.state_dict())
+        again = make(net.named_parameters())
+        again.load_state_dict(other.state_dict())
+        for p in net.parameters():
+            assert torch.equal(optimizer.state[p]["exp_avg"], again.state[p]["exp_avg"])

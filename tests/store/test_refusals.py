@@ -8,11 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from gyroscope.store import BINS, LayerSample, Quantity, RunError, Writer, open_run
+from gyroscope.cli import main
+from gyroscope.store import BINS, LayerSample, Quantity, RunError, Writer, open_run, session
+from gyroscope.store.metadata import Session, write_session
 from tests.store import make
 
 
@@ -182,6 +186,75 @@ def test_a_run_that_another_process_writes_cannot_be_resumed(tmp_path):
         make.writer(tmp_path, resume=True).close()
     finally:
         other.communicate(b"\n")
+
+
+def test_a_second_writer_of_this_process_takes_over_and_nothing_is_lost(tmp_path):
+    first = make.writer(tmp_path)
+    first.put(make.sample(0))
+    second = make.writer(tmp_path, resume=True)
+    assert not first.worker.usable
+    second.put(make.sample(1))
+    first.put(make.sample(2))
+    first.close()
+    second.close()
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [0, 1]
+    assert run.status == "finished"
+
+
+def test_a_writer_whose_run_was_resumed_elsewhere_stores_nothing_more(tmp_path):
+    silent = make.writer(tmp_path)
+    silent.put(make.sample(0))
+    silent.flush()
+    columns = "started, heartbeat, status, host, pid, dropped, config, samples, scalars, checksum"
+    change(tmp_path, f"INSERT INTO session SELECT 2, {columns} FROM session")
+    silent.put(make.sample(1))
+    with pytest.warns(RuntimeWarning, match="is continued by another writer: this one stores nothing more"):
+        assert not silent.flush()
+    silent.close()
+    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
+        assert connection.execute("SELECT step FROM sample").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_run_that_another_machine_writes_cannot_be_resumed_while_its_heart_beats(tmp_path, monkeypatch, beats):
+    monkeypatch.setattr(session, "HEARTBEAT", 0.4)
+    make.run_at(tmp_path)
+    change(tmp_path, "UPDATE session SET status = 'running', host = 'another', heartbeat = unixepoch()")
+    if not beats:
+        make.writer(tmp_path, resume=True).close()
+        return
+    beat = threading.Timer(0.3, change, (tmp_path, "UPDATE session SET heartbeat = heartbeat + 1"))
+    beat.start()
+    with pytest.raises(RunError, match=r"is being written by process \d+ on another"):
+        make.writer(tmp_path, resume=True)
+    beat.join()
+
+
+@pytest.mark.parametrize(("began", "opens"), [(-100.0, True), (100.0, False)])
+def test_a_run_that_two_writers_counted_at_the_same_time_opens_again(tmp_path, began, opens):
+    make.run_at(tmp_path)
+    now = time.time()
+    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
+        second = Session(2, now + began, now + 200, "finished", "here", 1, 0, "{}", samples=0, scalars=7)
+        write_session(connection, second)
+    if opens:
+        assert open_run(tmp_path).steps.tolist() == [0, 1, 2]
+        assert open_run(tmp_path).scalars == ()
+        make.writer(tmp_path, resume=True).close()
+        assert open_run(tmp_path).total == 3
+    else:
+        assert "0 samples were written and 3 are left" in refused(tmp_path)
+
+
+def test_a_home_directory_of_nobody_is_no_path():
+    assert "~nobody-of-that-name/run is no path for a run" in refused(Path("~nobody-of-that-name/run"))
+
+
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_commands_say_that_the_home_directory_of_nobody_is_no_path(command, capsys):
+    assert main([command, "~nobody-of-that-name/run"]) == 2
+    assert "~nobody-of-that-name/run" in capsys.readouterr().err
 
 
 def unprivileged(code, *arguments):

@@ -1,6 +1,7 @@
 """The last step of optimizers that turn vectors or carry their momentum along, taken back: angles per vector."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,9 +9,8 @@ from torch import Tensor
 
 from gyroscope._types import Array, Number
 from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
-from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optim._engine.steps import MIN_CENTRED, Group, InnerRule, Vectors, rotation
-from gyroscope.optim.formulas import TurnNumbers
+from gyroscope.geometry import at_least_float32
+from gyroscope.optim.turn_numbers import turn_of
 
 # Rounds in which a rotational step is taken back. Each leaves η_r·cos(ω,Δ) of the error: 10 would do at 0.2 rad.
 ROUNDS = 30
@@ -18,7 +18,7 @@ ROUNDS = 30
 SETTLED = 1e-5
 
 
-def turned_angles(measured: VectorMeasurement, group: Group, lr: float, angle: float, eps: float) -> Array:
+def turned_angles(measured: VectorMeasurement, group: dict[str, Any], lr: float, angle: float, eps: float) -> Array:
     """Angle of a rotational optimizer's last step per vector, in radians; NaN where it cannot be told.
 
         ω' = A·ω + B·Δ + D  turns by  atan2(‖x - ⟨x,ω⟩ω/‖ω‖²‖·‖ω‖, A‖ω‖² + ⟨x,ω⟩),  x = B·Δ + D     (RE Algorithm 1)
@@ -29,24 +29,23 @@ def turned_angles(measured: VectorMeasurement, group: Group, lr: float, angle: f
     """
     d = measured.fan_in
     t = measured.turns
-    vectors = Vectors(Split(), True, d, torch.Size(measured.shape), measured.dtype, torch.device("cpu"))
-    step = rotation(InnerRule(None, (), {}, lr, eps=eps), angle * measured.angle_factor, group, t, vectors)
+    sizes: dict[str, Any] = {"fan_in": d, "shape": measured.shape, "dtype": measured.dtype}
+    turn = turn_of(group, angle * measured.angle_factor, t, **sizes, lr=lr, eps=eps)
     # The average ν in the state has this step in it already.
-    numbers = TurnNumbers(*step.numbers)._replace(beta=1.0)
+    numbers = turn.numbers._replace(beta=1.0)
     # In the precision of the step, so that what it takes for rounding is the same.
     dtype = at_least_float32(measured.dtype)
     # The optimizers' Δ points downhill, as -u does.
     uu = measured.sums.uu
     u1 = -measured.ones[1]
-    centres = bool(group["centre"]) and d >= MIN_CENTRED
     # What a file in low precision has of a mean is rounding.
-    w1 = np.zeros_like(uu) if centres else measured.ones[0]
-    mean = measured.ones[0] / d if centres else 0.0
+    w1 = np.zeros_like(uu) if turn.centred else measured.ones[0]
+    mean = measured.ones[0] / d if turn.centred else 0.0
     ww = measured.sums.ww - mean * measured.ones[0]
     wu = -measured.sums.wu - mean * u1
     # For the radius, the norm that the file has: it is the radius but for rounding, which each round would multiply.
     kept = {**measured.kept, "radius": np.sqrt(ww)}
-    rows = [_tensor(kept[name], dtype) for name in step.rows]
+    rows = [_tensor(kept[name], dtype) for name in turn.rows]
     size = torch.full_like(rows[0], d)
     ww0 = ww
     wu0 = wu
@@ -55,11 +54,11 @@ def turned_angles(measured: VectorMeasurement, group: Group, lr: float, angle: f
     with np.errstate(all="ignore"):
         for _ in range(ROUNDS):
             sums = [_tensor(each, dtype) for each in (ww0, wu0, uu, w1, u1)]
-            coefficients = [each.double().numpy() for each in step.decide(sums, rows, size, numbers).coefficients]
+            coefficients = [each.double().numpy() for each in turn.decide(sums, rows, size, numbers).coefficients]
             before = turned
             ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
         settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
-    return np.where(settled & (t > 1 or not centres), turned, np.nan)
+    return np.where(settled & (t > 1 or not turn.centred), turned, np.nan)
 
 
 def _led_back(after: Sequence[Array], coefficients: Sequence[Array], d: int) -> tuple[Array, Array, Array]:

@@ -14,6 +14,8 @@ from gyroscope.optim._engine.loop import vectors_for
 from gyroscope.optim._engine.steps import Group, Step, VectorStep
 
 Saved = Mapping[str, Any]
+# Keys of a group that list its members; all others are options.
+MEMBERS = ("params", "param_names")
 BY_NAME = (
     "to load by parameter name, make both optimizers of named_parameters(), or save with "
     "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) and load with "
@@ -21,21 +23,33 @@ BY_NAME = (
 )
 
 
-def in_order_of(groups: list[Group], saved: Saved, name: str) -> dict[str, Any]:
-    """The saved state with its groups as the present ones are: by parameter name where both know the same names.
+def in_order_of(
+    groups: Sequence[Mapping[str, Any]], saved: Saved, name: str, made_of: Sequence[Tensor] = ()
+) -> dict[str, Any]:
+    """Return the saved state with its groups cut as the present ones are.
 
-    torch keeps names in groups that were made of named_parameters(), and `gyro.param_groups` writes them. Without names
-    the order decides, and sizes that differ are a ValueError.
+    Parameters are matched by name if both sides know the same names. torch keeps the names of named_parameters(), and
+    `gyro.param_groups` writes them. A single saved group without names is matched with `made_of`, the parameters in
+    the order of the model. In all other cases both sides must have groups of equal sizes, matched in order.
     """
-    places = _places(saved["param_groups"])
-    if not places or places.keys() != _places(groups).keys():
+    saved_groups = saved["param_groups"]
+    places = _places(saved_groups)
+    if places and places.keys() == _places(groups).keys():
+        keys: list[list[Any]] = [[clean_name(each) for each in group["param_names"]] for group in groups]
+    elif _is_cut(saved_groups, groups, made_of):
+        numbers = {id(p): number for number, p in enumerate(made_of)}
+        keys = [[numbers[id(p)] for p in group["params"]] for group in groups]
+        places = dict(enumerate((number, saved_groups[0]) for number in saved_groups[0]["params"]))
+    else:
         _check_fits(saved, groups, name)
         return dict(saved)
-    return {**saved, "param_groups": [_regrouped(group, places, saved["param_groups"], groups) for group in groups]}
+    members = [[places[key] for key in of_group] for of_group in keys]
+    pairs_of_groups = zip(groups, members, strict=True)
+    return {**saved, "param_groups": [_regrouped(*pair, saved_groups, groups) for pair in pairs_of_groups]}
 
 
-def _places(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, Mapping[str, Any]]]:
-    """Of each parameter, by name, its id and its group; empty unless every parameter has a name of its own."""
+def _places(groups: Sequence[Mapping[str, Any]]) -> dict[Any, tuple[Any, Mapping[str, Any]]]:
+    """Return the id and the group of each parameter by its name; empty unless every parameter has a name of its own."""
     named = [(group.get("param_names") or [], group) for group in groups]
     if any(len(names) != len(group["params"]) for names, group in named):
         return {}
@@ -47,31 +61,39 @@ def _places(groups: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, Mapping
     return places if len(places) == sum(len(names) for names, _ in named) else {}
 
 
-def _regrouped(
-    group: Group,
-    places: Mapping[str, tuple[Any, Mapping[str, Any]]],
-    saved: Sequence[Mapping[str, Any]],
-    present: Sequence[Group],
-) -> Group:
-    """A saved group with the members of a present one.
+def _is_cut(saved: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], made_of: Sequence[Tensor]) -> bool:
+    """Return whether the present groups are the one saved group in parts, as far as numbers of parameters tell."""
+    present = {id(p) for group in groups for p in group["params"]}
+    same = len(saved) == 1 and len(saved[0]["params"]) == len(made_of)
+    return same and len(groups) > 1 and present == {id(p) for p in made_of}
 
-    It has the options of the saved group with those members. Where groups are cut otherwise, an option is loaded if
-    saved and present groups are each of one mind about it: a lower lr is, a weight decay for some parameters is not.
+
+def _regrouped(
+    group: Mapping[str, Any],
+    members: Sequence[tuple[Any, Mapping[str, Any]]],
+    saved: Sequence[Mapping[str, Any]],
+    present: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return a saved group with the members of a present one.
+
+    It has the options of the saved group with those members. If groups are cut otherwise, an option is loaded only if
+    it is the same in all saved groups and in all present groups: a lower lr is loaded, a weight decay for some
+    parameters is not.
     """
-    members = [places[clean_name(name)] for name in group["param_names"]]
     sources = {id(source): source for _, source in members}
-    options = next(iter(sources.values()), {})
+    options: Mapping[str, Any] = next(iter(sources.values()), {})
     if len(sources) != 1 or len(options["params"]) != len(members):
-        agreed = {key for key in saved[0] if _agree(key, saved) and _agree(key, present)}
+        agreed = {key for key in saved[0] if key not in MEMBERS and _agree(key, saved) and _agree(key, present)}
         options = {**group, **{key: saved[0][key] for key in agreed}}
-    return {**options, "params": [number for number, _ in members], "param_names": group["param_names"]}
+    names = {"param_names": group["param_names"]} if "param_names" in group else {}
+    return {**options, "params": [number for number, _ in members], **names}
 
 
 def _agree(key: str, groups: Sequence[Mapping[str, Any]]) -> bool:
     return all(key in group and group[key] == groups[0][key] for group in groups) or not any(key in g for g in groups)
 
 
-def _check_fits(saved: Saved, groups: list[Group], name: str) -> None:
+def _check_fits(saved: Saved, groups: Sequence[Mapping[str, Any]], name: str) -> None:
     """Raise a ValueError that says which group differs, unless saved groups and present groups have equal sizes."""
     saved_sizes = [len(group["params"]) for group in saved["param_groups"]]
     sizes = [len(group["params"]) for group in groups]

@@ -1,7 +1,7 @@
 """What every optimizer shares: checked options, state that survives loading, and the call of the loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -43,11 +43,19 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     angle_factors: Mapping[Tensor, float] = NO_FACTORS
     """By parameter, what multiplies its angle at the next step: not an option, but what `follow` sets at each step."""
 
+    _made_of: Sequence[Tensor] = ()
+    """The parameters in the order in which a model lists them, if this optimizer has sorted them into groups."""
+
     def __init__(self, params: ParamsT | nn.Module, arguments: Group) -> None:
         # A constructor passes its locals(): the options are listed in its signature and nowhere else.
         options = options_of(arguments)
         granularity = options.get("granularity", "neuron")
-        groups = optimizer_groups(params, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
+        # An iterator is read twice, here and by `optimizer_groups`.
+        groups: Any = list(params) if isinstance(params, Iterator) else params
+        # What steps entry by entry has nothing to sort by: of names it makes one group, as torch does.
+        if self.turns_by_group or isinstance(params, nn.Module):
+            self._made_of = in_model_order(groups)
+            groups = optimizer_groups(groups, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
         super().__init__(groups, {**SPLIT_OPTIONS, **options})
 
     @abstractmethod
@@ -123,14 +131,25 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
         return parameter_metrics(self, param, name, self._last_reported)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this optimizer, or of the torch optimizer whose rule it has; by name where both have names.
+        """Load a state of this optimizer, or of the torch optimizer whose rule it has.
 
-        Options that the saved groups lack keep their present values. torch casts all state to the parameters' dtype;
-        moments and values per vector are put back in float32 or better.
+        - By name, into any groups, if both sides have the same names: those of `named_parameters()`, of a model or of
+          `gyro.param_groups`. Prefixes of torch.compile and DDP do not count.
+        - In the order of the model, if the saved state has one group without these names, such as that of
+          `AdamW(model.parameters())`, and this optimizer was made of a model or of `named_parameters()`.
+        - Otherwise group by group, in order, which needs groups of equal sizes.
+
+        Options come from the saved group with the same members. If groups are cut otherwise, an option is loaded only
+        if it is the same in all saved groups and in all present groups. Options that the saved groups lack keep their
+        present values. Moments and values per vector are float32 or better, though torch casts all state to the
+        parameters' dtype.
+
+        The other way, torch's optimizer loads this state_dict directly if it has the same groups. Into other groups
+        `gyro.optim.regrouped` brings it.
         """
         name = type(self).__name__
         # All that can be refused is refused before anything is changed.
-        state_dict = in_order_of(self.param_groups, state_dict, name)
+        state_dict = in_order_of(self.param_groups, state_dict, name, self._made_of)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
         present = [{**group, "params": now["params"]} for group, now in zip(groups, self.param_groups, strict=True)]
@@ -140,6 +159,9 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             self._check_group(group)
         for saved_id, p, group in pairs(state_dict, self.param_groups):
             self._restore(p, group, state_dict["state"].get(saved_id, {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_made_of": self._made_of}
 
     def _restore(self, p: Tensor, group: Group, saved: dict[str, Any]) -> None:
         if not saved:
@@ -153,6 +175,13 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
                 state[key] = restored(saved[key], p, vectors.split)
             else:
                 state.pop(key, None)  # torch's SGD saves None for a buffer that it has not begun
+
+
+def in_model_order(params: Any) -> list[Tensor]:
+    """Return the parameters of a model, or of a list of (name, parameter), in their order; of all else nothing."""
+    if isinstance(params, nn.Module):
+        return list(params.parameters())
+    return [each[1] for each in params if isinstance(each, tuple)] if isinstance(params, list) else []
 
 
 def options_of(arguments: Group) -> Group:

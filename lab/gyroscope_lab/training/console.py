@@ -20,6 +20,7 @@ from gyroscope_lab.training import checkpoint
 from gyroscope_lab.training.by_name import train_by_name
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import StepReport
+from gyroscope_lab.training.processes import end_process
 from gyroscope_lab.training.result import TrainResult
 
 DEFAULT_EPOCHS = 10.0
@@ -121,11 +122,11 @@ def train_in_terminal(
         with result.run() as run:
             console.print(*findings_text(run.diagnose(), console.width), sep="\n")
     if result.divergence is None:
-        return 0
+        return end_process(0)
     kept = checkpoint.paths(out / "checkpoints")
     before = f" The last checkpoint before it is {kept[-1]}." if kept else ""
     console.print(f"Diverged: {result.divergence}.{before}", markup=False)
-    return 1
+    return end_process(1)
 
 
 def result_table(result: TrainResult, config: TrainConfig) -> Table:

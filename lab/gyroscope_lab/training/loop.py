@@ -98,6 +98,7 @@ class Training:
         # Learning rates of the last step, group by group: the schedulers have moved on to those of the next.
         self.last_step_lr: list[float] = []
         self.history: list[dict[str, float]] = []
+        self.tracker: gyro.Tracker | None = None
         self.rotation: dict[str, float] = {}
         # On the device: to read every loss would make each step wait for it.
         self.first_bad_step = torch.tensor(math.inf, device=problem.device)
@@ -223,6 +224,7 @@ class Training:
             start=self.step,
             **sampling,
         ) as tracker:
+            self.tracker = tracker
             yield tracker
 
     def _keep_rotation(self, step: int, numbers: dict[str, float]) -> None:
@@ -253,6 +255,9 @@ class Training:
             "history": self.history,
         }
         if self.processes.is_first:
+            # A run that is killed and resumed goes on after this step: what was measured until here must be stored.
+            if self.tracker is not None:
+                self.tracker.flush()
             checkpoint.save(self.out / "checkpoints", self.step, state)
 
     def restore(self) -> None:

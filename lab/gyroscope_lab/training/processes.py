@@ -1,6 +1,8 @@
 """One training over the processes that torchrun starts: each has a share of every batch, the first one writes."""
 
+import atexit
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,7 +88,7 @@ class Processes:
 @contextmanager
 def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
     """The processes that torchrun has started, for as long as they train; elsewhere one process."""
-    if not all(name in os.environ for name in VARIABLES):
+    if not under_torchrun():
         if fsdp:
             raise ValueError(
                 "FSDP2 shards weights over processes, and this is one: start it by "
@@ -114,6 +116,28 @@ def usable_device(name: str) -> torch.device:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise ValueError(f"device={name!r} cannot be used: {reason}; choose for example cpu, cuda or mps") from None
     return device
+
+
+def under_torchrun() -> bool:
+    """Return whether torchrun started this process."""
+    return all(name in os.environ for name in VARIABLES)
+
+
+def end_process(code: int) -> int:
+    """End a process that torchrun started, with this exit code; return the code in any other process.
+
+    Python's finalization is skipped. A thread of gloo may still hold the tensors of the last collective, because it
+    drops them after it has woken the waiting thread. To drop them it needs the GIL. Python unwinds a thread that asks
+    for the GIL during finalization, here out of a destructor, and C++ answers with std::terminate ("terminate called
+    without an active exception", SIGABRT). `destroy_process_group` does not join that thread as long as DDP, FSDP2 or
+    a cache of DTensor refers to the group.
+    """
+    if under_torchrun():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def gathered(state: Any) -> Any:

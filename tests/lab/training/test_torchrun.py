@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gyroscope_lab.training import checkpoint, train
+from gyroscope_lab.training import checkpoint, console, train
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.processes import Processes
 
 from gyroscope.cli import main
 from gyroscope.store import open_run
-from tests.forked import start_processes
+from tests.processes import run_again_if_killed, run_processes
 
 pytestmark = pytest.mark.distributed
 
@@ -50,33 +49,24 @@ CASES = {
 def worker(rank: int, ports: list[int], folder: Path) -> None:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": WORLD}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
-    torch.set_num_threads(1)
     for port, (name, (config, fsdp)) in zip(ports, CASES.items(), strict=True):
         os.environ["MASTER_PORT"] = str(port)
         # A run of one process is there already, and goes on in two.
         train(config, folder / name, fsdp=fsdp, resume=name == RESUMED)
 
 
-def free_ports(number: int) -> list[int]:
-    """One for each training: the processes of the next must not meet those of the last."""
-    sockets = [socket.socket() for _ in range(number)]
-    for free in sockets:
-        free.bind(("127.0.0.1", 0))
-    ports = [free.getsockname()[1] for free in sockets]
-    for free in sockets:
-        free.close()
-    return ports
+def train_alone(folder: Path) -> None:
+    alone = {"images alone": IMAGES, "text alone": TEXT, "translation alone": TRANSLATION}
+    for name, config in {RESUMED: IMAGES, **alone}.items():
+        train(config, folder / name)
+    checkpoint.paths(folder / RESUMED / "checkpoints")[-1].unlink()  # as if it had been killed a step earlier
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
+    # One port for each training: the processes of the next must not meet those of the last.
     made = tmp_path_factory.mktemp("torchrun")
-    alone = {"images alone": IMAGES, "text alone": TEXT, "translation alone": TRANSLATION}
-    for name, config in {RESUMED: IMAGES, **alone}.items():
-        train(config, made / name)
-    checkpoint.paths(made / RESUMED / "checkpoints")[-1].unlink()  # as if it had been killed a step earlier
-    start_processes(worker, (free_ports(len(CASES)), made), WORLD)
-    return made
+    return run_processes(worker, made, world=WORLD, ports=len(CASES), prepare=train_alone)
 
 
 def weights(folder):
@@ -112,11 +102,53 @@ def test_fsdp_in_one_process_is_an_error_that_names_torchrun(capsys, tmp_path):
     assert "torchrun --nproc-per-node 2 -m gyroscope train --fsdp" in capsys.readouterr().err
 
 
+RACE = """
+import sys
+import torch
+import torch.distributed as dist
+from gyroscope_lab.training.processes import end_process
+from tests.processes import delay_other_threads
+
+dist.init_process_group("gloo")
+group = dist.group.WORLD  # as DDP and FSDP2 keep it, so that its threads outlive it
+delay_other_threads()
+for _ in range(20):
+    dist.all_reduce(torch.ones(1000))
+dist.destroy_process_group()
+print("done")
+{end}(0)
+"""
+
+
+def ended(folder: Path, end: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "race.py").write_text(RACE.format(end=end), encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [*torchrun, str(folder / "race.py")], env=quiet, capture_output=True, encoding="utf-8", timeout=300
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system cannot delay a thread")
+def test_a_process_ends_in_order_though_gloo_drops_its_last_tensors_late(tmp_path):
+    done = ended(tmp_path, "end_process")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 2
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_the_command_ends_its_process_so(diverges, monkeypatch, tmp_path):
+    codes: list[int] = []
+    monkeypatch.setattr(console, "end_process", lambda code: codes.append(code) or code)
+    config = replace(IMAGES, optimizer="sgd", steps=3, lr=1e30 if diverges else None)
+    code = console.train_in_terminal(config, tmp_path / "run", resume=False, data_root=None, device="cpu", fsdp=False)
+    assert codes == [code] == [int(diverges)]
+
+
 def test_the_example_runs_under_torchrun_and_measures_sharded_weights(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-    options = {"check": True, "capture_output": True, "encoding": "utf-8", "timeout": 300}
-    done = subprocess.run([*torchrun, str(EXAMPLE), "--fsdp"], cwd=tmp_path, env=quiet, **options)
+    done = run_again_if_killed([*torchrun, str(EXAMPLE), "--fsdp"], tmp_path, quiet)
     run = open_run(tmp_path / "runs" / "torchrun")
     assert run.layers == ["0.weight", "2.weight", "4.weight"]
     _, losses = run.scalar("loss")

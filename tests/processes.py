@@ -1,0 +1,89 @@
+"""Processes of torch.distributed for tests: started together, ended safely, and started once more if one is killed."""
+
+import os
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing.spawn import ProcessExitedException
+
+from tests.forked import start_processes
+
+# worker(rank, ports, folder)
+Worker = Callable[[int, list[int], Path], None]
+ATTEMPTS = 2
+
+
+def run_processes(
+    worker: Worker, folder: Path, *, world: int, ports: int = 1, prepare: Callable[[Path], None] = lambda folder: None
+) -> Path:
+    """Run `worker` in `world` processes and return the folder in which they did their work, within `folder`.
+
+    `prepare` gets the folder before they start. If a process is killed by a signal, all of them start again in another
+    folder, once, and pytest's summary shows a warning. An exception in a worker is a failure at once.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        made = folder / f"attempt-{attempt}"
+        made.mkdir(parents=True)
+        prepare(made)
+        try:
+            start_processes(_run, (worker, free_ports(ports), made), world)
+        except ProcessExitedException as error:
+            if attempt == ATTEMPTS:
+                raise
+            _report_retry(f"{worker.__name__}: {error}")
+        else:
+            break
+    return made
+
+
+def run_again_if_killed(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of torchrun that is to succeed; once more, with a warning, if a signal killed its processes."""
+    options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "encoding": "utf-8"}
+    done = subprocess.run(command, timeout=300, **options)
+    if done.returncode and "SIGABRT" in done.stderr:
+        _report_retry(f"{' '.join(command)}: SIGABRT")
+        done = subprocess.run(command, timeout=300, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def _report_retry(reason: str) -> None:
+    # pyproject.toml lets this warning pass, where others are errors.
+    warnings.warn(f"processes were started again: {reason}", UserWarning, stacklevel=3)
+
+
+def _run(rank: int, worker: Worker, ports: list[int], folder: Path) -> None:
+    torch.set_num_threads(1)
+    worker(rank, ports, folder)
+    # Python's finalization is skipped, for the reason that `gyroscope_lab.training.processes.end_process` gives.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports that no process uses now."""
+    sockets = [socket.socket() for _ in range(number)]
+    for free in sockets:
+        free.bind(("127.0.0.1", 0))
+    ports = [free.getsockname()[1] for free in sockets]
+    for free in sockets:
+        free.close()
+    return ports
+
+
+def delay_other_threads() -> None:
+    """Let the threads of this process other than the main one run only when it waits: what gloo does comes late."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    nothing: Any = os.sched_param(0)
+    for thread in map(int, os.listdir("/proc/self/task")):
+        if thread != os.getpid():
+            os.sched_setscheduler(thread, os.SCHED_IDLE, nothing)
