@@ -36,8 +36,8 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
-    scale = rule.adam_scale(lr, done)
     unadapted = rule.unadapted(len(lr), done)
+    scale = rule.adam_scale(lr, done)
     unit_grad2: Number = 1.0
     if rule.rectified and weights.unit_grad_norm is not None and not rule.cautious_decay:
         unit_grad2 = weights.unit_grad_norm**2
