@@ -16,7 +16,9 @@ from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
+from gyroscope.theory.scaling import Scale, Transfer, transfer
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
+from gyroscope.theory.transfer_rules import TransferRule
 
 __all__ = [
     "SGDM",
@@ -36,7 +38,10 @@ __all__ = [
     "NAdam",
     "NAdamL2",
     "Rule",
+    "Scale",
     "Schedule",
+    "Transfer",
+    "TransferRule",
     "UpdateRule",
     "constant",
     "convergence",
@@ -50,4 +55,5 @@ __all__ = [
     "sphere",
     "stability",
     "step",
+    "transfer",
 ]
