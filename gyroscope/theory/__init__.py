@@ -9,7 +9,9 @@ from gyroscope.theory.rules.adam_l2 import AdamL2
 from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.rules.fixed_norm import FixedNorm, Hyperball
+from gyroscope.theory.rules.fixed_norm import FixedNorm
+from gyroscope.theory.rules.hyperball import Hyperball
+from gyroscope.theory.rules.k_adam import KAdam
 from gyroscope.theory.rules.lion import Lion
 from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam, NAdamL2
@@ -32,6 +34,7 @@ __all__ = [
     "FixedNorm",
     "Forecast",
     "Hyperball",
+    "KAdam",
     "Lion",
     "Match",
     "Muon",
