@@ -21,7 +21,8 @@ ITERATIONS = 60
 class Hyperball(UpdateRule):
     """Hyperball (AdamH, MuonH): W <- ρ·n(W - lr·ρ·n(u)) with ρ = ‖W_0‖ and n(x) = x/‖x‖, for the whole matrix.
 
-    The update is not made tangent. Momentum points back along the weight with cosine c, so a step turns by less than lr:
+    The update is not made tangent. Momentum points back along the weight, with cosine c, so a step rotates by less than
+    lr:
 
         s = (1 - 2·lr·c + lr²)^(-1/2),  c = -lr·sβ/(1-sβ),  η_r = atan2(lr·sqrt(1-c²), 1-lr·c),  memory 1/(1-s)
 
@@ -33,7 +34,7 @@ class Hyperball(UpdateRule):
     momentum          β of a plain average, as in SGD with momentum
     betas             those of Adam, of which the first counts
     correlation_time  τ of the updates, about 22.5 for Muon with momentum 0.95
-    tangent           the update is made tangent first, so that tan η_r = lr (Layca, Carbonnelle and De Vleeschouwer 2019)
+    tangent           the update is made tangent first, as in Layca (2019), so that tan η_r = lr
 
     >>> eq = Hyperball(lr=0.018, momentum=0.95).equilibrium()
     >>> f"{eq.angular_update:.5f} rad/step, forgets in {eq.timescale:.0f} steps"
