@@ -4,7 +4,15 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
-from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
+from gyroscope.theory.law import (
+    Correlation,
+    Equilibrium,
+    OddCorrelation,
+    SampledCorrelation,
+    Weights,
+    law,
+    leading_order,
+)
 from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
@@ -20,7 +28,11 @@ def decay_at(rule: UpdateRule, lr: Number) -> Number:
 
 
 def decoupled_equilibrium(
-    rule: UpdateRule, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
+    rule: UpdateRule,
+    lr: Number,
+    momentum: Correlation | OddCorrelation | SampledCorrelation,
+    update_rms: Number | None,
+    leading: bool,
 ) -> Equilibrium:
     """The one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)
