@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gyroscope.cli import LAB_COMMANDS, main
-from gyroscope.planner.settings import RULES
+from gyroscope.planner.rule_settings import RULES
 
 EXAMPLE = "plan adamw --lr 1e-3 --weight-decay 0.1 --steps 10000 --schedule cosine --warmup 500 --fan-in 512"
 ENOUGH = ["--fan-in", "512", "--unit-grad-norm", "0.3", "--shape", "64x512", "--steps", "300"]

@@ -1,8 +1,8 @@
 """A plan from settings by name, as a command line or a TOML file has them."""
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, final
@@ -10,37 +10,22 @@ from typing import Any, final
 import numpy as np
 
 from gyroscope._checks import positive_array
-from gyroscope.optimizers import PLANS
+from gyroscope.planner.rule_settings import (
+    RULE_OPTIONS,
+    RULES,
+    TYPICAL,
+    read_rule,
+    read_schedule,
+    rule_name,
+    whole_numbers,
+)
 from gyroscope.planner.run_plan import Plan
 from gyroscope.spelling import one_of
-from gyroscope.theory import (
-    Match,
-    Schedule,
-    UpdateRule,
-    constant,
-    cosine,
-    inverse_sqrt,
-    linear,
-    match,
-    step,
-)
+from gyroscope.theory import Match, Schedule, UpdateRule, match
 from gyroscope.theory.law import Weights, over
 from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
-RULES: dict[str, type[UpdateRule]] = {name: choice.rule for name, choice in PLANS.items()}
-# Settings of a plan that names only the optimizer.
-TYPICAL: dict[str, Mapping[str, Any]] = {name: choice.typical for name, choice in PLANS.items()}
-
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "constant": constant,
-    "linear": linear,
-    "cosine": cosine,
-    "step": step,
-    "inverse_sqrt": inverse_sqrt,
-}
-SCHEDULE_OPTIONS = {"linear": ("final",), "cosine": ("final",), "step": ("milestones", "factor")}
-RULE_OPTIONS = tuple(dict.fromkeys(field.name for rule in RULES.values() for field in fields(rule)))  # type: ignore[arg-type]
 LAYER_OPTIONS = ("fan_in", "shape", "init_std", "init_norm", "unit_grad_norm")
 RUN_OPTIONS = ("optimizer", "steps", "schedule", "warmup", "final", "milestones", "factor")
 OTHER_OPTIONS = ("batch_size", "dataset_size", "compare", "layer")
@@ -126,11 +111,11 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
     compare = settings.get("compare", ())
     if not isinstance(compare, str | list | tuple):
         raise ValueError(f"compare={compare!r} must name optimizers, for example sgdm,lion")
-    rule = _rule(optimizer, settings)
+    rule = read_rule(optimizer, settings)
     return PlanSettings(
         optimizer,
         rule,
-        _schedule(settings),
+        read_schedule(settings),
         _layers(settings, rule),
         _steps_per_epoch(settings.get("batch_size"), settings.get("dataset_size")),
         tuple(rule_name(other) for other in (compare.split(",") if isinstance(compare, str) else compare)),
@@ -145,45 +130,6 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"cannot read the configuration {str(path)!r}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{str(path)!r} is not TOML: {error}") from None
-
-
-def rule_name(name: object) -> str:
-    """The planner's name of an optimizer, however it is spelled.
-
-    >>> rule_name("Adam-SRT"), rule_name("SGD")
-    ('adam_srt', 'sgdm')
-    """
-    plain = {key.replace("_", ""): key for key in RULES} | {"sgd": "sgdm", "adam": "adam_l2", "adamc": "adamw"}
-    # Adam-W, adam_w and AdamW are the same name.
-    spelled = str(name).strip().lower().replace("-", "").replace("_", "").replace("+", "")
-    return plain[one_of("optimizer", spelled, plain, given=name)]
-
-
-def _rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
-    own = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
-    # A setting of another rule is an error, not ignored: it would have no effect.
-    given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
-    for key in given:
-        if key not in own:
-            raise ValueError(f"{name} has no {key!r}; its settings are {', '.join(own)}")
-    if isinstance(given.get("betas"), list | str):
-        given["betas"] = tuple(numbers("betas", given["betas"]))
-    return RULES[name](**{**TYPICAL[name], **given})
-
-
-def _schedule(settings: Mapping[str, Any]) -> Schedule:
-    name = one_of("schedule", str(settings.get("schedule", "constant")).replace("-", "_"), SCHEDULES)
-    own = SCHEDULE_OPTIONS.get(name, ())
-    for key in ("final", "milestones", "factor"):
-        if key in settings and key not in own:
-            fitting = [other for other, options in SCHEDULE_OPTIONS.items() if key in options]
-            raise ValueError(f"the {name} schedule has no {key!r}; {' and '.join(fitting)} do")
-    given = {key: settings[key] for key in (*own, "warmup") if key in settings}
-    if name == "step":
-        if "milestones" not in given:
-            raise ValueError("the step schedule needs milestones, for example 6000,8000")
-        given["milestones"] = whole_numbers("milestones", given["milestones"])
-    return SCHEDULES[name](settings.get("steps", 10_000), **given)
 
 
 def _layers(settings: Mapping[str, Any], rule: UpdateRule) -> tuple[InitialLayer, ...]:
@@ -234,28 +180,3 @@ def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
     if not 0 < steps < inf:
         raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is no number of steps")
     return steps
-
-
-def numbers(name: str, given: str | Sequence[Any]) -> list[float]:
-    """Numbers from '0.9,0.999' or from a list.
-
-    >>> numbers("betas", "0.9, 0.95")
-    [0.9, 0.95]
-    """
-    parts = given.split(",") if isinstance(given, str) else given
-    try:
-        return [float(part) for part in parts]
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}={given!r} must be numbers with commas between them") from None
-
-
-def whole_numbers(name: str, given: str | Sequence[Any]) -> list[int]:
-    """The same, of whole numbers only.
-
-    >>> whole_numbers("shape", "64,32")
-    [64, 32]
-    """
-    values = numbers(name, given)
-    if not all(value.is_integer() for value in values):  # neither infinity nor NaN is one
-        raise ValueError(f"{name}={given!r} must be whole numbers")
-    return [int(value) for value in values]

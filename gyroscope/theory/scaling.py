@@ -8,7 +8,7 @@ for decoupled weight decay. On a sphere the learning rate is the rotation, so a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import final
 
@@ -105,6 +105,7 @@ class TransferRow:
     rms_entry            RMS entry of a weight in equilibrium, or None if it depends on the gradient
     start_over_rotation  rotation of the first steps over equilibrium, or None without an initial norm
     silent_on            changed axes that the rule does not speak of, filled with the default of the axis
+    decay_by_axis        factor of the decay per step by changed axis: the decay is lr·weight_decay, on a sphere lr²
     """
 
     name: str
@@ -121,6 +122,7 @@ class TransferRow:
     start_over_rotation: float | None
     silent_on: tuple[str, ...]
     note: str = ""
+    decay_by_axis: Mapping[str, float] = field(default_factory=dict)
 
 
 @final
@@ -225,7 +227,8 @@ def _row(
     decay_powers = {**each.weight_decay, **{axis: defaults[axis][1] for axis in silent}}
     lr_factor = _monomial(lr_powers, ratios)
     decay_factor = _monomial(decay_powers, ratios) * (ratios["tokens"] / ratios["params"]) ** each.tokens_per_param
-    row = TransferRow(each.name, each.source, *_UNSET, silent)
+    by_axis = _decay_by_axis(each, lr_powers, decay_powers, ratios)
+    row = TransferRow(each.name, each.source, *_UNSET, silent, decay_by_axis=by_axis)
     betas = _betas(each, rule, ratios["batch"])
     note = "" if each.family in ("any", family) else f"made for {FAMILIES[each.family]}"
     if betas is not None and not 0 < betas[1] < 1:
@@ -249,6 +252,19 @@ def _row(
 
 def _monomial(powers: Powers, ratios: Mapping[str, float]) -> float:
     return prod(ratios[axis] ** power for axis, power in powers.items())
+
+
+def _decay_by_axis(
+    each: TransferRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the factor of the decay per step that each changed axis gives."""
+    if each.family == "sphere":
+        powers = {axis: 2 * lr_powers.get(axis, 0.0) for axis in AXES}
+    else:
+        powers = {axis: lr_powers.get(axis, 0.0) + decay_powers.get(axis, 0.0) for axis in AXES}
+    powers["tokens"] += each.tokens_per_param
+    powers["params"] = -each.tokens_per_param
+    return {axis: ratios[axis] ** power for axis, power in powers.items() if ratios[axis] != 1}
 
 
 def _betas(each: TransferRule, rule: UpdateRule, r: float) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope.cli import main
-from gyroscope.planner.settings import RULES, TYPICAL
+from gyroscope.planner.rule_settings import RULES, TYPICAL
 
 FAN_IN = 64
 ROWS = 16

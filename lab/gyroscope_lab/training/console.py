@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gyroscope.planner.settings import numbers
+from gyroscope.planner.rule_settings import numbers
 from gyroscope.render.terminal import findings_text
 from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.training import checkpoint
