@@ -57,7 +57,7 @@ def plan(
         typer.Argument(help="adamw, sgdm, lion, muon, …; an unknown name lists all"),
     ] = None,
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
-    weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
+    weight_decay: Annotated[float | None, numeric("as torch has it", "--weight-decay", "--wd")] = None,
     betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
     momentum: Annotated[float | None, numeric()] = None,
     nesterov: Annotated[bool | None, typer.Option("--nesterov")] = None,
@@ -104,6 +104,47 @@ def plan(
         typer.echo(planned.json())
     else:
         show(planned.text(explain))
+    if html is not None:
+        typer.echo(f"wrote {html}", err=True)
+
+
+@app.command()
+def transfer(
+    optimizer: Annotated[str, typer.Argument(help="adamw, sgdm, lion, muon, hyperball, …")],
+    lr: Annotated[float | None, numeric("tuned peak learning rate")] = None,
+    weight_decay: Annotated[float | None, numeric("tuned weight decay", "--weight-decay", "--wd")] = None,
+    betas: Annotated[str | None, typer.Option(help="for example 0.9,0.95")] = None,
+    momentum: Annotated[float | None, numeric()] = None,
+    batch: Annotated[str | None, typer.Option(help="of one step, for example 0.5M (in the unit of the length)")] = None,
+    tokens: Annotated[str | None, typer.Option(help="length of the tuned run, for example 10B")] = None,
+    samples: Annotated[str | None, typer.Option(help="the same in samples")] = None,
+    steps: Annotated[str | None, typer.Option(help="the same in steps")] = None,
+    width: Annotated[str | None, typer.Option(help="entries of one hidden weight vector")] = None,
+    depth: Annotated[str | None, typer.Option(help="number of blocks")] = None,
+    params: Annotated[str | None, typer.Option(help="parameters; width² × depth if not given")] = None,
+    to: Annotated[str | None, typer.Option(help="what changes, for example batch=2M,tokens=200B,width=2048")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine or inverse_sqrt")] = None,
+    warmup: Annotated[str | None, typer.Option(help="share of the run, 2%, or steps of the tuned run")] = None,
+    final: Annotated[float | None, numeric("where linear and cosine end, as a share of lr")] = None,
+    init_norm: Annotated[float | None, numeric("initial norm of one hidden vector; torch's own if not given")] = None,
+    rule: Annotated[str | None, typer.Option(help="answer by one rule, for example tau")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
+    html: Annotated[Path | None, typer.Option(help="also write the answer as a page")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="name the source of every rule")] = False,
+) -> None:
+    """Give settings for another batch, length, width or depth, by every published rule."""
+    given = {name: value for name, value in locals().items() if value is not None}
+
+    from gyroscope.planner.transfer_answer import answer_transfer  # not before --help has been answered
+    from gyroscope.planner.transfer_settings import read_transfer
+
+    answered = answer_transfer(read_transfer(given))
+    if html is not None:
+        write_text(html, answered.page())
+    if as_json:
+        typer.echo(answered.json())
+    else:
+        show(answered.text(explain))
     if html is not None:
         typer.echo(f"wrote {html}", err=True)
 

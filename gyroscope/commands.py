@@ -27,9 +27,9 @@ def count(text: str) -> int:
     return int(value)
 
 
-def numeric(help: str = "") -> Any:
-    """Return an option that takes a number."""
-    return typer.Option(parser=number, metavar="NUMBER", help=help)
+def numeric(help: str = "", *names: str) -> Any:
+    """Return an option that takes a number, under other names than its own if some are given."""
+    return typer.Option(*names, parser=number, metavar="NUMBER", help=help)
 
 
 def whole(help: str = "") -> Any:

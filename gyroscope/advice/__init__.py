@@ -1,7 +1,13 @@
 """Numbers to findings: what a plan's predictions and a run's measurements mean, and what to do about it."""
 
+from typing import TYPE_CHECKING
+
+from gyroscope._lazy import lazy_names
 from gyroscope.advice.findings import Diagnosis, Finding
-from gyroscope.advice.history import Record
-from gyroscope.advice.run_findings import diagnose
+
+if TYPE_CHECKING:
+    from gyroscope.advice.history import Record
+    from gyroscope.advice.run_findings import diagnose
 
 __all__ = ["Diagnosis", "Finding", "Record", "diagnose"]
+__getattr__ = lazy_names(__name__, {"Record": "gyroscope.advice.history", "diagnose": "gyroscope.advice.run_findings"})

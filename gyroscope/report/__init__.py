@@ -3,7 +3,9 @@
 report = gather(["runs/first"])
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gyroscope._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gyroscope.report.run_data import LayerData, Report, RunData
@@ -13,12 +15,10 @@ if TYPE_CHECKING:
 SWEEP_FILE = "sweep.toml"
 
 __all__ = ["SWEEP_FILE", "LayerData", "Report", "RunData", "gather", "gather_run"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the reader of runs when it is first asked for: plans and transfers start without it."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gyroscope.report import run_data, run_gather
-
-    return getattr(run_gather if name.startswith("gather") else run_data, name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("LayerData", "Report", "RunData"), "gyroscope.report.run_data"),
+        **dict.fromkeys(("gather", "gather_run"), "gyroscope.report.run_gather"),
+    },
+)

@@ -21,6 +21,7 @@ from gyroscope.theory.transfer_rules import (
     AXES,
     DEFAULTS,
     FAMILIES,
+    MADE_FOR,
     RULES,
     SPHERE_DEFAULTS,
     Family,
@@ -194,7 +195,13 @@ def family_of(rule: UpdateRule) -> Family:
     """
     if not rule.has_weight_decay and rule.keeps_norm and rule.plain is rule:
         return "sphere"
-    return "adam" if rule.plain.is_decoupled else "sgd"
+    if rule.plain.is_decoupled:
+        return "adam"
+    if not rule.plain.gradient_scales_update:
+        raise ValueError(
+            f"no published rule covers {rule.name}, because its weight decay is not decoupled. Transfer AdamW instead"
+        )
+    return "sgd"
 
 
 def _ratios(base: Scale, to: Scale) -> dict[str, float]:
@@ -230,7 +237,7 @@ def _row(
     by_axis = _decay_by_axis(each, lr_powers, decay_powers, ratios)
     row = TransferRow(each.name, each.source, *_UNSET, silent, decay_by_axis=by_axis)
     betas = _betas(each, rule, ratios["batch"])
-    note = "" if each.family in ("any", family) else f"made for {FAMILIES[each.family]}"
+    note = "" if each.family in ("any", family) else f"for {MADE_FOR[each.family]}"
     if betas is not None and not 0 < betas[1] < 1:
         note = f"beta2 would be {betas[1]:.3g}"
     if note:

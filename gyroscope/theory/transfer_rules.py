@@ -23,6 +23,10 @@ FAMILIES: Mapping[Family, str] = MappingProxyType(
         "sgd": "SGD with momentum",
     }
 )
+# The same in the cell of a table.
+MADE_FOR: Mapping[Family, str] = MappingProxyType(
+    {"any": "every optimizer", "adam": "AdamW", "sphere": "Hyperball", "sgd": "SGD"}
+)
 
 
 @final

@@ -1,0 +1,84 @@
+"""A transfer with the warmup that its start needs, as it is shown."""
+
+from dataclasses import dataclass
+from typing import final
+
+from gyroscope.planner.transfer_settings import TransferSettings
+from gyroscope.render.rendered import Rendered
+from gyroscope.render.transfer_text import TransferText
+from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
+from gyroscope.report.transfer_sentences import sentences
+from gyroscope.theory import Transfer, transfer
+from gyroscope.theory.law import Weights
+from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed_warmups
+from gyroscope.theory.scaling import TransferRow
+
+# Steps of a run whose tenth is searched for a warmup, so that the answer takes no more than a moment.
+MAX_SEARCHED_RUN = 30_000
+
+
+@final
+@dataclass(frozen=True)
+class TransferAnswer(Rendered):
+    """Settings for another scale, shown as text, as a page or as JSON."""
+
+    data: TransferData
+
+    def text(self, explain: bool = False) -> TransferText:
+        """Return the answer for a rich console; `explain` adds the sources of the rules."""
+        return TransferText(self.data, explain)
+
+    def page(self) -> str:
+        """Return the HTML of one page that opens from disk."""
+        from gyroscope.render.transfer_page import transfer_page  # pages are slower to import than to answer
+
+        return transfer_page(self.data)
+
+    def json(self) -> str:
+        """Return the answer as JSON, for programs."""
+        return transfer_json(self.data, sentences(self.data))
+
+
+def answer_transfer(settings: TransferSettings) -> TransferAnswer:
+    """Return the answer to checked settings.
+
+    >>> from gyroscope.planner.transfer_settings import read_transfer
+    >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
+    >>> [row.name for row in answer_transfer(read_transfer({**tuned, "to": "batch=256"})).data.chosen]
+    ['tau', 'tau-wd']
+    """
+    moved = transfer(
+        settings.rule,
+        base=settings.base,
+        to=settings.to,
+        schedule=settings.schedule,
+        initial_norm=settings.initial_norm,
+    )
+    chosen = moved.recommended if settings.only is None else (_asked_row(moved, settings.only),)
+    found = {row.name: _needed_warmup(moved, row, settings.initial_norm) for row in chosen}
+    warmups = {name: warmup for name, warmup in found.items() if warmup is not None}
+    return TransferAnswer(TransferData(moved, settings.unit, settings.schedule, settings.only, warmups))
+
+
+def _asked_row(moved: Transfer, name: str) -> TransferRow:
+    row = next(row for row in moved.rows if row.name == name)
+    if row.lr is None:
+        raise ValueError(f"the transfer rule {name!r} gives no settings for this change: {row.note}")
+    return row
+
+
+def _needed_warmup(moved: Transfer, row: TransferRow, norm: float) -> NeededWarmup | None:
+    """Return the warmup that a row's start needs, or None if inputs are missing."""
+    width = moved.to.width
+    if width is None or row.start_over_rotation is None or row.lr is None:
+        return None
+    rule = moved.rule.replace(lr=row.lr)
+    if rule.has_weight_decay:
+        rule = rule.replace(weight_decay=row.weight_decay)
+    if row.betas is not None:
+        rule = rule.replace(betas=row.betas)
+    rows = round(width) if rule.whole_matrix else 1
+    weights = Weights.checked(fan_in=width, shape=(rows, round(width)) if rule.whole_matrix else None)
+    layer = InitialLayer("hidden", weights, norm * rows**0.5)
+    steps = max(round(min(moved.to.steps, MAX_SEARCHED_RUN)), 1)
+    return NeededWarmup(needed_warmups(rule, steps, [layer])[0], max(steps // SHORTEST_RUN, 1))

@@ -1,0 +1,159 @@
+"""A transfer from settings by name: the tuned run, the change of scale, and numbers as people write them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from gyroscope._checks import check_non_negative, check_positive
+from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, read_schedule, rule_name
+from gyroscope.spelling import one_of
+from gyroscope.theory import Scale, Schedule, UpdateRule
+from gyroscope.theory.scaling import check_family, family_of
+from gyroscope.theory.transfer_rules import RULES
+
+# The length of a run may be given in any of these.
+UNITS = ("tokens", "samples", "steps")
+MODEL_AXES = ("width", "depth", "params")
+SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)([KMBT]?)", re.IGNORECASE)
+# Steps of the schedule whose shape is used. A thousand times fewer or more give the same mean.
+SHAPE_STEPS = 10_000
+# Norm of one weight vector of torch's Linear at the start: entries of variance 1/(3·fan_in).
+TORCH_NORM = 3**-0.5
+
+
+@final
+@dataclass(frozen=True)
+class TransferSettings:
+    """A change of scale, checked.
+
+    rule          the tuned settings
+    base, to      the scale at which they were tuned, and the new one
+    unit          what the length of a run is given in: tokens, samples or steps
+    schedule      shape of the learning rate over both runs
+    only          the transfer rule that was asked for, or None
+    initial_norm  of one weight vector
+    """
+
+    rule: UpdateRule
+    base: Scale
+    to: Scale
+    unit: str
+    schedule: Schedule
+    only: str | None
+    initial_norm: float
+
+
+def read_transfer(settings: Mapping[str, Any]) -> TransferSettings:
+    """Check settings by name. A ValueError quotes what does not fit, and the remedy.
+
+    >>> read = read_transfer({"optimizer": "adamw", "batch": "0.5M", "tokens": "10B", "to": "batch=2M"})
+    >>> read.to
+    Scale(batch=2000000.0, tokens=10000000000.0, width=None, depth=None, params=None)
+    """
+    optimizer = rule_name(settings["optimizer"])
+    # The published Hyperball does not make its update tangent, and the transfer rules were fitted to it.
+    published = {"tangent": False} if optimizer == "hyperball" else {}
+    rule = read_rule(optimizer, published | {key: settings[key] for key in RULE_OPTIONS if key in settings})
+    check_tuned(rule, settings)
+    family_of(rule)
+    given = {name: read_number(name, settings[name]) for name in ("batch", *UNITS, *MODEL_AXES) if name in settings}
+    unit = _unit(given)
+    changed = _changes(settings.get("to"), unit, given)
+    only = settings.get("rule")
+    if only is not None:
+        by_name = {each.name: each for each in RULES}
+        check_family(by_name[one_of("transfer rule", only, by_name)], rule)
+    initial_norm = settings.get("init_norm", TORCH_NORM)
+    check_positive("init_norm", initial_norm)
+    base = _scale(unit, given)
+    schedule = _shape(settings, base.steps)
+    return TransferSettings(rule, base, _scale(unit, given | changed), unit, schedule, only, initial_norm)
+
+
+def check_tuned(rule: UpdateRule, settings: Mapping[str, Any]) -> None:
+    """Raise unless the learning rate and the weight decay were given and are above 0."""
+    for name in ("lr", "weight_decay") if rule.has_weight_decay else ("lr",):
+        if name not in settings:
+            raise ValueError(f"the tuned {name} is missing. Add --{name.replace('_', '-')}")
+        check_positive(name, settings[name])
+
+
+def read_number(name: str, text: str) -> float:
+    """Return a number above 0 with an optional suffix K, M, B or T.
+
+    >>> read_number("batch", "0.5M"), read_number("tokens", "10B")
+    (500000.0, 10000000000.0)
+    """
+    value = _number(name, text)
+    check_positive(name, value)
+    return value
+
+
+def _number(name: str, text: str) -> float:
+    written = NUMBER.fullmatch(text.strip().replace("_", ""))
+    if written is None:
+        raise ValueError(f"{name}={text!r} is not a number. Write for example 2048, 0.5M, 10B or 1e9")
+    return float(written[1]) * SUFFIXES[written[2].upper()]
+
+
+def _unit(given: Mapping[str, float]) -> str:
+    units = [unit for unit in UNITS if unit in given]
+    if not units:
+        raise ValueError("the length of the tuned run is missing. Give --tokens, --samples or --steps")
+    if len(units) > 1:
+        raise ValueError(f"--{units[0]} and --{units[1]} both give the length of the run. Give one of them")
+    if "batch" not in given and units[0] != "steps":
+        raise ValueError(f"the batch of the tuned run is missing. Give --batch in {units[0]}, or the length in --steps")
+    return units[0]
+
+
+def _changes(text: str | None, unit: str, given: Mapping[str, float]) -> dict[str, float]:
+    """Return the axes that change, by name."""
+    if not text:
+        raise ValueError("the new scale is missing. Write for example --to batch=2M,tokens=200B,width=2048")
+    changes: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ValueError(f"--to {part.strip()!r} is not of the form axis=value, for example width=2048")
+        one_of("axis", name, ("batch", *UNITS, *MODEL_AXES))
+        if name in UNITS and name != unit:
+            raise ValueError(
+                f"--to {name}={value} does not fit the tuned run, whose length is in {unit}. Use one unit for both"
+            )
+        if name not in given:
+            raise ValueError(f"--to {name}={value} needs the {name} of the tuned run. Add --{name}")
+        if name in changes:
+            raise ValueError(f"--to gives {name} twice")
+        changes[name] = read_number(name, value)
+    return changes
+
+
+def _scale(unit: str, given: Mapping[str, float]) -> Scale:
+    # A run in steps may leave its batch open: only the ratio of batches counts.
+    batch = given.get("batch", 1.0)
+    length = given[unit] * batch if unit == "steps" else given[unit]
+    if length < batch:
+        raise ValueError(f"{unit}={given[unit]:g} is less than one batch={batch:g}. Use one unit for both")
+    return Scale(batch, length, *(given.get(axis) for axis in MODEL_AXES))
+
+
+def _shape(settings: Mapping[str, Any], steps: float) -> Schedule:
+    """Return the schedule's shape. The warmup keeps its share of the run."""
+    shaped = {key: settings[key] for key in ("schedule", "final") if key in settings}
+    if str(shaped.get("schedule")) == "step":
+        raise ValueError("the step schedule has milestones, which have no fixed share. Use linear or cosine")
+    share = _share(settings["warmup"], steps) if "warmup" in settings else 0.0
+    return read_schedule({**shaped, "steps": SHAPE_STEPS, "warmup": round(share * SHAPE_STEPS)})
+
+
+def _share(text: str, steps: float) -> float:
+    """Return the warmup as a share of the run, given as 2% or in steps."""
+    value = _number("warmup", text.strip().removesuffix("%"))
+    share = value / 100 if text.strip().endswith("%") else value / steps
+    check_non_negative("warmup", value)
+    if share > 1:
+        raise ValueError(f"warmup={text!r} is longer than the tuned run of {steps:,.0f} steps. Write for example 2%")
+    return share

@@ -1,0 +1,257 @@
+"""A transfer as plain data: what its text and its page show, and what `gyroscope transfer --json` prints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+from gyroscope._json import dumps
+from gyroscope.advice.phrases import rule_text, sig
+from gyroscope.theory import Scale, Schedule, Transfer
+from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rules import AXES
+
+GROUPS = ("hidden", "head", "embedding", "gains")
+# Factors closer to 1 than this count as kept.
+KEPT = 0.01
+# Rotations closer than this agree.
+AGREEMENT = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class NeededWarmup:
+    """The warmup with which no step turns faster than in equilibrium.
+
+    steps     None if no warmup that was tried is enough
+    searched  steps of the longest warmup that was tried
+    """
+
+    steps: int | None
+    searched: int
+
+
+@final
+@dataclass(frozen=True)
+class TransferData:
+    """All that is shown of a transfer.
+
+    transfer  every rule applied to the change of scale
+    unit      what lengths are given in: tokens, samples or steps
+    schedule  shape of the learning rate over both runs
+    asked     the rule that the user asked for, or None
+    warmups   by rule, for the rows that are shown first
+    """
+
+    transfer: Transfer
+    unit: str
+    schedule: Schedule
+    asked: str | None
+    warmups: Mapping[str, NeededWarmup]
+
+    @cached_property
+    def chosen(self) -> tuple[TransferRow, ...]:
+        """The rows to show first: the one that was asked for, or the recommended ones."""
+        if self.asked is None:
+            return self.transfer.recommended
+        return tuple(row for row in self.transfer.rows if row.name == self.asked)
+
+    @cached_property
+    def ratios(self) -> dict[str, float]:
+        """The factor of each axis that changes."""
+        values = {axis: (getattr(self.transfer.base, axis), getattr(self.transfer.to, axis)) for axis in AXES}
+        return {axis: after / before for axis, (before, after) in values.items() if before not in (None, after)}
+
+    @property
+    def title(self) -> str:
+        """Of a page."""
+        changes = ", ".join(f"{self.axis_name(axis)} × {sig(ratio)}" for axis, ratio in self.ratios.items())
+        return f"Transfer: {self.transfer.rule.name}, {changes or 'the same scale'}"
+
+    @property
+    def settings(self) -> list[str]:
+        """The tuned run and the new one, a line for each."""
+        schedule = self.schedule
+        warmup = f", warmup {sig(100 * schedule.warmup / schedule.steps)} % of the run" if schedule.warmup else ""
+        return [
+            f"tuned: {rule_text(self.transfer.rule)}, {schedule.name} schedule{warmup}",
+            f"from:  {self._scale(self.transfer.base)}",
+            f"to:    {self._scale(self.transfer.to)}",
+        ]
+
+    def _scale(self, scale: Scale) -> str:
+        length = f"{amount(scale.steps)} steps"
+        if self.unit != "steps":
+            length = f"{amount(scale.tokens)} {self.unit}, {length}"
+        # A run in steps may leave its batch open, which is then 1.
+        sizes = [length] if self.unit == "steps" and scale.batch == 1 else [f"batch {amount(scale.batch)}", length]
+        sizes += [
+            f"{name} {sig(value, 4)}" for name, value in (("width", scale.width), ("depth", scale.depth)) if value
+        ]
+        return ", ".join(sizes + ([f"{amount(scale.params)} parameters"] if scale.params else []))
+
+    @property
+    def stuff(self) -> str:
+        """What a batch is counted in, for sentences."""
+        return "samples" if self.unit == "steps" else self.unit
+
+    def axis_name(self, axis: str) -> str:
+        """The name of an axis in the user's unit."""
+        return {"tokens": self.stuff, "params": "model size"}.get(axis, axis)
+
+    def is_silent(self, row: TransferRow) -> bool:
+        """Whether a rule says nothing about any axis that changes."""
+        return bool(self.ratios) and set(row.silent_on) == set(self.ratios)
+
+    @cached_property
+    def speaking(self) -> tuple[TransferRow, ...]:
+        """The rules that give settings for this optimizer and this change."""
+        return tuple(row for row in self.transfer.rows if row.lr is not None and not self.is_silent(row))
+
+    @cached_property
+    def agreeing(self) -> tuple[TransferRow, ...]:
+        """Those whose rotation is within a tenth of that of the first row."""
+        return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= AGREEMENT)
+
+    def over_first(self, row: TransferRow) -> float:
+        """The rotation of a row over that of the row that is shown first."""
+        first = self.chosen[0].rotation
+        return row.rotation / first if row.rotation and first else float("nan")
+
+    @property
+    def rule_header(self) -> tuple[str, ...]:
+        """Columns of `rule_rows`."""
+        # Lines break where a terminal's columns are narrow. A page takes them as spaces.
+        quantities = ("rotation,\nmrad", f"memory,\n{self.unit}", "memory,\n% of run", "run\nlength", "RMS\nentry")
+        return ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
+
+    @property
+    def rule_rows(self) -> list[list[str]]:
+        """The tuned run, and every rule under `rule_header`."""
+        tuned = self._numbers(self.transfer.tuned, self.transfer.base)
+        return [["tuned run", *tuned, ""], *(self._rule_row(row) for row in self.transfer.rows)]
+
+    def _rule_row(self, row: TransferRow) -> list[str]:
+        if self.is_silent(row):
+            return [row.name, *["–"] * 8, "silent"]
+        silent = f"silent on {', '.join(map(self.axis_name, row.silent_on))}" if row.silent_on else ""
+        return [row.name, *self._numbers(row, self.transfer.to), row.note or silent]
+
+    def _numbers(self, row: TransferRow, scale: Scale) -> list[str]:
+        memory = row.memory
+        in_unit = memory / scale.batch if memory is not None and self.unit == "steps" else memory
+        return [
+            setting(row.lr),
+            setting(row.weight_decay),
+            _known(row.rotation, 1e3),
+            "–" if in_unit is None else amount(in_unit),
+            _known(memory, 100 / scale.tokens),
+            _known(row.run_length),
+            _known(row.rms_entry),
+            _known(row.start_over_rotation, digits=2),
+        ]
+
+    @property
+    def group_header(self) -> tuple[str, ...]:
+        """Columns of `group_rows`."""
+        names = {"lr": "lr", "weight_decay": "weight decay"}
+        return ("group", *(f"{names[name]} ({row.name})" for row in self.chosen for name in self._settings))
+
+    @property
+    def group_rows(self) -> list[list[str]]:
+        """The settings of each group of parameters, under `group_header`."""
+        rows = []
+        for group in GROUPS:
+            settings = [row.groups[group] for row in self.chosen]
+            rows.append([group, *(setting(getattr(each, name)) for each in settings for name in self._settings)])
+        return rows
+
+    @property
+    def _settings(self) -> tuple[str, ...]:
+        return ("lr", "weight_decay") if self.transfer.rule.has_weight_decay else ("lr",)
+
+    @property
+    def axis_header(self) -> tuple[str, ...]:
+        """Columns of `axis_rows`: axes that move the rotation under some rule."""
+        return ("rule", *map(self.axis_name, self._moving_axes), "all axes")
+
+    @property
+    def _moving_axes(self) -> list[str]:
+        rows = [row.decay_by_axis for row in self.transfer.rows if not self.is_silent(row)]
+        return [axis for axis in (*AXES, "params") if any(abs(by_axis.get(axis, 1) - 1) > KEPT for by_axis in rows)]
+
+    @property
+    def axis_rows(self) -> list[list[str]]:
+        """The factor of rotation that each axis gives under each rule. An asterisk marks a filled silent axis."""
+        rows = []
+        for row in self.transfer.rows:
+            if self.is_silent(row) or not row.rotation or not self.transfer.tuned.rotation:
+                continue
+            cells = []
+            for axis in self._moving_axes:
+                filled = "*" if axis in row.silent_on else ""
+                cells.append(f"× {sig(row.decay_by_axis.get(axis, 1.0) ** 0.5)}{filled}")
+            rows.append([row.name, *cells, f"× {sig(row.rotation / self.transfer.tuned.rotation)}"])
+        return rows
+
+
+def amount(value: float) -> str:
+    """Return a large number with its suffix.
+
+    >>> amount(5e5), amount(1.234e10), amount(600)
+    ('500K', '12.3B', '600')
+    """
+    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "K")):
+        if value >= limit:
+            scale = 1e3 if suffix == "K" else limit
+            return f"{sig(value / scale)}{suffix}"
+    return sig(value, 4)
+
+
+def setting(value: float | None) -> str:
+    """Return a learning rate or a weight decay as people write it.
+
+    >>> setting(0.00045), setting(0.026666), setting(0.0), setting(None)
+    ('4.5e-4', '0.0267', '0', '–')
+    """
+    if value is None:
+        return "–"
+    text = sig(value)
+    if 0 < value < 0.01:
+        digits, power = f"{value:.2e}".split("e")
+        text = f"{float(digits):g}e{int(power)}"
+    return text
+
+
+def _known(value: float | None, factor: float = 1.0, digits: int = 3) -> str:
+    return "–" if value is None else sig(factor * value, digits)
+
+
+def transfer_json(data: TransferData, sentences: list[str]) -> str:
+    """Return settings, rows and sentences as JSON. A number that is not finite becomes null."""
+    transfer = data.transfer
+    return dumps(
+        {
+            "optimizer": {"name": transfer.rule.name, **transfer.rule.settings},
+            "base": transfer.base,
+            "to": transfer.to,
+            "unit": data.unit,
+            "schedule": {"name": data.schedule.name, "warmup_share": data.schedule.warmup / data.schedule.steps},
+            "recommended": [row.name for row in transfer.recommended],
+            "decided": transfer.decided,
+            "asked": data.asked,
+            "beyond": transfer.beyond,
+            "tuned": transfer.tuned,
+            "rules": [_row(data, row) for row in transfer.rows],
+            "sentences": sentences,
+        }
+    )
+
+
+def _row(data: TransferData, row: TransferRow) -> dict[str, Any]:
+    return {
+        **vars(row),
+        "is_silent": data.is_silent(row),
+        "agrees": row in data.agreeing,
+        "needed_warmup": data.warmups.get(row.name),
+    }

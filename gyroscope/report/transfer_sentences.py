@@ -1,0 +1,183 @@
+"""A transfer in sentences: the answer, what each row keeps, and how far the rules agree."""
+
+from collections.abc import Iterator
+from math import log
+
+from gyroscope.advice.phrases import clause, listed, sig, span
+from gyroscope.report.transfer_data import KEPT, NeededWarmup, TransferData, setting
+from gyroscope.theory.scaling import LARGEST_CHANGE, TransferRow
+
+# What a row can keep of the tuned run, as a sentence says it.
+QUANTITIES = {
+    "rotation": "rotation per step",
+    "run_length": "run length in memories",
+    "rms_entry": "RMS entry",
+}
+
+
+def answer(data: TransferData) -> str:
+    """Return the recommended settings of hidden weights in one sentence."""
+    if not data.ratios:
+        return "Keep your settings, because the scale does not change."
+    settings = []
+    for row in data.chosen:
+        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.has_weight_decay else ""
+        settings.append(f"lr {setting(row.lr)}{decay} ({row.name})")
+    return f"For hidden weights use {', or '.join(settings)}."
+
+
+def trust(data: TransferData) -> Iterator[str]:
+    """Yield how far the answer is supported."""
+    if data.asked is not None:
+        yield f"You asked for {data.asked}."
+    elif len(data.chosen) > 1:
+        yield "No trial of ours decides between the two yet."
+    elif not data.transfer.decided:
+        yield "No trial of ours supports it yet."
+    if data.transfer.tuned.memory is None:
+        yield "Memory and run length are unknown here. Add --momentum or --betas."
+    for axis in data.transfer.beyond:
+        yield (
+            f"The change of {data.axis_name(axis)} (× {sig(data.ratios[axis])}) is beyond every source. "
+            f"No rule was tried beyond × {LARGEST_CHANGE:g}."
+        )
+
+
+def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
+    """Yield what a row keeps, what it changes and how it starts."""
+    if data.ratios:
+        yield from _kept(data, row)
+    if row.betas is not None:
+        yield f"It sets betas to ({row.betas[0]:g}, {row.betas[1]:.4g})."
+    if row.eps_factor != 1:
+        yield f"It multiplies eps by {sig(row.eps_factor)}."
+    if row.silent_on:
+        yield f"It is silent on {listed([data.axis_name(axis) for axis in row.silent_on])}."
+        yield f"We used {listed([f'{_filling(data, axis)} for {data.axis_name(axis)}' for axis in row.silent_on])}."
+    if data.transfer.rule.keeps_norm:
+        yield "Norms stay as they are, so its first steps need no warmup."
+    elif row.start_over_rotation is not None:
+        yield from _start(row.start_over_rotation, data.warmups.get(row.name), data.transfer.to.steps)
+
+
+def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
+    tuned = data.transfer.tuned
+    names = dict(QUANTITIES)
+    if "batch" in data.ratios or "tokens" in data.ratios:
+        names["memory"] = f"memory in {data.stuff}"
+    pairs = {name: (getattr(tuned, name), getattr(row, name)) for name in names}
+    known = {name: (before, after) for name, (before, after) in pairs.items() if before and after}
+    kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= KEPT]
+    if data.transfer.rule.keeps_norm:
+        kept.append("norm")
+    yield f"{row.name} keeps the {listed(kept)}." if kept else f"{row.name} keeps none of rotation, memory and norm."
+    changed = [
+        f"{names[name]} by {sig(after / before)}"
+        for name, (before, after) in known.items()
+        if abs(after / before - 1) > KEPT
+    ]
+    if changed:
+        yield f"It multiplies {listed(changed)}."
+
+
+def _filling(data: TransferData, axis: str) -> str:
+    """Return what fills a silent axis, `transfer_rules.DEFAULTS` in words."""
+    width = "no change" if data.transfer.rule.keeps_norm else "the rule independent"
+    return {"batch": "the square root", "tokens": "a kept run length", "width": width, "depth": "no change"}[axis]
+
+
+def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[str]:
+    yield f"Its first steps turn {sig(start, 2)} times as fast as in equilibrium."
+    if warmup is None:
+        return
+    if warmup.steps is None:
+        yield (
+            f"No warmup of up to {warmup.searched:,} steps ({sig(100 * warmup.searched / steps, 2)} % of the run) "
+            "slows them to equilibrium, because the norm starts too small."
+        )
+    elif warmup.steps == 0:
+        yield "They need no warmup."
+    else:
+        yield (
+            f"They need a warmup of {sig(warmup.steps, 2)} steps ({sig(100 * warmup.steps / steps, 2)} % of the run) "
+            "to stay within equilibrium."
+        )
+
+
+def agreement(data: TransferData) -> Iterator[str]:
+    """Yield which rules agree, which do not, and which axis makes the difference."""
+    if not data.ratios:
+        return
+    first = data.chosen[0]
+    if not first.rotation:
+        yield f"The rotation of {first.name} depends on the gradient, so the rules cannot be compared."
+        return
+    mrad = f"{sig(1e3 * first.rotation)} mrad per step"
+    agreeing = [row.name for row in data.agreeing]
+    if len(agreeing) > 1:
+        yield (
+            f"{len(agreeing)} of {len(data.speaking)} rules agree on the rotation within 10 % ({mrad}): "
+            f"{', '.join(agreeing)}."
+        )
+    else:
+        yield f"No other rule agrees with the rotation of {first.name} ({mrad}) within 10 %."
+    starts = [row.start_over_rotation for row in data.agreeing if row.start_over_rotation is not None]
+    if len(starts) > 1 and max(starts) > (1 + KEPT) * min(starts):
+        yield f"These rules differ in norm: their first steps turn {span(starts, 2)} times as fast as in equilibrium."
+    yield from _differences(data)
+    others = [row for row in data.transfer.rows if row.lr is None and row.rotation and not data.is_silent(row)]
+    if others:
+        rotations = span([1e3 * row.rotation for row in others if row.rotation])
+        names = ", ".join(row.name for row in others)
+        yield f"Rules that give no settings here would turn {rotations} mrad per step: {names}."
+
+
+def _differences(data: TransferData) -> Iterator[str]:
+    """Yield the rules that disagree, by the axis that makes most of the difference."""
+    by_axis: dict[str, list[str]] = {}
+    for row in data.speaking:
+        if row in data.agreeing or not row.rotation:
+            continue
+        axis = deciding_axis(data.chosen[0], row)
+        by_axis.setdefault(axis, []).append(f"{row.name} (× {sig(data.over_first(row))})")
+    for axis, names in by_axis.items():
+        name = data.axis_name(axis)
+        makes = "make" if name.endswith("s") else "makes"
+        yield f"{name.capitalize()} {makes} most of the difference to {', '.join(names)}."
+
+
+def deciding_axis(first: TransferRow, other: TransferRow) -> str:
+    """Return the axis that adds most to the difference in rotation between two rows."""
+
+    def difference(axis: str) -> float:
+        return abs(log(other.decay_by_axis[axis] / first.decay_by_axis[axis]))
+
+    return max(other.decay_by_axis, key=difference)
+
+
+def camps(data: TransferData) -> Iterator[str]:
+    """Yield whether the memory in tokens is kept as the batch changes, or changes with it."""
+    if "batch" not in data.ratios:
+        return
+    memory = f"the memory in {data.stuff}"
+    changes = "grow" if data.ratios["batch"] > 1 else "shrink"
+    keeping = [row.name for row in data.chosen if _keeps_memory(data, row)]
+    changing = [row.name for row in data.chosen if not _keeps_memory(data, row)]
+    if keeping:
+        yield f"When the batch changes, {clause(keeping, 'keeps', 'keep')} {memory}."
+    if changing:
+        yield f"When the batch changes, {clause(changing, 'lets', 'let')} {memory} {changes}."
+    others = [row for row in data.speaking if row not in data.chosen and "batch" not in row.silent_on]
+    other_camp = [row.name for row in others if _keeps_memory(data, row) != bool(keeping)]
+    if other_camp and not (keeping and changing):
+        yield f"The other camp {f'lets it {changes}' if keeping else 'keeps it'}: {', '.join(other_camp)}."
+
+
+def _keeps_memory(data: TransferData, row: TransferRow) -> bool:
+    return abs(data.ratios["batch"] / row.decay_by_axis["batch"] - 1) <= KEPT
+
+
+def sentences(data: TransferData) -> list[str]:
+    """Return all sentences in the order in which they are shown."""
+    rows = [sentence for row in data.chosen for sentence in row_sentences(data, row)]
+    return [answer(data), *trust(data), *rows, *agreement(data), *camps(data)]
