@@ -150,6 +150,40 @@ def transfer(
 
 
 @app.command()
+def convert(
+    optimizer: Annotated[str, typer.Argument(help="the tuned optimizer: adamw, sgdm, lion, muon, …")],
+    other: Annotated[str, typer.Argument(help="the new one: the same names, and hyperball")],
+    lr: Annotated[float | None, numeric("tuned peak learning rate")] = None,
+    weight_decay: Annotated[float | None, numeric("tuned weight decay", "--weight-decay", "--wd")] = None,
+    betas: Annotated[str | None, typer.Option(help="of the tuned optimizer, for example 0.9,0.95")] = None,
+    momentum: Annotated[float | None, numeric("of the tuned optimizer, or of the new one if only that has it")] = None,
+    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="the same")] = None,
+    fixed: Annotated[
+        str | None, typer.Option("--set", help="settings of the new one, for example momentum=0.9")
+    ] = None,
+    fan_in: Annotated[float | None, numeric("entries of one weight vector")] = None,
+    shape: Annotated[str | None, typer.Option(help="of the weight, for example 256x128 (muon)")] = None,
+    unit_grad_norm: Annotated[float | None, numeric("gradient norm × weight norm; SGD's norms need it")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine or inverse_sqrt")] = None,
+    warmup: Annotated[str | None, typer.Option(help="share of the run, for example 2%")] = None,
+    final: Annotated[float | None, numeric("where linear and cosine end, as a share of lr")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
+) -> None:
+    """Give the settings with which another optimizer trains alike."""
+    given = {name: value for name, value in locals().items() if value is not None}
+
+    from gyroscope.planner.convert_settings import read_conversion  # not before --help has been answered
+
+    conversion = read_conversion(given)
+    if as_json:
+        typer.echo(conversion.json())
+    else:
+        from gyroscope.render.convert_text import ConversionText
+
+        show(ConversionText(conversion))
+
+
+@app.command()
 def report(
     runs: Annotated[
         list[Path],

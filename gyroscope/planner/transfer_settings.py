@@ -68,7 +68,7 @@ def read_transfer(settings: Mapping[str, Any]) -> TransferSettings:
     initial_norm = settings.get("init_norm", TORCH_NORM)
     check_positive("init_norm", initial_norm)
     base = _scale(unit, given)
-    schedule = _shape(settings, base.steps)
+    schedule = read_shape(settings, base.steps)
     return TransferSettings(rule, base, _scale(unit, given | changed), unit, schedule, only, initial_norm)
 
 
@@ -140,8 +140,8 @@ def _scale(unit: str, given: Mapping[str, float]) -> Scale:
     return Scale(batch, length, *(given.get(axis) for axis in MODEL_AXES))
 
 
-def _shape(settings: Mapping[str, Any], steps: float) -> Schedule:
-    """Return the schedule's shape. The warmup keeps its share of the run."""
+def read_shape(settings: Mapping[str, Any], steps: float | None = None) -> Schedule:
+    """Return the schedule's shape. The warmup keeps its share of the run, given as 2% or in steps of the run."""
     shaped = {key: settings[key] for key in ("schedule", "final") if key in settings}
     if str(shaped.get("schedule")) == "step":
         raise ValueError("the step schedule has milestones, which have no fixed share. Use linear or cosine")
@@ -149,11 +149,16 @@ def _shape(settings: Mapping[str, Any], steps: float) -> Schedule:
     return read_schedule({**shaped, "steps": SHAPE_STEPS, "warmup": round(share * SHAPE_STEPS)})
 
 
-def _share(text: str, steps: float) -> float:
-    """Return the warmup as a share of the run, given as 2% or in steps."""
+def _share(text: str, steps: float | None) -> float:
+    """Return the warmup as a share of the run."""
     value = _number("warmup", text.strip().removesuffix("%"))
-    share = value / 100 if text.strip().endswith("%") else value / steps
     check_non_negative("warmup", value)
+    if text.strip().endswith("%"):
+        share = value / 100
+    elif steps is not None:
+        share = value / steps
+    else:
+        raise ValueError(f"warmup={text!r} is not a share of the run. Write for example 2%")
     if share > 1:
-        raise ValueError(f"warmup={text!r} is longer than the tuned run of {steps:,.0f} steps. Write for example 2%")
+        raise ValueError(f"warmup={text!r} is longer than the run. Write for example 2%")
     return share

@@ -34,6 +34,6 @@ def setting_lines(settings: Sequence[str]) -> str:
     return "<br>".join(escape(setting) for setting in settings)
 
 
-def picture(figure: Any) -> str:
-    """Return a Plotly figure with its script, so that the page needs no network."""
-    return str(figure.to_html(include_plotlyjs=True, full_html=False, config=PLOTLY_OPTIONS))
+def picture(figure: Any, *, with_script: bool = True) -> str:
+    """Return a Plotly figure with its script, so that the page needs no network. A second figure needs no script."""
+    return str(figure.to_html(include_plotlyjs=with_script, full_html=False, config=PLOTLY_OPTIONS))

@@ -77,7 +77,7 @@ def plan_json(plan: PlanData) -> str:
             else {"name": schedule.name, "steps": schedule.steps, "warmup": schedule.warmup},
             "steps_per_epoch": plan.steps_per_epoch,
             "layers": [_layer(prediction) for prediction in plan.predictions],
-            "equivalents": {name: _match(match) for name, match in plan.equivalents.items()},
+            "equivalents": {name: match_data(match) for name, match in plan.equivalents.items()},
             "sentences": list(plan.facts),
             "verdict": list(plan.findings),
         }
@@ -117,7 +117,8 @@ def thinned(steps: int) -> Int64:
     return np.unique(np.linspace(0, steps - 1, min(steps, MOST_POINTS)).round().astype(np.int64))
 
 
-def _match(match: Match | str) -> dict[str, Any]:
+def match_data(match: Match | str) -> dict[str, Any]:
+    """Return a match, or why there is none, as JSON has it."""
     if isinstance(match, str):
         return {"missing": match}
     return {

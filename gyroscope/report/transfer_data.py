@@ -84,7 +84,8 @@ class TransferData:
         if self.unit != "steps":
             length = f"{amount(scale.tokens)} {self.unit}, {length}"
         # A run in steps may leave its batch open, which is then 1.
-        sizes = [length] if self.unit == "steps" and scale.batch == 1 else [f"batch {amount(scale.batch)}", length]
+        is_open = self.unit == "steps" and self.transfer.base.batch == self.transfer.to.batch == 1
+        sizes = [length] if is_open else [f"batch {amount(scale.batch)}", length]
         sizes += [
             f"{name} {sig(value, 4)}" for name, value in (("width", scale.width), ("depth", scale.depth)) if value
         ]
@@ -189,8 +190,9 @@ class TransferData:
                 continue
             cells = []
             for axis in self._moving_axes:
+                factor = row.decay_by_axis.get(axis, 1.0) ** 0.5
                 filled = "*" if axis in row.silent_on else ""
-                cells.append(f"× {sig(row.decay_by_axis.get(axis, 1.0) ** 0.5)}{filled}")
+                cells.append((f"× {sig(factor)}" if abs(factor - 1) > KEPT else "–") + filled)
             rows.append([row.name, *cells, f"× {sig(row.rotation / self.transfer.tuned.rotation)}"])
         return rows
 
@@ -217,7 +219,7 @@ def setting(value: float | None) -> str:
     if value is None:
         return "–"
     text = sig(value)
-    if 0 < value < 0.01:
+    if 0 < float(f"{value:.3g}") < 0.01:
         digits, power = f"{value:.2e}".split("e")
         text = f"{float(digits):g}e{int(power)}"
     return text

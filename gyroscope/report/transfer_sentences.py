@@ -36,11 +36,9 @@ def trust(data: TransferData) -> Iterator[str]:
         yield "No trial of ours supports it yet."
     if data.transfer.tuned.memory is None:
         yield "Memory and run length are unknown here. Add --momentum or --betas."
-    for axis in data.transfer.beyond:
-        yield (
-            f"The change of {data.axis_name(axis)} (× {sig(data.ratios[axis])}) is beyond every source. "
-            f"No rule was tried beyond × {LARGEST_CHANGE:g}."
-        )
+    if data.transfer.beyond:
+        changes = [f"{data.axis_name(axis)} (× {sig(data.ratios[axis])})" for axis in data.transfer.beyond]
+        yield f"No source of a rule has tried such a change of {listed(changes)}. They end at × {LARGEST_CHANGE:g}."
 
 
 def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:

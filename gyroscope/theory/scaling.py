@@ -240,11 +240,13 @@ def _row(
     note = "" if each.family in ("any", family) else f"for {MADE_FOR[each.family]}"
     if betas is not None and not 0 < betas[1] < 1:
         note = f"beta2 would be {betas[1]:.3g}"
-    if note:
-        return _in_proportion(replace(row, note=note), each.family, tuned, lr_factor, decay_factor, ratios)
     lr = rule.lr * lr_factor
     if each.lr_limit is not None:
         lr = min(lr, each.lr_limit)
+    if not note and lr * rule.weight_decay * decay_factor >= 1:
+        note = "a step would remove the whole weight"
+    if note:
+        return _in_proportion(replace(row, note=note), each.family, tuned, lr_factor, decay_factor, ratios)
     moved = rule.replace(lr=lr)
     if rule.has_weight_decay:
         moved = moved.replace(weight_decay=rule.weight_decay * decay_factor)

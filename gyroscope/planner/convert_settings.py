@@ -1,0 +1,82 @@
+"""A conversion from settings by name: the same scale with another optimizer."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from gyroscope.planner.rule_settings import RULE_OPTIONS, RULES, TYPICAL, numbers, read_rule, rule_name, whole_numbers
+from gyroscope.planner.transfer_settings import check_tuned, read_shape
+from gyroscope.report.convert_data import Conversion
+from gyroscope.theory import Match, UpdateRule, match
+from gyroscope.theory.law import Weights
+from gyroscope.theory.rules.base import MEANING
+
+
+def read_conversion(settings: Mapping[str, Any]) -> Conversion:
+    """Check settings by name and convert them. A ValueError quotes what does not fit, and the remedy.
+
+    >>> tuned = {"optimizer": "adamw", "other": "hyperball", "lr": 1e-3, "weight_decay": 0.1}
+    >>> f"{read_conversion(tuned).match.rule.lr:.5f}"
+    '0.00324'
+    """
+    name = rule_name(settings["optimizer"])
+    other = rule_name(settings["other"])
+    given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
+    # An option that only the new optimizer has is meant for it, such as momentum from AdamW to SGDM.
+    of_other = {key: value for key, value in given.items() if key not in _options(name) and key in _options(other)}
+    rule = read_rule(name, {key: value for key, value in given.items() if key not in of_other})
+    check_tuned(rule, settings)
+    typical = {key: value for key, value in TYPICAL[other].items() if key not in ("lr", "weight_decay")}
+    fixed = {**typical, **of_other, **_fixed(settings.get("fixed", ""), other)}
+    if isinstance(fixed.get("betas"), str):
+        fixed["betas"] = tuple(numbers("betas", fixed["betas"]))
+    shape = settings.get("shape")
+    if shape is not None:
+        shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
+    weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
+    converted = _match(rule, other, weights, fixed)
+    schedule = read_shape(settings) if "schedule" in settings or "warmup" in settings else None
+    return Conversion(rule, converted, weights, schedule)
+
+
+def _options(name: str) -> list[str]:
+    return [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]  # every rule is a dataclass
+
+
+def _fixed(text: str, other: str) -> dict[str, Any]:
+    """Return the settings of the new optimizer that are given, from 'momentum=0.95,betas=0.9,0.98'."""
+    texts: dict[str, str] = {}
+    name = ""
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if equals:
+            name = key.strip()
+            texts[name] = value.strip()
+        elif name:
+            texts[name] += f",{part}"  # the second of two betas
+        else:
+            raise ValueError(f"--set {text!r} is not of the form name=value, for example momentum=0.95")
+    for key in texts:
+        if key not in _options(other):
+            raise ValueError(f"{other} has no {key!r}; its settings are {', '.join(_options(other))}")
+    values = {key: numbers(key, value) for key, value in texts.items()}
+    return {key: tuple(value) if key == "betas" else value[0] for key, value in values.items()}
+
+
+def _match(rule: UpdateRule, other: str, weights: Weights, fixed: Mapping[str, Any]) -> Match:
+    inputs = {name: getattr(weights, name) for name in ("fan_in", "unit_grad_norm", "shape")}
+    try:
+        with np.errstate(all="ignore"):  # a trial far from the answer may overflow
+            return match(rule, RULES[other], **inputs, **fixed)
+    except ValueError as error:
+        needed = dict.fromkeys((*rule.needs, *RULES[other].needs))
+        missing = [name for name in needed if inputs[name] is None]
+        if "shape" in missing:
+            missing = [name for name in missing if name != "fan_in"]  # the shape gives it
+        if not missing or rule.keeps_norm or rule.needs == RULES[other].needs:
+            reason = str(error).partition(";")[0]
+            raise ValueError(f"{reason}. Fix one setting of {other}, for example --set lr=1e-3") from None
+        flags = " and ".join(f"--{name.replace('_', '-')} ({MEANING[name]})" for name in missing)
+        raise ValueError(f"the conversion from {rule.name} to {other} needs {flags}") from None

@@ -1,0 +1,128 @@
+"""A transfer as one self-contained page: the answer, two strips of rules, the axes and the table."""
+
+from collections.abc import Sequence
+from html import escape
+from math import floor, log10
+from string import Template
+from typing import Any
+
+from gyroscope.render import theme
+from gyroscope.render.html import FIGURES_SCRIPT, html_table, picture, setting_lines
+from gyroscope.render.page import standalone
+from gyroscope.report.transfer_data import TransferData
+from gyroscope.report.transfer_sentences import agreement, answer, camps, row_sentences, trust
+from gyroscope.theory.scaling import TransferRow
+
+# Strips from left to right: the quantity of a row, the title of its axis and the factor of its unit.
+STRIPS = {"rotation": ("rotation, mrad per step", 1e3), "run_length": ("run length, memories", 1.0)}
+GREY = "#888888"
+# Decades of an axis from which ticks at 2 and 5 would be crowded.
+MANY_DECADES = 3
+# Side by side on a wide screen, one above the other on a phone.
+STYLE = """
+.strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 20rem; min-width: 0; }
+td { white-space: nowrap; }
+.rules td { vertical-align: baseline; }
+.rules th:last-child, .rules td:last-child { text-align: left; white-space: normal; min-width: 9rem; }
+.answer { font-size: 1.15rem; font-weight: 600; margin: .8rem 0 .2rem; }
+"""
+
+BODY = Template("""<button class="theme" type="button">Dark</button>
+<h1>$title</h1><p class="settings"><code>$settings</code></p>
+<p class="answer">$answer</p><p>$trust</p>
+$groups
+$rows
+<h2>How far the rules agree</h2><p>$verdict</p>
+<div class="strips">$strips</div>
+<p class="settings">One dot for each rule. The dashed line is the tuned run. Open dots give no settings here.</p>
+<ul>$agreement</ul>
+<h2>Which axis moves each rule</h2>$axes
+<p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
+<h2>All rules</h2><div class="rules">$rules</div>
+<h2>Sources</h2><ul>$sources</ul>""")
+
+
+def transfer_page(data: TransferData) -> str:
+    """Return the whole page as HTML, with Plotly inside: it opens from disk, without a network."""
+    verdict, *others = [*agreement(data), *camps(data)] or ["Nothing changes, so all rules agree."]
+    body = BODY.substitute(
+        title=escape(data.title),
+        settings=setting_lines(data.settings),
+        answer=escape(answer(data)),
+        trust=escape(" ".join(trust(data))),
+        groups=html_table(data.group_header, data.group_rows),
+        rows="".join(f"<p>{escape(' '.join(row_sentences(data, row)))}</p>" for row in data.chosen),
+        verdict=escape(verdict),
+        strips=_strips(data),
+        agreement=_items(others),
+        axes=html_table(data.axis_header, data.axis_rows),
+        rules=html_table(data.rule_header, data.rule_rows),
+        sources=_items([f"{row.name}: {row.source}" for row in data.transfer.rows]),
+    )
+    return standalone(data.title, body, script=FIGURES_SCRIPT, style=STYLE)
+
+
+def _items(sentences: Sequence[str]) -> str:
+    return "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+
+
+def _strips(data: TransferData) -> str:
+    drawn = []
+    for quantity in STRIPS:
+        rows = [row for row in data.transfer.rows if not data.is_silent(row) and getattr(row, quantity)]
+        if rows and getattr(data.transfer.tuned, quantity):
+            # Plotly's script is large, and one copy is enough for the page.
+            drawn.append(f"<div>{picture(strip(data, quantity, rows), with_script=not drawn)}</div>")
+    return "".join(drawn) or "<p>No picture: rotation depends on the gradient here.</p>"
+
+
+def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any:
+    """Return one dot for each rule on a logarithmic axis, and the tuned run as a line."""
+    from plotly.graph_objects import Figure  # heavy, and only pages need it
+
+    title, factor = STRIPS[quantity]
+    drawn = Figure()
+    for is_open in (False, True):
+        shown = [row for row in rows if (row.lr is None) == is_open]
+        drawn.add_scatter(
+            x=[factor * getattr(row, quantity) for row in shown],
+            y=[row.name for row in shown],
+            mode="markers",
+            # One colour for all: a second one would be read as a judgement.
+            marker={
+                "size": 11,
+                "color": theme.COLOURS[0],
+                "symbol": "circle-open" if is_open else "circle",
+                "line": {"width": 2},
+            },
+            hovertemplate="%{y}: %{x:.3g}<extra></extra>",
+        )
+    tuned = factor * getattr(data.transfer.tuned, quantity)
+    drawn.add_vline(x=tuned, line={"color": GREY, **theme.DASHED})
+    # Plotly places annotations of a logarithmic axis by the logarithm.
+    drawn.add_annotation(
+        text="tuned run", x=log10(tuned), y=1, yref="paper", yanchor="bottom", showarrow=False, font={"size": 12}
+    )
+    ticks = log_ticks([tuned, *(factor * getattr(row, quantity) for row in rows)])
+    drawn.update_xaxes(type="log", title_text=title, tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    drawn.update_yaxes(categoryorder="array", categoryarray=[row.name for row in reversed(rows)], automargin=True)
+    drawn.update_layout(
+        template="plotly_white",
+        height=110 + 24 * len(rows),
+        margin={"l": 10, "r": 15, "t": 30, "b": 45},
+        showlegend=False,
+    )
+    return drawn
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Return round numbers for a logarithmic axis: 1, 2 and 5 in each decade, or only 1 over many decades.
+
+    >>> log_ticks([0.4, 3.0])
+    [0.2, 0.5, 1.0, 2.0, 5.0]
+    """
+    low = floor(log10(min(values)))
+    high = floor(log10(max(values)))
+    digits = (1, 2, 5) if high - low < MANY_DECADES else (1,)
+    ticks = [float(f"{digit}e{power}") for power in range(low, high + 2) for digit in digits]
+    return [tick for tick in ticks if min(values) / 2.5 < tick < max(values) * 2.5]
