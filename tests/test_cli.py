@@ -109,6 +109,10 @@ def test_a_command_line_wins_over_the_file(capsys, tmp_path):
     assert "AdamW(lr=0.0005" in out
 
 
+def test_wd_is_short_for_weight_decay(capsys):
+    assert "weight_decay=0.05" in run(capsys, "plan", "adamw", "--wd", "0.05", "--steps", "100")[1]
+
+
 def test_a_betas_warning_for_an_unstable_pair(capsys):
     out = run(capsys, "plan", "adamw", "--betas", "0.9,0.5")[1]
     assert "outside the stable region" in " ".join(out.split())

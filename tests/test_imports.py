@@ -83,8 +83,18 @@ def test_nothing_in_the_library_imports_the_lab():
         "import gyroscope; gyroscope.theory.AdamW(1e-3, 0.1).equilibrium()",
         "import gyroscope.cli; gyroscope.cli.main(['plan', 'adamw', '--fan-in', '512'])",
         "import gyroscope.cli; gyroscope.cli.main(['--help'])",
+        "import gyroscope.cli; gyroscope.cli.main('convert adamw lion --lr 1e-3 --wd 0.1'.split())",
     ],
 )
 def test_a_plan_and_help_run_without_torch(code):
     check = f"{code}\nimport sys\nassert 'torch' not in sys.modules and 'plotly' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_transfer_starts_without_torch_plots_and_the_reader_of_runs():
+    """Each of these would take a large part of the half second in which it answers."""
+    command = "transfer adamw --lr 6e-4 --wd 0.1 --batch 0.5M --tokens 10B --width 768 --to batch=2M"
+    heavy = ("torch", "plotly", "sqlite3", "gyroscope.report.run_gather", "gyroscope.planner.run_plan")
+    code = f"import sys, gyroscope.cli\nassert gyroscope.cli.main('{command}'.split()) == 0\n"
+    code += f"assert [name for name in {heavy} if name in sys.modules] == []"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from gyroscope.render.terminal import filled, table
-from gyroscope.report.transfer_data import TransferData
+from gyroscope.report.transfer_data import SILENT, TransferData
 from gyroscope.report.transfer_sentences import agreement, answer, camps, row_sentences, trust
 
 
@@ -28,9 +28,10 @@ class TransferText:
         for row in data.chosen:
             yield from _paragraph(row_sentences(data, row), width)
         yield Text("\n".join(["", *data.settings, ""]), style="dim")
-        rules = table(data.rule_header, data.rule_rows)
-        rules.columns[-1].justify = "left"
-        yield rules
+        # Notes stand below: in a terminal of 80 columns the numbers leave no room for them.
+        yield table(data.rule_header[:-1], [row[:-1] for row in data.rule_rows if row[-1] != SILENT])
+        for note, names in data.notes.items():
+            yield Text(filled(f"{note}: {', '.join(names)}", width, hang=2), style="dim")
         yield Text("")
         for sentence in (*agreement(data), *camps(data)):
             yield Text(filled(sentence, width, hang=2))

@@ -12,6 +12,8 @@ from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
 
 GROUPS = ("hidden", "head", "embedding", "gains")
+# The note of a rule that is silent on every axis that changes.
+SILENT = "silent on this change"
 # Factors closer to 1 than this count as kept.
 KEPT = 0.01
 # Rotations closer than this agree.
@@ -132,9 +134,18 @@ class TransferData:
         tuned = self._numbers(self.transfer.tuned, self.transfer.base)
         return [["tuned run", *tuned, ""], *(self._rule_row(row) for row in self.transfer.rows)]
 
+    @property
+    def notes(self) -> dict[str, list[str]]:
+        """The rules that share a note, by the note."""
+        notes: dict[str, list[str]] = {}
+        for name, *_, note in self.rule_rows:
+            if note:
+                notes.setdefault(note, []).append(name)
+        return notes
+
     def _rule_row(self, row: TransferRow) -> list[str]:
         if self.is_silent(row):
-            return [row.name, *["–"] * 8, "silent"]
+            return [row.name, *["–"] * 8, SILENT]
         silent = f"silent on {', '.join(map(self.axis_name, row.silent_on))}" if row.silent_on else ""
         return [row.name, *self._numbers(row, self.transfer.to), row.note or silent]
 

@@ -12,6 +12,8 @@ QUANTITIES = {
     "rotation": "rotation per step",
     "run_length": "run length in memories",
     "rms_entry": "RMS entry",
+    "lr": "learning rate",
+    "weight_decay": "weight decay",
 }
 
 
@@ -60,9 +62,7 @@ def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
 
 def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
     tuned = data.transfer.tuned
-    names = dict(QUANTITIES)
-    if "batch" in data.ratios or "tokens" in data.ratios:
-        names["memory"] = f"memory in {data.stuff}"
+    names = {"memory": f"memory in {data.stuff}", **QUANTITIES}
     pairs = {name: (getattr(tuned, name), getattr(row, name)) for name in names}
     known = {name: (before, after) for name, (before, after) in pairs.items() if before and after}
     kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= KEPT]
@@ -72,7 +72,7 @@ def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
     changed = [
         f"{names[name]} by {sig(after / before)}"
         for name, (before, after) in known.items()
-        if abs(after / before - 1) > KEPT
+        if abs(after / before - 1) > KEPT and name not in ("lr", "weight_decay")
     ]
     if changed:
         yield f"It multiplies {listed(changed)}."
@@ -91,7 +91,7 @@ def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[
     if warmup.steps is None:
         yield (
             f"No warmup of up to {warmup.searched:,} steps ({sig(100 * warmup.searched / steps, 2)} % of the run) "
-            "slows them to equilibrium, because the norm starts too small."
+            f"slows them to equilibrium{', because the norm starts too small' if start > 1 else ''}."
         )
     elif warmup.steps == 0:
         yield "They need no warmup."

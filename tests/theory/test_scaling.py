@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, AdamW, Hyperball, Lion, Muon, Scale, TransferRule, cosine, transfer
+from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, Scale, TransferRule, cosine, transfer
 from gyroscope.theory.scaling import check_family
 from gyroscope.theory.transfer_rules import AXES, RULES
 
@@ -142,6 +142,7 @@ def test_a_rule_of_ones_own_is_one_line():
         (lambda: Scale(1e4, 10), "Use one unit for both"),
         (lambda: TransferRule("mine", {"heads": 1.0}, {}, "x"), "unknown axis 'heads'"),
         (lambda: transfer(TUNED, base=Scale(1, 9), to=Scale(1, 9, width=2)), "width is given for one of the two"),
+        (lambda: transfer(AdamL2(1e-3, 0.1), base=Scale(1, 9), to=Scale(2, 9)), "no published rule covers AdamL2"),
         (lambda: check_family(BY_NAME["linear"], TUNED), "'linear' is for SGD with momentum, not for AdamW"),
     ],
 )
@@ -152,3 +153,20 @@ def test_bad_input_gets_one_sentence(call, message):
 
 def test_a_change_that_no_source_has_tried_is_named():
     assert transfer(TUNED, base=Scale(1, 1e4), to=Scale(1, 64e4)).beyond == ("tokens",)
+
+
+def test_the_axes_together_give_the_whole_rotation():
+    to = Scale(2e6, 200e9, width=2048, depth=24)
+    for tuned in (TUNED, Hyperball(0.01, momentum=0.9), SGDM(0.1, 5e-4, momentum=0.9)):
+        moved = transfer(tuned, base=BASE, to=to)
+        for each in moved.rows:
+            # The learning rate of marin-adamh has a limit, which belongs to no axis.
+            if each.name != "marin-adamh":
+                together = np.prod(list(each.decay_by_axis.values())) ** 0.5
+                assert each.rotation / moved.tuned.rotation == pytest.approx(together, rel=0.02), each.name
+
+
+def test_a_rule_whose_step_would_remove_the_weight_gives_no_settings_and_says_so():
+    moved = transfer(AdamW(0.5, 0.5), base=Scale(1, 100), to=Scale(32, 100))
+    assert (row(moved, "tau").lr, row(moved, "tau").note) == (None, "a step would remove the whole weight")
+    assert [each.name for each in moved.recommended] == ["copy"]

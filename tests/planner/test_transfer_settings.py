@@ -1,0 +1,264 @@
+"""`gyroscope transfer` and `gyroscope convert` as a person meets them: the answer first, or one sentence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gyroscope.cli import main
+from gyroscope.planner.transfer_answer import answer_transfer
+from gyroscope.planner.transfer_settings import read_number, read_transfer
+from gyroscope.report.transfer_sentences import deciding_axis
+from gyroscope.theory import AdamW, cosine
+from gyroscope.theory.forecast import forecast
+
+TUNED = "transfer adamw --lr 6e-4 --wd .1 --betas .9,.95 --batch 0.5M --tokens 10B --width 768 --depth 12"
+EXAMPLE = f"{TUNED} --to batch=2M,tokens=200B,width=2048,depth=24 --schedule cosine"
+CONVERT = "convert adamw {} --lr 1e-3 --weight-decay 0.1"
+
+
+def run(capsys, argv):
+    code = main(argv.split())
+    out, err = capsys.readouterr()
+    return code, " ".join(out.split()), err
+
+
+def answered(**changes):
+    tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B", "width": "768"}
+    return answer_transfer(read_transfer(tuned | changes)).data
+
+
+def test_the_answer_comes_first_and_says_what_it_keeps_and_that_nothing_decides(capsys):
+    code, out, err = run(capsys, EXAMPLE)
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        "For hidden weights use lr 4.5e-4 and weight decay 0.0267 (tau), or lr 1.01e-4 and weight decay 0.119 "
+        "(completed). No trial of ours decides between the two yet."
+    )
+    for phrase in (
+        "embedding 1.2e-3 0.01 2.68e-4 0.0447",
+        "gains 1.2e-3 0 2.68e-4 0",
+        "tau keeps the run length in memories.",
+        "It is silent on width and depth. We used the rule independent for width and no change for depth.",
+        "Its first steps turn 7.2 times as fast as in equilibrium.",
+        "from: batch 500K, 10B tokens, 20K steps, width 768, depth 12",
+        "4 of 11 rules agree on the rotation within 10 % (1.12 mrad per step): tau, tau-wd, power-lines, completed.",
+        "Tokens make most of the difference to copy (× 2.24), horizon (× 1.96).",
+        "Width makes most of the difference to mup (× 0.433).",
+        "When the batch changes, tau and completed keep the memory in tokens.",
+        "The other camp lets it grow: copy, sqrt-batch, sde.",
+    ):
+        assert phrase in out, phrase
+
+
+def test_the_table_has_the_worked_example(capsys):
+    out = run(capsys, EXAMPLE)[1]
+    for row in (
+        "tuned run 6e-4 0.1 2.51 8.33B 83.3 0.6 0.0548 2.6",
+        "copy 6e-4 0.1 2.51 33.3B 16.7 3 0.0548 4.3",
+        "tau 4.5e-4 0.0267 1.12 167B 83.3 0.6 0.0919 7.2",
+        "power-lines 2.25e-4 0.0638 1.23",
+        "completed 1.01e-4 0.119 1.12 167B 83.3 0.6 0.0205 1.6",
+        "hyperp – – 1.36",
+        "marin-muonh – – 1.27",
+        "silent on width, depth: tau, tau-wd, power-lines, completed",
+        "for Hyperball: hyperp, marin-adamh, marin-muonh",
+    ):
+        assert row in out, row
+
+
+def test_json_has_every_rule_and_all_sentences(capsys):
+    code = main([*EXAMPLE.split(), "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (data["recommended"], data["decided"], data["beyond"]) == (["tau", "completed"], False, [])
+    rules = {row["name"]: row for row in data["rules"]}
+    assert rules["tau"]["rotation"] == pytest.approx(1.12e-3, rel=5e-3)
+    assert rules["tau"]["needed_warmup"] == {"steps": None, "searched": 3000}
+    assert rules["tau"]["groups"]["embedding"]["lr"] == pytest.approx(1.2e-3)
+    assert [rules[name]["agrees"] for name in ("tau", "completed", "copy")] == [True, True, False]
+    assert data["sentences"][0].startswith("For hidden weights use lr")
+
+
+def test_a_rule_that_is_asked_for_answers_alone(capsys):
+    out = run(capsys, f"{TUNED} --to batch=2M --rule sde")[1]
+    assert out.startswith("For hidden weights use lr 1.2e-3 and weight decay 0.1 (sde). You asked for sde.")
+    assert "It sets betas to (0.9, 0.8). It multiplies eps by 0.5." in out
+    assert "When the batch changes, sde lets the memory in tokens grow." in out
+
+
+def test_a_rule_that_says_nothing_of_the_change_is_shown_as_silent(capsys):
+    out = run(capsys, f"{TUNED} --to width=1536")[1]
+    assert "silent on this change: sqrt-batch, sde, tau, tau-wd, power-lines, completed, horizon" in out
+    assert " tau 6e-4" not in out
+    assert "batch changes" not in out
+
+
+def test_a_change_that_no_source_has_tried_is_said(capsys):
+    out = run(capsys, f"{TUNED} --to tokens=1T")[1]
+    assert "No source of a rule has tried such a change of tokens (× 100). They end at × 32." in out
+
+
+def test_a_run_in_steps_keeps_its_steps_as_the_batch_changes():
+    settings = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3, "batch": "16", "steps": "600", "to": "batch=64"}
+    data = answer_transfer(read_transfer(settings)).data
+    assert data.ratios == {"batch": 4.0, "tokens": 4.0}
+    assert data.title == "Transfer: AdamW, batch × 4, samples × 4"
+
+
+def test_steps_need_no_batch_and_memory_is_in_steps(capsys):
+    code, out, _ = run(capsys, "transfer adamw --lr 1e-3 --wd .1 --steps 10K --to steps=40K")
+    assert code == 0
+    assert "from: 10K steps to: 40K steps" in out
+    assert "tuned run 1e-3 0.1 3.24 10K 100 1" in out
+
+
+def test_the_unit_does_not_change_the_answer():
+    in_tokens = answered(to="batch=2M,tokens=40B")
+    settings = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "width": "768"}
+    in_steps = answer_transfer(read_transfer({**settings, "batch": "4", "steps": "20K", "to": "batch=16"})).data
+    for one, other in zip(in_tokens.chosen, in_steps.chosen, strict=True):
+        assert (one.lr, one.weight_decay) == pytest.approx((other.lr, other.weight_decay))
+
+
+def test_the_warmup_that_is_named_keeps_the_start_within_equilibrium():
+    data = answered(lr=1e-2, weight_decay=1.0, tokens="5B", to="tokens=10B")
+    row = data.chosen[0]
+    needed = data.warmups[row.name].steps
+    assert needed
+    rule = AdamW(row.lr, row.weight_decay)
+
+    def fastest(warmup):
+        course = forecast(rule, lambda t: min(1, (t + 1) / warmup), steps=2000, norm=3**-0.5, fan_in=768)
+        return np.max(course.angular_update) / rule.equilibrium().angular_update
+
+    assert fastest(needed) < 1.11
+    assert fastest(needed // 2) > 1.11
+
+
+def test_the_shape_of_the_schedule_counts_and_a_warmup_keeps_its_share():
+    in_steps = answered(to="tokens=20B", schedule="cosine", warmup="400")
+    as_share = answered(to="tokens=20B", schedule="cosine", warmup="2%")
+    assert in_steps.transfer.tuned.run_length == as_share.transfer.tuned.run_length
+    steps = np.arange(20_000)
+    expected = (cosine(20_000, warmup=400)(steps)).sum() * 6e-5
+    assert as_share.transfer.tuned.run_length == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_axis_that_makes_the_difference_is_the_one_that_differs_most():
+    data = answered(to="batch=1M,tokens=200B")
+    rows = {row.name: row for row in data.transfer.rows}
+    assert deciding_axis(rows["tau"], rows["copy"]) == "tokens"
+    assert deciding_axis(rows["tau"], rows["sqrt-batch"]) == "batch"
+
+
+def test_hyperball_has_no_weight_decay_in_its_answer(capsys):
+    out = run(capsys, "transfer hyperball --lr .01 --momentum .9 --steps 10K --width 512 --to steps=40K,width=1024")[1]
+    assert out.startswith("For hidden weights use lr 6.42e-3 (hyperp), or lr 4.87e-3 (marin-muonh).")
+    assert "Norms stay as they are, so its first steps need no warmup." in out
+    assert "tuned run 0.01 0 9.95 1064" in out
+
+
+def test_numbers_are_read_as_people_write_them():
+    assert [read_number("batch", text) for text in ("2048", "0.5M", ".5m", "10B", "1e3K", "3T")] == [
+        *(2048, 5e5, 5e5, 1e10, 1e6, 3e12)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (f"{TUNED} --to batch=0", "batch=0.0 must be a finite number above 0"),
+        (f"{TUNED} --to width=-3", "width=-3.0 must be a finite number above 0"),
+        (f"{TUNED} --to heads=3", "unknown axis 'heads'; choose one of batch, tokens,"),
+        (f"{TUNED} --to steps=3K", "--to steps=3K does not fit the tuned run, whose length is in tokens. Use one unit"),
+        (f"{TUNED} --to tokens=1K", "tokens=1000 is less than one batch=500000. Use one unit for both"),
+        (
+            f"{TUNED} --to batch=1M --rule linear",
+            "'linear' is for SGD with momentum, not for AdamW. Choose one of copy",
+        ),
+        (f"{TUNED} --to batch=1M --rule tauu", "unknown transfer rule 'tauu'; did you mean 'tau'?"),
+        (f"{TUNED} --to batch=12M --rule sde", "'sde' gives no settings for this change: beta2 would be -0.2"),
+        (f"{TUNED} --to width=2x", "width='2x' is not a number. Write for example 2048"),
+        (f"{TUNED} --to width=..", "width='..' is not a number"),
+        (f"{TUNED} --to width", "'width' is not of the form axis=value"),
+        (f"{TUNED} --to params=3B", "--to params=3B needs the params of the tuned run. Add --params"),
+        (f"{TUNED} --to batch=1M,batch=2M", "--to gives batch twice"),
+        (f"{TUNED} --to batch=1e999", "batch=inf must be a finite number above 0"),
+        (TUNED, "the new scale is missing"),
+        (f"{TUNED} --steps 3 --to batch=1M", "--tokens and --steps both give the length"),
+        (f"{TUNED} --to batch=1M --warmup 200%", "warmup='200%' is longer than the run"),
+        (f"{TUNED} --to batch=1M --warmup -1", "warmup=-1.0 must be a finite number, 0 or above"),
+        (f"{TUNED} --to batch=1M --schedule step", "the step schedule has milestones"),
+        (f"{TUNED} --to batch=1M --init-norm 0", "init_norm=0.0 must be"),
+        ("transfer adamww --lr 1 --to batch=1", "unknown optimizer 'adamww'; did you mean 'adamw'?"),
+        ("transfer adam --lr 1e-3 --wd .1 --steps 9 --to steps=18", "no published rule covers AdamL2"),
+        ("transfer adamw --wd .1 --steps 9 --to steps=18", "the tuned lr is missing. Add --lr"),
+        ("transfer adamw --lr .1 --steps 9 --to steps=18", "the tuned weight_decay is missing. Add --weight-decay"),
+        ("transfer adamw --lr .1 --wd 0 --steps 9 --to steps=18", "weight_decay=0.0 must be a finite number above 0"),
+        ("transfer adamw --lr .1 --wd .1 --batch 3 --to batch=4", "the length of the tuned run is missing"),
+        ("transfer adamw --lr .1 --wd .1 --tokens 3 --to tokens=4", "the batch of the tuned run is missing"),
+        ("transfer adamw --lr .1 --wd .1 --momentum .9 --steps 9 --to steps=18", "adamw has no 'momentum'"),
+        (CONVERT.format("sgdm"), "needs --fan-in (the number of entries of one weight vector) and --unit-grad-norm ("),
+        (CONVERT.format("muon"), "from AdamW to muon needs --shape (the shape of the whole weight matrix)"),
+        (CONVERT.format("lionn"), "unknown optimizer 'lionn'; did you mean 'lion'?"),
+        (CONVERT.format("lion --set beta=1"), "lion has no 'beta'; its settings are lr"),
+        (CONVERT.format("lion --set 0.9"), "--set '0.9' is not of the form name=value"),
+        (CONVERT.format("lion --momentum .9"), "adamw has no 'momentum'"),
+        (CONVERT.format("hyperball --warmup 100"), "warmup='100' is not a share of the run. Write for example 2%"),
+        ("convert adamw lion --weight-decay 0.1", "the tuned lr is missing. Add --lr"),
+        (
+            "convert hyperball adamw --lr 0.01",
+            "Hyperball and AdamW share too little to choose lr and weight_decay. Fix",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(argv, sentence, capsys):
+    code, out, err = run(capsys, argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("gyroscope: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+
+
+def test_a_conversion_begins_with_the_new_settings(capsys):
+    code, out, err = run(capsys, CONVERT.format("lion"))
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        "Use Lion: lr 1.48e-4, weight_decay 0.675, betas (0.9, 0.99). They keep the memory and norm of"
+    )
+    assert "They multiply the rotation per step by 0.646. Keep your schedule." in out
+
+
+def test_hyperball_takes_adamws_angle_and_the_root_of_its_schedule(capsys):
+    out = run(capsys, CONVERT.format("hyperball") + " --schedule cosine --warmup 2%")[1]
+    # sqrt(2·lr·wd·(1-β1)/(1+β1)), and 0.505 at 1 % of a run with 2 % of warmup.
+    assert f"lr {1e3 * (2e-4 / 19) ** 0.5:.2f}e-3" in out
+    assert "to the power 0.5." in out
+    assert "1 % 0.505 0.711" in out
+
+
+def test_an_option_that_only_the_new_optimizer_has_is_meant_for_it(capsys):
+    inputs = " --fan-in 256 --unit-grad-norm 0.1"
+    out = run(capsys, CONVERT.format("sgdm") + inputs + " --momentum 0.95")[1]
+    assert "momentum 0.95" in out
+    assert "convert each layer with its own --unit-grad-norm" in out
+    out = run(capsys, CONVERT.format("lion") + " --betas 0.8,0.9 --set betas=0.95,0.98")[1]
+    assert (
+        "betas (0.95, 0.98). They keep the memory and norm of AdamW(lr=0.001, weight_decay=0.1, betas=(0.8, 0.9))"
+        in out
+    )
+
+
+def test_muon_needs_only_the_shape(capsys):
+    out = run(capsys, CONVERT.format("muon") + " --shape 256x256")[1]
+    assert out.startswith("Use Muon: lr 3.67e-3, weight_decay 0.0273")
+    assert "The answer holds for matrices of this shape." in out
+
+
+def test_a_conversion_as_json(capsys):
+    code = main([*CONVERT.format("hyperball").split(), "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (data["to"]["name"], data["to"]["schedule_power"], data["to"]["kept"]) == ("Hyperball", 0.5, ["rotation"])
+    assert data["from"]["lr"] == 1e-3
