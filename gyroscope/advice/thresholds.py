@@ -171,3 +171,9 @@ NORM_JUMP = 0.2
 TURN_JUMP = 0.3
 # Both over the largest of the past samples: norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
+# Relative change below which a transfer keeps a quantity: less than the rounding of what is printed.
+KEPT_BY_TRANSFER = 0.01
+# Relative difference of rotation below which transfer rules agree: less than a tuned learning rate is known to.
+TRANSFER_AGREEMENT = 0.1
+# Learning rates and weight decays below this are written as powers of ten, as people write them.
+SCIENTIFIC_BELOW = 0.01

@@ -48,8 +48,8 @@ class TransferSettings:
 def read_transfer(settings: Mapping[str, Any]) -> TransferSettings:
     """Check settings by name. A ValueError quotes what does not fit, and the remedy.
 
-    >>> read = read_transfer({"optimizer": "adamw", "batch": "0.5M", "tokens": "10B", "to": "batch=2M"})
-    >>> read.to
+    >>> tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B"}
+    >>> read_transfer({**tuned, "to": "batch=2M"}).to
     Scale(batch=2000000.0, tokens=10000000000.0, width=None, depth=None, params=None)
     """
     optimizer = rule_name(settings["optimizer"])

@@ -67,7 +67,7 @@ def _items(sentences: Sequence[str]) -> str:
 
 
 def _strips(data: TransferData) -> str:
-    drawn = []
+    drawn: list[str] = []
     for quantity in STRIPS:
         rows = [row for row in data.transfer.rows if not data.is_silent(row) and getattr(row, quantity)]
         if rows and getattr(data.transfer.tuned, quantity):

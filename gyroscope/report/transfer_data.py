@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, final
 
 from gyroscope._json import dumps
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.phrases import rule_text, sig
 from gyroscope.theory import Scale, Schedule, Transfer
 from gyroscope.theory.scaling import TransferRow
@@ -14,10 +15,6 @@ from gyroscope.theory.transfer_rules import AXES
 GROUPS = ("hidden", "head", "embedding", "gains")
 # The note of a rule that is silent on every axis that changes.
 SILENT = "silent on this change"
-# Factors closer to 1 than this count as kept.
-KEPT = 0.01
-# Rotations closer than this agree.
-AGREEMENT = 0.1
 
 
 @final
@@ -114,7 +111,7 @@ class TransferData:
     @cached_property
     def agreeing(self) -> tuple[TransferRow, ...]:
         """Those whose rotation is within a tenth of that of the first row."""
-        return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= AGREEMENT)
+        return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= limit.TRANSFER_AGREEMENT)
 
     def over_first(self, row: TransferRow) -> float:
         """The rotation of a row over that of the row that is shown first."""
@@ -190,7 +187,8 @@ class TransferData:
     @property
     def _moving_axes(self) -> list[str]:
         rows = [row.decay_by_axis for row in self.transfer.rows if not self.is_silent(row)]
-        return [axis for axis in (*AXES, "params") if any(abs(by_axis.get(axis, 1) - 1) > KEPT for by_axis in rows)]
+        axes = (*AXES, "params")
+        return [axis for axis in axes if any(_moves(by_axis.get(axis, 1.0)) for by_axis in rows)]
 
     @property
     def axis_rows(self) -> list[list[str]]:
@@ -203,7 +201,7 @@ class TransferData:
             for axis in self._moving_axes:
                 factor = row.decay_by_axis.get(axis, 1.0) ** 0.5
                 filled = "*" if axis in row.silent_on else ""
-                cells.append((f"× {sig(factor)}" if abs(factor - 1) > KEPT else "–") + filled)
+                cells.append((f"× {sig(factor)}" if _moves(factor) else "–") + filled)
             rows.append([row.name, *cells, f"× {sig(row.rotation / self.transfer.tuned.rotation)}"])
         return rows
 
@@ -214,10 +212,10 @@ def amount(value: float) -> str:
     >>> amount(5e5), amount(1.234e10), amount(600)
     ('500K', '12.3B', '600')
     """
-    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "K")):
-        if value >= limit:
-            scale = 1e3 if suffix == "K" else limit
-            return f"{sig(value / scale)}{suffix}"
+    # From ten thousand on: 2,048 is a width, and 2K is not.
+    for least, unit, suffix in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
+        if value >= least:
+            return f"{sig(value / unit)}{suffix}"
     return sig(value, 4)
 
 
@@ -230,10 +228,14 @@ def setting(value: float | None) -> str:
     if value is None:
         return "–"
     text = sig(value)
-    if 0 < float(f"{value:.3g}") < 0.01:
+    if 0 < float(f"{value:.3g}") < limit.SCIENTIFIC_BELOW:
         digits, power = f"{value:.2e}".split("e")
         text = f"{float(digits):g}e{int(power)}"
     return text
+
+
+def _moves(factor: float) -> bool:
+    return abs(factor - 1) > limit.KEPT_BY_TRANSFER
 
 
 def _known(value: float | None, factor: float = 1.0, digits: int = 3) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from math import log
 
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.phrases import clause, listed, sig, span
-from gyroscope.report.transfer_data import KEPT, NeededWarmup, TransferData, setting
+from gyroscope.report.transfer_data import NeededWarmup, TransferData, setting
 from gyroscope.theory.scaling import LARGEST_CHANGE, TransferRow
 
 # What a row can keep of the tuned run, as a sentence says it.
@@ -65,14 +66,14 @@ def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
     names = {"memory": f"memory in {data.stuff}", **QUANTITIES}
     pairs = {name: (getattr(tuned, name), getattr(row, name)) for name in names}
     known = {name: (before, after) for name, (before, after) in pairs.items() if before and after}
-    kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= KEPT]
+    kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= limit.KEPT_BY_TRANSFER]
     if data.transfer.rule.keeps_norm:
         kept.append("norm")
     yield f"{row.name} keeps the {listed(kept)}." if kept else f"{row.name} keeps none of rotation, memory and norm."
     changed = [
         f"{names[name]} by {sig(after / before)}"
         for name, (before, after) in known.items()
-        if abs(after / before - 1) > KEPT and name not in ("lr", "weight_decay")
+        if abs(after / before - 1) > limit.KEPT_BY_TRANSFER and name not in ("lr", "weight_decay")
     ]
     if changed:
         yield f"It multiplies {listed(changed)}."
@@ -120,7 +121,7 @@ def agreement(data: TransferData) -> Iterator[str]:
     else:
         yield f"No other rule agrees with the rotation of {first.name} ({mrad}) within 10 %."
     starts = [row.start_over_rotation for row in data.agreeing if row.start_over_rotation is not None]
-    if len(starts) > 1 and max(starts) > (1 + KEPT) * min(starts):
+    if len(starts) > 1 and max(starts) > (1 + limit.KEPT_BY_TRANSFER) * min(starts):
         yield f"These rules differ in norm: their first steps turn {span(starts, 2)} times as fast as in equilibrium."
     yield from _differences(data)
     others = [row for row in data.transfer.rows if row.lr is None and row.rotation and not data.is_silent(row)]
@@ -172,7 +173,7 @@ def camps(data: TransferData) -> Iterator[str]:
 
 
 def _keeps_memory(data: TransferData, row: TransferRow) -> bool:
-    return abs(data.ratios["batch"] / row.decay_by_axis["batch"] - 1) <= KEPT
+    return abs(data.ratios["batch"] / row.decay_by_axis["batch"] - 1) <= limit.KEPT_BY_TRANSFER
 
 
 def sentences(data: TransferData) -> list[str]:

@@ -82,7 +82,7 @@ class Scale:
 
 @final
 @dataclass(frozen=True)
-class GroupSettings:
+class GroupRates:
     """The settings of one group of parameters."""
 
     lr: float
@@ -111,17 +111,17 @@ class TransferRow:
 
     name: str
     source: str
-    lr: float | None
-    weight_decay: float | None
-    betas: tuple[float, float] | None
-    eps_factor: float
-    groups: Mapping[str, GroupSettings]
-    rotation: float | None
-    memory: float | None
-    run_length: float | None
-    rms_entry: float | None
-    start_over_rotation: float | None
-    silent_on: tuple[str, ...]
+    lr: float | None = None
+    weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
+    eps_factor: float = 1.0
+    groups: Mapping[str, GroupRates] = field(default_factory=dict)
+    rotation: float | None = None
+    memory: float | None = None
+    run_length: float | None = None
+    rms_entry: float | None = None
+    start_over_rotation: float | None = None
+    silent_on: tuple[str, ...] = ()
     note: str = ""
     decay_by_axis: Mapping[str, float] = field(default_factory=dict)
 
@@ -175,15 +175,12 @@ def transfer(
     ratios = _ratios(base, to)
     family = family_of(rule)
     rules = RULES if transfer_rules is None else tuple(transfer_rules)
-    tuned = _measured(TransferRow("tuned", "", *_UNSET, ()), rule, base, schedule, initial_norm)
+    tuned = _measured(TransferRow("tuned", ""), rule, base, schedule, initial_norm)
     rows = tuple(_row(each, rule, family, tuned, ratios, to, schedule, initial_norm) for each in rules)
     changed = frozenset(axis for axis in AXES if ratios[axis] != 1)
     recommended = _recommended(rows, family, changed)
     beyond = tuple(axis for axis in AXES if not 1 / LARGEST_CHANGE <= ratios[axis] <= LARGEST_CHANGE)
     return Transfer(rule, base, to, tuned, rows, recommended, len(recommended) == 1 and not changed, beyond)
-
-
-_UNSET = (None, None, None, 1.0, {}, None, None, None, None, None)
 
 
 def family_of(rule: UpdateRule) -> Family:
@@ -235,7 +232,7 @@ def _row(
     lr_factor = _monomial(lr_powers, ratios)
     decay_factor = _monomial(decay_powers, ratios) * (ratios["tokens"] / ratios["params"]) ** each.tokens_per_param
     by_axis = _decay_by_axis(each, lr_powers, decay_powers, ratios)
-    row = TransferRow(each.name, each.source, *_UNSET, silent, decay_by_axis=by_axis)
+    row = TransferRow(each.name, each.source, silent_on=silent, decay_by_axis=by_axis)
     betas = _betas(each, rule, ratios["batch"])
     note = "" if each.family in ("any", family) else f"for {MADE_FOR[each.family]}"
     if betas is not None and not 0 < betas[1] < 1:
@@ -260,7 +257,7 @@ def _row(
 
 
 def _monomial(powers: Powers, ratios: Mapping[str, float]) -> float:
-    return prod(ratios[axis] ** power for axis, power in powers.items())
+    return float(prod(ratios[axis] ** power for axis, power in powers.items()))
 
 
 def _decay_by_axis(
@@ -289,16 +286,16 @@ def _betas(each: TransferRule, rule: UpdateRule, r: float) -> tuple[float, float
 
 def _groups(
     moved: UpdateRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
-) -> dict[str, GroupSettings]:
+) -> dict[str, GroupRates]:
     """Return the settings by group. Width changes the learning rate of matrices alone (arXiv 2203.03466, Table 3)."""
-    matrices = GroupSettings(moved.lr, moved.weight_decay)
+    matrices = GroupRates(moved.lr, moved.weight_decay)
     lr = moved.lr / ratios["width"] ** lr_powers.get("width", 0.0)
     decay = moved.weight_decay / ratios["width"] ** decay_powers.get("width", 0.0)
     return {
         "hidden": matrices,
         "head": matrices,
-        "embedding": GroupSettings(lr, decay),
-        "gains": GroupSettings(lr, 0.0),
+        "embedding": GroupRates(lr, decay),
+        "gains": GroupRates(lr, 0.0),
     }
 
 
@@ -332,11 +329,14 @@ def _measured(
 def _rms_entry(rule: UpdateRule, shape: tuple[int, int] | None) -> float | None:
     if rule.keeps_norm:
         return None
+    norm = None
+    entries = 1
     if rule.needs == ("fan_in",):
-        return float(rule.equilibrium(fan_in=1.0).norm)
-    if rule.needs == ("shape",) and shape is not None:
-        return float(rule.equilibrium(shape=shape).norm) / prod(shape) ** 0.5
-    return None
+        norm = rule.equilibrium(fan_in=1.0).norm
+    elif rule.needs == ("shape",) and shape is not None:
+        norm = rule.equilibrium(shape=shape).norm
+        entries = prod(shape)
+    return None if norm is None else float(norm) / entries**0.5
 
 
 def _mean_decay(rule: UpdateRule, schedule: Schedule | None) -> float:
