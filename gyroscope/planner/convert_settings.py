@@ -75,7 +75,9 @@ def _match(rule: UpdateRule, other: str, weights: Weights, fixed: Mapping[str, A
         missing = [name for name in needed if inputs[name] is None]
         if "shape" in missing:
             missing = [name for name in missing if name != "fan_in"]  # the shape gives it
-        if not missing or rule.keeps_norm or rule.needs == RULES[other].needs:
+        # Norms that scale alike with one input need no value of it.
+        is_alike = rule.needs == RULES[other].needs and rule.needs in (("fan_in",), ("unit_grad_norm",))
+        if not missing or rule.keeps_norm or is_alike:
             reason = str(error).partition(";")[0]
             raise ValueError(f"{reason}. Fix one setting of {other}, for example --set lr=1e-3") from None
         flags = " and ".join(f"--{name.replace('_', '-')} ({MEANING[name]})" for name in missing)

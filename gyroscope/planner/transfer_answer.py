@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+
 from gyroscope.planner.transfer_settings import TransferSettings
 from gyroscope.render.rendered import Rendered
 from gyroscope.render.transfer_text import TransferText
@@ -47,15 +49,17 @@ def answer_transfer(settings: TransferSettings) -> TransferAnswer:
     >>> [row.name for row in answer_transfer(read_transfer({**tuned, "to": "batch=256"})).data.chosen]
     ['tau', 'tau-wd']
     """
-    moved = transfer(
-        settings.rule,
-        base=settings.base,
-        to=settings.to,
-        schedule=settings.schedule,
-        initial_norm=settings.initial_norm,
-    )
-    chosen = moved.recommended if settings.only is None else (_asked_row(moved, settings.only),)
-    found = {row.name: _needed_warmup(moved, row, settings.initial_norm) for row in chosen}
+    # Numbers far out of proportion overflow to infinity, which the table can show.
+    with np.errstate(all="ignore"):
+        moved = transfer(
+            settings.rule,
+            base=settings.base,
+            to=settings.to,
+            schedule=settings.schedule,
+            initial_norm=settings.initial_norm,
+        )
+        chosen = moved.recommended if settings.only is None else (_asked_row(moved, settings.only),)
+        found = {row.name: _needed_warmup(moved, row, settings.initial_norm) for row in chosen}
     warmups = {name: warmup for name, warmup in found.items() if warmup is not None}
     return TransferAnswer(TransferData(moved, settings.unit, settings.schedule, settings.only, warmups))
 
@@ -72,11 +76,9 @@ def _needed_warmup(moved: Transfer, row: TransferRow, norm: float) -> NeededWarm
     width = moved.to.width
     if width is None or row.start_over_rotation is None or row.lr is None:
         return None
-    rule = moved.rule.replace(lr=row.lr)
-    if rule.has_weight_decay:
-        rule = rule.replace(weight_decay=row.weight_decay)
-    if row.betas is not None:
-        rule = rule.replace(betas=row.betas)
+    settings = {"lr": row.lr, "weight_decay": row.weight_decay, "betas": row.betas}
+    own = ("lr", "weight_decay", "betas") if moved.rule.has_weight_decay else ("lr", "betas")
+    rule = moved.rule.replace(**{name: settings[name] for name in own if settings[name] is not None})
     rows = round(width) if rule.whole_matrix else 1
     weights = Weights.checked(fan_in=width, shape=(rows, round(width)) if rule.whole_matrix else None)
     layer = InitialLayer("hidden", weights, norm * rows**0.5)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
-from math import floor, log10
+from math import floor, isfinite, log10
 from string import Template
 from typing import Any
 
@@ -69,11 +69,15 @@ def _items(sentences: Sequence[str]) -> str:
 def _strips(data: TransferData) -> str:
     drawn: list[str] = []
     for quantity in STRIPS:
-        rows = [row for row in data.transfer.rows if not data.is_silent(row) and getattr(row, quantity)]
-        if rows and getattr(data.transfer.tuned, quantity):
+        rows = [row for row in data.transfer.rows if not data.is_silent(row) and _has_logarithm(getattr(row, quantity))]
+        if rows and _has_logarithm(getattr(data.transfer.tuned, quantity)):
             # Plotly's script is large, and one copy is enough for the page.
             drawn.append(f"<div>{picture(strip(data, quantity, rows), with_script=not drawn)}</div>")
     return "".join(drawn) or "<p>No picture: rotation depends on the gradient here.</p>"
+
+
+def _has_logarithm(value: float | None) -> bool:
+    return value is not None and isfinite(value) and value > 0
 
 
 def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any:

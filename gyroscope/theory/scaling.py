@@ -244,9 +244,9 @@ def _row(
         note = "a step would remove the whole weight"
     if note:
         return _in_proportion(replace(row, note=note), each.family, tuned, lr_factor, decay_factor, ratios)
-    moved = rule.replace(lr=lr)
-    if rule.has_weight_decay:
-        moved = moved.replace(weight_decay=rule.weight_decay * decay_factor)
+    # At once: a new learning rate beside the old weight decay may be out of range.
+    settings = {"lr": lr, "weight_decay": rule.weight_decay * decay_factor} if rule.has_weight_decay else {"lr": lr}
+    moved = rule.replace(**settings)
     row = replace(
         row,
         betas=betas,

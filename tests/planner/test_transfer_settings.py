@@ -201,6 +201,11 @@ def test_numbers_are_read_as_people_write_them():
         ("transfer adamw --lr .1 --wd .1 --momentum .9 --steps 9 --to steps=18", "adamw has no 'momentum'"),
         (CONVERT.format("sgdm"), "needs --fan-in (the number of entries of one weight vector) and --unit-grad-norm ("),
         (CONVERT.format("muon"), "from AdamW to muon needs --shape (the shape of the whole weight matrix)"),
+        (
+            "convert adam_s adam_srt --lr 1e-3 --wd 0.1",
+            "needs --fan-in (the number of entries of one weight vector) and",
+        ),
+        ("convert muon muon --lr 1e-3 --wd 0.1", "from Muon to muon needs --shape"),
         (CONVERT.format("lionn"), "unknown optimizer 'lionn'; did you mean 'lion'?"),
         (CONVERT.format("lion --set beta=1"), "lion has no 'beta'; its settings are lr"),
         (CONVERT.format("lion --set 0.9"), "--set '0.9' is not of the form name=value"),

@@ -67,3 +67,5 @@ def test_a_page_where_nothing_changes_or_rotation_is_unknown_is_still_a_page():
     assert "Nothing changes, so all rules agree." in unchanged
     sgd = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "steps": "1K", "to": "steps=2K"}
     assert "Transfer: SGDM, samples × 2" in answer_transfer(read_transfer(sgd)).page()
+    muon = {"optimizer": "muon", "lr": 1e-8, "weight_decay": 5.0, "batch": "0.5M", "tokens": "1M", "width": "1"}
+    assert "<h2>All rules</h2>" in answer_transfer(read_transfer(muon | {"to": "batch=2,tokens=1e12"})).page()

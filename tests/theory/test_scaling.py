@@ -170,3 +170,9 @@ def test_a_rule_whose_step_would_remove_the_weight_gives_no_settings_and_says_so
     moved = transfer(AdamW(0.5, 0.5), base=Scale(1, 100), to=Scale(32, 100))
     assert (row(moved, "tau").lr, row(moved, "tau").note) == (None, "a step would remove the whole weight")
     assert [each.name for each in moved.recommended] == ["copy"]
+
+
+def test_learning_rate_and_weight_decay_change_at_once():
+    """Beside the old weight decay, the new learning rate of 250,000 would remove the whole weight."""
+    moved = transfer(SGDM(0.5, 1e-4), base=Scale(1, 1e6), to=Scale(5e5, 5e17))
+    assert row(moved, "linear").lr == pytest.approx(2.5e5)
