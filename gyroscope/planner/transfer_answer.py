@@ -16,7 +16,7 @@ from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed
 from gyroscope.theory.scaling import TransferRow
 
 # Steps of a run whose tenth is searched for a warmup, so that the answer takes no more than a moment.
-MAX_SEARCHED_RUN = 30_000
+MAX_SEARCHED_RUN = 20_000
 
 
 @final

@@ -74,7 +74,7 @@ def test_json_has_every_rule_and_all_sentences(capsys):
     assert (data["recommended"], data["decided"], data["beyond"]) == (["tau", "completed"], False, [])
     rules = {row["name"]: row for row in data["rules"]}
     assert rules["tau"]["rotation"] == pytest.approx(1.12e-3, rel=5e-3)
-    assert rules["tau"]["needed_warmup"] == {"steps": None, "searched": 3000}
+    assert rules["tau"]["needed_warmup"] == {"steps": None, "searched": 2000}
     assert rules["tau"]["groups"]["embedding"]["lr"] == pytest.approx(1.2e-3)
     assert [rules[name]["agrees"] for name in ("tau", "completed", "copy")] == [True, True, False]
     assert data["sentences"][0].startswith("For hidden weights use lr")
