@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from gyroscope.planner.transfer_settings import TransferSettings
+from gyroscope.planner.transfer_settings import TransferRequest
 from gyroscope.render.rendered import Rendered
 from gyroscope.render.transfer_text import TransferText
 from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
@@ -41,7 +41,7 @@ class TransferAnswer(Rendered):
         return transfer_json(self.data, sentences(self.data))
 
 
-def answer_transfer(settings: TransferSettings) -> TransferAnswer:
+def answer_transfer(settings: TransferRequest) -> TransferAnswer:
     """Return the answer to checked settings.
 
     >>> from gyroscope.planner.transfer_settings import read_transfer

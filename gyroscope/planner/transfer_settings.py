@@ -25,7 +25,7 @@ TORCH_NORM = 3**-0.5
 
 @final
 @dataclass(frozen=True)
-class TransferSettings:
+class TransferRequest:
     """A change of scale, checked.
 
     rule          the tuned settings
@@ -45,7 +45,7 @@ class TransferSettings:
     initial_norm: float
 
 
-def read_transfer(settings: Mapping[str, Any]) -> TransferSettings:
+def read_transfer(settings: Mapping[str, Any]) -> TransferRequest:
     """Check settings by name. A ValueError quotes what does not fit, and the remedy.
 
     >>> tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B"}
@@ -69,7 +69,7 @@ def read_transfer(settings: Mapping[str, Any]) -> TransferSettings:
     check_positive("init_norm", initial_norm)
     base = _scale(unit, given)
     schedule = read_shape(settings, base.steps)
-    return TransferSettings(rule, base, _scale(unit, given | changed), unit, schedule, only, initial_norm)
+    return TransferRequest(rule, base, _scale(unit, given | changed), unit, schedule, only, initial_norm)
 
 
 def check_tuned(rule: UpdateRule, settings: Mapping[str, Any]) -> None:

@@ -82,7 +82,7 @@ class Scale:
 
 @final
 @dataclass(frozen=True)
-class GroupRates:
+class TransferSettings:
     """The settings of one group of parameters."""
 
     lr: float
@@ -115,7 +115,7 @@ class TransferRow:
     weight_decay: float | None = None
     betas: tuple[float, float] | None = None
     eps_factor: float = 1.0
-    groups: Mapping[str, GroupRates] = field(default_factory=dict)
+    groups: Mapping[str, TransferSettings] = field(default_factory=dict)
     rotation: float | None = None
     memory: float | None = None
     run_length: float | None = None
@@ -286,16 +286,16 @@ def _betas(each: TransferRule, rule: UpdateRule, r: float) -> tuple[float, float
 
 def _groups(
     moved: UpdateRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
-) -> dict[str, GroupRates]:
+) -> dict[str, TransferSettings]:
     """Return the settings by group. Width changes the learning rate of matrices alone (arXiv 2203.03466, Table 3)."""
-    matrices = GroupRates(moved.lr, moved.weight_decay)
+    matrices = TransferSettings(moved.lr, moved.weight_decay)
     lr = moved.lr / ratios["width"] ** lr_powers.get("width", 0.0)
     decay = moved.weight_decay / ratios["width"] ** decay_powers.get("width", 0.0)
     return {
         "hidden": matrices,
         "head": matrices,
-        "embedding": GroupRates(lr, decay),
-        "gains": GroupRates(lr, 0.0),
+        "embedding": TransferSettings(lr, decay),
+        "gains": TransferSettings(lr, 0.0),
     }
 
 
