@@ -81,7 +81,7 @@ class Scale:
 
 @final
 @dataclass(frozen=True)
-class GroupSettings:
+class TransferSettings:
     """The settings of one group of parameters."""
 
     lr: float
@@ -113,7 +113,7 @@ class TransferRow:
     weight_decay: float | None
     betas: tuple[float, float] | None
     eps_factor: float
-    groups: Mapping[str, GroupSettings]
+    groups: Mapping[str, TransferSettings]
     rotation: float | None
     memory: float | None
     run_length: float | None
@@ -264,16 +264,16 @@ def _betas(each: TransferRule, rule: UpdateRule, r: float) -> tuple[float, float
 
 def _groups(
     moved: UpdateRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
-) -> dict[str, GroupSettings]:
+) -> dict[str, TransferSettings]:
     """Return the settings by group. Width changes the learning rate of matrices alone (arXiv 2203.03466, Table 3)."""
-    matrices = GroupSettings(moved.lr, moved.weight_decay)
+    matrices = TransferSettings(moved.lr, moved.weight_decay)
     lr = moved.lr / ratios["width"] ** lr_powers.get("width", 0.0)
     decay = moved.weight_decay / ratios["width"] ** decay_powers.get("width", 0.0)
     return {
         "hidden": matrices,
         "head": matrices,
-        "embedding": GroupSettings(lr, decay),
-        "gains": GroupSettings(lr, 0.0),
+        "embedding": TransferSettings(lr, decay),
+        "gains": TransferSettings(lr, 0.0),
     }
 
 
