@@ -150,7 +150,7 @@ class KAdam(UpdateRule):
                 )
             return tuple((float(beta1), float(beta2)) for beta1, beta2 in self.betas)
         beta1, beta2 = self.betas
-        return tuple(kadam_betas(self.strategy, self.k, (beta1, beta2)))  # type: ignore[arg-type]  # a pair of floats
+        return tuple(kadam_betas(self.strategy, self.k, (beta1, beta2)))
 
     @property
     def momentum_factor(self) -> float:
