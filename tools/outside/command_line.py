@@ -1,0 +1,4 @@
+from outside.tally import Tally
+
+
+def check(tally: Tally) -> None: ...
