@@ -28,7 +28,7 @@ CLASSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "SphericalAdam": (optim.SphericalAdam, {"lr": 1e-2}),
     "KAdam": (optim.KAdam, {"lr": 2e-3, "weight_decay": 0.1}),
 }
-# Those that treat all parameters alike, and so have one group whatever they are made of.
+# Those that treat all parameters alike, and so make one group of named parameters. A model is sorted in any case.
 UNSORTED = ("Lion", "KAdam")
 WAYS: dict[str, Callable[[nn.Module], Any]] = {
     "parameters": lambda model: model.parameters(),
@@ -69,6 +69,11 @@ def require_same(first: Iterable[torch.Tensor], second: Iterable[torch.Tensor], 
     require(all(torch.equal(a, b) for a, b in zip(first, second, strict=True)), message)
 
 
+def sorts(name: str, way: str) -> bool:
+    """Return whether a class that is made in this way sorts its parameters into several groups."""
+    return way == "model" or (way == "named_parameters" and name not in UNSORTED)
+
+
 def check(tally: Tally) -> None:
     """Run every behaviour on every class and way, and load every state into every way."""
     for (name, (cls, options)), way in product(CLASSES.items(), WAYS):
@@ -80,13 +85,12 @@ def check(tally: Tally) -> None:
         for behaviour in BEHAVIOURS:
             with tally.attempt(f"{name}({way}): {behaviour.__name__}"):
                 behaviour(make)
-        one_group = name in UNSORTED or way == "parameters"
-        with tally.attempt(f"{name}({way}): OneCycleLR with a list of one rate"):
-            if one_group:
+        if not sorts(name, way):
+            with tally.attempt(f"{name}({way}): OneCycleLR with a list of one rate"):
                 OneCycleLR(make(network()), [0.1], total_steps=10, cycle_momentum=False)
     for (name, (cls, options)), source, target in product(CLASSES.items(), WAYS, WAYS):
         # Sorted groups without names do not tell which parameter is which: a sentence is all one can ask for.
-        knows = name in UNSORTED or source == "parameters" or target != "parameters"
+        knows = not sorts(name, source) or target != "parameters"
         with tally.attempt(f"{name}: state from {source} into {target}"):
             moves_between_ways(cls, options, source, target, knows)
     for source, target in product(WAYS, WAYS):
