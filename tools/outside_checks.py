@@ -43,6 +43,12 @@ def run_alone(name: str) -> tuple[Tally, float]:
         return Tally(1, [f"ended with code {done.returncode}: {done.stderr.strip()[-500:]}"]), seconds
 
 
+def say(line: str) -> None:
+    """Write a line at once, so that a table grows while the checks run."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Run the checks and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,18 +58,18 @@ def main() -> int:
     if arguments.json:
         tally = Tally()
         CHECKS[arguments.only](tally)
-        print(json.dumps({"tried": tally.tried, "failures": tally.failures}))
+        say(json.dumps({"tried": tally.tried, "failures": tally.failures}))
         return 0
-    print(f"{'check':<14}{'tried':>8}{'failed':>8}{'seconds':>9}")
+    say(f"{'check':<14}{'tried':>8}{'failed':>8}{'seconds':>9}")
     failed = 0
     for name in [arguments.only] if arguments.only else CHECKS:
         tally, seconds = run_alone(name)
         failed += len(tally.failures)
-        print(f"{name:<14}{tally.tried:>8}{len(tally.failures):>8}{seconds:>9.0f}", flush=True)
+        say(f"{name:<14}{tally.tried:>8}{len(tally.failures):>8}{seconds:>9.0f}")
         for failure in tally.failures[:SHOWN]:
-            print(f"    {failure}")
+            say(f"    {failure}")
         if len(tally.failures) > SHOWN:
-            print(f"    and {len(tally.failures) - SHOWN} more")
+            say(f"    and {len(tally.failures) - SHOWN} more")
     return 1 if failed else 0
 
 

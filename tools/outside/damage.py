@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -87,6 +88,6 @@ def read(path: Path) -> int:
         autopsy = gyro.autopsy(path)
         autopsy.json()
     except ValueError as error:
-        print(error)
+        sys.stderr.write(f"{error}\n")
         return UNCLEAR if "\n" in str(error).strip() or type(error) is not ValueError else REFUSED
     return READ

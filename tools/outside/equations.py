@@ -402,9 +402,11 @@ class LiteralAdam(Literal):
     lr, wd, beta1, beta2 = 2e-3, 0.1, 0.9, 0.999
 
     def plain(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move anything else."""
         s["w"] = s["w"] - self.lr * self.adam(s, g + self.wd * s["w"])
 
     def adam(self, s: dict[str, Any], g: np.ndarray) -> np.ndarray:
+        """Return m̂/(√v̂ + ε), and update the moments."""
         s["m"] = self.beta1 * s.get("m", 0) + (1 - self.beta1) * g
         s["v"] = self.beta2 * s.get("v", 0) + (1 - self.beta2) * g * g
         m = s["m"] / (1 - self.beta1**self.t)
@@ -417,6 +419,7 @@ class LiteralAdamS(LiteralAdam):
     transport = False
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         x = s["w"]
         g = g + self.wd * x
         m = self.beta1 * s.get("m", 0) + (1 - self.beta1) * g
@@ -440,6 +443,7 @@ class LiteralAdamG(LiteralAdam):
     lr, wd, beta2 = 1e-2, 0.0, 0.99
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         n = s.setdefault("n", np.linalg.norm(s["w"]))
         u = s["w"] / np.linalg.norm(s["w"])
         h = n * (g - (g @ u) * u)
@@ -457,10 +461,12 @@ class LiteralSGDMRT(Literal):
     lr, wd, alpha = 0.1, 1e-3, 0.9
 
     def plain(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move anything else."""
         s["m"] = self.alpha * s.get("m", 0) + g + self.wd * s["w"]
         s["w"] = s["w"] - self.lr * s["m"]
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         x = s["w"]
         self.plain(s, g)
         new = s["w"]
@@ -473,9 +479,11 @@ class LiteralLion(Literal):
     lr, wd, beta1, beta2 = 2e-4, 1.0, 0.9, 0.99
 
     def plain(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move anything else."""
         s["w"] = s["w"] - self.lr * (self.lion(s, g) + self.wd * s["w"])
 
     def lion(self, s: dict[str, Any], g: np.ndarray) -> np.ndarray:
+        """Return the sign of the interpolation, and update the momentum."""
         m = s.get("m", np.zeros_like(g))
         s["m"] = self.beta2 * m + (1 - self.beta2) * g
         return np.asarray(np.sign(self.beta1 * m + (1 - self.beta1) * g))
@@ -499,10 +507,12 @@ class LiteralRotationalAdamW(LiteralAdam):
     """RE Algorithm 1 around AdamW."""
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         angle = math.sqrt(2 * self.lr * self.wd * (1 - self.beta1) / (1 + self.beta1))
         rotate(s, self.adam(s, g), angle, self.t, 1e-8)
 
     def plain(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move anything else."""
         s["w"] = s["w"] - self.lr * (self.adam(s, g) + self.wd * s["w"])
 
 
@@ -510,6 +520,7 @@ class LiteralRotationalSGD(LiteralSGDMRT):
     """RE Algorithm 1 around SGD with momentum."""
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         s["m"] = self.alpha * s.get("m", 0) + g
         rotate(s, s["m"], math.sqrt(2 * self.lr * self.wd / (1 + self.alpha)), self.t, 0.0)
 
@@ -518,6 +529,7 @@ class LiteralRotationalLion(LiteralLion):
     """RE Algorithm 1 around Lion, by the angle of the arcsine law."""
 
     def turn(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move one neuron."""
         angle = math.sqrt(2 * self.lr * self.wd / lion_tau(self.beta1, self.beta2))
         rotate(s, self.lion(s, g), angle, self.t, 0.0)
 
@@ -529,6 +541,7 @@ class LiteralKAdam(Literal):
     stages = ((1 - 0.1**0.5, 1 - 0.001**0.5),) * 2
 
     def plain(self, s: dict[str, Any], g: np.ndarray) -> None:
+        """Move anything else."""
         u = g + self.wd * s["w"] if self.coupled else g
         for i, (gamma, beta) in enumerate(self.stages):
             s[f"m{i}"] = gamma * s.get(f"m{i}", 0) + (1 - gamma) * u
