@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gyroscope.model.invariance_probe import probe
     from gyroscope.optim.torch_rules import rule_of
     from gyroscope.planner.model_plan import plan
+    from gyroscope.theory.scaling import transfer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "simulate",
     "store",
     "theory",
+    "transfer",
 ]
 
 # Name -> (module, attribute in it, or None for the module itself): imported when first asked for, so that theory and
@@ -51,6 +53,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "simulate": ("gyroscope.simulate", None),
     "store": ("gyroscope.store", None),
     "theory": ("gyroscope.theory", None),
+    "transfer": ("gyroscope.theory.scaling", "transfer"),
     "measure": ("gyroscope.measure", None),
     "advice": ("gyroscope.advice", None),
 }

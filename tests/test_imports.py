@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 FLOORS = [
-    {"_types", "_checks", "_json", "_text", "_files", "_worker", "tools", "commands"},
+    {"_types", "_checks", "_json", "_text", "_files", "_worker", "tools", "commands", "spelling"},
     {"theory"},
     {"optimizers"},
     {"geometry", "_dtensor", "advice"},

@@ -187,7 +187,7 @@ def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
         kept = " and ".join(equivalent.kept) or "nothing"
         changed = "".join(f", {quantity} × {sig(ratio)}" for quantity, ratio in equivalent.differs.items())
         power = equivalent.schedule_power
-        converted = f" Raise this schedule's multipliers to the power {sig(power)}." if abs(power - 1) > 1e-9 else ""
+        converted = "" if power == 1 else f" Raise this schedule's multipliers to the power {sig(power)}."
         yield _fact("equivalent", f"{name} with {settings} keeps {kept}{changed}.{converted}", formula)
 
 

@@ -177,7 +177,7 @@ def _examine(checkpoint: Checkpoint, asked: Asked, progress: Callable[[int, int]
         _check_state(checkpoint, groups, asked)
         settings = [group.settings for group in groups]
         parameters = _with_group(checkpoint.parameters, has_groups=bool(checkpoint.groups), one=bool(groups))
-        chosen = list(checkpoint_layers(parameters, settings, [group.rule for group in groups]))
+        chosen = list(checkpoint_layers(parameters, settings, groups))
     layers: dict[str, CheckpointLayer] = {}
     for done, (parameter, watched) in enumerate(chosen):
         group = groups[parameter.group] if parameter.group >= 0 else None

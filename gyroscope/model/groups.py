@@ -10,12 +10,13 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from gyroscope._checks import check_non_negative, did_you_mean
+from gyroscope._checks import check_non_negative
 from gyroscope._text import to_text
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.by_name import splits_by_name
 from gyroscope.model.parameters import NO_VECTORS, ModelParameter, model_parameters
 from gyroscope.model.selection import Decision, Invariance, decide
+from gyroscope.spelling import did_you_mean
 
 Override = str | Mapping[str, Any] | None
 SPLIT = ("granularity", "axis", "group_size")

@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from gyroscope._checks import one_of
 from gyroscope.optimizers import COMMANDS
+from gyroscope.spelling import one_of
 
 CLASSES: Mapping[str, Callable[..., Optimizer]] = MappingProxyType(
     {command: spec.load() for command, spec in COMMANDS.items() if spec.is_ours}

@@ -47,7 +47,7 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
 def _rule_of_wrapper(group: Group, wrapper: Any, rules: Rules | None) -> UpdateRule:
     """Return hyperball's rule, the rule that the user has given for the angle, or the inner optimizer's own."""
     if group.get("mode", getattr(wrapper, "mode", None)) == "hyperball":
-        return Hyperball(number(group, "lr"))
+        return Hyperball(number(group, "lr"), tangent=True)
     angle = group.get("angular_update")
     if angle is not None and not isinstance(angle, UpdateRule):
         raise ValueError(f"angular_update={angle!r} sets the angle by hand: there is no rule to predict it from")

@@ -10,6 +10,7 @@ from gyroscope.theory import (
     Adafactor,
     AdamL2,
     AdamW,
+    KAdam,
     Muon,
     NAdam,
     NAdamL2,
@@ -174,9 +175,17 @@ def adafactor(group: Group) -> UpdateRule:
 
 
 def k_adam(group: Group) -> UpdateRule:
-    """Return Adam's rule for a single stage, the only one that the theory covers."""
-    if group.get("k") != 1:
-        raise ValueError(f"k-Adam with k={group.get('k')!r} has no equilibrium in the theory: take k=1, or {REMEDY}")
+    """Return k-Adam's rule, or Adam's for a single stage. The theory covers coupled decay for a single stage alone."""
+    k = group.get("k")
+    lr, weight_decay = rates(group)
     stages = group["betas"]
-    first = betas({"betas": stages[0] if isinstance(stages[0], tuple | list) else stages})
-    return (AdamL2 if group.get("coupled") else AdamW)(*rates(group), first)
+    has_pairs = isinstance(stages[0], tuple | list)
+    if k == 1:
+        first = betas({"betas": stages[0] if has_pairs else stages})
+        return (AdamL2 if group.get("coupled") else AdamW)(lr, weight_decay, first)
+    if group.get("coupled") and weight_decay > 0:
+        raise ValueError(
+            f"k-Adam with k={k!r} and coupled decay has no equilibrium in the theory: take coupled=False, or {REMEDY}"
+        )
+    given = tuple(map(tuple, stages)) if has_pairs else betas(group)
+    return KAdam(lr, weight_decay, k, given, group["strategy"])

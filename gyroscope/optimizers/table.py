@@ -206,7 +206,7 @@ ROTATIONAL = OptimizerSpec(
     keeps_norms=True,
     base=INNER,
     signs=(FileSigns(options=("centre", "mode"), distinctive=True),),
-    plans=(PlanChoice("hyperball", Hyperball, {"lr": 0.01}),),
+    plans=(PlanChoice("hyperball", Hyperball, {"lr": 0.01, "tangent": True}),),
 )
 
 ADAM_S = OptimizerSpec(

@@ -9,9 +9,10 @@ from typing import Any, final
 
 import numpy as np
 
-from gyroscope._checks import one_of, positive_array
+from gyroscope._checks import positive_array
 from gyroscope.optimizers import PLANS
 from gyroscope.planner.run_plan import Plan
+from gyroscope.spelling import one_of
 from gyroscope.theory import (
     Match,
     Schedule,

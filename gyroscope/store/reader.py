@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from gyroscope._checks import did_you_mean
 from gyroscope._types import Array, Float32, Int64
+from gyroscope.spelling import did_you_mean
 from gyroscope.store.export import export
 from gyroscope.store.follower import Follower
 from gyroscope.store.schema import BINS, STATISTICS, LayerInfo, Quantity

@@ -9,14 +9,18 @@ from gyroscope.theory.rules.adam_l2 import AdamL2
 from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.rules.fixed_norm import FixedNorm, Hyperball
+from gyroscope.theory.rules.fixed_norm import FixedNorm
+from gyroscope.theory.rules.hyperball import Hyperball
+from gyroscope.theory.rules.k_adam import KAdam
 from gyroscope.theory.rules.lion import Lion
 from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
+from gyroscope.theory.scaling import Scale, Transfer, transfer
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
+from gyroscope.theory.transfer_rules import TransferRule
 
 __all__ = [
     "SGDM",
@@ -30,13 +34,17 @@ __all__ = [
     "FixedNorm",
     "Forecast",
     "Hyperball",
+    "KAdam",
     "Lion",
     "Match",
     "Muon",
     "NAdam",
     "NAdamL2",
     "Rule",
+    "Scale",
     "Schedule",
+    "Transfer",
+    "TransferRule",
     "UpdateRule",
     "constant",
     "convergence",
@@ -50,4 +58,5 @@ __all__ = [
     "sphere",
     "stability",
     "step",
+    "transfer",
 ]

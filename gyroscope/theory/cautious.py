@@ -154,7 +154,7 @@ class CautiousStationaryMotion(Motion):
         self._overlap = np.zeros_like(norm2)  # E⟨w, u⟩ / update_rms
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        decays, update_rms, correlation = self.rule.stationary_steps(lr, weights)
+        decays, update_rms, correlation, _ = self.rule.stationary_steps(lr, weights)
         first = np.broadcast_to(correlation.first, len(lr))
         decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
         y = self.norm2

@@ -226,3 +226,19 @@ class OddCorrelation:
         first = self.linear.first**self.powers
         ratio = self.linear.ratio**self.powers
         return 1 + 2 * (self.weights * first * keep / (1 - keep * ratio)).sum(-1)
+
+
+@dataclass(frozen=True)
+class SampledCorrelation:
+    """Autocorrelation of the update by lag, from 1 on, for updates without a closed form."""
+
+    by_lag: Array
+
+    def time(self, a: Number = 0.0) -> Number:
+        """Return τ(a) = 1 + 2 Σ_k rho(k) (1-a)^k.
+
+        >>> f"{SampledCorrelation(0.9 ** np.arange(1, 400)).time():.2f}"
+        '19.00'
+        """
+        keep = np.asarray(1 - a)[..., None]  # a may be an array: the lags take an axis of their own
+        return 1 + 2 * (self.by_lag * keep ** np.arange(1, len(self.by_lag) + 1)).sum(-1)

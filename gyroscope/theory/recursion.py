@@ -255,11 +255,15 @@ def adam_scale(lr: Array, betas: tuple[Number, Number], done: int = 0) -> Array:
 
 
 class StationarySteps(NamedTuple):
-    """Decay and size of each update of a block, and how the updates are correlated: first·ratio^(k-1)."""
+    """Decay and size of each update of a block, and how the updates are correlated: first·ratio^(k-1).
+
+    E‖u‖² is `size`, of each layer, times the square of `update_rms`.
+    """
 
     decay: Array
     update_rms: Array
     correlation: Correlation
+    size: Number = 1.0
 
 
 @final
@@ -271,10 +275,10 @@ class StationaryMotion(Motion):
     """
 
     overlap = 0.0
-    """E⟨w, u⟩ / update_rms, alike for all layers"""
+    """E⟨w, u⟩ / (size · update_rms), alike for all layers"""
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        decay, update_rms, correlation = self.rule.stationary_steps(lr, weights)
+        decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
         cross = np.empty((len(lr), 1))
         norm2 = np.empty((len(lr), self.norm2.size))
         y = self.norm2
@@ -284,6 +288,6 @@ class StationaryMotion(Motion):
             cross[t] = rms * self.overlap
             np.multiply(y, (1 - a) ** 2, out=norm2[t])
             y = norm2[t]
-            y += rms * rms - 2 * (1 - a) * rms * self.overlap
+            y += size * (rms * rms - 2 * (1 - a) * rms * self.overlap)
             self.overlap = (1 - a) * correlation.ratio * self.overlap - first * rms
-        return Step(decay[:, None], cross, update_rms[:, None] ** 2, norm2)
+        return Step(decay[:, None], cross * size, update_rms[:, None] ** 2 * size, norm2)

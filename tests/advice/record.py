@@ -20,7 +20,6 @@ import gyroscope as gyro
 from gyroscope import optim
 from gyroscope.advice import diagnose
 from gyroscope.planner import plan_settings, read_settings
-from gyroscope.planner.settings import RULES, TYPICAL
 from gyroscope.store import open_run
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, cosine, forecast
 from tests.advice.memory import Memory, record
@@ -29,7 +28,7 @@ from tests.checkpoint.test_autopsy import DECAY, LR, settled
 from tests.checkpoint.training import network, train
 from tests.planner.test_one_plan import STARTS, model_plan, norms
 from tests.planner.test_plan import adamw, small, small_loss
-from tests.planner.test_settings import arbitrary
+from tests.planner.test_settings import NAMES, arbitrary
 from tests.render import make
 from tests.store import make as store_make
 
@@ -379,7 +378,7 @@ def rotational_adamw(model: Any) -> torch.optim.Optimizer:
 
 
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "fan_in": 256}
-EVERY_RULE = tuple(RULES)
+EVERY_RULE = NAMES
 PLANS: dict[str, Scenario] = {
     "typical": of_settings(ADAMW),
     "very fast": of_settings(ADAMW | {"lr": 0.5, "weight_decay": 0.5, "init_norm": 3.0}),
@@ -411,7 +410,7 @@ PLANS: dict[str, Scenario] = {
         }
     ),
     **{f"settings {seed}": of_settings(arbitrary(seed)) for seed in range(80)},
-    **{f"{rule} from {start}": of_rule(rule, start) for rule in TYPICAL for start in STARTS},
+    **{f"{rule} from {start}": of_rule(rule, start) for rule in NAMES for start in STARTS},
     "model": of_model(adamw),
     "model, cosine": of_model(adamw, cosine(2000, warmup=50)),
     "model, little decay": of_model(lambda model: adamw(model, lr=1e-3, weight_decay=0.02), steps=1000),
@@ -498,7 +497,7 @@ def held_norms(folder: Path) -> Findings:
 
 
 def of_tracked_training(folder: Path) -> Findings:
-    train(folder / "run", lambda params: torch.optim.AdamW(params, lr=1e-2, weight_decay=0.5))
+    train(folder / "run", lambda params: torch.optim.AdamW(params, lr=1e-2, weight_decay=0.5), every=1)
     with open_run(folder / "run") as run:
         return run.diagnose()
 

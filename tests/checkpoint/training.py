@@ -45,14 +45,19 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 48), Block(48), Block(48), nn.Linear(48, 10))
 
 
-def train(folder: Path, optimizer, schedule=None, *, steps=STEPS, model=None, groups=None, every_step=None) -> Trained:
-    """Train on a task that is never solved, so that gradients stay; every vector of the last step is tracked."""
+def train(
+    folder: Path, optimizer, schedule=None, *, steps=STEPS, model=None, groups=None, every_step=None, every=None
+) -> Trained:
+    """Train on a task that is never solved, so that gradients stay; every vector of the last step is tracked.
+
+    `every` is the tracker's, if more steps than the first and the last are to be measured.
+    """
     model = network() if model is None else model
     stepping = optimizer(model.parameters() if groups is None else groups(model))
     scheduler = None if schedule is None else schedule(stepping)
     generator = torch.Generator().manual_seed(1)
     lr = 0.0
-    with gyro.Tracker(model, stepping, folder, every=max(steps - 1, 1), raw="."):
+    with gyro.Tracker(model, stepping, folder, every=max(steps - 1, 1) if every is None else every, raw="."):
         for step in range(steps):
             x = torch.randn(64, 32, generator=generator)
             y = torch.randint(10, (64,), generator=generator)

@@ -155,7 +155,7 @@ def test_an_unknown_network_or_option_is_named_with_what_there_is():
         image_network("resnet20:depth=3", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"unknown option 'depth'.*it has width, convolutions, pool_every, cells"):
         image_network("cnn:depth=3", (3, 32, 32), 10)
-    with pytest.raises(ValueError, match=r"unknown model 'gpt' for this task.*transformer"):
+    with pytest.raises(ValueError, match=r"unknown model for this task 'gpt'.*transformer"):
         translation_network("gpt", 65)
     with pytest.raises(ValueError, match="'layers' is not of that form"):
         text_network("gpt:layers", 65)

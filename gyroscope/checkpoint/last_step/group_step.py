@@ -11,7 +11,7 @@ from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.checkpoint.files.saved_optimizers import NAMES, optimizer_name, rule_of_group
 from gyroscope.checkpoint.last_step.last_rates import Rate, last_rate
 from gyroscope.checkpoint.last_step.last_update import NOTHING, LastUpdate, last_update
-from gyroscope.optimizers import GroupRuleFunction, user_rule
+from gyroscope.optimizers import GroupRuleFunction, OptimizerSpec, spec_by_name, user_rule
 from gyroscope.theory import UpdateRule
 
 # Settings that are numbers, 0 or above, wherever they are set.
@@ -33,12 +33,13 @@ class Asked:
 @final
 @dataclass(frozen=True)
 class GroupStep:
-    """The last step of a parameter group: its settings, rate, rule, and how the step is taken back."""
+    """The last step of a parameter group: its settings, rate, rule, how the step is taken back, and its optimizer."""
 
     settings: Mapping[str, Any]
     rate: Rate
     rule: UpdateRule | None
     update: LastUpdate
+    spec: OptimizerSpec | None = None
 
 
 def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
@@ -64,7 +65,7 @@ def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
             continue
         name = optimizer_name(group, kept, asked.optimizer)
         rule = rule_of_group(name, settings, kept)
-        groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept)))
+        groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept), spec_by_name(name)))
     return groups
 
 

@@ -4,7 +4,15 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
-from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, law, leading_order
+from gyroscope.theory.law import (
+    Correlation,
+    Equilibrium,
+    OddCorrelation,
+    SampledCorrelation,
+    Weights,
+    law,
+    leading_order,
+)
 from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
@@ -20,7 +28,11 @@ def decay_at(rule: UpdateRule, lr: Number) -> Number:
 
 
 def decoupled_equilibrium(
-    rule: UpdateRule, lr: Number, momentum: Correlation | OddCorrelation, update_rms: Number | None, leading: bool
+    rule: UpdateRule,
+    lr: Number,
+    momentum: Correlation | OddCorrelation | SampledCorrelation,
+    update_rms: Number | None,
+    leading: bool,
 ) -> Equilibrium:
     """The one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)
@@ -36,8 +48,8 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
-    scale = rule.adam_scale(lr, done)
     unadapted = rule.unadapted(len(lr), done)
+    scale = rule.adam_scale(lr, done)
     unit_grad2: Number = 1.0
     if rule.rectified and weights.unit_grad_norm is not None and not rule.cautious_decay:
         unit_grad2 = weights.unit_grad_norm**2

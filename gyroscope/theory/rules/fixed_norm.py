@@ -5,7 +5,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from gyroscope._checks import check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights
 from gyroscope.theory.recursion import Motion, Step
@@ -17,10 +16,10 @@ STEEPEST = 1.5
 
 @final
 class FixedNormMotion(Motion):
-    """Tangent steps at a norm that never changes; to leading order the rule's angle is their tangent."""
+    """Tangent steps, by the rule's angle, at a norm that never changes."""
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        tangent: Number = self.rule.at(lr[:, None], weights, leading=True).angular_update
+        tangent = np.tan(self.rule.at(lr[:, None], weights).angular_update)
         return tangent_steps(tangent, self.norm2, len(lr))
 
 
@@ -43,36 +42,6 @@ def tangent_steps(tangent: Number, norm2: Array, steps: int) -> Step:
     """Return steps along the tangent, of `tangent` times the norm, after each of which the norm is restored."""
     zero = np.zeros((steps, 1))
     return Step(zero, zero, tangent**2 * norm2, np.broadcast_to(norm2, (steps, norm2.size)))
-
-
-@final
-@dataclass(frozen=True)
-class Hyperball(UpdateRule):
-    """Tangent Hyperball: tan η_r = lr at every step, at the norm the weight started with (ours).
-
-    Derived in docs/theory.md, "Hyperball". Rotation follows lr_t, where it follows sqrt(lr_t) under weight decay.
-    How long a direction is remembered depends on the inner optimizer's momentum, so the timescale is left out.
-
-    >>> f"{Hyperball(lr=0.01).equilibrium().angular_update:.6f}"
-    '0.010000'
-    """
-
-    lr: float
-
-    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]
-    has_weight_decay: ClassVar[bool] = False
-    keeps_norm: ClassVar[bool] = True
-    angle_formula: ClassVar[str] = "tan η_r = lr"
-    needs: ClassVar[tuple[str, ...]] = ()
-    norm_power: ClassVar[float] = 0.0
-    motion_class: ClassVar[type[Motion]] = FixedNormMotion
-
-    def __post_init__(self) -> None:
-        check_non_negative("lr", self.lr)
-
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The angle alone: any norm stays as it is."""
-        return Equilibrium(lr if leading else np.arctan(lr), None, None, None)
 
 
 @final

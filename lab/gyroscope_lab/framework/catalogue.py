@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import final
 
-from gyroscope.tools import did_you_mean
+from gyroscope.spelling import did_you_mean
 from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 
 LAB = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ Each paper's folder has them in `_presets.py`: PRESETS = {"resnet20": {"task": "
 from importlib import import_module
 from typing import Any
 
-from gyroscope.tools import one_of
+from gyroscope.spelling import one_of
 
 PAPERS_WITH_PRESETS = ("re", "sp", "smd", "ct")
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from gyroscope.nn import standardise
-from gyroscope.tools import one_of
+from gyroscope.spelling import one_of
 from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.networks.gpt import GPT, GPTShape
 from gyroscope_lab.networks.mlp import MLP

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 import gyroscope as gyro
 from gyroscope.optimizers import COMMANDS, OptimizerSpec
+from gyroscope.spelling import one_of
 from gyroscope.theory import AdamW
-from gyroscope.tools import one_of
 from gyroscope_lab.framework.named_options import Options, split_options
 from gyroscope_lab.training.config import TrainConfig
 

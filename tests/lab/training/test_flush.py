@@ -1,8 +1,7 @@
 """What a checkpoint's run has measured is stored before the checkpoint: a kill after it loses nothing."""
 
-from gyroscope_lab.training import checkpoint
+from gyroscope_lab.training import checkpoint, train
 from gyroscope_lab.training.config import TrainConfig
-from gyroscope_lab.training.loop import train
 from gyroscope_lab.training.result import ROTATION
 
 from gyroscope.store import open_run

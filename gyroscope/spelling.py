@@ -1,0 +1,35 @@
+"""Names that a user writes: one error for all that are unknown, with the nearest known ones. It imports no NumPy."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+# Names that an error lists if none is near the one that was given.
+MAX_LISTED = 30
+
+
+def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None) -> str:
+    """Return `name` if it is among the options; otherwise raise with the nearest one, or with all of them.
+
+    `kind` says what the name is of, and `given` is what the user wrote if `name` is another spelling of it.
+
+    >>> one_of("schedule", "cosin", ("constant", "cosine"))
+    Traceback (most recent call last):
+    ValueError: unknown schedule 'cosin'; did you mean 'cosine'?
+    """
+    known = list(options)
+    if name in known:
+        return name
+    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {did_you_mean(name, known)}")
+
+
+def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return the end of an error: the options nearest to `name`, or a list of them if none is near.
+
+    >>> did_you_mean("x", ("constant", "cosine"))
+    'choose one of constant, cosine'
+    """
+    known = list(options)
+    near = get_close_matches(name, known, n=most, cutoff=cutoff)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"choose one of {', '.join(known[:MAX_LISTED])}{' …' * (len(known) > MAX_LISTED)}"

@@ -1,0 +1,154 @@
+"""Transfer of settings: every rule against the powers of the published table, and the map against equilibria."""
+
+import numpy as np
+import pytest
+
+from gyroscope.theory import SGDM, AdamW, Hyperball, Lion, Muon, Scale, TransferRule, cosine, transfer
+from gyroscope.theory.scaling import check_family
+from gyroscope.theory.transfer_rules import AXES, RULES
+
+TUNED = AdamW(6e-4, 0.1)
+BASE = Scale(0.5e6, 10e9, width=768, depth=12)
+BY_NAME = {rule.name: rule for rule in RULES}
+
+# Powers of (B, D, m, L) as the sources state them, each written out by hand: rotation, memory in tokens, run length,
+# RMS entry. Silent axes do not change in the test.
+PUBLISHED = {
+    "copy": ((0, 0, 0, 0), (1, 0, 0, 0), (-1, 1, 0, 0), (0, 0, 0, 0)),
+    "sqrt-batch": ((1 / 4, 0, 0, 0), (1 / 2, 0, 0, 0), (-1 / 2, 0, 0, 0), (1 / 4, 0, 0, 0)),
+    "tau": ((1 / 2, -1 / 2, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0), (0, 1 / 2, 0, 0)),
+    "tau-wd": ((1 / 2, -1 / 2, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0), (-1 / 2, 1 / 2, 0, 0)),
+    "completed": ((1 / 2, -1 / 2, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0)),
+    "horizon": ((0, -0.16, 0, 0), (0, 0.32, 0, 0), (0, 0.68, 0, 0), (0, -0.16, 0, 0)),
+    "mup": ((0, 0, -1 / 2, 0), (0, 0, 1, 0), (0, 0, -1, 0), (0, 0, -1 / 2, 0)),
+    "independent": ((0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, -1, 0)),
+    "fan": ((0, 0, -1 / 4, 0), (0, 0, 1 / 2, 0), (0, 0, -1 / 2, 0), (0, 0, -3 / 4, 0)),
+}
+
+
+def row(result, name):
+    return next(each for each in result.rows if each.name == name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_rule_does_what_its_powers_say(name):
+    ratios = {axis: ratio for axis, ratio in zip(AXES, (2, 3, 1.5, 2), strict=True) if axis in BY_NAME[name].speaks_of}
+    to = Scale(*(getattr(BASE, axis) * ratios.get(axis, 1) for axis in AXES))
+    moved = transfer(TUNED, base=BASE, to=to)
+    values = [row(moved, name), moved.tuned]
+    for quantity, powers in zip(("rotation", "memory", "run_length", "rms_entry"), PUBLISHED[name], strict=True):
+        factor = np.prod([ratios.get(axis, 1) ** power for axis, power in zip(AXES, powers, strict=True)])
+        # The map is of leading order in lr·weight_decay, 6e-5 here, and the rows are exact.
+        assert getattr(values[0], quantity) / getattr(values[1], quantity) == pytest.approx(factor, rel=2e-3)
+
+
+def test_the_worked_example_of_several_axes():
+    to = Scale(2e6, 200e9, width=2048, depth=24)
+    moved = transfer(TUNED, base=BASE, to=to, schedule=cosine(10_000), initial_norm=3**-0.5)
+    rotation = {each.name: round(1e3 * each.rotation, 2) for each in moved.rows}
+    assert rotation["copy"] == 2.51
+    assert (rotation["tau"], rotation["completed"], rotation["power-lines"]) == (1.12, 1.12, 1.23)
+    assert (rotation["hyperp"], rotation["marin-muonh"]) == (1.36, 1.27)
+    assert [round(each.run_length, 2) for each in (moved.tuned, row(moved, "copy"), row(moved, "tau"))] == [0.6, 3, 0.6]
+    start = {each.name: each.start_over_rotation for each in moved.rows}
+    assert [round(start[name], 1) for name in ("copy", "tau", "completed", "hyperp")] == [4.3, 7.2, 1.6, 1.0]
+
+
+def test_nothing_changes_where_nothing_changes():
+    moved = transfer(TUNED, base=BASE, to=BASE)
+    assert moved.decided
+    assert [each.name for each in moved.recommended] == ["copy"]
+    for each in moved.rows:
+        assert each.silent_on == ()
+        if each.lr is not None:
+            assert (each.lr, each.weight_decay) == (TUNED.lr, TUNED.weight_decay)
+
+
+def test_there_and_back_is_where_it_began():
+    to = Scale(2e6, 200e9, width=2048, depth=24)
+    there = transfer(TUNED, base=BASE, to=to)
+    for each in (each for each in there.rows if each.lr is not None and each.betas is None):
+        tuned = AdamW(each.lr, each.weight_decay)
+        back = row(transfer(tuned, base=to, to=BASE), each.name)
+        assert (back.lr, back.weight_decay) == pytest.approx((TUNED.lr, TUNED.weight_decay))
+
+
+def test_the_unit_of_batch_and_tokens_does_not_matter():
+    in_tokens = transfer(TUNED, base=Scale(1024, 1e6), to=Scale(4096, 8e6))
+    in_samples = transfer(TUNED, base=Scale(1, 1e6 / 1024), to=Scale(4, 8e6 / 1024))
+    for one, other in zip(in_tokens.rows, in_samples.rows, strict=True):
+        assert (one.lr, one.run_length) == pytest.approx((other.lr, other.run_length))
+
+
+def test_a_silent_axis_is_named_and_filled_with_its_default():
+    moved = transfer(TUNED, base=Scale(1, 1e4, width=64), to=Scale(1, 1e4, width=256))
+    tau = row(moved, "tau")
+    independent = row(moved, "independent")
+    assert tau.silent_on == ("width",)
+    assert independent.silent_on == ()
+    assert (tau.lr, tau.weight_decay) == (independent.lr, independent.weight_decay) == (TUNED.lr / 4, 0.4)
+
+
+def test_width_moves_matrices_and_leaves_embeddings_and_gains():
+    groups = row(transfer(TUNED, base=Scale(1, 1e4, width=64), to=Scale(1, 1e4, width=256)), "independent").groups
+    assert (groups["hidden"].lr, groups["head"].lr) == (TUNED.lr / 4, TUNED.lr / 4)
+    assert (groups["embedding"].lr, groups["embedding"].weight_decay) == (TUNED.lr, pytest.approx(0.1))
+    assert (groups["gains"].lr, groups["gains"].weight_decay) == (TUNED.lr, 0.0)
+
+
+def test_the_batch_changes_betas_where_a_rule_says_so():
+    moved = transfer(AdamW(1e-3, 0.1, (0.9, 0.99)), base=Scale(64, 1e6), to=Scale(256, 1e6))
+    assert row(moved, "sde").betas == (0.9, pytest.approx(0.96))
+    assert row(moved, "sde").eps_factor == 0.5
+    assert row(moved, "tau").betas is None
+
+
+def test_a_rule_that_leaves_its_range_gives_no_settings_and_says_why():
+    sde = row(transfer(TUNED, base=Scale(1, 1e9), to=Scale(1e4, 1e9)), "sde")
+    assert (sde.lr, sde.note) == (None, "beta2 would be -9")
+
+
+def test_a_rule_of_another_family_gives_rotation_but_no_settings():
+    moved = transfer(TUNED, base=Scale(1, 1e4), to=Scale(4, 1e4))
+    assert row(moved, "hyperp").lr is None
+    assert row(moved, "hyperp").rotation == pytest.approx(2 * moved.tuned.rotation)
+    sphere = transfer(Hyperball(0.01), base=Scale(1, 1e4), to=Scale(4, 1e4))
+    assert row(sphere, "hyperp").lr == pytest.approx(0.02)
+    assert row(sphere, "tau").lr is None
+    sgd = transfer(SGDM(0.1, 5e-4, momentum=0.9), base=Scale(1, 1e4), to=Scale(4, 1e4))
+    assert row(sgd, "linear").lr == pytest.approx(0.4)
+    assert row(sgd, "linear").memory == pytest.approx(sgd.tuned.memory)
+
+
+@pytest.mark.parametrize("rule", [Lion(1e-4, 1.0), Muon(0.02, 0.1), TUNED.replace(corrected_decay=True)])
+def test_every_rule_with_decoupled_decay_is_transferred(rule):
+    moved = transfer(rule, base=Scale(1, 1e4, width=64), to=Scale(2, 2e4, width=128), schedule=cosine(100))
+    tau = row(moved, "tau")
+    assert tau.run_length == pytest.approx(moved.tuned.run_length, rel=1e-3)
+    assert tau.memory == pytest.approx(2 * moved.tuned.memory, rel=1e-3)
+
+
+def test_a_rule_of_ones_own_is_one_line():
+    mine = TransferRule("mine", {"batch": 1.0}, {"batch": -1.0}, "a notebook")
+    moved = transfer(TUNED, base=Scale(1, 1e4), to=Scale(2, 1e4), transfer_rules=[mine])
+    assert [(each.name, each.lr, each.weight_decay) for each in moved.recommended] == [("mine", 1.2e-3, 0.05)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Scale(0, 1e4), "batch=0 must be a finite number above 0"),
+        (lambda: Scale(1, 1e4, width=-3), "width=-3 must be a finite number above 0"),
+        (lambda: Scale(1e4, 10), "Use one unit for both"),
+        (lambda: TransferRule("mine", {"heads": 1.0}, {}, "x"), "unknown axis 'heads'"),
+        (lambda: transfer(TUNED, base=Scale(1, 9), to=Scale(1, 9, width=2)), "width is given for one of the two"),
+        (lambda: check_family(BY_NAME["linear"], TUNED), "'linear' is for SGD with momentum, not for AdamW"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        call()
+
+
+def test_a_change_that_no_source_has_tried_is_named():
+    assert transfer(TUNED, base=Scale(1, 1e4), to=Scale(1, 64e4)).beyond == ("tokens",)
