@@ -6,7 +6,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,9 @@ import gyroscope as gyro
 from gyroscope.cli import main
 from outside.tally import Tally, forked, require
 
-LINES = 300
+RANDOM_LINES = 80
+# Odd values that are tried alone, of each option.
+VALUES = 6
 LIMIT = 20.0
 NOBODY = 65534
 # fmt: off
@@ -82,8 +84,7 @@ def check(tally: Tally) -> None:
         inputs.mkdir()
         fill(inputs)
         rehearse(inputs)
-        for number in range(LINES):
-            line = random_line(draw)
+        for number, line in enumerate([*single_lines(draw), *(random_line(draw) for _ in range(RANDOM_LINES))]):
             # A fresh folder for each line: one may well replace a file that another reads.
             scratch = folder / "scratch"
             shutil.copytree(inputs, scratch, symlinks=True)
@@ -170,6 +171,25 @@ def run(scratch: Path, line: list[str]) -> int:
     return main(line)
 
 
+def single_lines(draw: random.Random) -> Iterator[list[str]]:
+    """Yield lines with one odd thing each, which no other error hides: every path, and some values of every option."""
+    for name in ("report", "autopsy", "sweep"):
+        yield from ([name, path] for path in PATHS)
+    usual: list[tuple[list[str], dict[str, list[str]]]] = [
+        (["plan", "adamw", *USUAL_PLAN], PLAN),
+        (["report", "run"], REPORT),
+        (["autopsy", "good.pt"], AUTOPSY),
+        (["train", *USUAL_TRAIN], TRAIN),
+        (["export", "run"], EXPORT),
+    ]
+    for line, options in usual:
+        for option, values in options.items():
+            odd = draw.sample(values, min(VALUES, len(values)))
+            yield from ([*line, option, value] for value in odd)
+            if not values:
+                yield [*line, option]
+
+
 def random_line(draw: random.Random) -> list[str]:
     """Make up one command line."""
     name, make = draw.choice(COMMANDS)
@@ -193,6 +213,8 @@ def paths(draw: random.Random) -> list[str]:
     return [draw.choice(PATHS) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
 
 
+USUAL_PLAN = ["--lr", "1e-3", "--weight-decay", "0.1", "--fan-in", "64", "--unit-grad-norm", "0.1", "--steps", "500"]
+USUAL_TRAIN = ["--model", "mlp", "--batch-size", "8", "--steps", "2", "--out", "new"]
 PLAN = {
     "--lr": NUMBERS,
     "--weight-decay": NUMBERS,
@@ -271,8 +293,7 @@ def plan_line(draw: random.Random) -> list[str]:
 
 def sane_plan_line(draw: random.Random) -> list[str]:
     """A plan that gets past the first checks, with a few odd settings after the usual ones."""
-    usual = ["--lr", "1e-3", "--weight-decay", "0.1", "--fan-in", "64", "--unit-grad-norm", "0.1", "--steps", "500"]
-    return [draw.choice(OPTIMIZERS), *usual, *some(draw, PLAN, 0.05)]
+    return [draw.choice(OPTIMIZERS), *USUAL_PLAN, *some(draw, PLAN, 0.05)]
 
 
 def train_line(draw: random.Random) -> list[str]:
