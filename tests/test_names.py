@@ -9,12 +9,13 @@ SAME_CLASS = {
     # A rule of theory and the optimizer that follows it: public names, told apart by `theory.` and `optim.`.
     "AdamS": {"optim/adam_s.py", "theory/rules/adam_s.py"},
     "AdamSRT": {"optim/adam_s.py", "theory/rules/adam_s.py"},
+    "KAdam": {"optim/k_adam.py", "theory/rules/k_adam.py"},
     "Lion": {"optim/lion.py", "theory/rules/lion.py"},
     "SGDMRT": {"optim/sgd_mrt.py", "theory/rules/sgd_mrt.py"},
     # The same for users of either trainer.
     "RotationCallback": {"integrations/lightning.py", "integrations/transformers.py"},
 }
-SAME_FILE = {"__init__.py", "adam_s.py", "adamw.py", "lion.py", "sgd_mrt.py"}
+SAME_FILE = {"__init__.py", "adam_s.py", "adamw.py", "k_adam.py", "lion.py", "sgd_mrt.py"}
 """A rule of theory and its optimizer stand in files of one name."""
 
 

@@ -147,7 +147,15 @@ INCIDENT_LEVEL = 30
 # Samples whose deviations are remembered: as many as it takes to know the extremes.
 INCIDENT_MEMORY = 100
 # Logged losses for each of these samples, since samples are usually ten steps apart.
-LOSSES_PER_SAMPLE = 10
+LOSSES_PER_BLOCK = 10
+# Losses of such a block that may be usual in a jump that lasts. If one loss in ten is a spike by chance, eight spikes
+# fall into one of three million blocks.
+LOSSES_BELOW_JUMP = 2
+# Standard deviations by which the others must be above the usual. Extremes of the past do not count: one old spike
+# would hide a jump.
+JUMP_DEVIATIONS = 3.0
+# Usual blocks after which a jump is no longer the recovery from a single loss beyond the threshold.
+RECOVERED_BLOCKS = 3
 # Growth of Adam's denominators from one sample to the next, in logarithms, that can be an incident: with β2 = 0.999 a
 # single batch raises them by a fifth only if its gradient is twenty times the usual. Without any, 0.12 was seen.
 DENOMINATOR_FLOOR = 0.2

@@ -39,7 +39,7 @@ def layer_numbers(
         layer,
         rule=group.rule,
         exact=group.update.exact,
-        error=group.update.error,
+        error=group.update.error(shape),
         **_signal(parameter, measured, group),
     )
     if group.rule is not None:

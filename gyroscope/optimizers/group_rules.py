@@ -176,7 +176,7 @@ def adafactor(group: Group) -> UpdateRule:
 
 def k_adam(group: Group) -> UpdateRule:
     """Return k-Adam's rule, or Adam's for a single stage. The theory covers coupled decay for a single stage alone."""
-    k = group.get("k")
+    k = int(group["k"])
     lr, weight_decay = rates(group)
     stages = group["betas"]
     has_pairs = isinstance(stages[0], tuple | list)

@@ -7,6 +7,7 @@ from gyroscope.advice import diagnose
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.incidents import incident_finding, incidents, loss_name
 from gyroscope.advice.incidents.baseline import Baseline, LayerBaselines, Window
+from gyroscope.advice.incidents.unusual_values import Losses
 from gyroscope.store import Run, Sample, open_run
 from tests.advice.memory import Memory
 from tests.render import make
@@ -325,6 +326,115 @@ def test_the_recovery_after_a_bad_batch_is_no_incident_of_its_own():
     record.loss[1000] *= 3000
     record.loss[1005:1060] *= np.exp(np.linspace(3, 0, 55))
     assert only(record).end == 1000
+
+
+@pytest.mark.parametrize("start", [1000, 1003, 1006])
+def test_a_jump_that_lasts_is_found_whatever_single_spike_there_was(start):
+    """One spike of × 33 once demanded × 1,089 of all losses after it."""
+    record = quiet()
+    record.loss[500] *= 33
+    record.loss[start : start + 24] *= 300
+    found = only(record)
+    assert (found.cause, found.since, found.step) == ("batches", start, start)
+    assert start + 15 <= found.end < start + 24
+    finding = incident_finding(found)
+    assert "the loss jumped to as much as " in finding.sentence
+    assert f"and stayed high until step {found.end:,}. No setting changed" in finding.sentence
+    assert finding.mark == "loss jump"
+
+
+def test_a_jump_does_not_hide_the_next_one():
+    record = quiet()
+    record.loss[500] *= 33
+    for start in (850, 1250):
+        record.loss[start : start + 24] *= 300
+    assert [(found.cause, found.step) for found in incidents(record)] == [("batches", 850), ("batches", 1250)]
+
+
+@pytest.mark.parametrize("start", [1000, 1003, 1006])
+def test_shuffled_labels_are_a_jump_of_the_loss_and_not_two_gradients_of_a_layer(start):
+    record = quiet()
+    record.loss[500] *= 33
+    record.loss[start : start + 50] *= 300
+    for place in (PLACE + 1, PLACE + 3):
+        record.data["b"]["unit_grad_norm"][place] *= 100
+    found = only(record)
+    assert (found.cause, found.since, found.step) == ("batches", start, start)
+    assert "the gradient of b" not in incident_finding(found).sentence
+
+
+def test_weights_that_move_far_after_a_jump_of_the_loss_were_moved_by_its_gradients():
+    record = quiet()
+    record.loss[500] *= 33
+    record.loss[1000:1050] *= 300
+    record.data["b"]["accumulated_angle"][PLACE + 1] = 1.5
+    assert only(record).cause == "batches"
+
+
+def test_the_loss_of_a_layers_gradient_rises_after_it_and_does_not_explain_it():
+    record = quiet()
+    record.loss[500] *= 33
+    record.data["b"]["unit_grad_norm"][PLACE] *= 100
+    record.loss[1001:1050] *= 300
+    found = only(record)
+    assert (found.cause, found.step, found.layers) == ("layer_gradient", 1000, ("b",))
+    assert "From step 1,001 on the loss reached" in incident_finding(found).sentence
+
+
+def test_a_loss_that_rises_with_the_learning_rate_is_no_incident():
+    """As after a restart of a cosine schedule."""
+    for lr, expected in ((SCHEDULES["restarts"], []), (None, [1000])):
+        record = quiet(lr=lr, noise=0.1)
+        record.loss[500] *= 33  # single losses are not judged by less
+        record.loss[1000:1300] *= 3
+        assert [found.step for found in incidents(record)] == expected
+
+
+def losses_found(losses):
+    """What is detected in losses of every step, of which ten come with a sample."""
+    detector = Losses()
+    parts = (np.arange(first, first + EVERY) for first in range(0, len(losses), EVERY))
+    found = [detector.update(steps, losses[steps]) for steps in parts]
+    return [each for each in found if each is not None]
+
+
+def test_a_loss_that_stays_high_for_good_becomes_the_usual():
+    losses = 0.5 * np.exp(np.random.default_rng(0).normal(0, 0.1, 3000))
+    losses[1000:] *= 5
+    losses[2500:2550] *= 5
+    found = losses_found(losses)
+    assert min(each.step for each in found) == 1000
+    assert not [each for each in found if 1300 < each.step < 2500]
+    assert min(each.step for each in found if each.step > 1300) == 2500
+
+
+def spiked(random, count, share):
+    return random.normal(0, 0.3, count) + (random.random(count) < share) * random.uniform(1, 4, count)
+
+
+def wandering(random, count):
+    """Noise that hardly changes from one step to the next, and noise that does."""
+    steps = random.normal(0, 0.1, count)
+    return np.convolve(steps, 0.95 ** np.arange(200))[:count] + random.normal(0, 0.2, count)
+
+
+CLEAN = {
+    "normal": lambda random, count: random.normal(0, 0.2, count),
+    "wide": lambda random, count: random.normal(0, 0.6, count),
+    "heavy tails": lambda random, count: 0.2 * random.standard_t(3, count),
+    "rare spikes": lambda random, count: spiked(random, count, 0.002),
+    "many spikes": lambda random, count: spiked(random, count, 0.1),
+    "wandering": wandering,
+    "near zero": lambda random, count: np.log(0.05 + random.gamma(0.15, 1, count)),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_no_jump_is_found_in_20_000_losses_of_noise_that_fall(name):
+    steps = np.arange(20_000)
+    noise = CLEAN[name](np.random.default_rng(0), len(steps))
+    losses = 2.3 * (1 + steps / 300) ** -0.6 * np.exp(noise)
+    assert not [each for each in losses_found(losses) if "lasting" in each.evidence]
 
 
 def test_a_resumed_run_is_a_note_and_numbers_that_are_not_finite_have_a_finding_of_their_own():

@@ -95,7 +95,7 @@ def test_k_adam_is_known_only_where_it_is_adam():
     stages = {**group, "k": 2, "coupled": False, "strategy": "exp"}
     assert rule_of(stages, named("KAdam")) == theory.KAdam(0.1, 0.3, 2, BETAS, "exp")
     pairs = {**stages, "betas": [(0.9, 0.99), (0.8, 0.99)]}
-    assert rule_of(pairs, named("KAdam")).stages == ((0.9, 0.99), (0.8, 0.99))
+    assert rule_of(pairs, named("KAdam")) == theory.KAdam(0.1, 0.3, 2, ((0.9, 0.99), (0.8, 0.99)), "exp")
 
 
 def test_rotational_has_the_inner_rule_the_one_it_was_given_or_hyperballs():

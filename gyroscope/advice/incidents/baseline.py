@@ -2,8 +2,8 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
-from math import inf, isfinite, nan
+from collections.abc import Callable, Sequence
+from math import isfinite, nan
 from typing import final
 
 import numpy as np
@@ -65,44 +65,67 @@ class Baseline:
         return len(self._deviations) >= self._level
 
     @property
-    def threshold(self) -> float:
-        """The largest deviation upwards that the past allows; infinite while it is too short to judge by."""
-        if not self.is_judging:
-            return inf
-        return max(self._floor, allowed(np.array(self._deviations)))
+    def level(self) -> float:
+        """The usual value."""
+        return self._values.median
 
     def excess(self, value: float) -> float:
-        """Deviation of the next value where it is beyond the threshold, 0 where it is not and becomes part of the past.
+        """Return the deviation of a value beyond the threshold. Any other value gives 0, and a usual one is learned."""
+        excess = self.judge(value)
+        if excess == 0:
+            self.learn(value)
+        return excess if excess > 0 else 0.0
 
-        0 also for the lesser deviations that follow one which was beyond: training recovers from it.
+    def judge(self, value: float) -> float:
+        """Return the deviation of a value beyond the threshold, 0 for a usual value, NaN for one that is neither.
+
+        Lesser deviations that follow one beyond the threshold are neither: training recovers from it.
         """
         if not isfinite(value):
-            return 0.0
-        deviation = value - self._values.median
-        # The threshold takes longer to find than most values need.
-        if not (deviation > self._floor and deviation > self.threshold):
-            self._learn(value, deviation)
+            return nan
+        deviation = value - self.level
+        if not self._is_beyond(deviation, allowed):
+            self._usual_since += 1
+            if self._usual_since >= self._level:
+                self._peak = 0.0
             return 0.0
         self._usual_since = 0
         if deviation <= limit.MIN_LASTING_SHARE * self._peak:
-            return 0.0
+            return nan
         self._peak = max(self._peak, deviation)
         return deviation
 
-    def _learn(self, value: float, deviation: float) -> None:
+    def is_jump(self, value: float) -> bool:
+        """Return whether a value that most of several in a row reach is beyond the threshold for a jump that lasts."""
+        return self._is_beyond(value - self.level, lambda past: limit.JUMP_DEVIATIONS * upward_noise(past))
+
+    def learn(self, value: float) -> None:
+        """Make a value part of the past."""
         if len(self._values) == self._level:
-            self._deviations.append(deviation)
+            self._deviations.append(value - self.level)
         self._values.append(value)
-        self._usual_since += 1
-        if self._usual_since >= self._level:
-            self._peak = 0.0
+
+    def _is_beyond(self, deviation: float, threshold: Callable[[Array], float]) -> bool:
+        # The threshold takes longer to find than most values need.
+        if not (self.is_judging and deviation > self._floor):
+            return False
+        return deviation > threshold(np.array(self._deviations))
 
 
 def allowed(deviations: Array) -> float:
-    """The largest deviation upwards that those of the past allow."""
+    """Return the largest deviation upwards that those of the past allow."""
     # About their own median: a loss that falls is below its past all the time.
     noise = NORMAL * float(np.median(np.abs(deviations - np.median(deviations))))
     return max(limit.INCIDENT_DEVIATIONS * noise, limit.INCIDENT_EXTREMES * float(deviations.max()))
+
+
+def upward_noise(deviations: Array) -> float:
+    """Return the standard deviation upwards, which single spikes do not move.
+
+    Losses near zero are skewed: a third of them may be far above the others.
+    """
+    median, upper = np.quantile(deviations, (0.5, 0.75))
+    return NORMAL * float(upper - median)
 
 
 @final

@@ -3,8 +3,10 @@
 The same detector reads samples as they come, beside training, and those of a finished run one after the other.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal, final
 
 import numpy as np
@@ -30,6 +32,8 @@ Cause = Literal[
 ]
 # Of these the largest evidence is kept, of others the latest: they grow and fall again.
 PASSING = ("batches", "layer_gradient", "skipped")
+# What a jump of the loss can be taken for in a sample before it is known to last.
+MISTAKEN = ("weights", "layer_gradient")
 
 
 @final
@@ -54,6 +58,11 @@ class Incident:
     first: str
     evidence: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def loss_lasts(self) -> bool:
+        """Whether it is a jump of the loss that lasted, and not only a spike."""
+        return self.cause == "batches" and "lasting" in self.evidence
+
 
 @final
 class IncidentDetector:
@@ -73,6 +82,7 @@ class IncidentDetector:
         self._gradients = Gradients()
         self._skipped = Skipped()
         self._seen: Detected | None = None
+        self._rates: deque[float] = deque(maxlen=limit.INCIDENT_LEVEL)
         # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
         self._explained = 0
 
@@ -98,41 +108,78 @@ class IncidentDetector:
             self._cause(setting, detected)
         self._cause("frozen", self._frozen.update(now))
         gradients, of_layer = self._gradients.update(now)
-        self._weights_or_gradient(self._weights.update(now), of_layer)
+        had_jumped = self._losses.has_jumped
+        unusual = self._unusual(gradients, loss_steps, losses, lr_rose=self._lr_rose(now))
+        self._weights_or_gradient(self._weights.update(now), of_layer, self._jump(unusual))
         self._cause("not_finite", self._not_finite.update(now))
         self._cause("skipped", self._skipped.update(now))
-        unusual = self._unusual(gradients, loss_steps, losses)
-        if unusual is not None and self._explained > 0:
-            self._consequence(unusual)
-        elif unusual is not None:
-            self._record("batches", unusual, limit.LOSSES_PER_SAMPLE)
+        if unusual is not None:
+            self._batches(unusual, had_jumped)
         self._explained -= 1
         return self.incidents[known:]
 
-    def _weights_or_gradient(self, weights: Detected | None, gradient: Detected | None) -> None:
-        """What happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
+    def _lr_rose(self, now: LayerValues) -> bool:
+        """Return whether the losses of late are those of a lower learning rate, as after a restart of the schedule."""
+        rate = float(np.nanmax(now["lr"], initial=0.0))
+        self._rates.append(rate)
+        return rate > limit.MAX_SMOOTH_FACTOR * min(self._rates)
+
+    def _jump(self, unusual: Detected | None) -> Detected | Incident | None:
+        """Return the jump of the loss that explains what gradients and weights do now."""
+        latest = self._explanation
+        if latest is not None:
+            return latest if _lasts(latest) else None
+        return unusual if unusual is not None and _lasts(unusual) else None
+
+    @property
+    def _explanation(self) -> Incident | None:
+        """The latest incident, if it explains what gradients and losses do now."""
+        return self.incidents[-1] if self._explained > 0 and self.incidents else None
+
+    def _weights_or_gradient(
+        self, weights: Detected | None, gradient: Detected | None, jump: Detected | Incident | None
+    ) -> None:
+        """Record what happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
 
         An update that is still too large tells that the optimizer moved the weights.
         """
         if weights is not None and gradient is not None and "update" in gradient.evidence:
             others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
             weights = replace(weights, layers=others) if others else None
-        self._cause("weights", weights)
-        if gradient is None:
+        if weights is not None and not _follows(weights, jump):
+            self._cause("weights", weights)
+        if gradient is None or _follows(gradient, jump):
             return
-        latest = self.incidents[-1] if self.incidents else None
-        if self._explained > 0 and latest is not None and latest.cause != "layer_gradient":
+        latest = self._explanation
+        if latest is not None and latest.cause != "layer_gradient":
             self._consequence(gradient)
         else:
             self._cause("layer_gradient", gradient)
 
-    def _unusual(self, gradients: Detected | None, loss_steps: Array, losses: Array) -> Detected | None:
+    def _batches(self, unusual: Detected, had_jumped: bool) -> None:
+        """Record unusual losses and gradients, as an incident of their own unless another one explains them."""
+        latest = self._explanation
+        if latest is not None and _lasts(unusual) and latest.cause in MISTAKEN and _follows(latest, unusual):
+            _rename(latest, unusual)
+        elif latest is not None and latest.cause != "batches":
+            self._consequence(unusual)
+            if _lasts(unusual):
+                # A loss that has not come down yet is still explained.
+                self._explained = max(self._explained, limit.RECOVERED_BLOCKS)
+            return
+        self._record("batches", unusual, inf if had_jumped else limit.LOSSES_PER_BLOCK)
+        if _lasts(unusual):
+            self._explained = limit.INCIDENT_LEVEL
+
+    def _unusual(
+        self, gradients: Detected | None, loss_steps: Array, losses: Array, *, lr_rose: bool
+    ) -> Detected | None:
         """Gradients and losses beyond their past. The loss decides where it is logged, and gradients say how far."""
         decides = self._losses.is_judging and len(losses) > 0
         # The loss of a step is logged after its sample, and comes with the next one.
         seen = gradients or self._seen
         self._seen = gradients
-        unusual = self._losses.update(loss_steps, losses)
+        unusual = self._losses.update(loss_steps, losses, lr_rose=lr_rose)
         if not decides:
             return gradients
         if unusual is None or seen is None or seen.step < unusual.since:
@@ -152,7 +199,7 @@ class IncidentDetector:
             latest.evidence.setdefault(f"then_{name}", value)
         latest.evidence.setdefault("then_step", unusual.step)
 
-    def _record(self, cause: Cause, detected: Detected, gap: int = 0) -> None:
+    def _record(self, cause: Cause, detected: Detected, gap: float = 0) -> None:
         """A new incident, or more of the one before it, at most `gap` steps after its end."""
         names = self._names(detected)
         latest = next((incident for incident in reversed(self.incidents) if incident.cause == cause), None)
@@ -168,3 +215,27 @@ class IncidentDetector:
 
     def _names(self, detected: Detected) -> tuple[str, ...]:
         return tuple(self._layers[number] for number in detected.layers)
+
+
+def _lasts(unusual: Detected | Incident) -> bool:
+    """Return whether the loss has jumped, and has not only spiked."""
+    return "lasting" in unusual.evidence
+
+
+def _follows(seen: Detected | Incident, jump: Detected | Incident | None) -> bool:
+    """Return whether a jump of the loss came before what was seen of weights or of a layer's gradient.
+
+    A loss is computed before its gradient, so a loss that is too large at the same step came first.
+    """
+    if jump is None:
+        return False
+    return jump.step < seen.since or ("gradient" in seen.evidence and jump.step <= seen.step)
+
+
+def _rename(incident: Incident, jump: Detected) -> None:
+    """Turn an incident of some layers into the jump of the loss that it followed from."""
+    incident.cause = "batches"
+    incident.since = jump.since
+    incident.step = jump.step
+    incident.first = jump.first
+    incident.evidence = {name: value for name, value in incident.evidence.items() if name in ("gradient", "update")}

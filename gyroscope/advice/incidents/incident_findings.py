@@ -21,6 +21,8 @@ MARKS: dict[Cause, str] = {
     "not_finite": "not finite",
     "resumed": "resumed",
 }
+# What it calls batches that raised the loss for longer than a spike.
+LOSS_JUMP = "loss jump"
 SETTINGS = {"weight_decay": "weight decay", "beta1": "the momentum (β1)", "beta2": "β2"}
 
 
@@ -40,7 +42,7 @@ def incident_finding(incident: Incident) -> Finding:
         remedy.text,
         layers=incident.layers,
         evidence={"step": float(incident.step), "end": float(incident.end), **incident.evidence},
-        mark=MARKS[incident.cause],
+        mark=LOSS_JUMP if incident.loss_lasts else MARKS[incident.cause],
     )
 
 
@@ -104,11 +106,21 @@ def _written(incident: Incident) -> str:
 
 def _unusual(incident: Incident) -> str:
     number = incident.evidence
+    if incident.loss_lasts:
+        return _loss_jump(incident)
     lasts = incident.end > incident.step
     when = f"From step {incident.step:,} to step {incident.end:,}" if lasts else _when(incident)
     batches = "batches of these steps are" if lasts or incident.since < incident.step else "batch of that step is"
     what = f"{_factors(number)}, first seen in {incident.first}, with no change of settings"
     return f"{when} {what}: most likely the {batches} unlike the others (data, labels or their order)."
+
+
+def _loss_jump(incident: Incident) -> str:
+    jumped = f"the loss jumped to as much as {sig(incident.evidence['loss'], 2)} times the usual"
+    others = {name: value for name, value in incident.evidence.items() if name in ("gradient", "update")}
+    also = f" Meanwhile {_factors(others)}." if others else ""
+    cause = "No setting changed, so these batches are most likely unlike the others (data, labels or their order)"
+    return f"{_when(incident)} {jumped} and stayed high until step {incident.end:,}. {cause}.{also}"
 
 
 def _skipped(incident: Incident) -> str:

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Mapping
-from math import exp, inf, log, nan
+from dataclasses import dataclass
+from math import exp, inf, isfinite, log, nan
 from typing import final
 
 import numpy as np
@@ -27,33 +28,110 @@ LAYER_FLOORS = {
 
 
 @final
+@dataclass(frozen=True)
+class Loss:
+    """A logged loss in logarithms: the first one from step `since` on, and its deviation from the usual."""
+
+    since: int
+    step: int
+    value: float
+    deviation: float
+    is_usual: bool
+
+
+@final
 class Losses:
-    """Logged losses beyond what their own past allows: known of every step, the best that tells a batch from others."""
+    """Logged losses beyond what their own past allows: single ones, and jumps that last.
+
+    Losses are known of every step, so they tell a batch from others best. A jump lasts if it raises most losses of a
+    block: single spikes neither do so nor hide it. A loss becomes part of the past one block later, unless a jump has
+    begun by then: a jump must not raise the threshold for the next one.
+    """
 
     def __init__(self) -> None:
-        per_sample = limit.LOSSES_PER_SAMPLE
-        level = per_sample * limit.INCIDENT_LEVEL
-        self._baseline = Baseline(level, per_sample * limit.INCIDENT_MEMORY, limit.INCIDENT_FLOOR)
         self._last_step = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        level = limit.LOSSES_PER_BLOCK * limit.INCIDENT_LEVEL
+        self._baseline = Baseline(level, limit.LOSSES_PER_BLOCK * limit.INCIDENT_MEMORY, limit.INCIDENT_FLOOR)
+        self._block: list[Loss] = []
+        self._block_before: list[Loss] = []
+        self._blocks_of_jump = 0
+        # The largest deviation from which training still recovers, and the usual blocks until it has recovered.
+        self._peak = 0.0
+        self._recovery = 0
 
     @property
     def is_judging(self) -> bool:
         """Whether enough losses were logged to judge others by."""
         return self._baseline.is_judging
 
-    def update(self, steps: Array, losses: Array) -> Detected | None:
-        """What is unusual among the losses since the last sample."""
-        unusual: list[tuple[int, int, float]] = []
+    @property
+    def has_jumped(self) -> bool:
+        """Whether the losses have not come down from a jump yet."""
+        return self._blocks_of_jump > 0
+
+    def update(self, steps: Array, losses: Array, *, lr_rose: bool = False) -> Detected | None:
+        """Return what is unusual among the losses since the last sample. A learning rate that rose explains a jump."""
+        single: list[Loss] = []
+        lasting: list[Loss] = []
         for step, loss in zip(steps.astype(int).tolist(), losses.tolist(), strict=True):
             # A loss that is not positive has no logarithm, and is not judged.
-            excess = self._baseline.excess(log(loss) if 0 < loss < inf else nan)
-            if excess > 0:
-                unusual.append((self._last_step + 1, step, excess))
+            value = log(loss) if 0 < loss < inf else nan
+            excess = self._baseline.judge(value)
+            logged = Loss(self._last_step + 1, step, value, value - self._baseline.level, is_usual=excess == 0)
             self._last_step = step
+            if excess > 0:
+                single.append(logged)
+                self._peak = max(self._peak, excess)
+                self._recovery = max(self._recovery, limit.RECOVERED_BLOCKS)
+            if isfinite(value):
+                self._block.append(logged)
+            if len(self._block) == limit.LOSSES_PER_BLOCK:
+                lasting += self._finish_block(lr_rose)
+        unusual = sorted([*single, *lasting], key=lambda each: each.step)
         if not unusual:
             return None
-        evidence = {"loss": exp(max(excess for _, _, excess in unusual))}
-        return Detected(unusual[0][0], unusual[0][1], unusual[-1][1], (), "the loss", evidence)
+        evidence = {"loss": exp(max(each.deviation for each in unusual))}
+        if lasting:
+            evidence["lasting"] = exp(float(np.median([each.deviation for each in lasting])))
+        return Detected(unusual[0].since, unusual[0].step, unusual[-1].step, (), "the loss", evidence)
+
+    def _finish_block(self, lr_rose: bool) -> list[Loss]:
+        """Return the losses of a jump that lasts. There are none without such a jump."""
+        before, block = self._block_before, self._block
+        self._block_before, self._block = block, []
+        low = sorted(block, key=lambda each: each.value)[limit.LOSSES_BELOW_JUMP]
+        if lr_rose or not self._baseline.is_jump(low.value):
+            self._recover(before)
+            return []
+        # Neither this block nor the beginning of the jump in the one before it becomes part of the past.
+        self._block_before = []
+        self._recovery = limit.INCIDENT_LEVEL
+        self._blocks_of_jump += 1
+        if self._blocks_of_jump == limit.INCIDENT_LEVEL:  # what lasts so long is the new level
+            self._begin()
+            return []
+        if low.deviation <= limit.MIN_LASTING_SHARE * self._peak:
+            return []
+        self._peak = max(self._peak, low.deviation)
+        # A jump begins where the sum of what is above half of it, less what is below, is largest from there on.
+        recent = [*before, *block]
+        above = np.array([each.deviation - low.deviation / 2 for each in recent])
+        begin = int(np.argmin(np.cumsum([0.0, *above])))
+        end = int(np.flatnonzero(above > 0)[-1])
+        return recent[begin : end + 1]
+
+    def _recover(self, learned: list[Loss]) -> None:
+        """End a block without a jump, and make the one before it part of the past."""
+        for each in learned:
+            if each.is_usual:
+                self._baseline.learn(each.value)
+        self._blocks_of_jump = 0
+        self._recovery -= 1
+        if self._recovery <= 0:
+            self._peak = 0.0
 
 
 @final

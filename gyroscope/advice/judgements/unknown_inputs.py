@@ -24,10 +24,13 @@ def assumptions(notes: Sequence[str]) -> Iterator[Finding]:
 def estimates(views: Sequence[CheckpointView]) -> Iterator[Finding]:
     """State which rotations of a checkpoint are estimates, and their error."""
     estimated = [view for view in views if not view.exact and isfinite(view.rotation)]
-    for error in dict.fromkeys(view.error for view in estimated):
+    errors = list(dict.fromkeys(view.error for view in estimated))
+    # The error of Muon depends on the shape, so its layers share no single number.
+    trial = "a layer" if len(errors) == 1 else "a layer of this size"
+    for error in errors:
         names = [view.name for view in estimated if view.error == error]
         sentence = (
             f"The rotation of {listed(names)} is an estimate, for the file does not hold the last gradient: on trial "
-            f"the mean of a layer was within {sig(100 * error, 2)} %."
+            f"the mean of {trial} was within {sig(100 * error, 2)} %."
         )
         yield make_finding("assumption", "note", sentence, names, evidence={"error": error})

@@ -83,11 +83,12 @@ def refusing(name: str) -> Iterator[None]:
     """Turn any exception of reading a checkpoint into a ValueError with one sentence: damaged files raise anything."""
     try:
         yield
-    except ValueError:
-        raise
     except OSError as error:
         raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from error
     except Exception as error:
+        # The library's own refusals pass. A UnicodeDecodeError is a ValueError too, but names no file and no remedy.
+        if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
             f"{name!r} is damaged, or is no checkpoint of torch.save, safetensors or torch.distributed.checkpoint "

@@ -1,7 +1,8 @@
 """How the last step of each optimizer is taken back from what it keeps of every parameter."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, final
@@ -31,6 +32,9 @@ UNKNOWN = "this optimizer's step cannot be taken back from its state"
 LAST_GRADIENT = (
     "for its first thousands of steps NAdam's update is mostly the last gradient, which the file does not hold"
 )
+# The table by shape in docs/theory.md, "The last step of a checkpoint". Rows of a classifier's gradient add up to zero,
+# so the update of a head with few rows is shorter than its rule says.
+MUON_ERRORS = MappingProxyType({32: 0.05, 16: 0.2, 8: 0.35, 0: 1.2})
 CODE = "its angle is a function or a rule, which the file does not hold"
 
 
@@ -43,7 +47,8 @@ class LastUpdate:
     direction   u of  w <- (1-a)·w - lr·u, from these tensors and the number of updates, or what u is made of by a
                 factor per vector; None where it is unknown
     exact       whether the angles are exact, or an estimate
-    error       of an estimate: the most that the mean of a layer was off (tests/checkpoint/last_step/test_last_step.py)
+    errors      of an estimate: the most that the mean of a layer was off (tests/checkpoint/last_step/test_last_step.py)
+                by the smaller dimension of its matrix from which on this holds
     adam_betas  where the two moments are Adam's, from which signal and noise can be told
     decay       λ where the decay is decoupled, a = lr·λ
     rows        state with one value per vector that `angles` takes
@@ -56,7 +61,7 @@ class LastUpdate:
     keys: tuple[str, ...] = ()
     direction: Direction | None = None
     exact: bool = False
-    error: float = NAN
+    errors: Mapping[int, float] = field(default_factory=lambda: {0: NAN})
     adam_betas: tuple[float, float] | None = None
     decay: float = 0.0
     rows: tuple[str, ...] = ()
@@ -64,6 +69,11 @@ class LastUpdate:
     turns: bool = False
     counted: bool = True
     unknown: str = UNKNOWN
+
+    def error(self, shape: Sequence[int]) -> float:
+        """Return the error of an estimate for a weight of this shape."""
+        smaller = min(prod(shape[:1]), prod(shape[1:]))
+        return self.errors[max(least for least in self.errors if least <= smaller)]
 
     def rotations(self, measured: VectorMeasurement, lr: float) -> Array:
         """Angle of each vector in the last step, in radians, had it this learning rate; NaN where it is unknown."""
@@ -119,7 +129,9 @@ def _sgd(group: Group) -> LastUpdate:
     if not group.get("nesterov"):
         return _momentum(group)
     momentum = float(group.get("momentum") or 0.0)
-    return LastUpdate(("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), error=0.35, counted=False)
+    return LastUpdate(
+        ("momentum_buffer",), lambda x, _: nesterov_direction(x[0], momentum), errors={0: 0.35}, counted=False
+    )
 
 
 def _momentum(group: Group) -> LastUpdate:
@@ -127,11 +139,11 @@ def _momentum(group: Group) -> LastUpdate:
 
 
 def _lion(group: Group) -> LastUpdate:
-    return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), error=0.2, counted=False)
+    return LastUpdate(("exp_avg",), lambda x, _: x[0].sign(), errors={0: 0.2}, counted=False)
 
 
 def _muon(group: Group) -> LastUpdate:
-    return LastUpdate(error=0.35)
+    return LastUpdate(errors=MUON_ERRORS)
 
 
 def _betas(group: Group) -> tuple[float, float]:
@@ -152,7 +164,7 @@ def _nadam(group: Group) -> LastUpdate:
     return LastUpdate(
         MOMENTS,
         lambda x, t: nadam_direction(x[0], x[1], *settings, t),
-        error=0.25,
+        errors={0: 0.25},
         adam_betas=betas,
         unknown=LAST_GRADIENT,
     )
@@ -246,7 +258,7 @@ def _sgd_mrt(group: Group) -> LastUpdate:
     def turned(measured: VectorMeasurement, lr: float) -> Array:
         return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2)
 
-    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], error=0.005, counted=False, angles=turned)
+    return LastUpdate(("momentum_buffer",), lambda x, _: x[0], errors={0: 0.005}, counted=False, angles=turned)
 
 
 def _spherical_adam(group: Group) -> LastUpdate:

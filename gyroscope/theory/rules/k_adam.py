@@ -149,7 +149,8 @@ class KAdam(UpdateRule):
                     f"betas={self.betas!r} are {len(self.betas)} pairs for k={self.k!r}. Pass one per stage"
                 )
             return tuple((float(beta1), float(beta2)) for beta1, beta2 in self.betas)
-        return tuple(kadam_betas(self.strategy, self.k, tuple(self.betas)))
+        beta1, beta2 = self.betas
+        return tuple(kadam_betas(self.strategy, self.k, (beta1, beta2)))
 
     @property
     def momentum_factor(self) -> float:

@@ -10,6 +10,7 @@ from torch.optim import lr_scheduler as schedulers
 
 import gyroscope as gyro
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces, radial_decay
+from gyroscope.checkpoint.last_step.last_update import last_update
 from gyroscope.geometry import Split
 from gyroscope.optim import RotationalAdamW, RotationalSGD, follow
 from tests.checkpoint.training import STEPS, assert_same_rotation, network, train
@@ -85,6 +86,28 @@ def test_the_error_that_is_stated_for_muon_holds_for_a_wide_head(tmp_path):
     head = gyro.autopsy(state_dicts(trained)).layers["3.weight"]
     off = head.rotation / trained.rotations["3.weight"].mean() - 1
     assert 0.15 < off < head.error
+
+
+@needs_muon
+def test_the_error_of_muon_depends_on_the_smaller_dimension_and_the_autopsy_prints_it(tmp_path):
+    """It was 35 % for all shapes: too much for large matrices, and too little for heads of a few rows."""
+    torch.manual_seed(0)
+    shapes = {"0.weight": (64, 32), "3.weight": (64, 64), "6.weight": (10, 64)}
+    layers = []
+    for rows, columns in shapes.values():
+        layers += [torch.nn.Linear(columns, rows, bias=False), torch.nn.LayerNorm(rows), torch.nn.ReLU()]
+    muon = partial(torch.optim.Muon, lr=1e-2, weight_decay=0.1)
+    model = torch.nn.Sequential(*layers[:-2])
+    trained = train(tmp_path, muon, model=model, groups=lambda model: [p for p in model.parameters() if p.dim() == 2])
+    autopsy = gyro.autopsy(state_dicts(trained))
+    for name, expected in (("0.weight", 0.05), ("3.weight", 0.05), ("6.weight", 0.35)):
+        layer = autopsy.layers[name]
+        assert layer.error == expected
+        assert abs(layer.rotation / trained.rotations[name].mean() - 1) < expected
+    text = " ".join(str(autopsy).split())
+    assert "the mean of a layer of this size was within 5 %" in text
+    assert "the mean of a layer of this size was within 35 %" in text
+    assert last_update("Muon", {}).error((2, 16)) == 1.2
 
 
 def rotational(inner, **options):
