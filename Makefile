@@ -51,6 +51,8 @@ $(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: Python 3.11 or newer is needed; \
 		say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@# The library first and alone: pip looks for what the lab needs among what is installed, or in an index.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable "./lab[ray]" --editable ".[dev]"
 	@# timm alone: the torchvision that it would bring may not load, and transformers then fails. What else it needs is here.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps timm
