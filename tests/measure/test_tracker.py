@@ -697,8 +697,10 @@ def test_the_forecast_of_a_resumed_run_goes_on_without_a_jump(tmp_path):
     model = mlp()
     optimizer = adamw(model)
     for resume in (False, True):
-        with gyro.Tracker(model, optimizer, tmp_path, every=1, resume=resume):
-            train(model, optimizer, 40)
+        with gyro.Tracker(model, optimizer, tmp_path, every=1, resume=resume) as tracker:
+            for step in range(40):
+                train(model, optimizer, 1, seed=step)
+                tracker.flush()  # on a busy machine samples would be left out
     run = open_run(tmp_path)
     for layer in run.layers:
         before, after = run.series(layer, "forecast_angular_update")[[39, 40]]

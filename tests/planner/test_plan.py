@@ -258,10 +258,11 @@ def test_the_short_first_steps_of_radam_are_in_the_plan_and_in_the_trackers_fore
     adam = forecast(rule.replace(rectified=False), steps=400, norm=start, fan_in=64, unit_grad_norm=1e-3 * 63**0.5)
     # The second tracker goes on where rectification is over.
     for steps in (400, 100):
-        with gyro.Tracker(model, optimizer, tmp_path, every=10, resume=steps == 100):
+        with gyro.Tracker(model, optimizer, tmp_path, every=10, resume=steps == 100) as tracker:
             for _ in range(steps):
                 w.grad = gradient()
                 optimizer.step()
+                tracker.flush()  # on a busy machine samples would be left out
     run = gyro.store.open_run(tmp_path)
     first = (run.steps >= 50) & (run.steps < 400)
     measured = run.series("weight", "norm", "rms")[first]
