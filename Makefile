@@ -1,11 +1,11 @@
-# make demo | quick | test | coverage | check | matrix | bench | docs: each makes .venv on first use and installs what it needs.
+# make demo | quick | test | coverage | check | matrix | bench | docs | docs-serve: each makes .venv on first use and installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Any of these drives the tests of pages; without one, Playwright's own chromium is downloaded.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-.PHONY: demo quick test browser coverage check format matrix bench docs clean
+.PHONY: demo quick test browser coverage check format matrix bench docs docs-serve clean
 
 demo: $(VENV)/installed
 	@$(BIN)/gyroscope demo
@@ -43,9 +43,12 @@ matrix:
 bench: $(VENV)/installed
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
+# A broken link is an error. The pages open from the folder, without a server or a network.
 docs: $(VENV)/installed
-	$(BIN)/pdoc gyroscope --math -o docs/api
-	@echo "open docs/api/index.html"
+	PYTHONPATH=. $(BIN)/python -m tools.site
+
+docs-serve: $(VENV)/installed
+	PYTHONPATH=. $(BIN)/python -m tools.site --serve
 
 $(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: Python 3.11 or newer is needed; \
@@ -59,4 +62,4 @@ $(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .matrix build dist docs/api
+	rm -rf $(VENV) .matrix build dist

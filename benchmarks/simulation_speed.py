@@ -4,8 +4,7 @@ import sys
 import time
 
 from gyroscope_lab.re._appendix_j import optimizers
-
-from gyroscope.simulate import network
+from gyroscope_lab.simulate import network
 
 LIMIT = 60.0  # seconds
 

@@ -5,21 +5,21 @@
 `gyro.theory` predicts from hyper-parameters alone, without torch, and `gyro.plan` for a model at hand; `gyro.Tracker`
 measures a training run, `gyro.store.open_run` reads it; `gyro.autopsy` reads a checkpoint afterwards; `gyro.optim`
 controls the rotation; `gyro.probe` finds which weights are scale-invariant, and `gyro.param_groups` sorts a model
-accordingly; `gyro.simulate` is the ground truth.
+accordingly.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gyroscope import advice, measure, nn, optim, simulate, store, theory
+    from gyroscope import advice, measure, nn, optim, store, theory
     from gyroscope.checkpoint.checkpoint_autopsy import autopsy
     from gyroscope.measure.tracker import Tracker
     from gyroscope.model.groups import param_groups
     from gyroscope.model.invariance_probe import probe
     from gyroscope.optim.torch_rules import rule_of
     from gyroscope.planner.model_plan import plan
-    from gyroscope.theory.scaling import transfer
+    from gyroscope.planner.transfer_optimizer import transfer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "plan",
     "probe",
     "rule_of",
-    "simulate",
     "store",
     "theory",
     "transfer",
@@ -50,10 +49,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "plan": ("gyroscope.planner.model_plan", "plan"),
     "probe": ("gyroscope.model.invariance_probe", "probe"),
     "rule_of": ("gyroscope.optim.torch_rules", "rule_of"),
-    "simulate": ("gyroscope.simulate", None),
     "store": ("gyroscope.store", None),
     "theory": ("gyroscope.theory", None),
-    "transfer": ("gyroscope.theory.scaling", "transfer"),
+    "transfer": ("gyroscope.planner.transfer_optimizer", "transfer"),
     "measure": ("gyroscope.measure", None),
     "advice": ("gyroscope.advice", None),
 }

@@ -1,6 +1,6 @@
-"""Validation where a user enters: each error quotes the input and says what would work.
+"""Validation of what a user enters. Each error quotes the input and says what would work.
 
-`check_…` functions raise or return nothing; `…_array` functions return a float, or an array of floats.
+`check_…` functions raise ValueError or return nothing. `…_array` functions return a float, or an array of floats.
 """
 
 import math
@@ -16,38 +16,38 @@ from gyroscope._types import Array, Integers, Mask
 MAX_FORECAST_STEPS = 3_000_000
 
 
-def check_non_negative(name: str, value: object) -> None:
+def check_non_negative(name: str, value: Any) -> None:
     """Raise unless `value` is a finite number, zero or above.
 
     >>> check_non_negative("lr", -1.0)
     Traceback (most recent call last):
     ValueError: lr=-1.0 must be a finite number, 0 or above
     """
-    if not (_is_finite(value) and value >= 0):  # type: ignore[operator]  # _is_finite has seen a real number
+    if not (_is_finite(value) and value >= 0):
         raise ValueError(f"{name}={value!r} must be a finite number, 0 or above")
 
 
-def check_positive(name: str, value: object) -> None:
+def check_positive(name: str, value: Any) -> None:
     """Raise unless `value` is a finite number above zero."""
-    if not (_is_finite(value) and value > 0):  # type: ignore[operator]
+    if not (_is_finite(value) and value > 0):
         raise ValueError(f"{name}={value!r} must be a finite number above 0")
 
 
-def check_fraction(name: str, value: object) -> None:
+def check_fraction(name: str, value: Any) -> None:
     """Raise unless `value` is a decay factor of an average: at least 0 and below 1."""
-    if not (_is_finite(value) and 0 <= value < 1):  # type: ignore[operator]
+    if not (_is_finite(value) and 0 <= value < 1):
         raise ValueError(f"{name}={value!r} must be at least 0 and below 1, for example 0.9")
 
 
-def check_multiplier(name: str, value: object) -> None:
+def check_multiplier(name: str, value: Any) -> None:
     """Raise unless `value` is a share of the peak learning rate, between 0 and 1."""
-    if not (_is_finite(value) and 0 <= value <= 1):  # type: ignore[operator]
+    if not (_is_finite(value) and 0 <= value <= 1):
         raise ValueError(f"{name}={value!r} is a share of the peak learning rate: between 0 and 1")
 
 
 def check_count(name: str, value: object, at_least: int, meaning: str = "") -> None:
-    """Raise unless `value` is a whole number of at least `at_least`; `meaning` ends the sentence."""
-    # A bool is an int in Python, and True steps is never meant.
+    """Raise unless `value` is a whole number of at least `at_least`. `meaning` ends the sentence."""
+    # A bool is an int in Python, but never a count.
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         end = f": {meaning}" if meaning else ""
         raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above{end}")
@@ -77,11 +77,11 @@ def check_betas(betas: object) -> None:
     check_fraction("beta2", betas[1])
 
 
-def check_decay(lr: object, weight_decay: object) -> None:
+def check_decay(lr: Any, weight_decay: Any) -> None:
     """Raise unless lr and weight decay are sane, and a step keeps some of the weight."""
     check_non_negative("lr", lr)
     check_non_negative("weight_decay", weight_decay)
-    shrink = float(lr) * float(weight_decay)  # type: ignore[arg-type]
+    shrink = float(lr) * float(weight_decay)
     if shrink >= 1:
         raise ValueError(
             f"lr={lr!r} times weight_decay={weight_decay!r} is {shrink:.3g}: one step would remove the whole weight; "
@@ -90,7 +90,7 @@ def check_decay(lr: object, weight_decay: object) -> None:
 
 
 def positive_array(name: str, value: Any) -> Any:
-    """`value` as a float, or an array of floats, all of them finite and above 0.
+    """Return `value` as a float, or an array of floats, all finite and above 0.
 
     >>> positive_array("norm", [1, 2])
     array([1., 2.])
@@ -100,23 +100,22 @@ def positive_array(name: str, value: Any) -> Any:
 
 
 def non_negative_array(name: str, value: Any) -> Any:
-    """`value` as a float, or an array of floats, all of them finite and 0 or above."""
+    """Return `value` as a float, or an array of floats, all finite and 0 or above."""
     array = _floats(name, value)
     return _checked(name, value, array, np.isfinite(array) & (array >= 0), "must be finite, 0 or above")
 
 
 def fraction_array(name: str, value: object, *, zero: bool = True) -> Array:
-    """`value` as an array of decay factors of averages, below 1 and at least 0, or above 0 without `zero`."""
+    """Return `value` as an array of decay factors of averages, below 1 and at least 0, or above 0 without `zero`."""
     array = _floats(name, value)
-    if zero:
-        _checked(name, value, array, (array >= 0) & (array < 1), "must be at least 0 and below 1, for example 0.9")
-    else:
-        _checked(name, value, array, (array > 0) & (array < 1), "must be above 0 and below 1, for example 0.999")
+    fits = (array < 1) & ((array >= 0) if zero else (array > 0))
+    condition = "at least 0 and below 1, for example 0.9" if zero else "above 0 and below 1, for example 0.999"
+    _checked(name, value, array, fits, f"must be {condition}")
     return array
 
 
 def step_array(name: str, value: object) -> Integers:
-    """`value` as an array of step numbers, the first being 0."""
+    """Return `value` as an array of step numbers, 0 for the first."""
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.integer) or np.any(array < 0):
         raise ValueError(f"{name}={value!r} must be the number of a step: an integer, 0 for the first")

@@ -13,11 +13,11 @@ from gyroscope.geometry import Split
 
 @dataclass(frozen=True, eq=False)
 class Across:
-    """How values per vector are exchanged where no process holds whole vectors.
+    """How values per vector are exchanged if no process has whole vectors.
 
-    split        cuts this process's part of the tensor into pieces of vectors
+    split        splits this process's part of the tensor into pieces of vectors
     mesh, dims   the processes, and the dimensions of their mesh along which vectors are cut
-    owners       of each piece the number of its vector; None: as many pieces as vectors, in their order
+    owners       number of the vector of each piece. None if there are as many pieces as vectors, in their order
     """
 
     split: Split
@@ -27,24 +27,21 @@ class Across:
     num_vectors: int
 
     def shares(self, values: Sequence[Tensor]) -> Tensor:
-        """Of several values per piece this process's part of those of each vector: (values, vectors)."""
+        """Return this process's part of several values per vector, (values, vectors), from those per piece."""
         stacked = torch.stack(tuple(values))
         if self.owners is None:
             return stacked
         return stacked.new_zeros(len(stacked), self.num_vectors).index_add_(1, self.owners, stacked)
 
     def of(self, coefficients: Sequence[Any]) -> list[Any]:
-        """Coefficients of vectors, as those of the pieces; numbers for all vectors stay as they are."""
+        """Return the coefficients of the pieces from those of the vectors. Numbers for all vectors stay."""
         if self.owners is None:
             return list(coefficients)
         return [c[self.owners] if isinstance(c, Tensor) and c.dim() else c for c in coefficients]
 
 
 def summed(shares: Sequence[Tensor], across: Sequence[Across]) -> list[Tensor]:
-    """Each process's shares, summed over processes: all layers in one reduction, not in one for each.
-
-    One for each mesh, dimension of it and dtype, to be exact; most trainings have one of all three.
-    """
+    """Return the shares summed over processes, with one reduction for each mesh, dimension of it and dtype."""
     together: dict[Hashable, list[int]] = {}
     for place, (share, how) in enumerate(zip(shares, across, strict=True)):
         together.setdefault((how.mesh, how.dims, share.dtype, share.device), []).append(place)
@@ -61,14 +58,14 @@ def summed(shares: Sequence[Tensor], across: Sequence[Across]) -> list[Tensor]:
 
 
 def local(x: Tensor) -> Tensor:
-    """This process's part of a DTensor; a plain tensor as it is."""
+    """Return this process's part of a DTensor, or a plain tensor as it is."""
     return cast(Any, x).to_local() if hasattr(x, "placements") else x
 
 
 def cut_like(x: Tensor, like: Tensor) -> Tensor:
-    """A DTensor cut as the parameter is; gradients and optimizer states usually are already.
+    """Return a DTensor cut as the parameter is, as gradients and optimizer states usually are.
 
-    Not the gradient of a norm between layers of sequence parallelism, of which each process has its own summand.
+    In sequence parallelism each process has its own summand of the gradient of a norm between layers.
     """
     wanted = getattr(like, "placements", None)
     if wanted is None or not hasattr(x, "placements") or x.placements == wanted:
@@ -77,7 +74,7 @@ def cut_like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def placed_like(values: Tensor, like: Tensor) -> Tensor:
-    """Values that every process knows, spread over processes as `like` is; a plain tensor goes to its device."""
+    """Return values that every process has, spread over processes as `like` is, on its device."""
     values = values.to(like.device)
     if not hasattr(like, "placements"):
         return values
@@ -86,16 +83,16 @@ def placed_like(values: Tensor, like: Tensor) -> Tensor:
 
 
 def spread_like(values: Tensor, like: Tensor) -> Tensor:
-    """Values that broadcast against `like`, in its shape and, of a DTensor, spread over processes as it is."""
+    """Return values that broadcast against `like` in its shape, spread over processes as it is."""
     spread = values.expand(like.shape)
-    # Left to DTensor, a dimension of size 1 would be on every process.
+    # By default, DTensor would put a dimension of size 1 on every process.
     return (
         cast(Any, spread).redistribute(placements=cast(Any, like).placements) if hasattr(like, "placements") else spread
     )
 
 
 def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
-    """Values per vector, which every process knows, spread over processes as the vectors of a parameter are."""
+    """Return values per vector that every process has, spread over processes as the vectors of a parameter are."""
     values = values.to(p.device)
     if not hasattr(p, "placements"):
         return values
@@ -104,7 +101,7 @@ def row_like(p: Tensor, split: Split, values: Tensor) -> Tensor:
 
 
 def across_processes(p: Tensor, split: Split) -> Across | None:
-    """What vectors that no single process holds need; None for a plain tensor, and where each has whole vectors."""
+    """Return how to exchange values of vectors that are cut, or None if every process has whole vectors."""
     placements = getattr(p, "placements", ())
     axes = split.axes(p.dim())
     cuts = _cuts(placements)
@@ -119,7 +116,7 @@ def across_processes(p: Tensor, split: Split) -> Across | None:
         return Across(split, mesh, dims, None, num_vectors)
     from torch.distributed.tensor import Replicate
 
-    # Each index of the axes is a piece that knows its vector.
+    # Each index of the axes is a piece with the number of its vector.
     pairs = zip(placements, cuts, strict=True)
     along = [_along(part, axes.index(cut)) if cut is not None and cut in axes else Replicate() for part, cut in pairs]
     owners = local(_placed(split.vector_ids(p.shape, p.device), mesh, along)).flatten()
@@ -127,7 +124,7 @@ def across_processes(p: Tensor, split: Split) -> Across | None:
 
 
 def _placed(values: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
-    """A DTensor of values that every process knows: made without communication."""
+    """Return a DTensor of values that every process has, without communication."""
     from torch.distributed.tensor import DTensor, Replicate
 
     known = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
@@ -135,7 +132,7 @@ def _placed(values: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
 
 
 def _row_placements(placements: Sequence[Any], split: Split, num_dims: int) -> list[Any]:
-    """Where values per vector are: with their vectors where a process has whole ones, else on every process."""
+    """Return where values per vector are: with whole vectors, or else on every process."""
     from torch.distributed.tensor import Replicate
 
     axes = split.axes(num_dims)
@@ -146,19 +143,19 @@ def _row_placements(placements: Sequence[Any], split: Split, num_dims: int) -> l
 
 
 def _is_numbered(placements: Sequence[Any], split: Split, num_dims: int) -> bool:
-    """Whether a shard may begin and end within a group, or within the indices of one of several axes."""
+    """Return whether a shard may begin and end within a group, or within the indices of one of several axes."""
     axes = split.axes(num_dims)
     return (split.granularity == "group" or len(axes) > 1) and any(cut in axes for cut in _cuts(placements))
 
 
 def _cuts(placements: Sequence[Any]) -> list[int | None]:
-    """The dimension of the tensor that each dimension of the mesh cuts; None where it has copies."""
-    # Not by the class: FSDP2 over tensor parallelism cuts by a class that is no Shard.
+    """Return the dimension of the tensor that each dimension of the mesh cuts, None if it has copies."""
+    # Not by class, because FSDP2 over tensor parallelism uses one that is no Shard.
     return [None if part.is_replicate() or part.is_partial() else part.dim for part in placements]
 
 
 def _along(part: Any, dim: int) -> Any:
-    """The same cut along another dimension."""
+    """Return the same cut along another dimension."""
     from torch.distributed.tensor import Shard
 
     factor = getattr(part, "split_factor", None)

@@ -1,21 +1,20 @@
-"""Write a file that a user names: the whole text or none of it, and never another kind of file in its place."""
+"""Write a file that a user names: the whole content or nothing, and never in place of another kind of file."""
 
 import os
 import secrets
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What a page may be called inside a folder that it is made from.
+# Suffixes of pages, which may be written into a folder that they are made from.
 PAGE_SUFFIXES = (".html", ".htm")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8 to `path` and make the directories above it; `ValueError` says in a sentence why not.
+    """Write `text` as UTF-8 to `path` and make the directories above it. Raise `ValueError` if that is impossible.
 
-    A regular file is replaced in one move, so a reader sees the old text or the new one, and keeps its mode and, where
-    permitted, its owner. A symbolic link stays a link: its target is written. A device or a pipe is written to.
+    A regular file is replaced in one move (see `replacing`). A device or a pipe is written to.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -23,9 +22,55 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     ...     print(Path(folder, "deep", "page.html").read_text())
     hello
     """
+    with _refusing(path):
+        if os.path.exists(path) and not os.path.isfile(path):
+            # Not the resolved path: /dev/stdout is a link whose target has no name in the file system.
+            Path(path).write_text(text, encoding="utf-8")
+            return
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Open a new file to write instead of a regular file at `path`, which it replaces at the end, if all went well.
+
+    A reader sees the old content or the new one. The file keeps its mode and, if permitted, its owner. If `path` is a
+    symbolic link, its target is replaced. The directories above it are made. An `OSError` becomes a `ValueError`.
+    """
+    with _refusing(path):
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # In the same directory, because a move is atomic only within one file system. The name does not contain the
+        # target's name, which may already be as long as the file system allows.
+        partial = target.parent / f".gyroscope-{secrets.token_hex(8)}.part"
+        try:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            yield partial
+            _copy_owner(target, partial)
+            os.replace(partial, target)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+
+
+def _copy_owner(source: Path, target: Path) -> None:
+    if not source.exists():
+        return
+    known = source.stat()
+    # Only root may change the owner of a file, and Windows has no owners.
+    with suppress(OSError, AttributeError):
+        os.chown(target, known.st_uid, known.st_gid)
+    # After chown, which clears special bits.
+    os.chmod(target, stat.S_IMODE(known.st_mode))
+
+
+@contextmanager
+def _refusing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
-        _write(Path(path), text)
-    except BrokenPipeError:  # the program that reads the pipe has seen enough; the caller knows what to do then
+        yield
+    except BrokenPipeError:  # the reader of the pipe has ended, which the caller handles
         raise
     except OSError as error:
         raise ValueError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from None
@@ -58,43 +103,8 @@ def _is_page(path: Path) -> bool:
 
 
 def _is_link_into(target: Path, source: Path) -> bool:
-    """Return whether the target is the source, or a file below it that is no page, as a hard link is."""
+    """Return whether the target is a hard link to the source, or to a file below it that is no page."""
     if not target.is_file():
         return False
     files = (file for file in source.rglob("*") if not _is_page(file)) if source.is_dir() else [source]
     return any(file.is_file() and file.samefile(target) for file in files)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        # Of the target, where the path is a link.
-        known = os.stat(path)
-    except FileNotFoundError:
-        known = None
-    if known is not None and not stat.S_ISREG(known.st_mode):
-        # Not the resolved path: /dev/stdout is a link whose target has no name in the file system.
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        return
-    _replace(Path(os.path.realpath(path)), text, known)
-
-
-def _replace(target: Path, text: str, known: os.stat_result | None) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # A fresh name, in the same directory because a move is atomic only within one file system. It does not contain the
-    # target's name, which may already be as long as the file system allows.
-    partial = target.parent / f".gyroscope-{secrets.token_hex(8)}.part"
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w", encoding="utf-8") as stream:
-            stream.write(text)
-            if known is not None:
-                # Only root may give a file away; Windows has no owners.
-                with suppress(OSError, AttributeError):
-                    os.chown(partial, known.st_uid, known.st_gid)
-                # After chown, which clears special bits.
-                os.chmod(partial, stat.S_IMODE(known.st_mode))
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise

@@ -1,12 +1,10 @@
-"""The one JSON encoder: what a run, a plan, a page and a result have in common when they become text.
+"""The JSON encoder of runs, plans, pages and results. It encodes any value and never raises.
 
-JSON knows neither NaN nor arrays nor paths, and a configuration may hold anything at all. The rules:
-
-- a number that is not finite becomes null, or with `keep_non_finite` stays NaN, Infinity or -Infinity;
-- NumPy's arrays and numbers, dataclasses, mappings, sequences and paths become what JSON has for them;
-- an integer of more than 1,024 bits becomes a description: no other program reads it, and Python refuses to print it;
-- a lone surrogate, which Python allows in names of files and UTF-8 does not, becomes its escape;
-- everything else, and whatever is nested too deep, becomes its repr, cut to 2,000 characters.
+- A number that is not finite becomes null, or with `keep_non_finite` NaN, Infinity or -Infinity.
+- NumPy's arrays and numbers, dataclasses, mappings, sequences and paths become what JSON has for them.
+- An integer of more than 1,024 bits becomes a description, because most programs cannot read it.
+- A lone surrogate, which Python allows in file names and UTF-8 does not, becomes its escape.
+- Everything else, and whatever is nested too deep, becomes its repr, cut to 2,000 characters.
 """
 
 import json
@@ -20,20 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 LONGEST_REPR = 2000
-# Levels of nesting. A report has nine above a user's configuration; a mapping that contains itself has no end.
+# Levels of nesting. A report has nine above a user's configuration. A mapping may contain itself.
 DEEPEST = 20
-# A float64, which is all that most readers of JSON have, overflows here.
+# Most readers of JSON use float64, which overflows here.
 LARGEST_INT_BITS = 1024
 
 
 def dumps(value: Any, *, array_digits: int | None = None, keep_non_finite: bool = False, compact: bool = False) -> str:
-    """JSON of any value, never an error.
+    """Return any value as JSON.
 
-    Args:
-        value: whatever there is.
-        array_digits: significant digits of floats in arrays, where they are only looked at; None: all.
-        keep_non_finite: write NaN and infinities as Python's json and JSON5 do, instead of null.
-        compact: no spaces after commas and colons.
+    `array_digits` limits the significant digits of floats in arrays. `keep_non_finite` writes NaN and infinities as
+    Python's json and JSON5 do, instead of null. `compact` leaves out spaces after commas and colons.
 
     >>> dumps({"a": np.array([1 / 3, np.nan]), "b": (1, None, "x"), "c": 2.0}, array_digits=5, compact=True)
     '{"a":[0.33333,null],"b":[1,null,"x"],"c":2.0}'
@@ -44,17 +39,8 @@ def dumps(value: Any, *, array_digits: int | None = None, keep_non_finite: bool 
     return _Encoder(array_digits, keep_non_finite, comma, ":" if compact else ": ").text(value, 0)
 
 
-def plain(value: Any) -> Any:
-    """The value as JSON gives it back: dicts, lists, strings, numbers, booleans and None.
-
-    >>> plain({"a": np.arange(2), "b": math.inf})
-    {'a': [0, 1], 'b': None}
-    """
-    return json.loads(dumps(value))
-
-
 def clean_text(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates become their escapes.
+    """Return text that UTF-8 can encode: lone surrogates become their escapes.
 
     >>> clean_text("a\\udc80")
     'a\\\\udc80'
@@ -78,11 +64,11 @@ class _Encoder:
         if isinstance(value, int):
             return _integer(value)
         if isinstance(value, float):
-            # float(): a subclass may have a repr of its own, which is no JSON.
+            # float(), because a subclass may have a repr that is no JSON.
             return json.dumps(float(value)) if self.keep_non_finite or math.isfinite(value) else "null"
         if isinstance(value, str | PurePath):
             return _string(str(value))
-        # Beyond this depth only containers are cut off; numbers and text above are cheap.
+        # Only containers are cut off, because numbers and text are cheap.
         if depth < DEEPEST:
             if isinstance(value, np.ndarray):
                 return self._array(value, depth)
@@ -97,7 +83,7 @@ class _Encoder:
     def _object(self, value: Mapping[Any, Any], depth: int) -> str:
         try:
             items = list(value.items())
-        except Exception:  # a mapping in a configuration is the user's code and may do anything
+        except Exception:  # the user's own mapping may raise anything
             return _string(f"<{type(value).__name__}>")
         members = [f"{_string(_key(key))}{self.colon}{self.text(item, depth + 1)}" for key, item in items]
         return f"{{{self.comma.join(members)}}}"
@@ -109,12 +95,12 @@ class _Encoder:
             return f"[{self.comma.join([self._array(row, depth) for row in array])}]"
         if array.dtype.kind != "f":
             return json.dumps(array.tolist(), separators=(self.comma, self.colon))
-        # One format string for the whole array: a page holds a million numbers, and a call for each would take seconds.
+        # One format string for the whole array, because a call for each of a page's million numbers takes seconds.
         number = "%r" if self.array_digits is None else f"%.{self.array_digits}g"
         text = self.comma.join([number] * len(array)) % tuple(array.tolist())
         if not np.isfinite(array).all():
             names = ("-Infinity", "Infinity", "NaN") if self.keep_non_finite else ("null",) * 3
-            # "-inf" before "inf", which is a part of it; the result holds neither in lower case.
+            # "-inf" before "inf", which is a part of it. The replacements contain neither in lower case.
             for old, new in zip(("-inf", "inf", "nan"), names, strict=True):
                 text = text.replace(old, new)
         return f"[{text}]"
@@ -138,5 +124,5 @@ def _key(key: Any) -> str:
 def _repr(value: Any) -> str:
     try:
         return repr(value)[:LONGEST_REPR]
-    except Exception:  # so is its repr
+    except Exception:  # so may its repr
         return f"<{type(value).__name__}>"

@@ -1,4 +1,4 @@
-"""One queue and one thread: for work that must not hold its caller up, with bounds on what may wait."""
+"""One queue and one thread, for work that must not delay its caller, with bounds on what may wait."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 Item = TypeVar("Item")
 
-# All workers of this process. A fork copies them without their threads, and perhaps with a lock that is held.
+# All workers of this process. A fork copies them without their threads, and perhaps with a held lock.
 _ALL: "WeakSet[Worker[Any]]" = WeakSet()
 
 
@@ -27,22 +27,22 @@ if hasattr(os, "register_at_fork"):
 
 @final
 class Worker(Generic[Item]):
-    """Handles items in the order in which they were put, in a daemon thread that starts with the first item.
+    """A daemon thread that handles items in the order in which they were put. It starts with the first item.
 
-    The bounds count what waits and what is being handled. A process forked from this one has no such thread: there
-    `put` and `flush` return False and `close` does nothing.
+    The bounds include the items being handled. A process forked from this one has no such thread: `put` and `flush`
+    return False there, and `close` does nothing.
 
-    Arguments:
-        handle: is called in the thread with a list: one item, or with `gather` all that wait.
+    Args:
+        handle: called in the thread with a list: one item, or with `gather` all that wait.
         name: of the thread.
-        max_items: may wait at once.
-        max_bytes: may wait at once, as the callers of `put` count them. A larger item is taken when nothing else waits.
-        gather: seconds that items wait for others to be handled together; 0: each is handled alone, at once.
-            `flush`, `close` and half-full bounds end the wait.
-        idle: seconds without items after which `handle` gets an empty list; None: never.
-        failed: is called with an exception of `handle`. It returns the seconds after which the same items are tried
-            again, or None to give them up. It is also called, in the caller's thread, when no thread can be started.
-        finish: is called in the thread after the last item.
+        max_items: that may wait.
+        max_bytes: that may wait, as the callers of `put` count them. A larger item is taken if no other waits.
+        gather: seconds for which items wait to be handled together. 0 handles each alone, at once. `flush`, `close` and
+            half-full bounds end the wait.
+        idle: seconds without items after which `handle` gets an empty list. None means never.
+        failed: called with an exception of `handle`. It returns the seconds until the same items are tried again, or
+            None to give them up. It is also called, in the caller's thread, if no thread can be started.
+        finish: called in the thread after the last item.
 
     >>> squares = []
     >>> worker = Worker(lambda items: squares.extend(x * x for x in items), name="squares")
@@ -83,23 +83,23 @@ class Worker(Generic[Item]):
         self._retry = 0.0
         self._deadline: float | None = None  # of `close`; None: open
         self.seconds = 0.0
-        """Processor time that the thread has taken until its last items."""
+        """Processor time of the thread until its last items."""
         self.usable = True
-        """Whether items can be put: not after `close`, and not in a process forked from the one that made it."""
+        """Whether items can be put: not after `close`, and not in a forked process."""
         _ALL.add(self)
 
     @property
     def waiting(self) -> int:
-        """Items that wait or are being handled."""
+        """Number of items that wait or are being handled."""
         return self._items
 
     def has_room(self, size: int = 0) -> bool:
-        """Whether an item of so many bytes would be taken now."""
+        """Return whether an item of so many bytes would be taken now."""
         fits = self._items < self.max_items and self._bytes + size <= self.max_bytes
         return fits or not self._items
 
     def put(self, item: Item, *, size: int = 0, timeout: float = 0.0, always: bool = False) -> bool:
-        """Hand an item of `size` bytes over; False where there is no room for it within `timeout` seconds.
+        """Queue an item of `size` bytes. Return False if there is no room for it within `timeout` seconds.
 
         `always` ignores the bounds.
         """
@@ -112,19 +112,19 @@ class Worker(Generic[Item]):
             self._items += 1
             self._bytes += size
             self._accepted += 1
-            # Not in __init__: a worker that never gets an item needs no thread.
+            # Not in __init__, because a worker without items needs no thread.
             if self._thread is None:
                 self._start()
-            # While items gather, the thread needs to know of the first one and of full bounds only.
+            # While items gather, only the first one and full bounds wake the thread.
             if len(self._queue) == 1 or self._urgent():
                 self._changed.notify_all()
         return True
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all items put so far are handled or given up; return whether all of them were handled in time.
+        """Wait until all items put so far are handled or given up. Return whether all were handled in time.
 
-        Items that were given up since the last call count, whenever that was. A failure while this waits counts too,
-        also if the items are tried again later.
+        Items that were given up since the last call count as failed, and so does a failure while this waits, even if
+        the items are tried again later.
         """
         if not self.usable:
             return False
@@ -141,7 +141,7 @@ class Worker(Generic[Item]):
             return done
 
     def close(self, timeout: float | None = None) -> bool:
-        """Handle what is left and end the thread; whether that was done within `timeout` seconds.
+        """Handle the remaining items and end the thread. Return whether that was done within `timeout` seconds.
 
         Items that failed are tried again until then. A second call does nothing.
         """
@@ -152,7 +152,7 @@ class Worker(Generic[Item]):
             self._deadline = time.monotonic() + (inf if timeout is None else timeout)
             self._changed.notify_all()
             here = self._thread is None and not self._start()
-        if here:  # Python allows no new thread, for example while it ends
+        if here:  # Python starts no new thread, for example while it ends
             self._run()
         elif self._thread is not None:
             self._thread.join(timeout)
@@ -172,7 +172,7 @@ class Worker(Generic[Item]):
         half_full = 2 * self._items >= self.max_items or 2 * self._bytes >= self.max_bytes
         return self._hurry or self._deadline is not None or half_full
 
-    # What follows runs in the thread.
+    # The following methods run in the thread.
 
     def _run(self) -> None:
         while self._turn():
@@ -183,20 +183,20 @@ class Worker(Generic[Item]):
             self._pause_after(error)
 
     def _pause_after(self, error: BaseException) -> float | None:
-        """Ask `failed` what to do; a `failed` that raises gives the items up, and does not end the thread."""
+        """Return the pause that `failed` chooses. If `failed` raises, the items are given up and the thread goes on."""
         with suppress(BaseException):
             return self._failed(error)
         return None
 
     def _turn(self) -> bool:
-        """Wait for items and handle them. A function of its own, so that no item is referenced while it waits."""
+        """Wait for items and handle them. A separate function, so that no item is referenced while it waits."""
         batch = self._next()
         retry = None
         failed = False
         try:
             if batch or (self._idle is not None and self._deadline is None):
                 self._handle([item for item, _ in batch])
-        # SystemExit too: a thread that ends here would leave `flush` and `close` waiting for ever.
+        # SystemExit too, because `flush` and `close` would wait forever for a thread that ends here.
         except BaseException as error:
             failed = True
             retry = self._pause_after(error)
@@ -208,7 +208,7 @@ class Worker(Generic[Item]):
             if self._retry and self._deadline is None:
                 self._changed.wait_for(lambda: self._hurry or self._deadline is not None, self._retry)
             elif self._retry and self._deadline is not None:
-                # `close` is the reason for the next attempt once, not to try without a pause until its time is over.
+                # `close` causes one attempt at once. Later attempts pause as usual.
                 self._changed.wait_for(lambda: False, min(self._retry, max(0.0, self._deadline - time.monotonic())))
             else:
                 self._changed.wait_for(lambda: self._queue or self._hurry or self._deadline is not None, self._idle)
@@ -219,12 +219,12 @@ class Worker(Generic[Item]):
             return [self._queue.popleft() for _ in range(count)]
 
     def _settle(self, batch: list[tuple[Item, int]], failed: bool, retry: float | None) -> bool:
-        """Count the items, or put them back to be tried again; whether to go on."""
+        """Count the items, or put them back to be tried again. Return whether to go on."""
         with self._changed:
             self._failures += failed
             self._given_up |= failed and retry is None
             self._retry = 0.0 if retry is None else retry
-            if retry is not None:  # back to the front, still counted, so that order and bounds hold
+            if retry is not None:  # to the front, still counted, so that order and bounds hold
                 self._queue.extendleft(reversed(batch))
             else:
                 self._items -= len(batch)

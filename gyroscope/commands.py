@@ -7,9 +7,6 @@ from typing import Any
 
 import typer
 
-# Steps, of all layers together, that take more than a moment to forecast.
-LONG_RUN = 200_000
-
 
 def number(text: str) -> float:
     """Return a number as a person writes it."""
@@ -46,30 +43,9 @@ def pair(text: str) -> tuple[float, float]:
 
 
 @contextmanager
-def progress_bar(steps: int) -> Iterator[Callable[[int], None] | None]:
-    """Yield a bar with the time left if a forecast takes more than a moment and somebody watches."""
-    if steps < LONG_RUN or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("forecasting", total=steps)
-        before = 0
-
-        def advance(done: int) -> None:
-            nonlocal before
-            bar.advance(task, done - before if done > before else done)  # a smaller count: the next layer has begun
-            before = done
-
-        yield advance
-
-
-@contextmanager
-def progress_bar_of(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a bar for work whose length is known once it has begun, if somebody watches."""
-    if not sys.stderr.isatty():
+def progress_bar(what: str, is_long: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function of the work done and the whole work that draws a bar, or None if nobody would see it."""
+    if not is_long or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -1,7 +1,7 @@
 """Weight vectors: how a tensor splits into them, and dot, norm, mean, projection and angle of each.
 
-The only place that knows "per neuron". Values per vector are compact – one number each, in order – and float32 or
-better whatever the weights are; `broadcast` brings them back to the tensor. Plain tensors and DTensors, of any strides.
+This is the only module that defines "per neuron". Values per vector are compact (one number each, in order) and float32
+or better. `broadcast` brings them back to the tensor. Tensors may be plain or DTensors, of any strides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,13 @@ Axis = int | tuple[int, ...]
 class Split:
     """How a tensor splits into weight vectors.
 
-    `neuron`: one vector per index of `axis`; `group`: `group_size` consecutive indices of `axis` make one vector (an
-    attention head, a GroupNorm group); `tensor`: the whole is one vector; `none`: no vectors, it does not rotate.
-    Several axes count vectors together, the first one slowest: axis=(0, 1) of experts [experts, outputs, inputs] is one
-    vector per expert and output.
+    neuron   one vector per index of `axis`
+    group    one vector per `group_size` consecutive indices of `axis` (an attention head, a GroupNorm group)
+    tensor   the whole tensor is one vector
+    none     no vectors: the tensor does not rotate
+
+    Several axes count vectors together: axis=(0, 1) of experts [experts, outputs, inputs] is one vector per expert and
+    output.
 
     >>> Split().norm(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
     tensor([5., 2.])
@@ -46,21 +49,21 @@ class Split:
         if not axes or any(isinstance(axis, bool) or not isinstance(axis, int) for axis in axes):
             raise ValueError(
                 f"axis={self.axis!r} must be an integer, or a tuple of them: the dimension that counts the vectors, "
-                "often 0; (0, 1) for experts"
+                "often 0, or (0, 1) for experts"
             )
         check_count("group_size", self.group_size, at_least=1)
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> "Split":
-        """The split that a parameter group asks for; by default one vector per index of dimension 0."""
+        """Return the split of a parameter group, by default one vector per index of dimension 0."""
         return cls(group.get("granularity", "neuron"), group.get("axis", 0), group.get("group_size", 1))
 
     def rotates(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape has vectors that can turn: 2 dimensions or more, 2 entries or more each."""
+        """Return whether a tensor of this shape can rotate: 2 or more dimensions, 2 or more entries per vector."""
         return self.granularity != "none" and len(shape) >= 2 and prod(shape) > 0 and self.fan_in(shape) > 1
 
     def num_vectors(self, shape: Sequence[int]) -> int:
-        """How many vectors a tensor of this shape holds.
+        """Return the number of vectors of a tensor of this shape.
 
         >>> Split("group", axis=1, group_size=4).num_vectors((16, 8))
         2
@@ -77,7 +80,7 @@ class Split:
         return prod(shape[axis] for axis in axes) // self._grouped
 
     def fan_in(self, shape: Sequence[int]) -> int:
-        """How many entries one vector of a tensor of this shape has.
+        """Return the number of entries of one vector of a tensor of this shape.
 
         >>> Split().fan_in((64, 3, 7, 7))
         147
@@ -86,38 +89,38 @@ class Split:
         return prod(shape) // vectors if vectors else 0
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum of the entries of each vector."""
+        """Return the sum of the entries of each vector."""
         return self._reduce(x.to(at_least_float32(x.dtype)))
 
     def mean(self, x: Tensor) -> Tensor:
-        """Mean of the entries of each vector."""
+        """Return the mean of the entries of each vector."""
         return self.sum(x) / self.fan_in(x.shape)
 
     def dot(self, x: Tensor, y: Tensor) -> Tensor:
-        """Inner product of each vector of x with its twin in y."""
+        """Return the inner product of each vector of x with that of y."""
         dtype = at_least_float32(torch.promote_types(x.dtype, y.dtype))
         return self._reduce(x.to(dtype) * y.to(dtype))
 
     def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm of each vector."""
+        """Return the Euclidean norm of each vector."""
         return self.dot(x, x).sqrt()
 
     def centred(self, x: Tensor) -> Tensor:
-        """The tensor with each vector's mean taken away."""
+        """Return the tensor without the mean of each vector."""
         return x - self.broadcast(self.mean(x), x.shape)
 
     def projection(self, x: Tensor, onto: Tensor) -> Tensor:
-        """The part of each vector of x along its twin in `onto`; nothing along a zero vector."""
+        """Return the part of each vector of x along that of `onto`, which is 0 along a zero vector."""
         length2 = self.dot(onto, onto)
         along = torch.where(length2 > 0, self.dot(x, onto) / length2, torch.zeros_like(length2))
         return self.broadcast(along, onto.shape) * onto
 
     def angle(self, before: Tensor, after: Tensor) -> Tensor:
-        """Angle between each vector before and after, in radians.
+        """Return the angle between each vector before and after, in radians.
 
             d = w1 - w0,  r = ⟨w0,d⟩/‖w0‖²,  angle = atan2(‖d - r·w0‖, (1+r)·‖w0‖)
 
-        An arccos of a float32 cosine returns 0 below 3e-4 rad, where training lives. A zero vector has angle 0.
+        An arccos of a float32 cosine would be 0 below 3e-4 rad, as angles of training are. A zero vector has angle 0.
 
         >>> Split().angle(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1e-5]]))
         tensor([1.0000e-05])
@@ -133,7 +136,7 @@ class Split:
         return torch.where(alive, torch.atan2(across, (1 + r) * length2.sqrt()), torch.zeros_like(length2))
 
     def broadcast(self, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """One value per vector, brought into a form that broadcasts against a tensor of this shape."""
+        """Return one value per vector in a form that broadcasts against a tensor of this shape."""
         ones = [1] * len(shape)
         if self.granularity == "tensor":
             return values.reshape(ones)
@@ -143,24 +146,26 @@ class Split:
         return (values.repeat_interleave(grouped) if grouped > 1 else values).reshape(ones)
 
     def rows(self, *tensors: Tensor) -> list[Tensor]:
-        """Views of plain tensors of one shape in which dimension 0 counts the vectors and the rest are entries.
+        """Return views of plain tensors of one shape, in which dimension 0 counts vectors and the rest are entries.
 
-        Entries keep one order over all tensors, and merge into one dimension where every tensor's strides allow it.
-        Several axes must lie in memory as one, as those of a contiguous tensor do that stand next to each other.
+        Entries have the same order in all tensors. They are one dimension if all strides allow it. Several axes must be
+        one in memory, as adjacent axes of a contiguous tensor are.
         """
+        if tensors[0].dim() == 2 and self.axis == 0 and self.granularity == "neuron":
+            return list(tensors)
         axes = self.axes(tensors[0].dim())
         if axes == tuple(range(len(axes))) and all(x.is_contiguous() for x in tensors):
             vectors = self.num_vectors(tensors[0].shape)
-            # Sizes in full: a shard without rows leaves nothing to infer one from.
+            # Both sizes, because a shard without rows does not determine the other.
             size = tensors[0].numel() // vectors if vectors else prod(tensors[0].shape[len(axes) :])
             return [x.view(vectors, size) for x in tensors]
         views = [self._vectors_first(x) for x in tensors]
-        # Entries in the order of memory: channels-last weights then merge into one dimension too.
+        # In the order of memory, so channels-last weights merge into one dimension too.
         order = sorted(range(1, views[0].dim()), key=views[0].stride, reverse=True)
         views = [x.permute(0, *order) for x in views]
         try:
             return [x.view(x.shape[0], prod(x.shape[1:])) for x in views]
-        except RuntimeError:  # strides that no single dimension of entries can describe
+        except RuntimeError:  # no single dimension of entries has these strides
             return views
 
     def _vectors_first(self, x: Tensor) -> Tensor:
@@ -182,7 +187,7 @@ class Split:
         return self.group_size if self.granularity == "group" else 1
 
     def axes(self, dims: int) -> tuple[int, ...]:
-        """The dimensions of a tensor that count its vectors, in ascending order; none where the whole is one vector."""
+        """Return the dimensions that count vectors, in ascending order, or none if the whole is one vector."""
         if self.granularity == "none":
             raise ValueError("granularity='none' has no weight vectors: choose 'neuron', 'group' or 'tensor'")
         if self.granularity == "tensor":
@@ -198,7 +203,7 @@ class Split:
         return tuple(axes)
 
     def vector_ids(self, shape: Sequence[int], device: torch.device | None = None) -> Tensor:
-        """The number of the vector to which each index of the axes belongs: a tensor of the axes' sizes.
+        """Return the number of the vector of each index of the axes: a tensor of the axes' sizes.
 
         >>> Split("group", group_size=2).vector_ids((6, 3))
         tensor([0, 0, 1, 1, 2, 2])
@@ -215,15 +220,15 @@ class Split:
         per_index = x.sum(entries) if entries else x
         if len(axes) == 1 and self._grouped == 1:
             return whole(per_index) if _is_partial(per_index) else per_index
-        # No DTensor has shards that end within a group, or within the indices of one of several axes.
+        # The shards of a DTensor may not end within a group, or within the indices of one of several axes.
         return whole(per_index).reshape(vectors, self._grouped).sum(1)
 
 
 def whole(values: Tensor) -> Tensor:
-    """Values per vector as all processes have them: a DTensor's shares summed and gathered, a plain tensor as it is."""
+    """Return a DTensor's values per vector, summed and gathered over processes. Return a plain tensor as it is."""
     if not hasattr(values, "placements"):
         return values
-    # Importing torch.distributed takes long, and most programs have no DTensor.
+    # Importing torch.distributed is slow, and most programs have no DTensor.
     from torch.distributed.tensor import DTensor, Replicate
 
     sharded = cast(DTensor, values)
@@ -231,7 +236,7 @@ def whole(values: Tensor) -> Tensor:
 
 
 def gathered(values: Tensor) -> Tensor:
-    """Values per vector of a DTensor as a plain tensor, the same on every process; a plain tensor as it is."""
+    """Return values per vector of a DTensor as a plain tensor, the same on every process."""
     return cast(Any, values).full_tensor() if hasattr(values, "placements") else values
 
 
@@ -240,5 +245,5 @@ def _is_partial(values: Tensor) -> bool:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values per vector are kept for weights of this dtype."""
+    """Return the dtype of values per vector for weights of this dtype."""
     return torch.promote_types(dtype, torch.float32)

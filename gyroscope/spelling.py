@@ -1,4 +1,4 @@
-"""Names that a user writes: one error for all that are unknown, with the nearest known ones. It imports no NumPy."""
+"""The error for an unknown name that a user writes, with the nearest known ones. It imports no NumPy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -29,6 +29,11 @@ class AdamWDirection:
         beta1 = self.betas[0]
         return math.sqrt(2 * lr * wd * (1 - beta1) / (1 + beta1))  # RE Table 1
 
+    def noise_average(self, t):
+        """The shrinking of a squared update per step, and the squares of m̂'s weights of the t gradients so far."""
+        beta1 = self.betas[0]
+        return beta1**2, sum(((1 - beta1) * beta1**k / (1 - beta1**t)) ** 2 for k in range(t))
+
     def plain(self, w, update, lr, wd):
         return w - lr * wd * w + lr * update
 
@@ -47,6 +52,13 @@ class SGDDirection:
         tau = (1 - a) ** -2 / power
         return math.sqrt(2 * (lr * wd / (1 - a)) / tau)  # the one law; RE Table 1 without Nesterov
 
+    def noise_average(self, t):
+        a = self.momentum
+        weights = [a**k for k in range(t)]
+        if self.nesterov:
+            weights = [(k == 0) + a * weight for k, weight in enumerate(weights)]
+        return a**2, sum(weight**2 for weight in weights)
+
     def plain(self, w, update, lr, wd):
         return w + lr * update
 
@@ -64,6 +76,9 @@ class LionDirection:
 
     def angle(self, lr, wd):
         return math.sqrt(2 * lr * wd / self.tau)
+
+    def noise_average(self, t):
+        return 1.0, 1.0
 
     def correlation_time(self):
         beta1, beta2 = self.betas
@@ -217,12 +232,13 @@ class Twin:
 class RotationalTwin(Twin):
     """RE Algorithm 1; weights are centred before the first step, and the update instead of the weights thereafter.
 
-    With centre="weights" as it is printed: lines 10 to 13, where the weights are centred after each step.
+    With centre="weights" as it is printed: lines 10 to 13, where the weights are centred after each step. With `noise`
+    squared lengths are averaged in units of those expected on noise.
     """
 
-    def __init__(self, weights, direction, lr, wd, l2=False, beta=0.99, centre=True, vectors=neurons):
+    def __init__(self, weights, direction, lr, wd, l2=False, beta=0.99, centre=True, vectors=neurons, noise=False):
         super().__init__(weights, direction, lr, wd, l2)
-        self.beta, self.centre, self.vectors = beta, centre, vectors
+        self.beta, self.centre, self.vectors, self.noise = beta, centre, vectors, noise
 
     def centred(self, x):
         return x - x.mean() if self.centre is True else x
@@ -233,6 +249,8 @@ class RotationalTwin(Twin):
             return
         coupled = (g + self.wd * w,) if isinstance(self.direction, CoupledDirection) else ()
         update = self.direction(w, g, state, self.t, *coupled)
+        shrinking, expected = self.direction.noise_average(self.t) if self.noise else (1.0, 1.0)
+        beta = min(self.beta, shrinking)
         rows = state.setdefault("rows", [{"n": v.norm(), "nu": 0.0} for v in self.vectors(w)])
         for v, delta, row in zip(self.vectors(w), self.vectors(update), rows, strict=True):
             n = row["n"]
@@ -241,9 +259,26 @@ class RotationalTwin(Twin):
                 v.mul_(n / v.norm())
             delta = self.centred(delta)
             delta = delta - (delta * v).sum() / (v * v).sum() * v
-            row["nu"] = self.beta * row["nu"] + (1 - self.beta) * (delta * delta).sum()
-            rms = (row["nu"] / (1 - self.beta**self.t)).sqrt() + self.direction.eps
+            row["nu"] = beta * row["nu"] + (1 - beta) * (delta * delta).sum() / expected
+            rms = (expected * row["nu"] / (1 - beta**self.t)).sqrt() + self.direction.eps
             v.add_(self.direction.angle(self.lr, self.wd) * n * delta / rms)
             if self.centre == "weights":
                 v.sub_(v.mean())
             v.mul_(n / v.norm())
+
+
+class HyperballTwin(Twin):
+    """Hyperball as published: W ← R·u/‖u‖ of u = W - lr·R·U/‖U‖ with the optimizer's update U and R = ‖W_0‖.
+
+    For whole matrices. A zero matrix takes the plain step, and has a radius from the first norm that is not zero.
+    """
+
+    def update(self, w, g, state):
+        direction = self.direction(w, g, state, self.t)
+        R = state.get("R", w.norm())
+        if w.dim() < 2 or R == 0:
+            w.copy_(self.direction.plain(w, direction, self.lr, self.wd))
+            return
+        state["R"] = R
+        moved = w + self.lr * R * direction / direction.norm()
+        w.copy_(R * moved / moved.norm())

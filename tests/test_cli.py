@@ -31,12 +31,12 @@ def test_the_example_speaks_of_everything_a_practitioner_asks(capsys):
     text = " ".join(out.split())
     assert (code, err) == (0, "")
     for phrase in (
-        "turns 0.00324 rad (0.186°) per step",
-        "forgotten over 10,000 steps (25.6 epochs)",
-        "half-life is 6,931 steps (17.7 epochs)",
+        "rotates 0.00324 rad (0.186°) per step",
+        "A memory is 10,000 steps (25.6 epochs)",
+        "half-life of a direction is 6,931 steps (17.7 epochs)",
         "settles at 1.6, 2.77 times its initial 0.577",
         "times its equilibrium angle",
-        "X = 0.5",
+        "Run length: 0.5 memories",
         "shorter than the memory of weight",
         "Betas (0.9, 0.999) are stable",
         "sgdm: add --unit-grad-norm to compare",
@@ -111,6 +111,26 @@ def test_a_command_line_wins_over_the_file(capsys, tmp_path):
 
 def test_wd_is_short_for_weight_decay(capsys):
     assert "weight_decay=0.05" in run(capsys, "plan", "adamw", "--wd", "0.05", "--steps", "100")[1]
+
+
+def test_wsd_is_a_schedule_of_plan_transfer_and_convert(capsys):
+    wsd = ["--schedule", "wsd", "--decay-share", "0.3", "--final", "0.1"]
+    assert "wsd over 100 steps" in run(capsys, "plan", "adamw", *wsd, "--steps", "100")[1]
+    tuned = ["adamw", "--lr", "1e-3", "--wd", "0.1"]
+    assert run(capsys, "transfer", *tuned, "--steps", "1K", "--to", "steps=2K", *wsd)[::2] == (0, "")
+    assert run(capsys, "convert", tuned[0], "lion", *tuned[1:], *wsd)[::2] == (0, "")
+    code, _, err = run(capsys, "plan", "adamw", "--schedule", "cosine", "--decay-share", "0.3")
+    assert (code, err) == (2, "gyroscope: the cosine schedule has no 'decay', which wsd has\n")
+
+
+@pytest.mark.parametrize("command", ["plan", "transfer", "convert", "report", "autopsy", "watch"])
+def test_help_of_a_command_is_one_short_line_in_the_list_and_has_no_semicolon(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (line,) = [line for line in run(capsys, "--help")[1].splitlines() if line.startswith(f"  {command} ")]
+    assert line.endswith(".")
+    assert "..." not in line
+    # typer writes a default and its range between brackets, with a semicolon.
+    assert ";" not in re.sub(r"\[default.*?\]", "", run(capsys, command, "--help")[1], flags=re.DOTALL)
 
 
 def test_a_betas_warning_for_an_unstable_pair(capsys):

@@ -1,9 +1,15 @@
 """What the pages name is there: files, folders, commands and links."""
 
+import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from gyroscope.store.schema import TABLES
+from tests.needs import muon_for
+from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -13,20 +19,101 @@ PAGES = [
 TOP = ("gyroscope", "tests", "docs", "tools", "benchmarks", "examples", "results", ".github", ".ci")
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-GENERATED = ("docs/api/",)
+# Pages that run as doctests. The guide to rules runs in tests/optimizers, the one to experiments in tests/lab.
+TESTED_PAGES = [
+    page for page in PAGES if page.name not in ("README.md", "own-optimizer.md") and ">>> " in page.read_text("utf-8")
+]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @every_page
 def test_every_path_on_a_page_is_there(page):
-    named = [name for name in paths(page.read_text(encoding="utf-8")) if name not in GENERATED]
+    named = paths(page.read_text(encoding="utf-8"))
     assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
 
 
 @every_page
 def test_every_link_of_a_page_leads_to_a_file(page):
     links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    written_by_the_build = {link for link in links if f"docs/{link}".startswith(site.GENERATED)}
+    assert [link for link in links if link not in written_by_the_build and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", TESTED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages write runs
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 3
+    assert result.failed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tutorial", muon_for("adamw_to_muon", sorted(path.stem for path in tutorials.FOLDER.glob("*.py")))
+)
+# On a busy machine the tracker leaves samples out, and says so. The cells run all the same.
+@pytest.mark.filterwarnings("ignore:gyroscope. samples come faster than they can be processed")
+def test_a_tutorial_runs_and_its_page_has_the_same_cells(tutorial, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = (tutorials.FOLDER / f"{tutorial}.py").read_text(encoding="utf-8")
+    page = (tutorials.FOLDER / f"{tutorial}.md").read_text(encoding="utf-8")
+    ran = list(tutorials.run(source))
+    assert sum(bool(printed) for _, printed in ran) >= 2
+    assert [cell.text for cell, _ in ran if cell.text not in page] == []
+
+
+def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
+    config = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    listed = {file for _, _, file in site.pages(config["nav"])} - set(site_reference.PAGES)  # written by the build
+    staged = {name for name in site.sources() if name.endswith(".md")}
+    assert listed - staged == set()
+    unlisted = {name for name in staged - listed if not name.startswith(("decisions/", "results/"))}
+    assert unlisted == set()
+
+
+def test_links_that_leave_the_site_become_text_and_the_readme_is_the_first_page():
+    page = ROOT / "docs" / "decisions" / "x.md"
+    text = "[a](../theory.md#law) [b](../../examples/nanogpt.py) [c](../../README.md) [d](../../results/README.md)"
+    adapted = site.adapt(text, "decisions/x.md", page, {"theory.md", "index.md", "results/README.md"})
+    assert adapted == "[a](../theory.md#law) b [c](../index.md) [d](../results/README.md)"
+
+
+def test_broken_and_foreign_references_of_a_built_page_are_named(tmp_path):
+    (tmp_path / "a.html").write_text('<h2 id="x">x</h2><a href="https://elsewhere.org">fine</a><a href="#x">fine</a>')
+    (tmp_path / "b.html").write_text('<a href="a.html#x"></a><a href="a.html#y"></a><a href="c.html"></a>')
+    (tmp_path / "d.html").write_text('<script src="https://elsewhere.org/x.js"></script>')
+    assert site_links.problems(tmp_path) == [
+        "b.html: a.html#y leads to no heading",
+        "b.html: c.html leads to no file",
+        "d.html: https://elsewhere.org/x.js is fetched from another host",
+    ]
+
+
+def test_the_reference_has_every_command_and_every_table_of_a_run():
+    commands = site_reference.commands_page()
+    assert [name for name in ("plan", "report", "autopsy", "watch") if f"## gyroscope {name}\n" not in commands] == []
+    tables = site_reference.run_file_page()
+    assert [name for name in TABLES if f"## {name}\n" not in tables] == []
+    assert all(line.replace("\\|", "").count("|") == 4 for line in tables.splitlines() if line.startswith("| `"))
+
+
+def test_text_for_language_models_lists_a_page_by_its_first_sentence():
+    text = (
+        "# Title\n\n![picture](x.png)\n\nOne [link](a.md) here. More.\n\n::: gyroscope.plan\n    options:\n      x: 1\n"
+    )
+    assert site_text.first_sentence(text) == "One link here."
+    assert site_text.with_docstrings(text, lambda name: f"Text of {name}.").endswith(
+        "### gyroscope.plan\n\nText of gyroscope.plan.\n"
+    )
+    assert site_text.address("decisions/README.md") == "decisions/index.html"
+
+
+def test_an_aligned_list_in_a_docstring_becomes_a_list_of_arguments():
+    text = "Add.\n\na  first\nb  second,\n   in steps\n\n>>> add(1, 2)\n3"
+    rewritten = "Add.\n\nArgs:\n    a: first\n    b: second, in steps\n\n```pycon\n>>> add(1, 2)\n3\n```"
+    assert docstring_text.readable(text, {"a", "b"}) == rewritten
+    assert docstring_text.readable("Note: this.\nAlso: that.", {"a"}) == "Note: this.\nAlso: that."
+    assert docstring_text.readable("a: this.\nb: that.", {"a", "b"}) == "Args:\n    a: this.\n    b: that."
 
 
 def test_a_path_that_is_not_there_is_noticed():

@@ -14,12 +14,12 @@ FLOORS = [
     {"optimizers"},
     {"geometry", "_dtensor", "advice"},
     {"model"},
-    {"simulate", "optim", "nn"},
+    {"optim", "nn"},
     {"store"},
     {"measure", "report"},
     {"render"},
     {"live", "planner", "checkpoint"},
-    {"integrations"},
+    {"integrations", "doctor"},
     {"cli"},
     {"__main__"},
 ]
@@ -84,6 +84,8 @@ def test_nothing_in_the_library_imports_the_lab():
         "import gyroscope.cli; gyroscope.cli.main(['plan', 'adamw', '--fan-in', '512'])",
         "import gyroscope.cli; gyroscope.cli.main(['--help'])",
         "import gyroscope.cli; gyroscope.cli.main('convert adamw lion --lr 1e-3 --wd 0.1'.split())",
+        "from gyroscope import theory, transfer\nsize = theory.Scale(64, 1e6)\n"
+        "transfer(theory.AdamW(1e-3, 0.1), base=size, to=size)",
     ],
 )
 def test_a_plan_and_help_run_without_torch(code):

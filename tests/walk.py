@@ -30,21 +30,31 @@ def walk(
     w = rng.standard_normal((vectors, dim))
     w *= norm / np.linalg.norm(w, axis=1, keepdims=True)
     state: State = {}
+    noise = np.empty_like(w)
     norms, angles = np.empty(len(lrs)), np.empty(len(lrs))
     for t, lr in enumerate(lrs, start=1):
-        g = rng.standard_normal((vectors, dim))
-        g -= w * ((g * w).sum(1) / (w * w).sum(1))[:, None]
+        rng.standard_normal(out=noise)
+        length2 = row_dot(w, w)
+        g = noise - w * (row_dot(noise, w) / length2)[:, None]
         # E‖g‖² over the dim - 1 tangent directions
-        g *= unit_grad_norm / np.sqrt(dim - 1) / np.linalg.norm(w, axis=1, keepdims=True)
+        g *= (unit_grad_norm / np.sqrt((dim - 1) * length2))[:, None]
         new = step(w, g, state, lr, t)
-        norms[t - 1], angles[t - 1] = np.sqrt((new * new).sum(1).mean()), angle_between(w, new).mean()
+        norms[t - 1] = np.sqrt(row_dot(new, new).mean())
+        angles[t - 1] = angle_between(w, new).mean()
         w = new
     return Walk(norms, angles)
 
 
+def row_dot(x: Array, y: Array) -> Array:
+    """Return the inner product of each row of x with its twin in y, without an array of products."""
+    return np.einsum("ij,ij->i", x, y)
+
+
 def angle_between(w: Array, new: Array) -> Array:
-    along = (w * new).sum(1) / (w * w).sum(1)
-    return np.arctan2(np.linalg.norm(new - along[:, None] * w, axis=1), along * np.linalg.norm(w, axis=1))
+    length2 = row_dot(w, w)
+    along = row_dot(w, new) / length2
+    across = new - along[:, None] * w
+    return np.arctan2(np.sqrt(row_dot(across, across)), along * np.sqrt(length2))
 
 
 def sgdm(weight_decay, momentum=0.0, nesterov=False):

@@ -1,6 +1,6 @@
 """Take the pictures of reports in docs/ again: `python -m tools.pictures [folder of make demo]`, after a page changed.
 
-Three simulated runs, as the tests of pages have them, and the RotationalAdamW run of `make demo`.
+Three simulated runs, as the tests of pages have them, and the RotationalSGD run of `make demo`.
 """
 
 import sys
@@ -16,6 +16,7 @@ from tests.render.browser import launch
 
 DOCS = Path(__file__).parent.parent / "docs"
 LAST = "Which layers?"  # the panel with which a picture ends
+PANELS = ("verdict", "equilibrium", "layers", "balance", "signal", "plane", "stability", "table")
 STORIES = {"healthy": make.healthy, "imbalanced": make.imbalanced, "fell_out": make.fell_out}
 
 
@@ -32,14 +33,26 @@ def take(browser_page: Page, runs: list[Path], folder: Path, name: str) -> None:
     browser_page.screenshot(path=DOCS / f"{name}.png", full_page=True, clip=clip)
 
 
+def take_panels(browser_page: Page) -> None:
+    """Take a picture of each panel of the page that is open, for docs/report.md, in which it is legible on a phone."""
+    browser_page.set_viewport_size({"width": 760, "height": 900})
+    browser_page.reload()
+    browser_page.wait_for_selector("body[data-ready]")
+    (DOCS / "panels").mkdir(exist_ok=True)
+    for name in PANELS:
+        browser_page.locator(f"section#{name}").screenshot(path=DOCS / "panels" / f"{name}.png")
+
+
 def main() -> None:
     """Take all pictures, or all but the demo's where its folder is not there."""
-    demo = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo") / "rotational_adamw"
+    demo = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo") / "rotational_sgd"
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         runs = [make.run_at(folder / story, STORIES[story](), seed=i) for i, story in enumerate(STORIES)]
         browser_page = launch(playwright).new_page(viewport={"width": 1200, "height": 900})
         take(browser_page, [runs[1]], folder, "report-imbalanced")
+        take_panels(browser_page)
+        browser_page.set_viewport_size({"width": 1200, "height": 900})
         take(browser_page, [runs[2]], folder, "report-fell-out")
         take(browser_page, runs, folder, "report-three")
         if demo.exists():

@@ -1,8 +1,8 @@
-"""What advice consists of: findings about a plan or a run, each a sentence with its numbers, layers and remedy."""
+"""Findings about a plan, a run or a checkpoint: each a sentence with its numbers, layers and remedy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final, overload
+from typing import Literal, Protocol, final, overload
 
 Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.
@@ -16,6 +16,10 @@ KINDS = (
     "unstable_betas",
     "fell_out",
     "short_memory",
+    "stopped",
+    "small_updates",
+    "missed_angle",
+    "attention_jump",
     "transient",
     "over_rotation",
     "fast_rotation",
@@ -31,23 +35,36 @@ KINDS = (
     "assumption",
     "signal",
     "drift",
+    "recipe",
     "off_prediction",
     "well",
 )
-# Kinds of statements in a plan that judge nothing; all are notes.
+# Kinds of statements in a plan that judge nothing. All are notes.
 FACTS = ("rotation", "memory", "norm", "start", "total_decay", "settles", "stability", "equivalent")
 
 
 @final
 @dataclass(frozen=True)
 class Remedy:
-    """What to change. `trial` names the experiment that tried it; empty for what changes nothing about training."""
+    """What to change. `trial` names the experiment that tried it, and is empty if training stays the same."""
 
     text: str = ""
     trial: str = ""
 
 
 NOTHING = Remedy()
+
+
+class Named(Protocol):
+    """A layer, of which a finding stores the name."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+
+def name_of(member: Named | str) -> str:
+    """Return the full name of a layer."""
+    return member if isinstance(member, str) else member.name
 
 
 @final
@@ -58,13 +75,12 @@ class Finding:
     kind      what is stated, one of `KINDS` or `FACTS`
     severity  bad, warn, note or good
     sentence  the statement, with numbers and units
-    remedy    what to change, from `gyroscope.advice.remedies`; empty where nothing has to change
-    formula   the equation behind the numbers; empty where they were measured
-    layers    the layers it is about; empty where it is about the whole run
+    remedy    what to change, from `gyroscope.advice.remedies`, or empty
+    formula   the equation behind the numbers, empty if they were measured
+    layers    full names of the layers, empty for the whole run
     evidence  the numbers of the sentence by name
-    trial     the section of results/advice.md that shows what the remedy did to real training; empty where it does not
-              change training
-    mark      what a time axis calls it at `evidence["step"]`; empty where it is no event
+    trial     the experiment that tried the remedy or the statement on real training, or empty
+    mark      the label on a time axis at `evidence["step"]`, empty if this is no event
     """
 
     kind: str
@@ -85,34 +101,42 @@ def make_finding(
     kind: str,
     severity: Severity,
     sentence: str,
-    layers: Iterable[str] = (),
+    layers: Iterable[Named | str] = (),
     remedy: Remedy = NOTHING,
     *,
     evidence: Mapping[str, float] | None = None,
     formula: str = "",
     mark: str = "",
+    trial: str = "",
 ) -> Finding:
-    """Return a finding with the text and the trial of its remedy.
+    """Return a finding with the text of its remedy, and the trial of that or of the statement.
 
     >>> make_finding("fast_rotation", "warn", "b is fast.", ["b"], Remedy("Lower the learning rate.")).remedy
     'Lower the learning rate.'
     """
-    return Finding(kind, severity, sentence, remedy.text, formula, tuple(layers), evidence or {}, remedy.trial, mark)
+    names = tuple(map(name_of, layers))
+    return Finding(kind, severity, sentence, remedy.text, formula, names, evidence or {}, remedy.trial or trial, mark)
 
 
 @final
 class Diagnosis(Sequence[Finding]):
-    """All findings about a plan or a run, worst first; prints as plain text.
+    """All findings about a plan, a run or a checkpoint, worst first. Prints as plain text, the summary first.
 
-    >>> print(Diagnosis([Finding("well", "good", "All is well."), Finding("transient", "warn", "Not yet.", "Wait.")]))
+    summary  two to four statements: whether equilibrium is reached, weight decay, balance, and what to change
+
+    >>> findings = [Finding("well", "good", "All is well."), Finding("transient", "warn", "Not yet.", "Wait.")]
+    >>> print(Diagnosis(findings, ("Nothing to change.",)))
+    Nothing to change.
+    <BLANKLINE>
     ! Not yet.
       → Wait.
     ✓ All is well.
     """
 
-    def __init__(self, findings: Iterable[Finding]) -> None:
+    def __init__(self, findings: Iterable[Finding], summary: Iterable[str] = ()) -> None:
         severities = list(MARKS)
         self._findings = sorted(findings, key=lambda f: (severities.index(f.severity), KINDS.index(f.kind)))
+        self.summary = tuple(summary)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -130,13 +154,16 @@ class Diagnosis(Sequence[Finding]):
         return len(self._findings)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Diagnosis) and self._findings == other._findings
+        if not isinstance(other, Diagnosis):
+            return False
+        return (self._findings, self.summary) == (other._findings, other.summary)
 
     def __hash__(self) -> int:
         return hash(self.kinds)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self._findings))
+        head = [*self.summary, ""] if self.summary else []
+        return "\n".join([*head, *map(str, self._findings)])
 
     def __repr__(self) -> str:
-        return f"Diagnosis({self._findings!r})"
+        return f"Diagnosis({self._findings!r}, {self.summary!r})"

@@ -10,12 +10,19 @@ import numpy as np
 
 from gyroscope import theory
 from gyroscope._types import Array, Int64, Mask
-from gyroscope.advice.thresholds import JUDGED_SHARE, MIN_FULL_RATE, MIN_MEAN_SAMPLES, MIN_RATE_SAMPLES
+from gyroscope.advice.thresholds import (
+    JUDGED_SHARE,
+    LATE_SHARE,
+    MIN_FULL_RATE,
+    MIN_MEAN_SAMPLES,
+    MIN_RATE_SAMPLES,
+    MIN_RATE_SHARE,
+)
 from gyroscope.optimizers import spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED
-from gyroscope.theory.law import over
+from gyroscope.theory.law import safe_divide
 
 
 class MeasuredLayer(Protocol):
@@ -44,10 +51,10 @@ class Record(Protocol):
     def config(self) -> Mapping[str, Any]: ...  # noqa: D102
 
     def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """A statistic over the layer's vectors at each of `steps`; NaN where there is no value."""
+        """Return a statistic over the layer's vectors at each of `steps`. NaN if there is no value."""
 
     def layer(self, name: str) -> MeasuredLayer:
-        """What is known about a layer."""
+        """Return what is known about a layer."""
 
 
 @final
@@ -61,7 +68,7 @@ class LayerHistory:
     """How many samples, from the first on, are read; all of them if None."""
 
     def series(self, quantity: str, stat: str = "mean") -> Array:
-        """A series as finite numbers and NaN; all NaN where the record has no such quantity."""
+        """Return a series as finite numbers and NaN. All NaN if the record has no such quantity."""
         values = self._stored(quantity, stat)
         return np.where(np.isfinite(values), values, np.nan)
 
@@ -74,6 +81,13 @@ class LayerHistory:
     def steps(self) -> Array:
         """Step of each sample."""
         return np.asarray(self.record.steps, dtype=np.float64)[: self.samples]
+
+    @cached_property
+    def step_count(self) -> int:
+        """Number of steps of the run, or up to the last sample that is read if not all are."""
+        sampled = int(self.steps[-1]) + 1 if len(self.steps) else 0
+        # A closed run knows its last step, sampled or not.
+        return sampled if self.samples is not None else max(sampled, getattr(self.record, "last_step", -1) + 1)
 
     @cached_property
     def layer(self) -> MeasuredLayer:
@@ -109,13 +123,13 @@ class LayerHistory:
     def decay(self) -> Array:
         """Fraction of the weight that decays per step, a; 0 without decay, NaN where unknown."""
         # Not through `series`, which replaces by NaN the infinite timescale that a record may hold without decay.
-        return np.asarray(over(1.0, self._stored("predicted_timescale")))
+        return np.asarray(safe_divide(1.0, self._stored("predicted_timescale")))
 
     @cached_property
     def distance(self) -> Array:
         """RMS norm over its equilibrium."""
         # Theory predicts the mean of ‖w‖², hence the RMS of the vectors' norms.
-        ratio = over(self.series("norm", "rms"), self.series("predicted_norm"))
+        ratio = safe_divide(self.series("norm", "rms"), self.series("predicted_norm"))
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
     @cached_property
@@ -153,16 +167,8 @@ class LayerHistory:
 
     @cached_property
     def window(self) -> Mask:
-        """Samples over which steady things are averaged: the last part of the run at full rate; none once diverged."""
-        usable = np.flatnonzero(self.full_rate & np.isfinite(self.angle))
-        chosen = np.zeros(len(self.steps), dtype=bool)
-        if usable.size and not self.diverged:
-            last = self.steps[usable[-1]]
-            duration = last - self.steps[usable[0]]
-            # By steps and not by samples, which may be spaced unevenly; three at least make a mean.
-            late = usable[self.steps[usable] >= last - JUDGED_SHARE * duration]
-            chosen[late if late.size >= MIN_MEAN_SAMPLES else usable[-MIN_MEAN_SAMPLES:]] = True
-        return chosen
+        """Samples over which steady things are averaged: the last part of the run at full rate."""
+        return self._last_part(self.full_rate & np.isfinite(self.angle), JUDGED_SHARE)
 
     def mean(self, values: Array) -> float:
         """Mean over the window; NaN if there is none."""
@@ -174,16 +180,39 @@ class LayerHistory:
         return float(np.sqrt(self.mean(values**2)))
 
     @cached_property
-    def total_decay(self) -> float:
-        """X = Σ a_t over the run, samples standing for the steps around them."""
+    def late(self) -> Mask:
+        """Samples of the last part of the run, as long as the learning rate is not next to 0."""
+        return self._last_part(np.isfinite(self.angle) & ~(self.lr < MIN_RATE_SHARE * self.lr[self.peak]), LATE_SHARE)
+
+    def _last_part(self, usable: Mask, share: float) -> Mask:
+        """Return the usable samples in the last share of the run, none once it has diverged."""
+        places = np.flatnonzero(usable)
+        chosen = np.zeros(len(self.steps), dtype=bool)
+        if places.size and not self.diverged:
+            last = self.steps[places[-1]]
+            duration = last - self.steps[places[0]]
+            # By steps and not by samples, which may be spaced unevenly. Three at least make a mean.
+            part = places[self.steps[places] >= last - share * duration]
+            chosen[part if part.size >= MIN_MEAN_SAMPLES else places[-MIN_MEAN_SAMPLES:]] = True
+        return chosen
+
+    @cached_property
+    def memory(self) -> float:
+        """1/a at the peak learning rate, in steps; NaN if unknown."""
+        return float(safe_divide(1.0, self.decay[self.peak])) if len(self.decay) else float("nan")
+
+    @cached_property
+    def run_length(self) -> float:
+        """Σ a_t over the run so far, in memories. Samples stand for the steps around them."""
         known = np.isfinite(self.decay)
         if not known.any():
             return float("nan")
         steps = self.steps[known]
         decay = self.decay[known]
-        # Trapezoids between samples, and the first decay for the steps before it.
+        # Trapezoids between samples, the first decay for the steps before it, and the last for those after all samples.
         between = np.diff(steps) @ (decay[1:] + decay[:-1]) / 2
-        return float(decay[0] * (steps[0] + 1) + between)
+        after = decay[-1] * (self.step_count - 1 - self.steps[-1])
+        return float(decay[0] * (steps[0] + 1) + between + after)
 
     @cached_property
     def is_longer_than_memory(self) -> bool:
@@ -192,7 +221,7 @@ class LayerHistory:
         Below that its norm is mostly the initial one, and the forecast from there is what theory predicts. Where the
         optimizer holds norms, nothing has to be forgotten; where X is unknown, equilibrium is all there is.
         """
-        return self.keeps_norm or not self.total_decay < MEMORY_PASSED
+        return self.keeps_norm or not self.run_length < MEMORY_PASSED
 
     @property
     def reference(self) -> str:
@@ -209,7 +238,7 @@ class LayerHistory:
         """RMS norm over the one predicted: `distance`, or the same of the forecast while X is below 1."""
         if self.is_longer_than_memory:
             return self.distance
-        ratio = over(self.series("norm", "rms"), self.series("forecast_norm"))
+        ratio = safe_divide(self.series("norm", "rms"), self.series("forecast_norm"))
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
     @cached_property
@@ -258,13 +287,17 @@ class LayerHistory:
     def keeps_norm(self) -> bool:
         """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
         # By name: the run has no optimizer, only its class name.
-        spec = spec_by_name(str(self._group.get("optimizer")))
+        spec = spec_by_name(str(self.option("optimizer")))
         return spec is not None and spec.keeps_norms
 
     @property
     def follows_base(self) -> bool:
-        """Whether such an optimizer turns as its base would by then, and not by the equilibrium angle."""
-        return bool(self._group.get("follows_base"))
+        """Whether such an optimizer rotates as its base would by then, and not by the equilibrium angle."""
+        return bool(self.option("follows_base"))
+
+    def option(self, name: str) -> Any:
+        """Return an option of the layer's parameter group, or None if the record has none."""
+        return self._group.get(name)
 
     @property
     def speed(self) -> float:
@@ -273,13 +306,13 @@ class LayerHistory:
         Where gradients come in bursts the mean is lower. Of a network that had learnt its digits it was 13 to 19 %
         below the prediction, and the root mean square of the same layers within 6 %.
         """
-        ratio = over(self.rms_angle, self.reference_angle)
+        ratio = safe_divide(self.rms_angle, self.reference_angle)
         return self.rms(np.where(np.isfinite(ratio), ratio, np.nan))
 
     @cached_property
     def speeds(self) -> Array:
         """Measured over predicted rotation, `reference_angle`, at each sample."""
-        ratio = over(self.angle, self.reference_angle)
+        ratio = safe_divide(self.angle, self.reference_angle)
         return np.where(np.isfinite(ratio), ratio, np.nan)
 
     @property
@@ -290,12 +323,12 @@ class LayerHistory:
 
     def quantile_ratio(self) -> Array:
         """95th over 5th percentile of the angle over vectors, at each sample."""
-        ratio = over(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
+        ratio = safe_divide(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
         return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
 
 
 def layer_histories(record: Record, samples: int | None = None) -> list[LayerHistory]:
-    """Every layer of a record, or of its first samples."""
+    """Return every layer of a record, or of its first samples."""
     return [LayerHistory(record, name, samples) for name in record.layers]
 
 

@@ -62,12 +62,16 @@ class LayerView(Protocol):
     norm_state          how the norm compares with its equilibrium
     predicted_rotation  in equilibrium, in radians per step
     rotation_ratio      measured over predicted rotation, as root mean squares
-    total_decay         X = Σ a_t over the run
+    rotation            RMS in radians per step, as planned in the middle of the run, or as measured
+    memory              1/a in steps, with the decay per step a at the peak learning rate
+    run_length          Σ a_t over the run, in memories
+    settled_at          step at which the norm came within 10 % of equilibrium
+    sets_imbalance      whether its optimizer was told to rotate neurons at different speeds
     start               fastest step of the start; None if there is no equilibrium to compare it with
     departure           where the norm falls out of its equilibrium; None if it does not
     vectors             number of vectors that were measured
     dead                those among them that never had a gradient
-    neuron_spread       how differently the neurons turn; None if that cannot be told
+    neuron_spread       how differently the neurons rotate; None if that cannot be told
     update_growth       how the largest updates have grown; None if only one step is known
     """
 
@@ -84,7 +88,15 @@ class LayerView(Protocol):
     @property
     def rotation_ratio(self) -> float: ...  # noqa: D102
     @property
-    def total_decay(self) -> float: ...  # noqa: D102
+    def rotation(self) -> float: ...  # noqa: D102
+    @property
+    def memory(self) -> float: ...  # noqa: D102
+    @property
+    def run_length(self) -> float: ...  # noqa: D102
+    @property
+    def settled_at(self) -> float: ...  # noqa: D102
+    @property
+    def sets_imbalance(self) -> bool: ...  # noqa: D102
     @property
     def start(self) -> Start | None: ...  # noqa: D102
     @property
@@ -105,11 +117,10 @@ class CheckpointView(LayerView, Protocol):
     is_embedding     whether its vectors are tokens, which are shown and not judged
     exact            whether the rotation of the last step is exact
     error            relative error of an estimate
-    rotation         mean rotation of the last step, in radians
     norm             RMS norm of its vectors
-    norm_ratio       norm over that of equilibrium
+    peak_lr          peak learning rate of the schedule, NaN if the file does not contain it
+    norm_ratio       norm over that of equilibrium, at the peak rate or else at the last one
     spread           95th over 5th percentile of the vectors' angles, over that of noise
-    timescale        steps after which a direction is forgotten
     signal_ratio     |signal|²/E|noise|² of a batch's gradient
     alignment        mean square of updates over that of noise
     lambda_u         weight decay that a radial gradient amounts to
@@ -125,15 +136,13 @@ class CheckpointView(LayerView, Protocol):
     @property
     def error(self) -> float: ...  # noqa: D102
     @property
-    def rotation(self) -> float: ...  # noqa: D102
-    @property
     def norm(self) -> float: ...  # noqa: D102
     @property
     def norm_ratio(self) -> float: ...  # noqa: D102
     @property
     def spread(self) -> float: ...  # noqa: D102
     @property
-    def timescale(self) -> float: ...  # noqa: D102
+    def peak_lr(self) -> float: ...  # noqa: D102
     @property
     def signal_ratio(self) -> float: ...  # noqa: D102
     @property

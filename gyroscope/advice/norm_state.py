@@ -15,10 +15,12 @@ from gyroscope.theory.layer_prediction import InitialLayer
 
 def norm_state(history: LayerHistory) -> NormState:
     """Judge a layer by its norm over the equilibrium's, and by how fast that changes."""
+    if history.keeps_norm:
+        return "follows base" if history.follows_base else "keeps norm"
     # Before anything else: what has not forgotten its start has neither settled nor fallen out.
     if _no_decay(history):
         return "no decay"
-    if history.total_decay > 0 and not history.is_longer_than_memory:
+    if history.run_length > 0 and not history.is_longer_than_memory:
         return "short"
     known = history.distance[np.isfinite(history.distance)]
     if not known.size:
@@ -37,13 +39,13 @@ def norm_state(history: LayerHistory) -> NormState:
 
 
 def _no_decay(history: LayerHistory) -> bool:
-    """Whether nothing settles because nothing decays, by a rule that could."""
+    """Return whether nothing settles because nothing decays, by a rule that could."""
     decays = history.rule is not None and history.rule.has_weight_decay
     return decays and history.weight_decay == 0 and not history.keeps_norm
 
 
 def _approaches(history: LayerHistory, ratio: float) -> bool:
-    """Whether the norm moves towards its prediction about as fast as theory has it: d ln‖w‖/dt = a·(1/q - 1)."""
+    """Return whether the norm moves towards its prediction about as fast as theory has it: d ln‖w‖/dt = a·(1/q - 1)."""
     norm = history.series("norm", "rms")
     used = history.window & np.isfinite(norm) & (norm > 0)
     if used.sum() < limit.MIN_MEAN_SAMPLES:
@@ -88,7 +90,7 @@ def _forecast_settling(history: LayerHistory, now: float, left: float) -> float 
 
 
 def course_from_start(history: LayerHistory, first: float, until: float) -> Forecast | None:
-    """The forecast of a layer from its first sample, at the rates that were measured; None where it lacks an input."""
+    """Return the forecast of a layer from its first sample, at the measured rates. None if it lacks an input."""
     layer = initial_layer(history)
     rule = history.rule
     known = np.isfinite(history.lr)
@@ -105,7 +107,7 @@ def course_from_start(history: LayerHistory, first: float, until: float) -> Fore
 
 
 def initial_layer(history: LayerHistory) -> InitialLayer | None:
-    """The layer as a plan has it, from what was measured first; None if it never had a norm."""
+    """Return the layer as a plan has it, from what was measured first. None if it never had a norm."""
     norms = history.series("norm", "rms")
     grads = history.series("unit_grad_norm", "rms")
     norms = norms[norms > 0]

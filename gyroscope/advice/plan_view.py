@@ -1,7 +1,7 @@
 """A layer of a plan as judgements see it: its equilibrium and its forecast."""
 
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import final
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.layer_view import Departure, NeuronSpread, NormState, Start, UpdateGrowth
 from gyroscope.theory import Forecast, UpdateRule
-from gyroscope.theory.law import over
+from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 
@@ -20,6 +20,7 @@ class PlanView:
 
     prediction: LayerPrediction
     # Nothing was measured yet.
+    sets_imbalance: bool = False
     rotation_ratio: float = nan
     vectors: float = nan
     dead: int = 0
@@ -43,7 +44,7 @@ class PlanView:
 
     @property
     def forecast(self) -> Forecast:
-        """The course of the run; only for layers that have one."""
+        """The course of the run, of layers that have one."""
         assert self.prediction.forecast is not None
         return self.prediction.forecast
 
@@ -52,7 +53,9 @@ class PlanView:
         """How the norm will compare with its equilibrium."""
         if self.keeps_norm:
             return "follows base" if self.rule.follows_base else "keeps norm"
-        if self.total_decay == 0:
+        if isnan(self.run_length):
+            return "unknown"
+        if self.run_length == 0:
             return "no decay"
         if self.prediction.grows_without_end:
             return "grows"
@@ -67,9 +70,28 @@ class PlanView:
         return nan if angle is None else float(angle)
 
     @property
-    def total_decay(self) -> float:
-        """X = Σ a_t over the run; NaN without forecast."""
+    def rotation(self) -> float:
+        """Rotation in the middle of the run, in radians per step."""
+        course = self.prediction.forecast
+        return nan if course is None else float(course.angular_update[len(course.angular_update) // 2])
+
+    @property
+    def memory(self) -> float:
+        """1/a at the peak learning rate, in steps."""
+        timescale = self.prediction.equilibrium.timescale
+        return nan if timescale is None else float(timescale)
+
+    @property
+    def run_length(self) -> float:
+        """Σ a_t over the run, in memories; NaN without forecast."""
         return self.prediction.total_decay
+
+    @property
+    def settled_at(self) -> float:
+        """First step within 10 % of equilibrium, not before the peak learning rate. NaN if there is none."""
+        step = self.prediction.settled_at
+        # During a warmup the target itself moves, and may pass by the norm.
+        return nan if step is None else float(max(step, int(np.argmax(self.forecast.lr))))
 
     @property
     def start(self) -> Start | None:
@@ -84,4 +106,6 @@ class PlanView:
         course = self.forecast
         # The equilibrium norm of a rate next to 0 is next to 0, and any ratio to it is huge and means nothing.
         last = int(np.flatnonzero(course.lr >= limit.MIN_RATE_SHARE * course.lr.max())[-1])
-        return Departure(self.prediction.falls_out_at, float(over(course.norm[last], course.equilibrium_norm[last])))
+        return Departure(
+            self.prediction.falls_out_at, float(safe_divide(course.norm[last], course.equilibrium_norm[last]))
+        )

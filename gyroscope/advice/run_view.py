@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isfinite, nan
+from math import inf, isfinite, nan, sqrt
 from typing import NamedTuple, final
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.history import LayerHistory, raw_angles
 from gyroscope.advice.layer_view import Departure, NeuronSpread, NormState, Start, UpdateGrowth
 from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.advice.norm_state import departure, initial_layer, norm_state
 from gyroscope.theory import UpdateRule, sensitivity
+from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups
 
 
@@ -67,10 +69,63 @@ class RunView:
         """Measured over predicted rotation, over the judged part of the run."""
         return self.history.speed
 
+    @cached_property
+    def rotation(self) -> float:
+        """RMS over vectors and over the judged part of the run, in radians per step."""
+        return self.history.rms(self.history.rms_angle)
+
     @property
-    def total_decay(self) -> float:
-        """X = Σ a_t over the run so far."""
-        return self.history.total_decay
+    def memory(self) -> float:
+        """1/a at the peak learning rate, in steps."""
+        return self.history.memory
+
+    @property
+    def run_length(self) -> float:
+        """Σ a_t over the run so far, in memories."""
+        return self.history.run_length
+
+    @property
+    def settled_at(self) -> float:
+        """Step at which the norm came within 10 % of equilibrium; NaN if it did not."""
+        return self.history.settled_at
+
+    @property
+    def sets_imbalance(self) -> bool:
+        """Whether its optimizer was told to rotate neurons at different speeds."""
+        return self.history.option("imbalance") is not None
+
+    @cached_property
+    def late_rotation_ratio(self) -> float:
+        """Measured over predicted rotation at the end of the run, as root mean squares."""
+        ratio = np.asarray(safe_divide(self.history.rms_angle, self.history.reference_angle))
+        return sqrt(self._late_mean(ratio**2))
+
+    @cached_property
+    def late_norm_ratio(self) -> float:
+        """Norm over its prediction at the end of the run."""
+        return self._late_mean(self.history.norm_ratio)
+
+    @cached_property
+    def update_ratio(self) -> float:
+        """Length of Adam's updates at the end of the run over that of noise, sqrt(s); NaN for other optimizers."""
+        is_adam = self.rule is not None and self.rule.adam_betas is not None
+        return sqrt(max(self._late_mean(self.history.series("alignment")), 0.0)) if is_adam else nan
+
+    def _late_mean(self, values: Array) -> float:
+        known = values[self.history.late & np.isfinite(values)]
+        return float(known.mean()) if known.size else nan
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any step with a gradient was seen."""
+        return bool(np.isfinite(self.history.angle).any())
+
+    @cached_property
+    def non_finite_share(self) -> float:
+        """Share of the vectors that are not finite at the end."""
+        share = self.history.series("non_finite")
+        known = share[np.isfinite(share)]
+        return float(known[-1]) if known.size else 0.0
 
     @cached_property
     def start(self) -> Start | None:
@@ -125,7 +180,7 @@ class RunView:
         noise = noise_ratio(self.history.layer.fan_in, round(self.vectors))
         return NeuronSpread(ratio, noise, limit.MAX_NEURON_RATIO_OF_ONE_STEP)
 
-    def _spread_of_averages(self, raw: np.typing.NDArray[np.float64]) -> NeuronSpread:
+    def _spread_of_averages(self, raw: Array) -> NeuronSpread:
         steps = self.history.steps[self.history.window]
         averages = np.array([column[np.isfinite(column)].mean() for column in raw.T if np.isfinite(column).any()])
         spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0

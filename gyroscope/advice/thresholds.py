@@ -1,10 +1,15 @@
 """Every number that a finding or a mark on a page depends on, with its reason. Ratios unless another unit is named.
 
-Four more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
-has settled), `convergence.NEVER`, `MEMORY_PASSED` and `SETTLES` (X = Σ a_t of a run that never settles, that is
-compared with equilibrium, and that settles). Distance from equilibrium is a fact, not a fault: only what was seen to
-cost (results/advice.md) is a warning.
+Three more belong to theory, because they define its notions: `forecast.SETTLED` (a norm within 10 % of its equilibrium
+has settled), `convergence.MEMORY_PASSED` and `SETTLES` (run lengths from which on a run is compared with equilibrium,
+and is long enough to settle). Distance from equilibrium is a fact, not a fault: only what was seen to cost
+(results/advice.md) is a warning.
 """
+
+# Run length in memories below which weight decay has almost no effect. At 0.02 it changed the loss of three networks by
+# less than 1 %, at 0.05 that of two, and of a ResNet by 0.6 % ± 0.5 %. At 0.3 it changed that of a GPT by 1.2 %. From
+# one memory (`convergence.MEMORY_PASSED`) on it changed losses by 4 to 12 % in some networks (sentences/short_run).
+MIN_DECAY_EFFECT = 0.05
 
 # Samples below which a run is too short to judge: a mean of fewer fluctuates by more than the 10 % that count.
 MIN_SAMPLES = 8
@@ -24,6 +29,19 @@ MAX_AS_PREDICTED_RATIO = 1.15
 
 # Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
 JUDGED_SHARE = 0.4
+# The same, over which the end of a run is judged.
+LATE_SHARE = 0.1
+# Measured over predicted rotation below which a layer has stopped moving: it would need a hundred times as many steps.
+MAX_STOPPED_ROTATION = 0.01
+# Measured over target rotation of a rotational optimizer, or its inverse, from which on it misses its angle: after a
+# start without warmup, its average of update lengths keeps it at 0.8 for the first hundred steps.
+MAX_MISSED_ANGLE = 1.25
+# Rotation over the usual from which on queries and keys jump: in most blocks at once, chance does not double it.
+MAX_ATTENTION_JUMP = 2.0
+# Initial norm over that of equilibrium below which a rotational optimizer should start at equilibrium: GPT-2's 0.02
+# gives 0.3 in a small GPT, and 1/sqrt(fan_in) gives 0.7. At 0.02 a GPT and a ViT ended lower with a gain and that start
+# than AdamW. At 1/sqrt(fan_in) the GPT did and the ViT did not (beyond/recipe_gpt, beyond/recipe_vit).
+MIN_START_NORM = 0.5
 # Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
 # no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it.
 MIN_FULL_RATE = 0.2
@@ -132,9 +150,11 @@ MAX_EXACT_NUMBER = 1e15
 SETTING_JUMP = 1.5
 # The same factor within which two learning rates are those of a smooth schedule.
 MAX_SMOOTH_FACTOR = 1.2
+# Steps in which to expect one false alarm, measured on trainings without an incident
+# (results/beyond/incidents.json).
+STEPS_PER_FALSE_ALARM = 30_000
 # The three numbers by which gradients, updates and losses are incidents, as deviations from their own median in
-# logarithms. Measured on trainings without an incident: 0.17 false alarms in 10,000 steps where the loss is logged, one
-# in 60,000, and none without a loss (results/beyond/incidents.json).
+# logarithms.
 # Twice the usual at least.
 INCIDENT_FLOOR = 0.7
 # Standard deviations, estimated by a median, which a few extremes do not move.
@@ -146,6 +166,27 @@ INCIDENT_EXTREMES = 2.0
 INCIDENT_LEVEL = 30
 # Samples whose deviations are remembered: as many as it takes to know the extremes.
 INCIDENT_MEMORY = 100
+# Samples over which an early stage takes its median, which judges until those are known.
+EARLY_LEVEL = 8
+# Deviations that it must know: 20 samples together.
+EARLY_SAMPLES = 12
+# Losses over which the early stage takes its median.
+EARLY_LOSS_LEVEL = 20
+# Deviations of losses that it must know: 50 losses together.
+EARLY_LOSSES = 30
+# Factor by which the early stage's thresholds for samples are wider: the noise is estimated from few values while
+# training still changes fast. Without it there were two false alarms in 37,000 clean steps.
+EARLY_CAUTION = 1.5
+# The same for losses.
+EARLY_LOSS_CAUTION = 1.25
+# A loss higher than all before it by this factor is an incident of the early stage whatever the noise is, if the usual
+# loss has fallen by the next one.
+EARLY_RECORD = 1.2
+# Losses of a network that has learnt its examples scatter over three orders of magnitude, and stay below those of its
+# start.
+MIN_FALL = 5.0
+# The floor of losses, 1.4 times the usual: those of language models hardly ever double.
+LOSS_FLOOR = 0.35
 # Logged losses for each of these samples, since samples are usually ten steps apart.
 LOSSES_PER_BLOCK = 10
 # Losses of such a block that may be usual in a jump that lasts. If one loss in ten is a spike by chance, eight spikes
@@ -162,6 +203,10 @@ DENOMINATOR_FLOOR = 0.2
 # The first floor for one layer alone, 4.5 times the usual: there are many layers, and each differs from the others by
 # chance. In 60,000 steps without an incident 1.7 was seen.
 LAYER_FLOOR = 1.5
+# Deviation of a layer over the largest of layers of other parameters from which on it is that layer's alone: the
+# gradients of queries and keys of all blocks grow fifty times within ten steps of a GPT's start, and their deviations
+# are within a factor of 1.6.
+MIN_ALONE = 2.0
 # The same for the denominators of one layer, 1.35 times the usual: 0.1 was seen, and 0.18 after shuffled labels.
 LAYER_DENOMINATOR_FLOOR = 0.3
 # Samples after which the layers' medians are taken anew: they move little, and there are many layers.
@@ -185,3 +230,9 @@ KEPT_BY_TRANSFER = 0.01
 TRANSFER_AGREEMENT = 0.1
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01
+# Share of the logged values that the final loss is the mean of. One batch alone is noise.
+FINAL_LOSS_SHARE = 0.05
+# Largest over smallest distance from the usual in a family from which on its worst member is named.
+MIN_NAMED_RATIO = 1.1
+# Share of a label up to which its beginning may reach, so that its end is shown too. figure.js has the same share.
+MAX_LABEL_START = 0.75

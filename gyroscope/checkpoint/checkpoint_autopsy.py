@@ -1,4 +1,4 @@
-"""A checkpoint to an autopsy: every layer in its last step, what it means, and how it is shown."""
+"""The autopsy of a checkpoint: every layer in its last step, the findings, and how they are shown."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from gyroscope.advice import Diagnosis
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
 from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
 from gyroscope.checkpoint.drift import LayerDrift, drifts
-from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState, open_checkpoint
+from gyroscope.checkpoint.files.formats import Checkpoint, open_checkpoint
 from gyroscope.checkpoint.files.model_order import Model
 from gyroscope.checkpoint.files.reading import refusing
 from gyroscope.checkpoint.files.saved_optimizers import NAMES
-from gyroscope.checkpoint.last_step.group_step import Asked, GroupStep, group_steps, rate_notes
+from gyroscope.checkpoint.last_step.group_step import GroupStep, StepRequest, group_steps, rate_notes
 from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
@@ -31,18 +31,28 @@ from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
 Source = str | Path | Mapping[str, Any]
 
 
+# Checks of what the user gives.
+CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "lr": check_positive,
+    "weight_decay": check_non_negative,
+    "betas": lambda _, betas: check_betas(betas),
+    "momentum": check_fraction,
+    "batch_size": check_positive,
+}
+
+
 @final
 @dataclass(frozen=True)
 class Autopsy(Rendered):
-    """What a checkpoint tells of the run that wrote it, made by `gyro.autopsy`. Prints as text.
+    """The autopsy of a checkpoint, made by `gyro.autopsy`. It prints as text.
 
     name        of the file, and of those before it
     layers      by name, in the model's order
-    step        steps that were taken; None where the file does not say
-    drifts      of the layers since the file before, where there is one
-    notes       what was assumed, as sentences without a full stop
-    missing     layers of which something is unknown, and why
-    batch_size  examples of one step, where given
+    step        number of steps that were taken, None if unknown
+    drifts      of the layers since the first file, if there are several
+    notes       assumptions, as sentences without a full stop
+    missing     reasons why something is unknown, by layer
+    batch_size  examples of one step, if given
     """
 
     name: str
@@ -55,7 +65,7 @@ class Autopsy(Rendered):
 
     @cached_property
     def findings(self) -> Diagnosis:
-        """What to think of it, worst first."""
+        """The findings, worst first."""
         return checkpoint_findings(
             list(self.layers.values()),
             step=self.step,
@@ -66,15 +76,15 @@ class Autopsy(Rendered):
         )
 
     def text(self, explain: bool = False) -> AutopsyText:
-        """The autopsy for a rich console; `explain` adds the formula behind every sentence."""
+        """Return the autopsy for a rich console. `explain` adds the formula of every finding."""
         return AutopsyText(self._data, explain)
 
     def page(self) -> str:
-        """The autopsy as the HTML of one page that opens from disk."""
+        """Return the autopsy as the HTML of one page that opens from disk."""
         return autopsy_page(self._data)
 
     def json(self) -> str:
-        """The autopsy as JSON, for programs."""
+        """Return the autopsy as JSON, for programs."""
         return autopsy_json(self._data)
 
     @property
@@ -94,52 +104,57 @@ def autopsy(
     rules: Rules | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Autopsy:
-    """What weights and optimizer state tell of the last step, layer by layer and neuron by neuron, from files alone.
+    """Reconstruct the last step from weights and optimizer state, layer by layer and neuron by neuron.
 
-    The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum, and
-    for rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam; it is an estimate for Nesterov's
-    momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT, whose layers are taken to be
-    scale-invariant (`gyroscope.checkpoint.last_step.last_update`). Nothing in a file is executed. Weights and optimizer
-    state are matched by name, or by order and shape (`gyroscope.checkpoint.files.matching`). Names and shapes decide
+    The rotation of the last step is exact for SGD with momentum, AdamW, Adam, RAdam, Adamax, RMSprop with momentum,
+    rotational optimizers around them, Adam-S, Adam-SRT, SphericalAdam and k-Adam. It is an estimate for Nesterov's
+    momentum, NAdam after its first thousands of steps, Lion, Muon, and SGD-MRT in scale-invariant layers. Equilibrium
+    norms and the run length are those of the peak learning rate (`CheckpointLayer`). Nothing in a file is executed.
+    Weights and optimizer state are matched by name, or by order and shape (`files.matching`). Names and shapes decide
     which tensors have vectors (`gyroscope.model.by_name`).
 
     Args:
-        checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. Of several, oldest
-            first, the last is examined, and compared with the first.
-        optimizer: adamw, adam, sgd, … as on the command line, if the file leaves it open. Or the name of a class in
-            `rules`.
-        lr: learning rate of the last step, of the first parameter group; the others keep their proportions.
-        weight_decay: as torch has it, where the file does not say.
-        betas: the same of Adam's and Lion's averages.
-        momentum: the same of SGD and Muon.
+        checkpoints: a path, or a dictionary of state dicts such as {"model": …, "optimizer": …}. The last of several,
+            oldest first, is examined and compared with the first.
+        optimizer: adamw, adam, sgd, … as on the command line, if the file does not determine it. Or the name of a class
+            in `rules`.
+        lr: learning rate of the last step, of the first parameter group. The others keep their proportions.
+        weight_decay: as torch has it, if the file lacks it.
+        betas: the same for Adam's and Lion's averages.
+        momentum: the same for SGD and Muon.
         batch_size: examples of one step, for the noise scale.
-        model: the module, or the names of its parameters in order, if the file does not keep the order in which the
-            optimizer has them. Or the names of the parameters in each of the optimizer's groups.
-        rules: the theory rule of the optimizer that wrote the file, if it is one of your own, {SignMomentum: function
-            of the group}. A file does not name its optimizer: of several, `optimizer` names the class. Predictions
-            follow the rule. The last step of such an optimizer is unknown.
-        progress: called with the parameters done and those there are.
+        model: the module, or the names of its parameters in order, if the file does not keep the order of the
+            optimizer. Or the names of the parameters in each of the optimizer's groups.
+        rules: the theory rule of your own optimizer, {SignMomentum: function of the group}. A file does not name its
+            optimizer, so `optimizer` names the class if there are several. Predictions follow the rule. The last step
+            of such an optimizer is unknown.
+        progress: called with the number of parameters done and their total.
     """
     if not checkpoints:
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
     own = None if optimizer in NAMES else own_rule(optimizer, rules)
-    asked = _checked(None if own else optimizer, lr, weight_decay, betas, momentum, batch_size)
-    asked = replace(asked, rule=own)
+    if own is None and optimizer is not None and optimizer not in NAMES:
+        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join(NAMES)}")
+    settings = {"weight_decay": weight_decay, "betas": betas, "momentum": momentum}
+    for option, value in {"lr": lr, **settings, "batch_size": batch_size}.items():
+        if value is not None:
+            CHECKS[option](option, value)
+    known = {option: value for option, value in settings.items() if value is not None}
+    asked = StepRequest(None if own else optimizer, lr, known, own)
     opened = [open_checkpoint(source, model) for source in checkpoints]
     last = opened[-1]
     examined = _examine(last, asked, progress)
     name = " → ".join(checkpoint.name for checkpoint in opened)
     if len(opened) > 1:
-        # The rate that a user gives is that of the last step.
-        files = [(opened[0], replace(asked, lr=None)), (last, asked)]
         with refusing(name):
-            rates = [[group.rate for group in group_steps(file, known)] for file, known in files]
-            examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, rates))
+            # The rate that a user gives is that of the last file.
+            groups = [group_steps(opened[0], replace(asked, lr=None)), group_steps(last, asked)]
+            examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, groups))
     return replace(examined, name=name, batch_size=batch_size)
 
 
 def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | None:
-    """Return the rule of the user's class that wrote a file, or None if there is none of that name."""
+    """Return the rule of the user's class that wrote a file, or None if no class has that name."""
     by_name = {cls.__name__: function for cls, function in (rules or {}).items()}
     if optimizer is None and len(by_name) > 1:
         names = " or ".join(map(repr, by_name))
@@ -147,37 +162,15 @@ def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | 
     return by_name.get(optimizer) if optimizer is not None else next(iter(by_name.values()), None)
 
 
-def _checked(
-    optimizer: str | None,
-    lr: float | None,
-    weight_decay: float | None,
-    betas: tuple[float, float] | None,
-    momentum: float | None,
-    batch_size: float | None,
-) -> Asked:
-    if optimizer is not None and optimizer not in NAMES:
-        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join(NAMES)}")
-    if lr is not None:
-        check_positive("lr", lr)
-    if weight_decay is not None:
-        check_non_negative("weight_decay", weight_decay)
-    if betas is not None:
-        check_betas(betas)
-    if momentum is not None:
-        check_fraction("momentum", momentum)
-    if batch_size is not None:
-        check_positive("batch_size", batch_size)
-    given = {"weight_decay": weight_decay, "betas": betas, "momentum": momentum}
-    return Asked(optimizer, lr, {key: value for key, value in given.items() if value is not None})
-
-
-def _examine(checkpoint: Checkpoint, asked: Asked, progress: Callable[[int, int], None] | None) -> Autopsy:
+def _examine(checkpoint: Checkpoint, asked: StepRequest, progress: Callable[[int, int], None] | None) -> Autopsy:
     with refusing(checkpoint.name):
         groups = group_steps(checkpoint, asked)
         _check_state(checkpoint, groups, asked)
-        settings = [group.settings for group in groups]
-        parameters = _with_group(checkpoint.parameters, has_groups=bool(checkpoint.groups), one=bool(groups))
-        chosen = list(checkpoint_layers(parameters, settings, groups))
+        parameters = checkpoint.parameters
+        if groups and not checkpoint.groups:
+            # Weights without an optimizer belong to the group that the user describes.
+            parameters = [replace(each, group=0) for each in parameters]
+        chosen = list(checkpoint_layers(parameters, [group.settings for group in groups], groups))
     layers: dict[str, CheckpointLayer] = {}
     for done, (parameter, watched) in enumerate(chosen):
         group = groups[parameter.group] if parameter.group >= 0 else None
@@ -185,17 +178,19 @@ def _examine(checkpoint: Checkpoint, asked: Asked, progress: Callable[[int, int]
         with refusing(checkpoint.name):
             measured = measure(parameter, watched[0].split, update)
             for each in watched:
-                layers[each.name] = layer_numbers(parameter, each, measured.part(each.start, each.stop), group)
+                layers[each.name] = layer_numbers(
+                    parameter, each, measured.part(each.start, each.stop), group, checkpoint.step
+                )
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:
-        raise ValueError(f"{checkpoint.name!r} has no weights with vectors that turn")
+        raise ValueError(f"{checkpoint.name!r} has no weights with vectors that rotate")
     notes = rate_notes(checkpoint, groups)
     return Autopsy(checkpoint.name, layers, checkpoint.step, notes=notes, missing=_missing(layers, checkpoint, groups))
 
 
-def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: Asked) -> None:
-    """Raise ValueError if the optimizer that the user names keeps another state than the file has."""
+def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: StepRequest) -> None:
+    """Raise ValueError if the file does not have the state of the optimizer that the user names."""
     if asked.optimizer is None or not checkpoint.groups:
         return
     for parameter in checkpoint.parameters:
@@ -205,11 +200,6 @@ def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: Ask
                 f"{checkpoint.name!r} was not written with optimizer={asked.optimizer!r}, which keeps "
                 f"{', '.join(keys)}: the state of {parameter.name!r} has {', '.join(map(str, parameter.state))}"
             )
-
-
-def _with_group(parameters: Sequence[ParameterState], *, has_groups: bool, one: bool) -> list[ParameterState]:
-    """Weights without an optimizer belong to the group that the user describes, if there is one."""
-    return [replace(each, group=0) for each in parameters] if one and not has_groups else list(parameters)
 
 
 def _missing(

@@ -1,9 +1,9 @@
-"""A layer of a checkpoint: the numbers that findings, text and page share."""
+"""A layer of a checkpoint: the numbers of findings, text and page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gyroscope.advice.layer_view import NeuronSpread, NormState
 from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.forecast import SETTLED
-from gyroscope.theory.law import over
+from gyroscope.theory.law import safe_divide
 
 NAN = float("nan")
 
@@ -21,26 +21,30 @@ NAN = float("nan")
 @final
 @dataclass(frozen=True, eq=False)
 class CheckpointLayer:
-    """A layer in the last step of a checkpoint, a `CheckpointView`. Angles in radians, NaN if the file does not tell.
+    """A layer in the last step of a checkpoint, a `CheckpointView`. Angles are in radians. NaN means unknown.
 
     name, shape, group     as in the model and its optimizer
-    vector                 what counts as one vector: neuron, token, tensor, group
-    vectors, fan_in        how many there are, and how many entries each has
-    rule                   the theory's, at the rates of the last step; None where it is unknown
+    vector                 kind of its vectors: neuron, token, tensor or group
+    vectors, fan_in        number of vectors, and number of entries of each
+    rule                   update rule at the learning rate of the last step, None if unknown
     exact                  whether the last step is exact, or estimated
-    error                  of an estimate: the most that a layer's mean rotation was off on trial
-    rotations              angle of the last step, vector by vector
+    error                  largest error of an estimated mean rotation on trial
+    rotations              angle of the last step, by vector
     rotation_range         mean angle at the least and the most learning rate that the last step can have had
     norm                   RMS over vectors
-    predicted_rotation     in equilibrium, per step
-    predicted_norm         in equilibrium under noise
-    timescale              steps after which a direction is forgotten in equilibrium
+    predicted_rotation     in equilibrium at the learning rate of the last step, per step
+    peak_lr                largest learning rate of the run
+    predicted_norm         in equilibrium under noise at the peak learning rate
+    timescale              one memory: steps after which a direction is forgotten, in equilibrium at the peak
+    run_length             Σ lr·weight decay over the run so far, in memories
+    run_length_known       whether that follows the file's schedule. Otherwise a linear or cosine schedule is assumed
     signal_ratio           |signal|²/E|noise|² of a batch's gradient
     alignment              s: mean square of updates over that of noise
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
-    decay, growth, turned_back, explained   forces on ‖w‖² in the step, as shares of it (checkpoint.last_step.Forces)
-    dead                   vectors without any gradient so far, as far as the state remembers
-    non_finite             vectors of which a weight, or what the optimizer keeps of it, is not finite
+    decay, growth, turned_back, push_error, explained   forces on ‖w‖² in the step (inverse_step.Forces)
+    dead                   vectors without any gradient so far, according to the state
+    non_finite             vectors with a weight or an optimizer state that is not finite
+    sets_imbalance         whether the optimizer was told to rotate neurons at different speeds
     """
 
     name: str
@@ -56,8 +60,11 @@ class CheckpointLayer:
     rotation_range: tuple[float, float] = (NAN, NAN)
     norm: float = NAN
     predicted_rotation: float = NAN
+    peak_lr: float = NAN
     predicted_norm: float = NAN
     timescale: float = NAN
+    run_length: float = NAN
+    run_length_known: bool = False
     signal_ratio: float = NAN
     alignment: float = NAN
     lambda_u: float = NAN
@@ -65,41 +72,45 @@ class CheckpointLayer:
     decay: float = NAN
     growth: float = NAN
     turned_back: float = NAN
+    push_error: float = NAN
     explained: float = NAN
     dead: int = 0
     non_finite: int = 0
+    sets_imbalance: bool = False
+
+    @property
+    def _known(self) -> Array:
+        return self.rotations[np.isfinite(self.rotations)]
 
     @property
     def rotation(self) -> float:
         """Mean angle of the last step over vectors."""
-        known = self.rotations[np.isfinite(self.rotations)]
-        return float(known.mean()) if known.size else NAN
+        return float(self._known.mean()) if self._known.size else NAN
 
     @property
     def rotation_ratio(self) -> float:
-        """Rotation over that of equilibrium, as root mean square, of which the law speaks: above 1 it over-rotates."""
-        known = self.rotations[np.isfinite(self.rotations)]
-        rms = float(np.sqrt(np.mean(known**2))) if known.size else NAN
-        return float(over(rms, self.predicted_rotation))
+        """Root mean square of the angles over the predicted rotation at the rate of the last step."""
+        rms = float(np.sqrt(np.mean(self._known**2))) if self._known.size else NAN
+        return float(safe_divide(rms, self.predicted_rotation))
 
     @property
     def norm_ratio(self) -> float:
-        """Norm over that of equilibrium under noise."""
-        return float(over(self.norm, self.predicted_norm))
+        """Norm over that of equilibrium under noise at the peak learning rate."""
+        return float(safe_divide(self.norm, self.predicted_norm))
 
     @property
     def explained_share(self) -> float:
-        """Part of the push along the weight that gradients orthogonal to it explain."""
-        return float(over(self.explained, self.turned_back))
+        """Share of the push along the weight that gradients orthogonal to it explain. NaN if the push may be 0."""
+        is_pushed = self.turned_back > limit.MIN_SHOWN_STANDARD_ERRORS * self.push_error
+        return float(safe_divide(self.explained, self.turned_back)) if is_pushed else NAN
 
     @property
     def spread(self) -> float:
         """95th over 5th percentile of the vectors' angles, over that of pure noise."""
-        known = self.rotations[np.isfinite(self.rotations)]
-        if known.size < 2:
+        if self._known.size < 2:
             return NAN
-        low, high = np.quantile(known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
-        return float(over(high, low)) / noise_ratio(self.fan_in, known.size)
+        low, high = np.quantile(self._known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
+        return float(safe_divide(high, low)) / noise_ratio(self.fan_in, self._known.size)
 
     @property
     def keeps_norm(self) -> bool:
@@ -113,7 +124,7 @@ class CheckpointLayer:
 
     @property
     def norm_state(self) -> NormState:
-        """How the norm compares with its equilibrium at the rate of the last step."""
+        """How the norm compares with its equilibrium at the peak learning rate."""
         if self.keeps_norm:
             return "keeps norm"
         if self.rule is not None and self.rule.weight_decay == 0:
@@ -129,18 +140,12 @@ class CheckpointLayer:
         return NeuronSpread(self.spread * noise, noise, limit.MAX_NEURON_RATIO_OF_ONE_STEP)
 
     @property
-    def total_decay(self) -> float:
-        """NaN: a file does not hold the learning rates of earlier steps."""
-        return NAN
+    def memory(self) -> float:
+        """1/a in steps, at the peak learning rate."""
+        return self.timescale
 
-    @property
-    def start(self) -> None:
-        """None: a file does not hold the start."""
-
-    @property
-    def departure(self) -> None:
-        """None: a file does not hold earlier norms."""
-
-    @property
-    def update_growth(self) -> None:
-        """None: a file does not hold earlier updates."""
+    # A file has only the last step, so these are unknown.
+    start: ClassVar[None] = None
+    departure: ClassVar[None] = None
+    update_growth: ClassVar[None] = None
+    settled_at: ClassVar[float] = NAN

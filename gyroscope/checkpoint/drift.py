@@ -1,4 +1,4 @@
-"""Two checkpoints of one run: how far each layer has turned from one to the other."""
+"""Two checkpoints of one run: how far each layer rotated from one to the other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ import torch
 from gyroscope._types import Array
 from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
-from gyroscope.checkpoint.last_step.last_rates import Rate
+from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
 from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
-from gyroscope.theory.law import over
+from gyroscope.theory.law import safe_divide
 
 
 @final
 @dataclass(frozen=True)
 class LayerDrift:
-    """A layer in two checkpoints, `steps` apart; NaN where that is unknown.
+    """A layer in two checkpoints, `steps` apart (NaN if unknown).
 
-    angle            between the two, in radians: the mean over vectors of those of each
+    angle            between the two, in radians, as a mean over vectors
     norm_ratio       RMS norm after over before
-    effective_decay  -ln b, what is lost of the first file's weights; inf where nothing of them is left
+    effective_decay  -ln of the share of the first file's weights that is left, inf if nothing is
     expected_decay   the same in equilibrium at the mean of the learning rates of the files' last steps
-    lag              steps by which forgetting starts late, because the momentum goes on: 2β/(1-β²)
+    lag              steps by which the momentum delays forgetting: 2β/(1-β²)
     """
 
     name: str
@@ -39,18 +39,21 @@ class LayerDrift:
 
     @property
     def memory(self) -> float:
-        """Steps after which 1/e of a direction is left, at this rate."""
+        """Steps after which 1/e of a direction is left, at this speed."""
         if not self.effective_decay > 0:
             return float("inf")
-        return float(over(max(self.steps - self.lag, 0.0), self.effective_decay))
+        return float(safe_divide(max(self.steps - self.lag, 0.0), self.effective_decay))
 
 
 def drifts(
-    first: Checkpoint, second: Checkpoint, layers: Mapping[str, CheckpointLayer], rates: Sequence[Sequence[Rate]]
+    first: Checkpoint,
+    second: Checkpoint,
+    layers: Mapping[str, CheckpointLayer],
+    groups: Sequence[Sequence[GroupStep]],
 ) -> tuple[LayerDrift, ...]:
-    """Every layer that both files have, in the model's order; the files must be of one model.
+    """Return the drift of every layer that both files have, in the model's order. The files must be of one model.
 
-    `layers` are those of the second file, `rates` those of the last steps of each file, group by group.
+    `layers` are those of the second file, and `groups` the last steps of the groups of both files.
     """
     steps = NAN
     if first.step is not None and second.step is not None:
@@ -72,7 +75,7 @@ def drifts(
                 f"in {second.name!r}: they are not of one model"
             )
         sums = _sums(old, parameter, watched[0].split)
-        share = _mean_rate(old, parameter, rates)
+        share = _mean_rate(old, parameter, groups)
         parts = [(each.name, sums[:, each.start : each.stop]) for each in watched]
         moved += [_drift(name, steps, layers.get(name), part, share) for name, part in parts]
     if not moved:
@@ -80,15 +83,17 @@ def drifts(
     return tuple(moved)
 
 
-def _mean_rate(old: ParameterState, new: ParameterState, rates: Sequence[Sequence[Rate]]) -> float:
-    """The mean of the learning rates at both ends over that of the second; 1 where one of them is unknown."""
-    if old.group < 0 or new.group < 0 or not rates[1][new.group].value > 0:
+def _mean_rate(old: ParameterState, new: ParameterState, groups: Sequence[Sequence[GroupStep]]) -> float:
+    """Return the mean of the last learning rates of both files over the peak of the second, or 1 if it is unknown."""
+    if new.group < 0 or not groups[1][new.group].rate.value > 0:
         return 1.0
-    return (1 + rates[0][old.group].value / rates[1][new.group].value) / 2
+    second = groups[1][new.group]
+    rates = [second.rate.value, *([groups[0][old.group].rate.value] if old.group >= 0 else [])]
+    return sum(rates) / len(rates) / second.run_rates.peak
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
-    """⟨w,w⟩, ⟨w,d⟩ and ⟨d,d⟩ of each vector w that moved by d: a small turn is lost in ⟨w,w+d⟩."""
+    """Return ⟨w,w⟩, ⟨w,d⟩ and ⟨d,d⟩ of each vector w that moved by d. ⟨w,w+d⟩ would lose a small rotation."""
     views = split.rows(old.weight.load(), new.weight.load().to(torch.promote_types(old.weight.dtype, new.weight.dtype)))
     sums = np.zeros((3, len(views[0])))
     for place, (w, moved) in blocks(views):
@@ -106,12 +111,12 @@ def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array, 
     ww, wd, dd = sums
     with np.errstate(all="ignore"):
         across2 = np.maximum(dd - wd**2 / ww, 0.0)
-        turned = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
-        # Of the whole layer: single vectors of few entries may be turned around by chance.
+        angles = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
+        # Over the whole layer, because single vectors of few entries may be reversed by chance.
         kept = float(1 + wd.sum() / ww.sum())
         decay = float(0.0 - np.log(kept)) if kept > 0 else float("inf")
         ratio = float(np.sqrt(1 + (2 * wd + dd).sum() / ww.sum()))
-    known = turned[np.isfinite(turned)]
+    known = angles[np.isfinite(angles)]
     angle = float(known.mean()) if known.size else NAN
     if layer is None or layer.rule is None:
         return LayerDrift(name, steps, angle, ratio, decay)

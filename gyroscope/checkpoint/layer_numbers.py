@@ -1,4 +1,4 @@
-"""A layer of a checkpoint in numbers: sums over its vectors beside the equilibrium of its rule."""
+"""A layer of a checkpoint in numbers: sums over its vectors, and the equilibrium of its rule."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,47 +12,50 @@ from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, forces, radial_decay
 from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.model.measured import WatchedLayer
-from gyroscope.theory import UpdateRule, signal
+from gyroscope.theory import Equilibrium, UpdateRule, signal
+from gyroscope.theory.law import Weights, safe_divide
 
 
 def layer_numbers(
-    parameter: ParameterState, watched: WatchedLayer, measured: VectorMeasurement, group: GroupStep | None
+    parameter: ParameterState,
+    watched: WatchedLayer,
+    measured: VectorMeasurement,
+    group: GroupStep | None,
+    steps: int | None,
 ) -> CheckpointLayer:
-    """All that is known of a layer; without a group its norm alone."""
+    """Return all numbers of a layer after so many steps. Without a group only the norm is known."""
     shape = parameter.weight.shape
-    fan_in = watched.split.fan_in(shape)
-    sums = measured.sums
     layer = CheckpointLayer(
         watched.name,
         shape,
         parameter.group,
         watched.vector,
         watched.stop - watched.start,
-        fan_in,
-        norm=_mean(sums.ww) ** 0.5,
+        watched.split.fan_in(shape),
+        norm=_mean(measured.sums.ww) ** 0.5,
         non_finite=int(np.count_nonzero(measured.non_finite)),
     )
     if group is None:
         return layer
-    lr = group.rate.value
     layer = replace(
         layer,
         rule=group.rule,
         exact=group.update.exact,
         error=group.update.error(shape),
+        peak_lr=group.run_rates.peak,
+        sets_imbalance=group.settings.get("imbalance") is not None,
         **_signal(parameter, measured, group),
+        **_equilibrium(group, measured, layer.fan_in, shape, steps),
     )
-    if group.rule is not None:
-        layer = replace(layer, **_equilibrium(group, measured, fan_in, shape))
     if group.update.direction is None and group.rule is not None and group.rule.whole_matrix:
-        measured = replace(measured, sums=_muon_sums(sums, group.rule, shape))
-    if not np.isfinite(measured.sums.uu).any() or not lr > 0:
+        measured = replace(measured, sums=_muon_sums(measured.sums, group.rule, shape))
+    if not np.isfinite(measured.sums.uu).any() or not group.rate.value > 0:
         return layer
     return replace(layer, **_step(group, measured))
 
 
 def _signal(parameter: ParameterState, measured: VectorMeasurement, group: GroupStep) -> dict[str, Any]:
-    """κ² and s of the layer, and its vectors that have had no gradient."""
+    """Return κ² and s of the layer, and the number of vectors without a gradient."""
     if group.update.adam_betas is None or not np.isfinite(measured.first).any():
         momentum_gone = np.isfinite(measured.sums.uu) & (measured.sums.uu == 0)
         return {"dead": int(np.count_nonzero(momentum_gone))}
@@ -69,21 +72,36 @@ def _signal(parameter: ParameterState, measured: VectorMeasurement, group: Group
     }
 
 
-def _equilibrium(group: GroupStep, measured: VectorMeasurement, fan_in: int, shape: tuple[int, ...]) -> dict[str, Any]:
-    assert group.rule is not None
+def _equilibrium(
+    group: GroupStep, measured: VectorMeasurement, fan_in: int, shape: tuple[int, ...], steps: int | None
+) -> dict[str, Any]:
+    """Return the rotation at the last rate, norm and memory at the peak rate, and the run length."""
+    weights = Weights(fan_in, _unit_grad_norm(group, measured), shape if len(shape) >= 2 else None)
+    values: dict[str, Any] = {}
+    if group.rule is not None:
+        values["predicted_rotation"] = _settled(group.rule, weights).angular_update
+    if group.peak_rule is not None:
+        at_peak = _settled(group.peak_rule, weights)
+        values |= {"predicted_norm": at_peak.norm, "timescale": at_peak.timescale}
+    values = {name: NAN if value is None else float(value) for name, value in values.items()}
+    rates = group.run_rates
+    if steps is not None and values.get("timescale", NAN) > 0:
+        # Decay per step is proportional to the learning rate.
+        values["run_length"] = steps * float(safe_divide(rates.mean, rates.peak)) / values["timescale"]
+        values["run_length_known"] = rates.certain
+    return values
+
+
+def _settled(rule: UpdateRule, weights: Weights) -> Equilibrium:
     with np.errstate(all="ignore"):
-        eq = group.rule.equilibrium(
-            fan_in=fan_in, unit_grad_norm=_unit_grad_norm(group, measured), shape=shape if len(shape) >= 2 else None
-        )
-    values = {"predicted_rotation": eq.angular_update, "predicted_norm": eq.norm, "timescale": eq.timescale}
-    return {name: NAN if value is None else float(value) for name, value in values.items()}
+        return rule.equilibrium(fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm, shape=weights.shape)
 
 
 def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | None:
-    """RMS gradient norm times weight norm, from what the state remembers of gradients; None where it does not.
+    """Return RMS gradient norm times weight norm from the optimizer's state, or None if it is unknown.
 
-    Adam's v has it, together with L2 where that is in the gradient; Adam-S's is a mean over the entries of a vector.
-    SGD's buffer has E‖g‖²/(1-α²) of white gradients, and of others what SMD's h is, which is what the norm depends on.
+    Adam's v has it, including L2 if that is in the gradient. Adam-S's v is a mean over the entries of a vector. SGD's
+    buffer has E‖g‖²/(1-α²) of white gradients. Of other gradients it has SMD's h, on which the norm depends.
     """
     ww = _mean(measured.sums.ww)
     coupled = 0.0 if group.rule is None or group.rule.is_decoupled else float(group.settings.get("weight_decay") or 0.0)
@@ -103,33 +121,33 @@ def _unit_grad_norm(group: GroupStep, measured: VectorMeasurement) -> float | No
 
 
 def _muon_sums(sums: StepSums, rule: UpdateRule, shape: tuple[int, ...]) -> StepSums:
-    """Muon's update has the length of its rule; where it points is not known, and nearly across."""
+    """Return sums for Muon's update, which has the length of its rule and is taken to be orthogonal to the weight."""
     update_rms = rule.equilibrium(shape=shape).update_rms
     assert update_rms is not None
     return StepSums(sums.ww, np.zeros_like(sums.ww), np.full_like(sums.ww, (float(update_rms) / rule.lr) ** 2))
 
 
 def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
-    """Rotation, forces and λ_u of the last step."""
+    """Return rotation, forces and λ_u of the last step."""
     lr = group.rate.value
     update = group.update
     values: dict[str, Any] = {
         "rotations": update.rotations(measured, lr),
         "rotation_range": tuple(_mean(update.rotations(measured, rate)) for rate in (group.rate.low, group.rate.high)),
     }
-    # The formulas are of an update that is the momentum itself, with decay beside it or within.
+    # The formulas hold if the update is the momentum itself, with decay beside it or within.
     momentum_alone = group.update.exact and group.rule is not None and group.rule.alignment_power is not None
     if momentum_alone and group.rule is not None:
         decay = lr * update.decay
         total = measured.sums.before(lr, decay).total()
         settings = (lr, decay, group.rule.weight_decay, group.rule.momentum_factor)
         entries = len(measured.sums.ww) * measured.fan_in
-        radial = radial_decay(total, entries, *settings)
-        values |= {**vars(forces(total, *settings)), "lambda_u": radial.value, "lambda_u_error": radial.error}
+        lambda_u, lambda_u_error = radial_decay(total, entries, *settings)
+        values |= {**vars(forces(total, entries, *settings)), "lambda_u": lambda_u, "lambda_u_error": lambda_u_error}
     return values
 
 
 def _mean(values: Array) -> float:
-    """Mean over the vectors that have a value; NaN where none has."""
+    """Return the mean over the vectors that have a value, or NaN if none has."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else NAN

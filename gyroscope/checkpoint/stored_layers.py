@@ -1,7 +1,7 @@
-"""The layers of a checkpoint: its stored tensors, decided by name and shape (`gyroscope.model.by_name`) and by group.
+"""The layers of a checkpoint: its stored tensors, decided by group, or by name and shape (`gyroscope.model.by_name`).
 
-A parameter group with a split (`granularity`, `axis`, `group_size`), as `gyro.param_groups` writes it, precedes the
-names. Muon turns each matrix as a whole. Fused queries, keys and values are three layers, as the tracker has them.
+A parameter group with a split (`granularity`, `axis`, `group_size`), as `gyro.param_groups` makes it, overrides names.
+Muon rotates each matrix as a whole. Fused queries, keys and values are three layers, as in the tracker.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def checkpoint_layers(
 def _decision(
     parameter: ParameterState, named: NamedSplit, group: Mapping[str, Any], step: GroupStep | None
 ) -> Decision:
-    # Without values: only its shape and dtype are used.
+    # Without values, because only its shape is used.
     empty = torch.empty(parameter.weight.shape, device="meta")
     weight = torch.nn.Parameter(empty, requires_grad=False)
     decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
@@ -52,7 +52,7 @@ def _decision(
 
 
 def _is_written(group: Mapping[str, Any], step: GroupStep | None) -> bool:
-    """Return whether the group's split was chosen. Those of our optimizers that turn nothing write the default too."""
+    """Return whether the group's split was chosen. Our optimizers that rotate nothing write the default too."""
     spec = None if step is None else step.spec
     turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
     return "granularity" in group and not (turns_nothing and Split.of(group) == Split())

@@ -83,7 +83,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self._close("failed")
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, and the number of its next step."""
+        """Return where the run is and the number of its next step."""
         if self.tracker is None or not self.tracker.writes:
             return dict(self._resumed)
         return {"path": str(self.tracker.path.resolve()), "step": self.tracker.steps}
@@ -106,7 +106,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
 
 
 def callbacks() -> list[Any]:
-    """For Lightning's entry point: a callback for every Trainer of a process that asks for it, by `VARIABLE`."""
+    """Return a callback for every Trainer if `VARIABLE` is set, for Lightning's entry point."""
     where = os.environ.get(VARIABLE, "")
     if where in ("", "0"):
         return []

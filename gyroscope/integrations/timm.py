@@ -45,7 +45,7 @@ def register_timm() -> list[str]:
 
 
 def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
-    """A `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which knows embeddings too."""
+    """Return a `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which knows embeddings too."""
     return lambda model: param_groups(model, weight_decay=weight_decay)
 
 
@@ -62,7 +62,7 @@ def class_of_groups(optimizer_class: type[Optimizer]) -> type[Optimizer]:
 
 
 def of_groups(optimizer_class: Callable[..., Optimizer], params: ParamsT, **options: Any) -> Optimizer:
-    """The optimizer of timm's groups: where some of them decay, those that do not take plain steps.
+    """Return the optimizer of timm's groups: where some of them decay, those that do not take plain steps.
 
     Where none decays nothing was sorted, and all is left to the optimizer, which refuses to turn without decay.
 

@@ -97,5 +97,5 @@ class OptimizerFactory:
     """
 
     def __call__(self, model: nn.Module, *, name: str, **options: Any) -> Optimizer:
-        """The optimizer of that name over the model's parameters."""
+        """Return the optimizer of that name over the model's parameters."""
         return create(name, model, **options)

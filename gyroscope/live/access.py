@@ -69,7 +69,7 @@ class TokenMiddleware:
         await (self.app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """The answer to a request that may not pass; None for one that may."""
+        """Return the answer to a request that may not pass, or None for one that may."""
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
         value = self._cookie_value(scope)
         if _equal(dict(query).get("token", ""), self.token):

@@ -2,15 +2,20 @@
 
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from gyroscope._types import Array
 from gyroscope.advice.history import layer_histories
+from gyroscope.advice.layer_families import plain_name
 from gyroscope.render.page import page_json
-from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, Array, Distribution, RunData
+from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, Distribution, RunData
 from gyroscope.report.run_gather import check, findings_data, gather_run, over_layers
+from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import distributions_at, spread, summary
 from gyroscope.report.run_theory import bound_of, update_bound
 from gyroscope.store import Run, RunError, open_run
@@ -23,6 +28,8 @@ PAUSE = 0.5
 # Seconds between diagnoses, at least; and at most a tenth of the time goes into them.
 JUDGING_PAUSE = 3.0
 GROUP_SERIES = ("lr", "weight_decay")
+# Layers that a comparison shows. All if None.
+Layers = tuple[str, ...] | None
 
 
 class Position(NamedTuple):
@@ -70,22 +77,24 @@ class FollowedRun:
         self._new += [values_at(self.run, int(step)) for step in steps[known:]]
         return True
 
-    def since(self, sample: int) -> dict[str, object]:
-        """Arrays of the samples from `sample` on. Those of layers are one array by name: layer after layer."""
+    def since(self, sample: int, shown: Sequence[str]) -> dict[str, object]:
+        """Return arrays of the samples from `sample` on. Those of layers are one array by name: layer after layer."""
         new = self._new[sample - len(self.first_steps) :]
         stacked = {name: np.array([values[name] for values in new]).reshape(len(new), -1).T for name in new[0]}
         steps = self.run.steps[sample:]
         groups = [{} if i is None else {name: stacked[name][i] for name in GROUP_SERIES} for i in self.first_layers]
+        places = [self.layers.index(name) for name in shown]
+        of_shown = {name: values[places] for name, values in stacked.items()}
         return {
             "steps": steps,
-            "series": {**over_layers(stacked), "update_bound": update_bound(self.bound, steps)},
+            "series": {**over_layers(of_shown), "update_bound": update_bound(self.bound, steps)},
             "groups": groups,
-            "layers": {name: stacked[name].ravel() for name in LAYER_SERIES},
+            "layers": {name: of_shown[name].ravel() for name in LAYER_SERIES},
         }
 
 
 def values_at(run: Run, step: int) -> dict[str, Array]:
-    """Every series that a page shows, by name, at a step: a number for each layer, NaN where it was not measured."""
+    """Return every series of a page by name at a step: a number for each layer, NaN if it was not measured."""
     names = sorted({*LAYER_SERIES, *OVER_LAYERS, *GROUP_SERIES})
     parts = {name: name.partition(".") for name in names}
     known = [name for name in names if parts[name][0] in run.quantities]
@@ -107,23 +116,29 @@ class Feed:
         self._followed: FollowedRun | None = None
         self._reading = 0
         self._read_at = 0.0
-        # As JSON.
-        self._findings = ""
+        self._diagnosis: dict[str, Any] = {}
+        self._layer_lines: dict[str, dict[str, object]] = {}
         self._findings_number = 0
         # Status, samples, logged values and reading of the last diagnosis.
         self._judged: tuple[str, int, int, int] | None = None
         self._judge_at = 0.0
-        self._last_update: tuple[Position, Position, str] | None = None
+        self._last_update: tuple[Position, Position, Layers, str] | None = None
 
-    def whole(self) -> tuple[Position, RunData]:
-        """Everything, and how far that goes."""
+    @property
+    def layers(self) -> list[str]:
+        """All layers of the run."""
+        with self._lock:
+            return self._refresh().layers
+
+    def whole(self, layers: Layers = None) -> tuple[Position, RunData]:
+        """Return the run and how far it goes, with those layers that a comparison shows."""
         with self._lock:
             run = self._refresh().run
             check(run)
-            return self._position(), gather_run(run, self.name, id=self.id, live=True)
+            return self._position(), gather_run(run, self.name, layers=layers, id=self.id, live=True)
 
-    def since(self, position: Position) -> tuple[Position, str] | None:
-        """What came since a position, as JSON, and how far that goes; None where nothing came.
+    def since(self, position: Position, layers: Layers = None) -> tuple[Position, str] | None:
+        """Return what came since a position, as JSON, and how far that goes, or None if nothing came.
 
         A viewer whose data cannot be extended gets a reset, and asks for all of them.
         """
@@ -136,19 +151,21 @@ class Feed:
             extends = len(followed.first_steps) <= position.samples <= here.samples
             if position.reading != here.reading or not extends:
                 return position, page_json({"id": self.id, "reset": True})
-            if self._last_update is None or self._last_update[:2] != (position, here):
-                # The same text for all viewers that have come as far.
-                self._last_update = (position, here, self._update(followed, position, here))
-            return here, self._last_update[2]
+            # The same text for all viewers that have come as far.
+            if self._last_update is None or self._last_update[:3] != (position, here, layers):
+                self._last_update = (position, here, layers, self._update(followed, position, here, layers))
+            return here, self._last_update[3]
 
     def distribution(self, layer: str, quantity: str, step: int) -> Distribution | None:
-        """Of a layer's neurons at a step; None where there is no such thing."""
+        """Return that of a layer's neurons at a step, or None if there is no such layer, quantity or step."""
         with self._lock:
             run = self._refresh().run
-            known = layer in run.layers and quantity in run.quantities and run.quantities[quantity].per_vector
+            # A comparison knows layers by their plain names.
+            names = {plain_name(name): name for name in run.layers} | {name: name for name in run.layers}
+            known = layer in names and quantity in run.quantities and run.quantities[quantity].per_vector
             if not known or step not in run.steps:
                 return None
-            return distributions_at(run, layer, quantity, [int((run.steps == step).argmax())])[0]
+            return distributions_at(run, names[layer], quantity, [int((run.steps == step).argmax())])[0]
 
     def close(self) -> None:
         """Close the file."""
@@ -158,7 +175,7 @@ class Feed:
             self._followed = None
 
     def _refresh(self) -> FollowedRun:
-        """The run, read on; opened again where another file took its place or what was read is not in it any more."""
+        """Return the run with its newest samples. It is opened again if another file took its place."""
         now = time.monotonic()
         self.used_at = now
         if self._followed is not None and now - self._read_at < PAUSE:
@@ -191,16 +208,22 @@ class Feed:
         same_status = self._judged is not None and now[0] == self._judged[0]
         if now == self._judged or (same_status and begun < self._judge_at):
             return
-        layers = [{"summary": summary(layer), "spread": spread(layer)} for layer in layer_histories(run)]
-        self._findings = page_json({**findings_data(run, live=True), "layers": layers})
+        histories = layer_histories(run)
+        self._layer_lines = {each.name: {"summary": summary(each), "spread": spread(each)} for each in histories}
+        self._diagnosis = {"head": run_head(run), **findings_data(run, live=True)}
         self._findings_number += 1
         self._judged = now
         self._judge_at = begun + max(JUDGING_PAUSE, 10 * (time.monotonic() - begun))
 
-    def _update(self, followed: FollowedRun, position: Position, here: Position) -> str:
+    def _update(self, followed: FollowedRun, position: Position, here: Position, layers: Layers) -> str:
         run = followed.run
-        new = followed.since(position.samples) if position.samples < here.samples else {"steps": []}
-        head = {"id": self.id, "at": here, "from": position.samples, "status": run.status, "total": run.total}
-        # The findings are JSON already, and go before the closing brace.
-        findings = f',"findings":{self._findings}' if position.findings != here.findings else ""
-        return f"{page_json({**head, **new})[:-1]}{findings}}}"
+        shown = followed.layers if layers is None else layers
+        update = {"id": self.id, "at": here, "from": position.samples, "status": run.status, "total": run.total}
+        update |= followed.since(position.samples, shown) if position.samples < here.samples else {"steps": []}
+        if position.findings != here.findings:
+            lines = [self._layer_lines[name] for name in shown]
+            verdicts = self._diagnosis["verdicts"]
+            if layers is not None:
+                verdicts = [replace(each, layers=[plain_name(name) for name in each.layers]) for each in verdicts]
+            update["findings"] = {**self._diagnosis, "verdicts": verdicts, "layers": lines}
+        return page_json(update)

@@ -38,6 +38,10 @@ class FollowedIncidents:
             yield from self._detector.update(step, self.run.layers, self._values(step), loss_steps[new], losses[new])
             self._last_step = step
         self._next = len(steps)
+        late = loss_steps > self._last_step
+        if self.run.status != "running" and late.any():
+            yield from self._detector.finish(loss_steps[late], losses[late])
+            self._last_step = int(loss_steps[-1])
 
     def _values(self, step: int) -> Array:
         known = [(name, stat) for name, stat in SERIES.items() if name in self.run.quantities]

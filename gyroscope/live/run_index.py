@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import final
 
 from gyroscope._json import clean_text
+from gyroscope.report.run_head import RunHead, run_head
 from gyroscope.store import RunError, open_run
 from gyroscope.store.database import FILE
 
@@ -19,20 +20,23 @@ DEEPEST = 6
 SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
 # Seconds for which a list of runs is used again, however many viewers ask for it.
 FRESH = 2.0
+# Samples of a run that its line in the list is made from.
+MOST_READ = 64
 
 
 @final
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in the list. `problem` is a sentence where it cannot be read."""
+    """A run in the list. `problem` is a sentence if it cannot be read."""
 
     id: str
     name: str
     status: str
-    samples: int
-    step: int
-    layers: int
-    heartbeat: float
+    samples: int = 0
+    step: int = 0
+    layers: int = 0
+    heartbeat: float = 0.0
+    head: RunHead | None = None
     problem: str = ""
 
 
@@ -64,7 +68,7 @@ class RunIndex:
         return clean_text(str(path.relative_to(self.root)) if path != self.root else path.name)
 
     def runs(self) -> list[ListedRun]:
-        """All runs: those that are running first, then by name backwards, because names begin with dates."""
+        """Return all runs: running ones first, then by name backwards, because names begin with dates."""
         with self._lock:
             if time.monotonic() - self._listed_at > FRESH:
                 paths = {hashlib.sha256(os.fsencode(path)).hexdigest()[:16]: path for path in directories(self.root)}
@@ -89,15 +93,15 @@ class RunIndex:
     def _read(self, id: str, path: Path) -> ListedRun:
         name = self.name(path)
         try:
-            # Reads which samples there are, not what they hold.
-            with open_run(path) as run:
-                step = int(run.steps[-1]) if run.total else 0
-                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat)
+            # Reads which samples there are, and the content of a few.
+            with open_run(path) as run, run.thinned(MOST_READ) as few:
+                step = max(0, run.last_step)
+                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(few))
         except (RunError, OSError) as error:
             problem = str(error)
         except Exception as error:  # one file, whatever is in it, must not take the list of all runs away
             problem = f"{path} cannot be read: {type(error).__name__}: {error}."
-        return ListedRun(id, name, "unreadable", 0, 0, 0, 0.0, clean_text(problem))
+        return ListedRun(id, name, "unreadable", problem=clean_text(problem))
 
 
 def directories(root: Path) -> Iterator[Path]:

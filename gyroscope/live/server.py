@@ -16,17 +16,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-import gyroscope
 from gyroscope._json import clean_text
 from gyroscope.live.access import access_middleware
-from gyroscope.live.feed import Feed, Position
+from gyroscope.live.feed import Feed, Layers, Position
 from gyroscope.live.run_index import RunIndex
 from gyroscope.render import theme
 from gyroscope.render.page import linked, page_json, plotly
 from gyroscope.render.run_page import SCRIPTS, body
 from gyroscope.render.theme import asset
-from gyroscope.report.run_data import Report
-from gyroscope.report.run_gather import ordered
+from gyroscope.report.comparison import shared_layers
+from gyroscope.report.run_gather import make_report
 from gyroscope.store import RunError
 
 # Seconds between updates of a page.
@@ -40,8 +39,9 @@ NOWHERE = Position(-1, 0, 0)
 
 LIST = """<button class="theme" type="button">Dark</button><h1>Runs</h1><p class="settings">{root}</p>
 <p id="message" role="status"></p>
-<form action="view"><div class="wide"><table><thead><tr><th>run</th><th>state</th><th>samples</th><th>step</th>
-<th>layers</th><th>last written</th><th>compare</th></tr></thead><tbody id="runs"></tbody></table></div>
+<form action="view"><div class="wide"><table><thead><tr><th>run</th><th>state</th>
+<th>final loss</th><th>run length</th><th>step</th><th>last written</th><th>compare</th></tr>
+</thead><tbody id="runs"></tbody></table></div>
 <p><button>Compare the chosen</button></p></form>"""
 
 
@@ -66,7 +66,7 @@ class RunServer:
         }
 
     def routes(self) -> list[Route]:
-        """Every address there is."""
+        """Return every address there is."""
         return [
             Route("/", self.list_page),
             Route("/runs", self.runs),
@@ -79,36 +79,36 @@ class RunServer:
         ]
 
     async def list_page(self, request: Request) -> Response:
-        """The list of runs; its script asks for the data."""
+        """Serve the list of runs. Its script asks for the data."""
         inside = LIST.format(root=escape(clean_text(str(self.index.root))))
         return HTMLResponse(linked("Runs", inside, ("theme.js", "list.js")))
 
     async def runs(self, request: Request) -> Response:
-        """The list, as data."""
+        """Serve the list, as data."""
         listed = await run_in_threadpool(self.index.runs)
         await run_in_threadpool(self.close_unused)
         now = time.time()
         return _json([{**asdict(run), "idle": now - run.heartbeat} for run in listed])
 
     async def run_page(self, request: Request) -> Response:
-        """The page of one run or several; its script asks for the data."""
+        """Serve the page of one run or several. Its script asks for the data."""
         feeds = await self._feeds(request)
         names = ", ".join(feed.name for feed in feeds)
         back = '<p class="screen"><a href="./">All runs</a> <span id="message" role="status"></span></p>'
         return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", *SCRIPTS, "live.js")))
 
     async def data(self, request: Request) -> Response:
-        """What the page shows, and how far that goes."""
+        """Serve what the page shows, and how far that goes."""
         return await run_in_threadpool(_answer, partial(_report, await self._feeds(request)))
 
     async def update(self, request: Request) -> Response:
-        """What came since, for browsers without events."""
+        """Serve what came since, for browsers without events."""
         feeds = await self._feeds(request)
         updates = await run_in_threadpool(_updates, feeds, _positions(request, len(feeds)))
         return Response(f"[{','.join(updates)}]", media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        """What comes, as it comes."""
+        """Serve what comes, as it comes."""
         feeds = await self._feeds(request)
         stream = self._stream(feeds, _positions(request, len(feeds)), request)
         # The header keeps a proxy from holding events back.
@@ -132,7 +132,7 @@ class RunServer:
                     return
 
     async def distribution(self, request: Request) -> Response:
-        """The neurons of a layer at a step."""
+        """Serve the neurons of a layer at a step."""
         feeds = await self._feeds(request)
         query = request.query_params
         step = query.get("step", "")
@@ -158,7 +158,7 @@ class RunServer:
                 del self.feeds[id]
 
     async def _feeds(self, request: Request) -> list[Feed]:
-        """The runs that a request names; `UnknownRunError` where one of them is not here."""
+        """Return the runs that a request names. `UnknownRunError` where one of them is not here."""
         # Each run once, in the order of the request.
         ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_RUNS]
         try:
@@ -192,30 +192,34 @@ def _answer(compute: Callable[[], object]) -> Response:
 
 
 def _problem(error: Exception) -> str:
-    """A sentence for any error: a run is a file of unknown origin, and a page must be able to show what is wrong."""
+    """Return a sentence for any error, because a run is a file of unknown origin."""
     if isinstance(error, RunError):
         return clean_text(str(error))
     return clean_text(f"This run cannot be shown: {type(error).__name__}: {str(error)[:200]}.")
 
 
 def _report(feeds: list[Feed]) -> dict[str, object]:
-    """The report on some runs, and how far each goes."""
+    """Return the report on some runs, and how far each goes."""
     if not feeds:
         raise RunError("Name a run to look at.")
-    whole = [feed.whole() for feed in feeds]
-    layers = [{layer.name for layer in run.layers} for _, run in whole]
-    if any(names != layers[0] for names in layers):
-        raise RunError("These runs have different layers: only runs of the same model can be compared.")
+    whole = [feed.whole(layers) for feed, layers in zip(feeds, _shown_layers(feeds), strict=True)]
     positions = {run.id: position for position, run in whole}
-    return {"report": Report(ordered([run for _, run in whole]), gyroscope.__version__), "at": positions}
+    return {"report": make_report([run for _, run in whole], [feed.layers for feed in feeds]), "at": positions}
+
+
+def _shown_layers(feeds: list[Feed]) -> list[Layers]:
+    """Return the layers that the page of some runs shows: all of one run, or those that several share."""
+    if len(feeds) == 1:
+        return [None]
+    return [tuple(layers) for layers in shared_layers([(feed.name, feed.layers) for feed in feeds])]
 
 
 def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
-    """What came since, of each run; `positions` move on."""
+    """Serve what came since, of each run. `positions` move on."""
     updates = []
     for number, feed in enumerate(feeds):
         try:
-            new = feed.since(positions[number])
+            new = feed.since(positions[number], _shown_layers(feeds)[number])
         except Exception as error:
             updates.append(page_json({"id": feed.id, "problem": _problem(error)}))
             continue
@@ -226,7 +230,7 @@ def _updates(feeds: list[Feed], positions: list[Position]) -> list[str]:
 
 
 def _positions(request: Request, count: int) -> list[Position]:
-    """How far the viewer's data of each run go; whatever makes no sense leads to a reset."""
+    """Return how far the viewer's data of each run go. Whatever makes no sense leads to a reset."""
     positions = []
     for text in request.query_params.getlist("at")[:count]:
         numbers = [int(part) if part.isdecimal() and len(part) < 12 else -1 for part in text.split(".")]
@@ -235,7 +239,7 @@ def _positions(request: Request, count: int) -> list[Position]:
 
 
 def application(index: RunIndex, token: str | None = None, stopping: Callable[[], bool] = lambda: False) -> Starlette:
-    """The server; with a token, only for those who have it."""
+    """Return the server. With a token, only for those who have it."""
     # Level 2 of gzip: a page of a megabyte must not hold up a machine that trains.
     middleware = [*access_middleware(token), Middleware(GZipMiddleware, minimum_size=2000, compresslevel=2)]
     routes = RunServer(index, stopping).routes()

@@ -89,7 +89,7 @@ class VectorSums:
 
     @classmethod
     def of(cls, sums: Array, at: StepContext, fan_in: Array) -> "VectorSums":
-        """From sums as the device made them: gradients in their true scale, and the momentum before the step."""
+        """Make it from the device's sums: gradients in their true scale, and the momentum before the step."""
         rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
             # The step itself may have rescaled the gradient (fused kernels do), which only the later sums have seen.
@@ -105,21 +105,21 @@ class VectorSums:
         return cls(at, fan_in, **rows)
 
     def rms_norms(self, part: slice) -> tuple[float, float]:
-        """RMS over a layer's vectors of the norm before the step, and of the gradient at unit norm."""
+        """Return the RMS over a layer's vectors of the norm before the step, and of the gradient at unit norm."""
         with np.errstate(all="ignore"):
             ww = self.ww[part]
             gradient = np.sqrt(self.gg[part] * ww)
             return float(np.sqrt(np.mean(ww))), float(np.sqrt(np.mean(gradient**2)))
 
     def per_vector(self, start: int, stop: int) -> Float32:
-        """Values of the quantities from `start` to `stop`, a row each; NaN where they are not finite."""
+        """Return the quantities from `start` to `stop`, a row each, NaN if they are not finite."""
         with np.errstate(all="ignore"):
             values = np.array([row.of(self) for row in PER_VECTOR[start:stop]], dtype=np.float32)
         values[~np.isfinite(values)] = np.nan
         return values
 
     def per_layer(self, part: slice, predicted: StepPrediction) -> Float32:
-        """Values of the quantities per layer, of the layer that has these vectors; NaN where they are not finite."""
+        """Return the quantities per layer of the layer that has these vectors, NaN if they are not finite."""
         self.predicted_angle[part] = predicted.angular_update
         dead = float(np.sum(self.gg[part] == 0))
         # A NaN or infinity in w, d or g reaches the sums in which it stands.
@@ -167,11 +167,11 @@ class VectorSums:
         gradient = self._radial_gradient()
         scaled = sensitivity.scaled_gradient_error(self.ss, self.fan_in) if self.at.reading.adam else unknown
         radial = sensitivity.radial_decay(gradient, self.ww)
-        total = np.asarray(sensitivity.effective_decay(self.at.weight_decay, radial))
+        total = np.asarray(sensitivity.effective_decay(self.at.settings.weight_decay, radial))
         return radial, total, scaled, sensitivity.rotation_discrepancy(self.predicted_angle, angle)
 
     def _radial_gradient(self) -> Array:
-        """⟨w,s⟩, where s is the gradient as weight decay meets it: scaled like the update where decay is decoupled."""
+        """Return ⟨w,s⟩, s being the gradient as weight decay meets it: scaled as the update if decay is decoupled."""
         group_rule = self.at.group_rule
         if group_rule is None:
             return np.full_like(self.ww, NAN)
@@ -184,7 +184,7 @@ class VectorSums:
         return self.wg
 
     def _signal(self, part: slice) -> LayerSignal:
-        """Of a layer, from its sums: Adam's with decoupled decay, or SGD's with momentum."""
+        """Return the signal of a layer from its sums: Adam's with decoupled decay, or SGD's with momentum."""
         rule = self.at.group_rule
         if rule is None:
             return LayerSignal()
@@ -214,7 +214,7 @@ class VectorSums:
 def _momentum_before(
     at: StepContext, ww: Array, wg: Array, gg: Array, gm: Array, mm: Array, wm: Array
 ) -> tuple[Array, Array]:
-    """⟨g,m⟩ and ‖m‖² of the momentum before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
+    """Return ⟨g,m⟩ and ‖m‖² before the step, from m' = keep·m + share·(g + decay·w) if only that is known."""
     if not at.reading.late:
         return gm, mm
     if not at.reading.had_momentum:
@@ -230,7 +230,7 @@ def _momentum_before(
 
 
 def _angle(ww: Array, wd: Array, tt: Array) -> Array:
-    """Angle by which a vector turns that moves by d; NaN where there is no direction."""
+    """Return the angle by which a vector rotates that moves by d, NaN if it has no direction."""
     # atan2 of both parts: an arccos of the cosine returns 0 below 3e-4 rad in float32, where training lives.
     along = ww + wd
     alive = (ww > 0) & ((along != 0) | (tt > 0))
@@ -287,21 +287,21 @@ PER_VECTOR = (
         "",
         "η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1",
         "SP Theorem 2 (11)",
-        lambda v: v.at.lr / (v.ww * v.b * (1 + v.r)),
+        lambda v: v.at.settings.lr / (v.ww * v.b * (1 + v.r)),
     ),
     _vector(
         "perpendicular_update",
         "",
         "‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = effective_lr·perpendicular_update",
         "SP Theorem 2 (12)",
-        lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.lr,
+        lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.settings.lr,
     ),
     _vector(
         "max_update",
         "",
         "‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0",
         "CT (5)",
-        lambda v: v.most / v.at.lr,
+        lambda v: v.most / v.at.settings.lr,
     ),
     _vector(
         "accumulated_angle",
@@ -354,36 +354,58 @@ PER_LAYER = (
         "ours; theory.forecast",
         lambda layer: layer.predicted.forecast_norm,
     ),
-    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda layer: layer.at.lr),
+    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda layer: layer.at.settings.lr),
     _layer(
         "weight_decay",
         "",
         "weight decay of the layer's group in this step",
         "torch",
-        lambda layer: layer.at.weight_decay,
+        lambda layer: layer.at.settings.weight_decay,
     ),
     _layer(
         "highest_lr",
         "",
         "highest learning rate of the layer's group since the previous sample, this step included",
         "torch",
-        lambda layer: layer.at.highest_lr,
+        lambda layer: layer.at.settings.highest_lr,
     ),
     _layer(
         "beta1",
         "",
         "β1 of Adam or Lion, or the momentum, of the layer's group in this step",
         "torch",
-        lambda layer: layer.at.betas[0],
+        lambda layer: layer.at.settings.beta1,
     ),
-    _layer("beta2", "", "β2 of the layer's group in this step", "torch", lambda layer: layer.at.betas[1]),
+    _layer("beta2", "", "β2 of the layer's group in this step", "torch", lambda layer: layer.at.settings.beta2),
     _layer(
         "skipped_steps",
         "steps",
         "steps of the run that a GradScaler skipped since the previous sample, of optimizers with a fused step: others "
         "are not called in such a step, and nothing is known of it",
         "torch",
-        lambda layer: float(layer.at.skipped_steps),
+        lambda layer: float(layer.at.settings.skipped_steps),
+    ),
+    _layer(
+        "lr_jump_step",
+        "step",
+        "first step since the previous sample whose learning rate is more than 1.5 times that of the step before; NaN "
+        "without one",
+        "ours",
+        lambda layer: layer.at.settings.lr_jump_step,
+    ),
+    _layer(
+        "lr_before_jump",
+        "",
+        "learning rate of the step before it",
+        "ours",
+        lambda layer: layer.at.settings.lr_before_jump,
+    ),
+    _layer(
+        "setting_jump_step",
+        "step",
+        "the same for the weight decay, 1-β1 and 1-β2, up or down",
+        "ours",
+        lambda layer: layer.at.settings.setting_jump_step,
     ),
     _layer(
         "signal_ratio",
@@ -421,7 +443,7 @@ PER_LAYER = (
         "entries",
         "measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0",
         "ours",
-        lambda layer: layer.frozen if layer.at.lr else 0.0,
+        lambda layer: layer.frozen if layer.at.settings.lr else 0.0,
     ),
     _layer("entries", "entries", "measured entries", "ours", lambda layer: layer.entries),
 )

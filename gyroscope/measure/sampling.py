@@ -17,7 +17,7 @@ DENSE = 20
 # Samples over the time in which a direction is forgotten: the finest change there is to see.
 PER_TIMESCALE = 100
 # Steps between samples at most, so that a live page stays alive.
-LONGEST = 1000
+MAX_GAP_STEPS = 1000
 # Seconds of measuring that the default interval may take before its budget counts: nobody notices them, and a first
 # sample that is slow does not make all later ones rarer.
 ALLOWANCE = 0.1
@@ -43,6 +43,8 @@ class Sampling(ABC):
     """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
     alone = True
     """Whether no other process has to take the same decisions."""
+    chooses_steps = False
+    """Whether the steps are the tracker's own choice, and not the user's."""
 
     def __init__(self) -> None:
         self.stride = 1
@@ -54,10 +56,10 @@ class Sampling(ABC):
 
     @abstractmethod
     def wants(self, step: int) -> bool:
-        """Whether to measure this step; called once for each, in order."""
+        """Return whether to measure this step. It is called once for each step, in order."""
 
     def due(self, step: int) -> bool:
-        """Whether to measure this step, considering overload."""
+        """Return whether to measure this step, considering overload."""
         if not self.wants(step):
             return False
         self._wanted += 1
@@ -84,11 +86,11 @@ class Sampling(ABC):
         return self.pay(step, seconds)
 
     def pay(self, step: int, seconds: float) -> str | None:
-        """Account for the time that a sample took; a sentence where samples become rarer by that."""
+        """Count the time that a sample took, and return a sentence if samples become rarer by that."""
         return None
 
     def summary(self) -> str | None:
-        """How many samples were left out, and when; None where none was."""
+        """Return how many samples were left out, and when, or None if none was."""
         if not self.left_out:
             return None
         count = "1 sample was" if self.left_out == 1 else f"{self.left_out} samples were"
@@ -117,17 +119,18 @@ class EveryNth(Sampling):
         self.budget = budget
         self.clock = clock
         self.dense = dense
+        self.chooses_steps = dense > 0
         self._seconds = 0.0
         self._allowed = ALLOWANCE
         self._samples = 0
         self._start = clock() if clock is not None else 0.0
 
     def wants(self, step: int) -> bool:
-        """In the dense start, or a multiple of n."""
+        """Return whether the step is in the dense start, or a multiple of n."""
         return step < self.dense or step % self.n == 0
 
     def pay(self, step: int, seconds: float) -> str | None:
-        """Widen the spacing where measuring takes more than its budget."""
+        """Sample more rarely if measuring takes more than its budget."""
         if self.clock is None:
             return None
         now = self.clock()
@@ -164,7 +167,7 @@ class Scheduled(Sampling):
         self.schedule = schedule
 
     def wants(self, step: int) -> bool:
-        """What the function says."""
+        """Return what the function returns."""
         return bool(self.schedule(step))
 
 
@@ -175,20 +178,22 @@ class Auto(Sampling):
     Without a clock – where processes must agree on what to measure – by the step and the timescale alone.
     """
 
+    chooses_steps = True
+
     def __init__(self, budget: float = 0.01, clock: Clock | None = perf_counter) -> None:
         super().__init__()
         self.budget = budget
         self.clock = clock
         self._samples = 0
         self._seconds = 0.0
-        self._last = -LONGEST
+        self._last = -MAX_GAP_STEPS
         self._start = clock() if clock is not None else 0.0
 
     def wants(self, step: int) -> bool:
-        """Far enough from the last sample, and affordable."""
+        """Return whether the step is far enough from the last sample, and affordable."""
         # An unknown timescale asks for nothing finer than the longest gap.
-        longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else LONGEST
-        gap = max(1.0, min(step / DENSE, longest, LONGEST))
+        longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else MAX_GAP_STEPS
+        gap = max(1.0, min(step / DENSE, longest, MAX_GAP_STEPS))
         if step - self._last < gap or not self._affordable():
             return False
         self._samples += 1
@@ -207,7 +212,7 @@ class Auto(Sampling):
 
 
 def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
-    """What `every` asks for; unless `alone`, time decides nothing, for processes would disagree about it."""
+    """Return what `every` asks for. Unless `alone`, time decides nothing, because processes would disagree about it."""
     if not 0 < budget < 1:
         raise ValueError(f"budget={budget!r} must lie between 0 and 1: the share of time to spend, for example 0.01")
     clock = perf_counter if alone else None

@@ -30,7 +30,7 @@ COUNTED = ("dead_vectors", "frozen_entries")
 
 
 def overall(layers: Mapping[str, LayerSample]) -> Scalars:
-    """At most twenty numbers about a sample: medians over layers, the layers that turn most and least, and counts."""
+    """Return about twenty numbers on a sample: medians over layers, the fastest and slowest rotation, and counts."""
     samples = list(layers.values())
     numbers: Scalars = {}
     # The median, so that one odd layer does not hide the others.
@@ -52,7 +52,7 @@ def overall(layers: Mapping[str, LayerSample]) -> Scalars:
 
 
 def by_layer(layers: Mapping[str, LayerSample], pattern: re.Pattern[str]) -> Scalars:
-    """Rotation, norm and what theory says of them, of every layer in whose name the expression is found."""
+    """Return rotation, norm and their predictions for every layer whose name matches the expression."""
     numbers: Scalars = {}
     for layer, sample in layers.items():
         if pattern.search(layer):
@@ -64,7 +64,7 @@ def by_layer(layers: Mapping[str, LayerSample], pattern: re.Pattern[str]) -> Sca
 
 
 def ratio(sample: LayerSample) -> float:
-    """A layer's rotation over the one predicted for equilibrium; NaN where either is missing."""
+    """Return a layer's rotation over the one predicted for equilibrium, NaN if either is missing."""
     predicted = _scalar(sample, "predicted_angular_update")
     return _statistic(sample, "angular_update", "rms") / predicted if predicted else NAN
 

@@ -1,4 +1,4 @@
-"""The tracker: one line beside a training loop measures how fast each weight vector turns."""
+"""The tracker: one line beside a training loop measures how fast each weight vector rotates."""
 
 import os
 import re
@@ -40,49 +40,37 @@ if TYPE_CHECKING:
 
 @final
 class Tracker:
-    """Measures any training run, from hooks around `optimizer.step()` that change nothing of it.
+    """Measures how fast each weight vector rotates, with hooks around `optimizer.step()` that change nothing.
 
-        tracker = gyro.Tracker(model, optimizer)      # before the loop; or: with gyro.Tracker(model, optimizer): …
+        tracker = gyro.Tracker(model, optimizer)      # before the loop, or: with gyro.Tracker(model, optimizer): …
 
-    Watched are the weights that can turn, one vector per neuron, or as parameter groups (`granularity`, `axis`,
-    `group_size`) or the result of `gyro.probe` say, and embeddings that decay, one vector per token. Step 0 is the
-    first; a step that a GradScaler skips is not a step. What is measured stands in `gyro.measure.QUANTITIES`. With DDP
-    the first process measures. With FSDP2 all do, and the first one writes: make the tracker on all.
+    It watches weights that can rotate, one vector per neuron, and embeddings that decay, one vector per token.
+    `gyro.measure.QUANTITIES` lists what it measures. Step 0 is the first step. A step that a GradScaler skips does not
+    count. With DDP the first process measures. With FSDP2 all processes measure and the first one writes.
 
-    Several optimizers, such as Muon and AdamW, are one run: `Tracker(model, [muon, adamw])`. A step of the run is one
-    step of each. It ends when all have stepped, or when one steps again, so that the run counts the steps of the
-    busiest; a sample has the layers of the optimizers that stepped. A GAN's two models are one run too, as a ModuleDict
-    with both optimizers, or two trackers with a path each where generator and discriminator count steps of their own.
+    Several optimizers are one run: `Tracker(model, [muon, adamw])`. A step of the run ends when all of them have
+    stepped, or when one of them steps again. A GAN is one run with a ModuleDict of both models, or two runs.
 
     Arguments:
-        model: whose parameters the optimizer trains; it gives the layers their names.
-        optimizer: a torch optimizer, a wrapper of Lightning or Accelerate around one, a list of several, or a container
-            of several as torchtitan and Megatron have them.
-        path: directory of the run, which `gyro.store.open_run` reads while it grows; default runs/<date>_<time>. Where
-            it holds a run already, the new one goes to <path>-2, with a warning.
-        every: which steps are measured. A number of steps: 0, n, 2n, … A function step -> bool. Or "auto": dense at the
-            start, then a hundred samples per predicted timescale, within `budget`. Left at the default, each of the
-            first 20 steps and then every tenth; where measuring has taken more than 0.2 s and more than `budget` of
-            the time, every 20th, 40th, … as that asks for. A number that is given is kept.
-        rows: vectors of each layer that are measured, evenly spread; default all. Fewer cost less.
-        rules: theory rules for optimizer classes of your own, {SignMomentum: function of the group}, for predictions
-            (docs/own-optimizer.md).
-        layers: regular expression; all parameters in whose name it is found are watched instead.
-        probe: result of `gyro.probe`, which knows how tensors split into vectors.
-        parts: regular expression -> names of the parts of fused weights, which become layers `name[part]` of equally
-            many vectors; default q, k and v of the common attention layers, {} none.
-        raw: regular expression; of these layers the run keeps every vector's value, not only statistics.
-        sinks: functions `sink(step, {name: number})` that get about twenty numbers per sample, in threads of their own.
-        sink_layers: regular expression; sinks also get rotation and norm of each of these layers.
-        on_incident: function that gets a `Finding` when something happens in the run, as `diagnose` finds it later: a
-            setting that jumps, batches unlike the others, one layer's gradient, many skipped steps. It has a thread of
-            its own.
-        config: whatever is to be stored with the run, as JSON or its repr.
-        resume: continue the run at `path`, at step `start` or where the optimizer and the run say. A tracker of this
-            process that still writes it is closed first. A run that another process writes is an error.
-        start: number of the first step; default 0.
-        budget: share of the time that measuring may take, for "auto" and the default of `every`; 0.01, since a
-            hundredth of a training's time is hard to notice.
+        model: the model whose parameters the optimizer trains.
+        optimizer: a torch optimizer, a wrapper by Lightning or Accelerate, or a list of several.
+        path: directory of the run, by default runs/<date>_<time>. If it contains a run, the new one goes to <path>-2.
+        every: steps to measure: a number n (0, n, 2n, …), a function step -> bool, or "auto" (dense at the start, then
+            100 samples per predicted timescale). By default the first 20 steps, then every tenth. The default and
+            "auto" become rarer to stay within `budget`, and store the last step of a run too.
+        rows: number of vectors to measure per layer, evenly spread. Default: all.
+        rules: theory rules for your own optimizer classes, {MyOptimizer: function of its group}.
+        layers: regular expression. Parameters whose name matches are watched instead of the default ones.
+        probe: result of `gyro.probe`, which determines how tensors split into vectors.
+        parts: regular expression -> names of the parts of a fused weight, by default q, k and v. {} splits none.
+        raw: regular expression. The run keeps the value of every vector of these layers.
+        sinks: functions `sink(step, {name: number})`, called in their own threads with about 20 numbers per sample.
+        sink_layers: regular expression. Sinks also get rotation and norm of these layers.
+        on_incident: function that gets a `Finding` for each incident, in its own thread.
+        config: anything to store with the run, as JSON or its repr.
+        resume: continue the run at `path`. A run that another process writes is an error.
+        start: number of the first step. Default: 0, or where the resumed run ends.
+        budget: share of the time that measuring may take, 0.01 because one percent is hard to notice.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(8, 4)
@@ -122,8 +110,9 @@ class Tracker:
         self.optimizers = Optimizers(optimizer, rules)
         refuse_inner(self.optimizers.members)
         self.samples = 0
+        self._step = 0
         self.seconds = 0.0
-        """How long the samples held training up, together."""
+        """Total time for which samples delayed training."""
         self._measurement = StepMeasurement(model, self.optimizers, _expression("layers", layers), probe, rows, parts)
         new = self._measurement.refresh()
         self._sampling = sampling(every, budget, alone=not self._measurement.sharded)
@@ -140,6 +129,8 @@ class Tracker:
         self._readings: dict[str, LayerReading] = {}
         self._seconds_of_step = 0.0
         self._gap = False
+        self._last_sample = -1
+        self._superseded = False
         # Steps that the host knows to be skipped: since the last sample that was handed over, and in a row.
         self._skipped_since_sample = 0
         self._skipped_in_a_row = 0
@@ -147,7 +138,7 @@ class Tracker:
         if rank() == 0:
             if not new:
                 raise ValueError(
-                    "none of the optimizer's parameters is a weight of the model that could turn: pass the model whose "
+                    "none of the optimizer's parameters is a weight of the model that can rotate: pass the model whose "
                     "parameters the optimizer has, or choose parameters by layers=…, a regular expression"
                 )
             self._recorder = Recorder(
@@ -182,57 +173,57 @@ class Tracker:
                 self._hooks.append(member.register_step_post_hook(disable(self._post)))
 
     def _report_turned_by_default(self, model: nn.Module) -> None:
-        """Say what an optimizer turns that it should not: only here both the model and its groups are known."""
+        """Warn about what an optimizer should not rotate. Only here both the model and its groups are known."""
         decisions = turned_by_default(model, self.optimizers)
         if decisions:
             some = ", ".join(f"{decision.name} ({decision.reason})" for decision in decisions[:3])
             more = f" and {len(decisions) - 3} more" if len(decisions) > 3 else ""
             optimizer = type(self.optimizers.owners[decisions[0].group]).__name__
             self._failures.report(
-                f"{optimizer} was made of bare tensors and turns what it should not: {some}{more}. Make it of the "
+                f"{optimizer} was made of bare tensors and rotates what it should not: {some}{more}. Make it of the "
                 f"model, {optimizer}(model, …), which sorts its parameters"
             )
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:
             return start or 0
-        stored = [] if self._recorder is None else self.run.steps.tolist()
-        step = steps_taken(self.optimizers) or (stored[-1] + 1 if stored else 0)
+        stored = 0 if self._recorder is None else self.run.last_step + 1
+        step = steps_taken(self.optimizers) or stored
         return self._measurement.agreed(step)
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes the run; of several it is the first."""
+        """Whether this process writes the run. Of several processes the first one does."""
         return self._recorder is not None
 
     @property
     def steps(self) -> int:
-        """How many steps the run has taken, which is the number of the next one."""
+        """Number of steps taken, which is the number of the next step."""
         return self._step
 
     @property
     def path(self) -> Path:
-        """Directory of the run; only the process that writes has one."""
+        """Directory of the run. Only the process that writes has one."""
         return self._writing().writer.path
 
     @property
     def run(self) -> Run:
-        """The run with all that was measured so far; in a forked process, with what is stored."""
+        """The run with everything measured so far, or in a forked process with everything stored so far."""
         self._writing().flush()
         return open_run(self.path)
 
     def diagnose(self) -> "Diagnosis":
-        """What the run says so far, in sentences with numbers and remedies, worst first."""
+        """Return the findings about the run so far, worst first."""
         with self.run as run:
             return run.diagnose()
 
     # `/`: "self" is a name like others.
     def log(self, /, **scalars: float | Tensor) -> None:
-        """Store named numbers of the step that was taken last, of the first step where none was: `log(loss=loss)`.
+        """Store named numbers for the last step taken, such as `log(loss=loss)`.
 
-        Every value is stored, whether or not its step is measured, and handed to the sinks; logged again in a step, the
-        later value stays. A tensor of one element may be on a device: it is read later, without waiting for it here.
-        Processes that do not write ignore the call.
+        Every value is stored and passed to the sinks, whether or not its step is measured. If a name is logged twice in
+        a step, the later value is kept. A tensor of one element may be on a device: it is read later, without waiting.
+        Values logged after `close` are stored too. Processes that do not write ignore the call.
 
         >>> import tempfile, torch
         >>> model = torch.nn.Linear(8, 4)
@@ -248,35 +239,38 @@ class Tracker:
         if self._recorder is None or os.getpid() != self._pid:
             return
         try:
-            if self._recorder.closed:
-                self._failures.report("tracker.log was called after tracker.close: these values are not stored")
-            else:
-                # `_step` is the step to come, or the one that some of the optimizers have taken.
-                last = self._step if self._stepped else max(0, self._step - 1)
+            # `_step` is the step to come, or the one that some of the optimizers have taken.
+            last = self._step if self._stepped else max(0, self._step - 1)
+            if not self._recorder.closed:
                 self._recorder.log(last, scalars, self._measurement.skipped_steps())
+            elif self._superseded:
+                self._failures.report("tracker.log was called after another tracker resumed the run: log with that one")
+            else:
+                self._recorder.log_after_end(last, scalars, self._measurement.skipped_steps())
         except Exception as error:
             self._failures.report(f"values were not logged, training goes on: {type(error).__name__}: {error}")
         if self._failures.pending:
             self._failures.warn()
 
     def flush(self) -> None:
-        """Wait until all that was measured and logged is in the run, for example before a checkpoint is saved.
+        """Wait until everything measured and logged is in the run, for example before saving a checkpoint.
 
-        A process that is killed after that loses nothing of it. Processes that do not write return at once.
+        A process that is killed after that loses nothing. Processes that do not write return at once.
         """
         if self._recorder is not None and os.getpid() == self._pid:
             self._recorder.flush()
 
     def close(self, status: Status = "finished") -> None:
-        """End the run and take the hooks off the optimizer; a second call does nothing.
+        """End the run with a last sample and remove the hooks. A second call does nothing.
 
         If weights are sharded the hooks stay: other processes may go on measuring, and would wait for this one.
         """
-        if self._stepped:
-            try:
+        try:
+            if self._stepped:
                 self._end_early()
-            except Exception as error:
-                self._failures.stop(error)
+            self._sample_end()
+        except Exception as error:
+            self._failures.stop(error)
         if self._measurement.sharded:
             self._failures.off = True
         else:
@@ -287,8 +281,25 @@ class Tracker:
             self._recorder.close(status)
         self._failures.warn()
 
+    def _sample_end(self) -> None:
+        """Store the last step with what is known without measuring it: settings, and weights after it.
+
+        Not if `every` was given as steps, nor if weights are sharded, because other processes may not end now.
+        """
+        last = self._step - 1
+        recorder = self._recorder
+        if recorder is None or recorder.closed or self._failures.off or self._measurement.sharded:
+            return
+        if not self._sampling.chooses_steps:
+            return
+        if last <= self._last_sample or not self._measurement.history or os.getpid() != self._pid:
+            return
+        sums, readings = self._measurement.at_end()
+        recorder.put(self._raw_sample(last, sums, readings, is_end=True), always=True)
+
     def _stop(self) -> None:
         """End the run because another tracker of this process resumes it."""
+        self._superseded = True
         self.close("stopped")
 
     def __enter__(self) -> Self:
@@ -373,7 +384,7 @@ class Tracker:
         self._end_step()
 
     def _end_step(self) -> None:
-        """Each optimizer that takes part has stepped: hand over what was measured, and go on to the next step."""
+        """Hand over what was measured when each optimizer that takes part has stepped, and go on to the next step."""
         began = time.perf_counter()
         sums = self._sums
         readings = self._readings
@@ -396,17 +407,14 @@ class Tracker:
         self._step = step + 1
         if recorder is None:  # the history is of use to the process that writes
             measurement.history = []
+        else:
+            recorder.last_step = step
         if not self._sampled or self._failures.off:
             return
         of_threads = self._share_of_threads()
         if recorder is not None and readings:
-            owners = list(self.optimizers.owners)
-            options = dict(measurement.options)
-            history = measurement.history
-            scaler = measurement.scaler
-            skipped = self._skipped_since_sample
-            sample = RawSample(step, time.time(), owners, options, sums, readings, history, scaler, self._gap, skipped)
-            self._gap = not recorder.put(sample)
+            self._last_sample = step
+            self._gap = not recorder.put(self._raw_sample(step, sums, readings))
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
                 measurement.history = []
@@ -428,8 +436,26 @@ class Tracker:
         if note is not None and recorder is not None:
             recorder.writer.note(note)
 
+    def _raw_sample(
+        self, step: int, sums: list[SentSums], readings: dict[str, LayerReading], *, is_end: bool = False
+    ) -> RawSample:
+        measurement = self._measurement
+        return RawSample(
+            step=step,
+            time=time.time(),
+            owners=list(self.optimizers.owners),
+            groups=dict(measurement.options),
+            sums=sums,
+            readings=readings,
+            history=measurement.history,
+            scaler=measurement.scaler,
+            gap=self._gap,
+            skipped=self._skipped_since_sample,
+            is_end=is_end,
+        )
+
     def _share_of_threads(self) -> float:
-        """Processor time that threads took since the last sample, spread over the cores: none may have been idle."""
+        """Return the threads' processor time since the last sample, spread over the cores: none may have been idle."""
         before = self._thread_seconds
         workers = () if self._recorder is None else self._recorder.workers
         self._thread_seconds = sum(worker.seconds for worker in workers)
@@ -444,7 +470,7 @@ class Tracker:
 
 
 def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | None) -> float:
-    """Steps after which a direction of this group is forgotten; infinite where that is not known."""
+    """Return the steps after which a direction of this group is forgotten, infinite if that is not known."""
     lr = frozen(group.get("lr"))
     # Before the rule is asked for, which would wait for a learning rate on a device.
     rule = rule_or_none(group, optimizer, rules) if isinstance(lr, float | int) else None

@@ -1,1 +1,1 @@
-"""A model to the weight vectors that turn: names, selection, groups, probe."""
+"""From a model to the weight vectors that rotate: names, selection, groups, probe."""

@@ -1,29 +1,26 @@
-"""Which vectors turn, by names and shapes: the one rule for named parameters and for the tensors of a checkpoint.
+"""Which vectors rotate, by names and shapes: the one rule for named parameters and for the tensors of a checkpoint.
 
 Without layer types, four things decide: a tensor's own name, the name of its layer, its shape, and the tensors beside
 it. A tensor is called a weight if its name has that word (`weight`, `in_proj_weight`, `weight_ih_l0`), also behind a
 parametrization. The first of these rules that applies:
 
-1.  Fewer than two dimensions: no vectors. Vectors of one entry never turn, whatever the other rules say.
-2.  A bias (`is_bias`): no vectors.
-3.  A smaller tensor of one parametrization, such as the gain of weight_norm: no vectors.
-4.  A weight with a bias of the same shape: the gain of a norm layer, no vectors.
-5.  The name of an embedding (`_is_embedding`): no vectors that turn. Two dimensions are a table with a row per token.
-    A weight that has a bias beside it or more than two dimensions is no embedding, whatever its layer is called.
-6.  The layer's name is that of a norm and no bias of one dimension is beside it: no vectors.
-7.  A leading dimension of 1 in a tensor that is not called a weight: it is there to broadcast, no vectors.
-8.  Three dimensions, but not the weight of a convolution: one vector per expert and output. A convolution has a bias
+1.  Fewer than two dimensions, or vectors of one entry: no vectors.
+2.  A bias (`is_bias`), or a smaller tensor of one parametrization, such as the gain of weight_norm: no vectors.
+3.  A weight with a bias of the same shape: the gain of a norm layer, no vectors.
+4.  The name of an embedding, without a bias (`_is_embedding`): no vectors. Two dimensions are a row per token.
+5.  The layer's name is that of a norm and no bias of one dimension is beside it: no vectors.
+6.  A leading dimension of 1 in a tensor that is not called a weight: it is there to broadcast, no vectors.
+7.  Three dimensions, but not the weight of a convolution: one vector per expert and output. A convolution has a bias
     of one dimension or is just called `weight`, in a layer without `expert`, `moe` or `linear` in its name. If a bias
-    of experts in the same layer is as long as the last dimension and not as dim 1, the outputs are last, and each
-    expert is one vector.
-9.  A bias as long as dim 1 and not as dim 0: the outputs are in dim 1, as in Hugging Face's Conv1D and in a
+    of experts in the same layer shows that the outputs are last, each expert is one vector.
+8.  A bias as long as dim 1 and not as dim 0: the outputs are in dim 1, as in Hugging Face's Conv1D and in a
     ConvTranspose. A ConvTranspose with groups has a bias that is a multiple of dim 1.
-10. Ambiguous tensors, with equal dimensions or without a bias: their outputs are in dim 1 if that is certain of another
+9.  Ambiguous tensors, with equal dimensions or without a bias: their outputs are in dim 1 if that is certain of another
     layer of the same name, if they are named as a transposed convolution, or if they belong to a GPT-2 whose c_attn has
     the shape (n, 3n).
-11. All else: one vector per index of dim 0.
+10. All else: one vector per index of dim 0.
 
-`tests/model/test_by_name.py` compares this with the layer types, and lists what names and shapes cannot tell.
+`tests/model/test_by_name.py` compares this with the layer types, and lists what names and shapes cannot decide.
 """
 
 import re
@@ -63,7 +60,7 @@ PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.(?P<tensor>\w+)\.original\d*
 @final
 @dataclass(frozen=True)
 class NamedSplit:
-    """How a tensor splits into vectors that turn, by its name and shape; `none` for an embedding too."""
+    """The split of a tensor into vectors that rotate, by its name and shape. It is `none` for an embedding."""
 
     split: Split
     is_embedding: bool = False
@@ -88,7 +85,7 @@ def splits_by_name(shapes: Mapping[str, Shape]) -> dict[str, NamedSplit]:
 @final
 @dataclass(frozen=True)
 class NamedTensor:
-    """A tensor of a model, the path of its layer, and the name by which the layer knows it."""
+    """A tensor of a model, the path of its layer, and its name in the layer."""
 
     name: str
     shape: Shape
@@ -97,7 +94,7 @@ class NamedTensor:
 
     @classmethod
     def of(cls, name: str, shape: Shape) -> "NamedTensor":
-        """Take a name apart; `parametrizations.weight.original1` and `weight_v` are the layer's weight."""
+        """Split a name. `parametrizations.weight.original1` and `weight_v` are the layer's weight."""
         parametrized = PARAMETRIZED.search(name)
         if parametrized:
             return cls(name, tuple(shape), name[: parametrized.start()], parametrized["tensor"])
@@ -117,7 +114,7 @@ class NamedTensor:
 
     @property
     def family(self) -> str:
-        """The name that layers of one kind share; empty for the numbered layers of a list, which may be of any kind."""
+        """The name that layers of one kind share. It is empty in a list, whose layers may be of any kind."""
         last = self.layer.rpartition(".")[2]
         if last in GPT2:
             return GPT2[0]
@@ -127,7 +124,7 @@ class NamedTensor:
 @final
 @dataclass(frozen=True)
 class NamedLayer:
-    """The tensors of one layer: the shapes by name, of which a parametrization has several."""
+    """The shapes of the tensors of one layer, by name. A parametrization has several."""
 
     shapes: dict[str, list[Shape]]
 
@@ -179,10 +176,7 @@ def _split(tensor: NamedTensor, bias: Shape | None, layer: NamedLayer, columns: 
 
 
 def _is_embedding(tensor: NamedTensor) -> bool:
-    """Return whether a tensor without a bias belongs to an embedding.
-
-    The layer's name decides for a weight of two dimensions, and that or its own for a parameter of any other name.
-    """
+    """Return whether a tensor without a bias belongs to an embedding, by its own name or by its layer's."""
     if is_embedding_name(tensor.tensor.lower()):
         return True
     is_layer_named_so = is_embedding_name(tensor.layer_name) or TABLE.search(tensor.layer_name) is not None
@@ -198,7 +192,7 @@ def _is_convolution(tensor: NamedTensor, bias: Shape | None) -> bool:
 
 
 def _groups_of_transposed(shape: Shape, bias: Shape | None) -> int | None:
-    """Return the groups of a layer whose bias shows that its outputs are in dim 1; None if it does not."""
+    """Return the groups of a layer whose bias shows outputs in dim 1, else None."""
     if bias is None or len(bias) != 1 or bias[0] == shape[0] or bias[0] % shape[1]:
         return None
     groups = bias[0] // shape[1]
@@ -217,7 +211,7 @@ def _is_in_columns(tensor: NamedTensor, bias: Shape | None, columns: set[tuple[s
 
 
 def _families_in_columns(tensors: Sequence[NamedTensor], layers: Mapping[str, NamedLayer]) -> set[tuple[str, int]]:
-    """Return the names and dimensions of layers whose biases show outputs in dim 1, and in dim 0 for none of them."""
+    """Return the families and dimensions of layers with outputs in dim 1 by some biases, and in dim 0 by none."""
     rows = set()
     columns = set()
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Gradients of a model on fresh batches, and a model left exactly as it was."""
+"""Gradients of a model on fresh batches. The model is left exactly as it was."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from gyroscope.model.selection import Decision
 # loss(model): a scalar, on a fresh batch at each call.
 Loss = Callable[[nn.Module], Tensor]
 
-# On one batch, the gradient of each parameter that has one.
+# The gradient on one batch of each parameter that has one.
 Gradients = dict[nn.Parameter, Tensor]
 
 
@@ -24,7 +24,7 @@ class NonFiniteLossError(ValueError):
 
 
 def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) -> Gradients:
-    """The gradient, on one batch, of each of these parameters that the loss depends on; `.grad` is not written."""
+    """Return the gradients on one batch, without writing `.grad`. Unused parameters have none."""
     with torch.enable_grad():
         value = loss(model)
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -37,10 +37,10 @@ def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) 
 
 
 def unit_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision], batches: int) -> dict[str, Tensor]:
-    """RMS over batches of ‖g‖·‖w‖, by name, for each vector of these weights; 0 where no gradient arrives.
+    """Return the RMS over batches of ‖g‖·‖w‖ for each vector of these weights, 0 without a gradient.
 
-    The gradient norm that a scale-invariant vector would have at unit norm, which the equilibria of SGD and of Adam
-    with L2 depend on (RE Table 1). The model and random states are left as they were.
+    This is the gradient norm that a scale-invariant vector would have at unit norm. The equilibria of SGD and of Adam
+    with L2 depend on it (RE Table 1). The model and random states are left as they were.
     """
     norms = {weight.name: gathered(weight.split.norm(weight.parameter.detach())).double() for weight in weights}
     squares = {name: torch.zeros_like(norm) for name, norm in norms.items()}
@@ -56,7 +56,7 @@ def unit_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision], b
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """On the way out parameters, buffers, gradients, modes and random states are bit for bit as before."""
+    """Restore parameters, buffers, gradients, modes and random states bit for bit on the way out."""
     tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
     grads = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
@@ -67,7 +67,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, before in tensors:
                 tensor.copy_(before)
-            # The same gradient tensors, not copies: an optimizer or a hook may hold on to them.
+            # The same gradient tensors, not copies: an optimizer or a hook may refer to them.
             for p, grad, values in grads:
                 p.grad = grad
                 if grad is not None and values is not None:
@@ -78,14 +78,14 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 
 def random_state() -> tuple[Any, ...]:
-    """The states of torch's generators on every device, NumPy's and Python's."""
+    """Return the states of torch's generators on every device, NumPy's and Python's."""
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     # A user's loss may draw its batch from NumPy's global generator.
     return torch.get_rng_state(), devices, np.random.get_state(), random.getstate()  # noqa: NPY002
 
 
 def restore_random_state(state: tuple[Any, ...]) -> None:
-    """Go back to a state taken by `random_state`."""
+    """Restore a state that `random_state` returned."""
     cpu, devices, numpy_state, python_state = state
     torch.set_rng_state(cpu)
     if devices:

@@ -36,7 +36,7 @@ class ParamGroups(list[dict[str, Any]]):
         self._options = sorted({key for group in self for key in group} - known)
 
     def describe(self) -> str:
-        """A table with one line per parameter, in the order of the groups."""
+        """Return a table with one line per parameter, in the order of the groups."""
         table = Table(box=None, pad_edge=False, header_style="")
         for column in ("group", "parameter", "shape", "rotates as", "weight decay", "other options", "because"):
             table.add_column(column, overflow="fold")
@@ -57,22 +57,24 @@ def param_groups(
     granularity: str = "neuron",
     overrides: Mapping[str, Override] | None = None,
     probe: Mapping[str, Invariance] | None = None,
+    gain_lr: float | None = None,
 ) -> ParamGroups:
-    """The model's parameters, sorted into those that rotate and those that take the plain step.
+    """Sort the model's parameters into those that rotate and those that take the plain step.
 
     Weights rotate and decay. Biases, gains, norm layers and embeddings do neither. Every parameter is in exactly one
-    group, a tied one under its first name, a frozen one like any other: no optimizer changes what has no gradient.
+    group, also a frozen one. A tied one is listed under its first name.
 
     Args:
-        model: the model whose parameters the optimizer gets; compiled, wrapped or sharded as it will be trained.
-        weight_decay: of what rotates, in the optimizer's own unit; everything else gets 0.
-        granularity: "neuron", one vector per output of a layer; "tensor", one per weight; "none", no weight rotates,
-            but weights decay.
-        overrides: regular expression, searched for in names, to a granularity, to a dict of options of the group, or to
-            None, neither rotation nor decay. A later one wins over an earlier one. What rotates on request decays.
-        probe: the result of `gyro.probe`. It replaces the granularity that a layer's type suggests: a weight that it
-            found not scale-invariant does not rotate, but decays. Where it could not say, the type of layer decides,
-            with one warning.
+        model: the model whose parameters the optimizer gets, compiled, wrapped or sharded as it will be trained.
+        weight_decay: for what rotates, in the optimizer's own unit. Everything else gets 0.
+        granularity: "neuron" for one vector per output of a layer, "tensor" for one per weight, "none" for weights that
+            decay but do not rotate.
+        overrides: maps a regular expression, searched for in names, to a granularity, a dict of options of the group,
+            or None for neither rotation nor decay. The last match wins. What rotates on request also decays.
+        probe: the result of `gyro.probe`, which takes precedence over the layer's type. A weight that is not
+            scale-invariant does not rotate, but decays. If a weight is undecided, its type decides, with a warning.
+        gain_lr: the learning rate of the gains of `gyroscope.nn.add_gain` and of weight_norm, which get a group of
+            their own. None: the optimizer's.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     >>> groups = param_groups(model, weight_decay=0.1, overrides={"2.weight": "tensor"})
@@ -89,12 +91,21 @@ def param_groups(
             "overrides={'qk': {'granularity': 'group', 'group_size': 64}}"
         )
     parameters = model_parameters(model)
+    gains = {known.name for known in parameters if known.is_gain} if gain_lr is not None else set()
+    if gain_lr is not None:
+        check_non_negative("gain_lr", gain_lr)
+        if not gains:
+            raise ValueError(
+                f"gain_lr={gain_lr!r}, and the model has no gains: add them by gyroscope.nn.add_gain(model)"
+            )
     patterns = _compiled(overrides or {}, parameters)
     probe = _decided(probe or {}, parameters)
     # In order of precedence, lowest first: type of layer, probe, overrides.
     choices = []
     for known, decision in zip(parameters, decide(model, probe=probe), strict=True):
         choice = _by_default(known, decision, probe.get(known.name), weight_decay, granularity)
+        if known.name in gains:
+            choice = GroupOptions({**choice.options, "lr": gain_lr}, choice.reason)
         for pattern, override in patterns.items():
             if _matches(pattern, known):
                 choice = _overridden(choice, pattern.pattern, override, weight_decay)
@@ -103,10 +114,10 @@ def param_groups(
 
 
 def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "neuron") -> Any:
-    """What an optimizer makes of its first argument: a model's parameters, or named ones, sorted; all else as it is.
+    """Return an optimizer's first argument as parameter groups if it is a model or named parameters.
 
-    A model is sorted by `param_groups`, `model.named_parameters()` by names and shapes (`splits_by_name`).
-    Bare tensors cannot be told apart, and groups say themselves what they are.
+    A model is sorted by `param_groups`, `model.named_parameters()` by names and shapes (`splits_by_name`). Bare tensors
+    and groups are returned as they are.
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
     >>> [group["param_names"] for group in optimizer_groups(model, weight_decay=0.1)]
@@ -119,16 +130,16 @@ def optimizer_groups(params: Any, *, weight_decay: float, granularity: str = "ne
     listed = list(params)
     if not listed or not all(_is_named(each) for each in listed):
         return listed
-    named = dict(listed)
+    splits = splits_by_name({name: parameter.shape for name, parameter in listed})
     groups: dict[Split, dict[str, Any]] = {}
-    for name, by_name in splits_by_name({name: parameter.shape for name, parameter in named.items()}).items():
-        split = by_name.split
-        turns = split.granularity != "none"
-        if turns and granularity != "neuron":
+    for name, parameter in listed:
+        split = splits[name].split
+        rotates = split.granularity != "none"
+        if rotates and granularity != "neuron":
             split = replace(split, granularity=cast(Granularity, granularity))
-        decay = weight_decay if turns else 0.0
+        decay = weight_decay if rotates else 0.0
         group = groups.setdefault(split, {"params": [], "weight_decay": decay, **asdict(split)})
-        group["params"].append((name, named[name]))
+        group["params"].append((name, parameter))
     return list(groups.values())
 
 
@@ -143,16 +154,11 @@ class GroupOptions:
     options: dict[str, Any]
     reason: str
 
-    @property
-    def rotates(self) -> bool:
-        """Whether the parameter is among the weights that turn."""
-        return bool(self.options["granularity"] != "none")
-
 
 def _by_default(
     known: ModelParameter, decision: Decision, invariance: Invariance | None, weight_decay: float, granularity: str
 ) -> GroupOptions:
-    """What the selection says; a weight whose scale matters still decays, but is not rotated by force."""
+    """Return the options by the selection. A weight that is not scale-invariant decays, but does not rotate."""
     is_weight = decision.turns or known.split.granularity != "none"
     options = {"weight_decay": weight_decay if is_weight else 0.0, **asdict(decision.split)}
     if invariance is None:
@@ -174,22 +180,22 @@ def _overridden(before: GroupOptions, pattern: str, override: Override, weight_d
             f"overrides[{pattern!r}]={override!r} must be a granularity, a dict of options, or None for no rotation "
             "and no decay"
         )
-    on_request = not before.rotates and override.get("granularity", "none") != "none"
+    on_request = before.options["granularity"] == "none" and override.get("granularity", "none") != "none"
     decay = weight_decay if on_request else before.options["weight_decay"]
     return GroupOptions({**before.options, "weight_decay": decay, **override}, f"override {pattern!r}")
 
 
 def _settled(choice: GroupOptions, known: ModelParameter) -> GroupOptions:
-    """The options with their split checked; a bias, and vectors of one entry, have no direction to turn."""
+    """Return the options with their split checked. Vectors of one entry have no direction."""
     options = choice.options
     try:
         split = Split.of(options)
-        turns = split.rotates(known.parameter.shape)
+        rotates = split.rotates(known.parameter.shape)
     except ValueError as error:
         shape = tuple(known.parameter.shape)
         raise ValueError(f"{choice.reason} does not fit {known.name!r} of shape {shape}: {error}") from error
-    if choice.rotates and not turns:
-        reason = f"{choice.reason}, but no direction to turn"
+    if split.granularity != "none" and not rotates:
+        reason = f"{choice.reason}, but no direction to rotate"
         return GroupOptions({**options, **asdict(NO_VECTORS), "weight_decay": 0.0}, reason)
     if split.granularity in ("tensor", "none"):  # the same group whatever axis the default had
         split = Split(split.granularity)
@@ -197,7 +203,7 @@ def _settled(choice: GroupOptions, known: ModelParameter) -> GroupOptions:
 
 
 def _merged(parameters: list[ModelParameter], choices: list[GroupOptions]) -> ParamGroups:
-    # A list, not a dict by options: those of an override may be unhashable, a tensor as lr among them.
+    # A list, not a dict by options: those of an override may be unhashable, such as a tensor as lr.
     groups: list[tuple[dict[str, Any], list[ModelParameter]]] = []
     for known, choice in zip(parameters, choices, strict=True):
         for options, members in groups:
@@ -232,17 +238,17 @@ def _compiled(overrides: Mapping[str, Override], parameters: list[ModelParameter
 
 
 def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) -> dict[str, Invariance]:
-    """What the probe could say, with a warning about weights of which it could not."""
+    """Return the decided answers of the probe, with a warning about undecided weights."""
     for name in probe.keys() - {known.name for known in parameters}:
-        raise ValueError(f"the probe knows {name!r}, the model does not: probe this model; {_near(name, parameters)}")
+        raise ValueError(f"the probe has {name!r}, the model does not: probe this model; {_near(name, parameters)}")
     undecided = {name for name, invariance in probe.items() if invariance.undecided}
     weights = [known.name for known in parameters if known.name in undecided and known.split.granularity != "none"]
     if weights:
         shown = ", ".join(weights[:5]) + (", …" if len(weights) > 5 else "")
         warnings.warn(
             f"the probe could not say of {len(weights)} weights whether they are scale-invariant ({shown}: "
-            f"{probe[weights[0]].evidence}): they rotate as the type of their layer suggests; overrides={{name: None}} "
-            "leaves them out",
+            f"{probe[weights[0]].evidence}). They rotate by the type of their layer. To exclude them, pass "
+            "overrides={name: None}",
             stacklevel=3,
         )
     return {name: invariance for name, invariance in probe.items() if name not in undecided}

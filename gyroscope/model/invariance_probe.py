@@ -9,6 +9,7 @@ from typing import final
 import torch
 from rich.table import Table
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from gyroscope._checks import check_count
 from gyroscope._text import to_text
@@ -28,24 +29,24 @@ from gyroscope.model.selection import Decision, Invariance
 
 Batches = list[Gradients]
 
-# Standard deviation of what is added to gains, biases and scalars. Gains that start at 0 let no gradient through, and
-# biases that start at 0 hide that they are scaled with their weight; 0.3 shows both beside activations of about 1.
+# Standard deviation of what is added to gains, biases and scalars. Gains of 0 stop gradients, and biases of 0 hide that
+# they are scaled with their weight. 0.3 shows both beside activations of about 1.
 NOISE = 0.3
 # Root mean square of a matrix below which it counts as not yet initialised, like the zeros of an output layer.
 TINY = 1e-4
-# |cos∠(w, g)| in some split below which a weight may be scale-invariant: a normalisation's eps can show so much.
+# |cos∠(w, g)| in some split below which a weight may be scale-invariant: the eps of a normalisation shows that much.
 SUSPECT = 0.1
-# Factor by which suspects, with their biases, are enlarged for the proof. An invariant weight's function stays as it
-# is, with a normalisation's eps 256 times less visible; anything else shows what it is.
+# Factor by which suspects and their biases are enlarged for the proof. The function of an invariant weight stays the
+# same, and the eps of a normalisation has 256 times less effect. Any other weight shows what it is.
 ENLARGED = 16.0
-# |cos∠(w, g)| of an enlarged weight below which it is scale-invariant: rounding gives 1e-5, a random vector of a
+# |cos∠(w, g)| of an enlarged weight below which it is scale-invariant. Rounding gives 1e-5, a random vector of a
 # thousand entries 3e-2.
 COSINE = 1e-3
-# Relative change of the loss that all invariant weights, enlarged and rescaled together, may show.
+# Relative change of the loss that all invariant weights, enlarged and rescaled together, may cause.
 LOSS_CHANGE = 1e-4
-# Change of the loss by a new scale, in units of the change by a new direction, that an invariant weight may show.
-SCALE_TO_TURN = 1e-2
-# Relative change of the loss that rounding in float32 makes.
+# Change of the loss by a new scale, in units of the change by a new direction, that an invariant weight may cause.
+SCALE_TO_DIRECTION = 1e-2
+# Relative change of the loss by rounding in float32.
 ROUNDING = 1e-6
 UNREACHED = Invariance("none", evidence="no gradient reaches it", undecided=True)
 GAIN = Invariance("none", evidence="a gain: one entry per neuron has no direction")
@@ -53,32 +54,31 @@ GAIN = Invariance("none", evidence="a gain: one entry per neuron has no directio
 
 @final
 class Probe(dict[str, Invariance]):
-    """Parameter name to Invariance; prints as a table, and goes into `param_groups(…, probe=…)`."""
+    """Parameter name to Invariance. It prints as a table and is an argument of `param_groups(…, probe=…)`."""
 
     def __str__(self) -> str:
         table = Table(box=None, pad_edge=False, header_style="")
         for column in ("parameter", "invariant per", "axis", "group size", "mean too", "because"):
             table.add_column(column, overflow="fold")
-        for name, invariance in self.items():
-            where = ["–", "–", "–"]
-            if invariance.granularity != "none":
-                centred = "yes" if invariance.centred else "no"
-                where = [str(invariance.axis), str(invariance.group_size), centred]
-            granularity = "cannot say" if invariance.undecided else invariance.granularity
-            table.add_row(name, granularity, *where, invariance.evidence)
+        for name, found in self.items():
+            split = ["–", "–", "–"]
+            if found.granularity != "none":
+                split = [str(found.axis), str(found.group_size), "yes" if found.centred else "no"]
+            granularity = "cannot say" if found.undecided else found.granularity
+            table.add_row(name, granularity, *split, found.evidence)
         return to_text(table)
 
 
 def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     """Find the scale-invariant vectors of every weight of two or more dimensions.
 
-    Where the loss ignores the scale of a vector w, its gradient is orthogonal to it: ⟨w, g⟩ = 0 on every batch. The
-    finest split for which that holds is confirmed by rescaling. `loss(model)` gives a scalar on a fresh batch at each
-    call. Model, buffers, gradients and random states are left as they were.
+    If the loss ignores the scale of a vector w, its gradient is orthogonal to it: ⟨w, g⟩ = 0 on every batch. The finest
+    split for which that holds is confirmed by rescaling. `loss(model)` returns a scalar on a fresh batch at each call.
+    Model, buffers, gradients and random states are left as they were.
 
-    A fresh model is a special point: gains of 0 stop gradients, biases of 0 look as if they were not there. So noise is
-    first added to gains and biases, and takes the place of matrices of zeros. Where no gradient arrives even so, the
-    answer is `undecided`, which is not "not invariant".
+    A fresh model is a special point, because gains of 0 stop gradients and biases of 0 have no effect. Noise is
+    therefore added to gains and biases first, and replaces matrices of zeros. If no gradient reaches a weight even
+    then, it is `undecided`, which does not mean "not invariant".
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -89,13 +89,12 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     check_count("batches", batches, at_least=1, meaning="how many fresh batches to try")
     trained = [known for known in model_parameters(model) if known.parameter.requires_grad]
     tensors = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
-    # Enlarged with the weights, the gains of many layers would multiply: the loss then overflows, and every weight
-    # needs a trial of its own.
-    weights = [known for known in tensors if not _is_gain(known)]
+    by_name = {known.name: known for known in trained}
+    # Without gains: enlarged with the weights, those of many layers multiply, and the loss overflows.
+    weights = [_Weight(known, by_name.get(_bias_name(known))) for known in tensors if not _is_gain(known)]
     with preserved(model):
         _leave_special_point_(trained)
-        trial = _Trial(model, loss, batches, _biases(weights, trained))
-        answers = trial.answers(weights)
+        answers = _Trial(model, loss, batches).answers(weights)
     return Probe({known.name: answers.get(known.name, GAIN) for known in tensors})
 
 
@@ -105,11 +104,8 @@ def _is_gain(known: ModelParameter) -> bool:
     return known.split.granularity == "none" and len(shape) > 2 and max(shape) == known.parameter.numel()
 
 
-def _biases(weights: Sequence[ModelParameter], known: Sequence[ModelParameter]) -> dict[str, ModelParameter]:
-    """The bias beside each weight, by the weight's name."""
-    by_name = {each.name: each for each in known}
-    layers = {weight.name: weight.name.partition(".parametrizations")[0].removesuffix(".weight") for weight in weights}
-    return {name: by_name[f"{layer}.bias"] for name, layer in layers.items() if f"{layer}.bias" in by_name}
+def _bias_name(known: ModelParameter) -> str:
+    return known.name.partition(".parametrizations")[0].removesuffix(".weight") + ".bias"
 
 
 @torch.no_grad()
@@ -123,95 +119,99 @@ def _leave_special_point_(trained: Sequence[ModelParameter]) -> None:
             p.add_(torch.randn_like(p), alpha=NOISE)
         elif p.square().mean().sqrt() < TINY:
             p.add_(torch.randn_like(p), alpha=(p.shape[0] / p.numel()) ** 0.5)
-    # The batches are those that would have come without it.
+    # The loss draws the same batches as without the noise.
     restore_random_state(state)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Weight:
+    """A weight and the bias of its layer, which a normalisation rescales together."""
+
+    known: ModelParameter
+    bias: ModelParameter | None
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.known.parameter
+
+    @property
+    def with_bias(self) -> list[nn.Parameter]:
+        return [self.parameter] if self.bias is None else [self.parameter, self.bias.parameter]
+
+    def grads(self, batches: Batches) -> list[Tensor]:
+        return [batch[self.parameter] for batch in batches if self.parameter in batch]
+
+    def has_gradient(self, batches: Batches) -> bool:
+        return any(bool(grad.any()) for grad in self.grads(batches))
+
+    def is_suspect(self, batches: Batches) -> bool:
+        splits = cosines_by_split(self.known.split, self.parameter.detach(), self.grads(batches))
+        if any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT:
+            return True
+        return bool(_invariant_parts(self, batches, SUSPECT))
+
+    def cosine_with_bias(self, batches: Batches) -> float:
+        """Return the largest |cos∠(w, g)| of weight and bias as one vector, 1 without a bias."""
+        if self.bias is None or not all(p in batch for batch in batches for p in self.with_bias):
+            return 1.0
+        pair = parameters_to_vector(self.with_bias).detach()
+        grads = [parameters_to_vector(batch[p] for p in self.with_bias) for batch in batches]
+        return max((abs(float(torch.cosine_similarity(pair, grad, dim=0))) for grad in grads), default=1.0)
 
 
 @final
 @dataclass(frozen=True)
 class _Trial:
-    """What is tried of a model, on fresh batches of a loss; `biases` stand beside weights, by the weight's name."""
+    """Experiments with a model, on fresh batches of a loss."""
 
     model: nn.Module
     loss: Loss
     batches: int
-    biases: Mapping[str, ModelParameter]
 
-    def answers(self, weights: Sequence[ModelParameter]) -> dict[str, Invariance]:
-        """An answer for each weight, by name."""
+    def answers(self, weights: Sequence[_Weight]) -> dict[str, Invariance]:
+        """Return the answer for each weight, by name."""
         grads = self._gradients(weights)
-        suspects = [weight for weight in weights if self._is_suspect(weight, grads)]
+        suspects = [weight for weight in weights if weight.is_suspect(grads)]
         enlarged = self._gradients_enlarged(suspects)
         finest = {weight.name: _finest(weight, enlarged) for weight in suspects}
         candidates = {name: invariance for name, invariance in finest.items() if invariance is not None}
         proven = self._confirmed([weight for weight in suspects if weight.name in candidates], candidates)
         answers = {}
         for weight in weights:
-            if not _arrives(weight, grads):
+            if not weight.has_gradient(grads):
                 answers[weight.name] = UNREACHED
-            elif weight in suspects and not _arrives(weight, enlarged):
+            elif weight in suspects and not weight.has_gradient(enlarged):
                 # Enlarged together, layers without a normalisation may have saturated or overflown.
                 answers[weight.name] = self._alone(weight)
             else:
                 answers[weight.name] = proven.get(weight.name) or self._not_invariant(weight, enlarged)
         return answers
 
-    def _gradients(self, weights: Sequence[ModelParameter]) -> Batches:
-        """Gradients of weights and of their biases on each batch."""
-        parameters = [each.parameter for each in self._with_biases(weights)]
+    def _gradients(self, weights: Sequence[_Weight]) -> Batches:
+        parameters = [p for weight in weights for p in weight.with_bias]
         return [gradients(self.model, self.loss, parameters) for _ in range(self.batches)] if parameters else []
 
-    def _gradients_enlarged(self, weights: Sequence[ModelParameter]) -> Batches:
-        """The same with the weights enlarged; none where the loss overflows."""
-        with self._enlarged(weights):
+    def _gradients_enlarged(self, weights: Sequence[_Weight]) -> Batches:
+        """Return the gradients of enlarged weights, none if the loss overflows."""
+        with _enlarged(weights):
             try:
                 return self._gradients(weights)
             except NonFiniteLossError:
                 return []
 
-    def _with_biases(self, weights: Iterable[ModelParameter]) -> list[ModelParameter]:
-        return [each for weight in weights for each in (weight, self.biases.get(weight.name)) if each is not None]
-
-    def _is_suspect(self, weight: ModelParameter, batches: Batches) -> bool:
-        splits = cosines_by_split(weight.split, weight.parameter.detach(), _of(weight, batches))
-        if any(cosine < SUSPECT for _, cosine in splits) or self._cosine_with_bias(weight, batches) < SUSPECT:
-            return True
-        return bool(_invariant_parts(weight, batches, SUSPECT))
-
-    def _cosine_with_bias(self, weight: ModelParameter, batches: Batches) -> float:
-        """The largest |cos∠(w, g)| of a weight and its bias as one vector; 1 where there is none."""
-        bias = self.biases.get(weight.name)
-        if bias is None or not all(weight.parameter in batch and bias.parameter in batch for batch in batches):
-            return 1.0
-        pair = torch.cat([weight.parameter.detach().flatten(), bias.parameter.detach().flatten()])
-        grads = [torch.cat([batch[weight.parameter].flatten(), batch[bias.parameter].flatten()]) for batch in batches]
-        return max((abs(float(torch.cosine_similarity(pair, grad, dim=0))) for grad in grads), default=1.0)
-
-    @contextmanager
-    def _enlarged(self, weights: Iterable[ModelParameter]) -> Iterator[None]:
-        """Weights with their biases ENLARGED times as large; as they were afterwards."""
-        # The bias is part of what a normalisation rescales: enlarged alone, a weight would look sensitive.
-        parameters = [each.parameter for each in self._with_biases(weights)]
-        with torch.no_grad():
-            for p in parameters:
-                p.mul_(ENLARGED)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for p in parameters:
-                    p.div_(ENLARGED)
-
-    def _confirmed(
-        self, weights: Sequence[ModelParameter], candidates: Mapping[str, Invariance]
-    ) -> dict[str, Invariance]:
-        """What survives rescaling: all at once if the loss stays, else half by half, down to one weight alone."""
+    def _confirmed(self, weights: Sequence[_Weight], candidates: Mapping[str, Invariance]) -> dict[str, Invariance]:
+        """Confirm by rescaling: all weights at once if the loss stays, else half by half, down to one alone."""
 
         def change_() -> None:
             for weight in weights:
                 _rescale_(weight.parameter, candidates[weight.name], ENLARGED)
-                if weight.name in self.biases:
-                    self.biases[weight.name].parameter.mul_(ENLARGED)
+                if weight.bias is not None:
+                    weight.bias.parameter.mul_(ENLARGED)
 
         if not weights or self._effects(change_)[0] < LOSS_CHANGE:
             return {weight.name: candidates[weight.name] for weight in weights}
@@ -220,47 +220,45 @@ class _Trial:
         middle = len(weights) // 2
         return self._confirmed(weights[:middle], candidates) | self._confirmed(weights[middle:], candidates)
 
-    def _alone(self, weight: ModelParameter) -> Invariance:
-        """The answer for one weight, enlarged alone."""
+    def _alone(self, weight: _Weight) -> Invariance:
+        """Return the answer for one weight, enlarged alone."""
         enlarged = self._gradients_enlarged([weight])
-        if not _arrives(weight, enlarged):
+        if not weight.has_gradient(enlarged):
             return UNREACHED
         invariance = _finest(weight, enlarged)
-        if invariance is not None and self._is_unmoved(weight, partial(_rescale_, weight.parameter, invariance)):
+        if invariance is not None and self._ignores(partial(_rescale_, weight.parameter, invariance), weight):
             return invariance
         return self._not_invariant(weight, enlarged)
 
-    def _not_invariant(self, weight: ModelParameter, enlarged: Batches) -> Invariance:
-        """Why a weight is not invariant: most often a bias before the normalisation."""
+    def _not_invariant(self, weight: _Weight, enlarged: Batches) -> Invariance:
+        """Return why a weight is not invariant: most often a bias before the normalisation."""
         reason = "the loss depends on its scale, however it is split"
         parts = _invariant_parts(weight, enlarged, COSINE)
         if parts:
             reason = f"only its part {', '.join(parts)}: layers of their own would separate it from the others"
-        if self._cosine_with_bias(weight, enlarged) < COSINE:
-            both = self._with_biases([weight])
-            if self._is_unmoved(weight, partial(torch._foreach_mul_, [each.parameter for each in both], 2.0)):
-                reason = f"only together with {both[1].name}: a bias before the normalisation; bias=False would do"
+        double_ = partial(torch._foreach_mul_, weight.with_bias, 2.0)
+        if weight.bias and weight.cosine_with_bias(enlarged) < COSINE and self._ignores(double_, weight):
+            reason = f"only together with {weight.bias.name}: a bias before the normalisation. Use bias=False"
         return Invariance("none", evidence=reason)
 
-    def _is_unmoved(self, weight: ModelParameter, rescale_: Callable[[], object]) -> bool:
-        """Whether the loss ignores a new scale of the enlarged weight, compared with what a new direction does."""
-        with self._enlarged([weight]):
-            scaled, turned = self._effects(rescale_, partial(_turn_, weight.parameter))
-        return scaled <= SCALE_TO_TURN * turned + ROUNDING
+    def _ignores(self, rescale_: Callable[[], object], weight: _Weight) -> bool:
+        """Return whether a new scale of the enlarged weight changes the loss far less than a new direction."""
+        with _enlarged([weight]):
+            by_scale, by_direction = self._effects(rescale_, partial(_redirect_, weight.parameter))
+        return by_scale <= SCALE_TO_DIRECTION * by_direction + ROUNDING
 
     @torch.no_grad()
     def _effects(self, *changes: Callable[[], object]) -> list[float]:
-        """Relative change of the loss on one batch by each of these changes of the model.
+        """Return the relative change of the loss on one batch by each of these changes of the model.
 
-        The batch is the same where drawing it again from the same random state gives it again; where it comes from an
-        iterator, the range of the loss over several batches is what a change must exceed.
+        If the same random state does not give the same batch again, as with an iterator, a change must exceed the range
+        of the loss over several batches.
         """
         state = random_state()
         before = float(self.loss(self.model))
-        # The same draws again: what differs now is not due to a change.
         restore_random_state(state)
         losses = [before, float(self.loss(self.model))]
-        # Two batches may have nearly the same loss by chance; the range of several is no accident.
+        # Two batches may have nearly the same loss by chance, but not several.
         if abs(losses[1] - before) > LOSS_CHANGE * abs(before):
             losses += [float(self.loss(self.model)) for _ in range(self.batches)]
         spread = max(losses) - min(losses)
@@ -274,19 +272,24 @@ class _Trial:
         return effects
 
 
-def _of(weight: ModelParameter, batches: Batches) -> list[Tensor]:
-    return [batch[weight.parameter] for batch in batches if weight.parameter in batch]
+@contextmanager
+def _enlarged(weights: Iterable[_Weight]) -> Iterator[None]:
+    # With their biases, because a normalisation rescales both: enlarged alone, a weight would look sensitive.
+    parameters = [p.detach() for weight in weights for p in weight.with_bias]
+    for p in parameters:
+        p.mul_(ENLARGED)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.div_(ENLARGED)
 
 
-def _arrives(weight: ModelParameter, batches: Batches) -> bool:
-    return any(bool(grad.any()) for grad in _of(weight, batches))
-
-
-def _finest(weight: ModelParameter, batches: Batches) -> Invariance | None:
-    """The finest split whose vectors are orthogonal to their gradients on every batch."""
+def _finest(weight: _Weight, batches: Batches) -> Invariance | None:
+    """Return the finest split whose vectors are orthogonal to their gradients on every batch."""
     w = weight.parameter.detach()
-    grads = _of(weight, batches)
-    for split, cosine in cosines_by_split(weight.split, w, grads):
+    grads = weight.grads(batches)
+    for split, cosine in cosines_by_split(weight.known.split, w, grads):
         if cosine < COSINE:
             centred = split.granularity == "neuron" and all(ignores_mean(split, grad, COSINE) for grad in grads)
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
@@ -294,22 +297,18 @@ def _finest(weight: ModelParameter, batches: Batches) -> Invariance | None:
     return None
 
 
-def _invariant_parts(weight: ModelParameter, batches: Batches, limit: float) -> list[str]:
+def _invariant_parts(weight: _Weight, batches: Batches, limit: float) -> list[str]:
     """Return the invariant parts of fused queries, keys and values, such as "q (per group of 64)".
 
     A norm of queries and keys head by head makes these two invariant, and the values not.
     """
-    decision = Decision(weight.name, weight.parameter, weight.split, "")
-    layers = list(watched_layers(decision, weight.split)) if decision.turns else []
-    if len(layers) < 2:
-        return []
+    decision = Decision(weight.name, weight.parameter, weight.known.split, "")
+    layers = list(watched_layers(decision, decision.split)) if decision.turns else []
     parts = []
-    for layer in layers:
+    for layer in layers if len(layers) > 1 else []:
         axis = layer.split.axes(weight.parameter.dim())[0]
-        w, *grads = (
-            each.narrow(axis, layer.start, layer.stop - layer.start)
-            for each in (weight.parameter.detach(), *_of(weight, batches))
-        )
+        tensors = (weight.parameter.detach(), *weight.grads(batches))
+        w, *grads = (each.narrow(axis, layer.start, layer.stop - layer.start) for each in tensors)
         finest = next((split for split, cosine in cosines_by_split(layer.split, w, grads) if cosine < limit), None)
         if finest is not None:
             size = f" of {finest.group_size}" if finest.granularity == "group" else ""
@@ -318,7 +317,7 @@ def _invariant_parts(weight: ModelParameter, batches: Batches, limit: float) -> 
 
 
 def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:
-    """Multiply each vector by `factor` times a number of its own of ½ to 2."""
+    """Multiply each vector by `factor` times a random number of its own from ½ to 2."""
     split = invariance.split
     draws = torch.rand(2, split.num_vectors(w.shape), generator=torch.Generator().manual_seed(0))
     # Factors from 2^-1 to 2^-½ and from 2^½ to 2: none so near 1 that it would prove nothing.
@@ -327,7 +326,7 @@ def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> N
     w.mul_(split.broadcast(factors, w.shape)).add_(mean)  # a mean that the loss ignores may move as well
 
 
-def _turn_(w: nn.Parameter) -> None:
-    """Another direction of about the same norm."""
+def _redirect_(w: nn.Parameter) -> None:
+    """Replace a weight by a random one of about the same norm."""
     torch.manual_seed(1)
     w.copy_(torch.randn_like(w) * w.square().mean().sqrt())

@@ -1,4 +1,4 @@
-"""What the tracker measures of a model, and as which layers: weights, fused weights part by part, and embeddings."""
+"""The layers that the tracker measures: weights, fused weights part by part, and embeddings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, decide
 # Matrices whose rows are queries, keys and values, a third each, one after the other: torch, timm, nanoGPT, GPT-2, MPT.
 # Not GPT-NeoX's query_key_value nor a diffusion model's convolution qkv, where the three alternate head by head.
 FUSED_QKV = re.compile(r"(^|[._])(qkv|to_qkv|Wqkv|c_attn)\.(.*\.)?(weight|original\d?)$|(^|[._])in_proj_weight$")
-QKV = ("q", "k", "v")
+QKV: tuple[str, ...] = ("q", "k", "v")
 # Tokens of an embedding that are measured by default, evenly spread: all of 50,000 would cost more than the model.
 MOST_TOKENS = 1024
 
@@ -25,7 +25,7 @@ MOST_TOKENS = 1024
 class WatchedLayer:
     """Vectors `start` to `stop` of a parameter, which are measured, drawn and judged as one layer.
 
-    `at_most` of them are measured, None for all. `vector` is what counts as one: "token" in an embedding.
+    At most `at_most` of them are measured, None for all. `vector` is the word for one, such as "token".
     """
 
     name: str
@@ -45,15 +45,14 @@ def measured_layers(
     probe: Mapping[str, Invariance] | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> list[WatchedLayer]:
-    """The layers that a tracker of this optimizer, or of several, measures, in the model's order.
+    """Return the layers that a tracker measures, in the model's order.
 
-    By default the weights that `decide` finds, frozen ones too, for they may be thawed; and embeddings, tied to an
-    output layer or not, one vector per token, where the optimizer decays them: only then do they settle. With `layers`
-    all parameters in whose name the expression is found.
+    These are the weights that `decide` finds, also frozen ones, because they may be thawed. Embeddings that decay are
+    among them, with one vector per token. `layers` measures all parameters whose name it matches instead.
 
-    A weight of several fused ones is as many layers, `name[part]`, of equally many vectors: queries, keys and values
-    settle at norms of their own. `parts` maps regular expressions to names of parts; the default knows the common
-    attention layers, and {} leaves every weight whole.
+    Fused weights become layers `name[part]` with equally many vectors, because queries, keys and values settle at norms
+    of their own. `parts` maps regular expressions to names of parts. The default knows the common attention layers, and
+    {} splits no weight.
 
     >>> import torch
     >>> model = nn.ModuleDict({"wte": nn.Embedding(9, 8), "qkv": nn.Linear(8, 24)})
@@ -73,7 +72,7 @@ def measured_layers(
 
 
 def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pattern[str] | None) -> Split:
-    """How a parameter is measured; on request, what does not turn by itself is split along dim 0, or not at all."""
+    """Return how a parameter is measured. On request one that does not rotate is split along dim 0, or not at all."""
     if layers is not None and not layers.search(decision.name):
         return NO_VECTORS
     if decision.turns or layers is None:
@@ -84,11 +83,14 @@ def _measured_split(decision: Decision, group: Mapping[str, Any], layers: re.Pat
 def watched_layers(
     decision: Decision, split: Split, patterns: Mapping[re.Pattern[str], tuple[str, ...]] | None = None
 ) -> Iterator[WatchedLayer]:
-    """The layers that a parameter is measured as: itself, or its fused parts; those of `patterns` if not the known."""
+    """Yield the layers of a parameter: itself, or its fused parts by `patterns` or by the common names."""
     vectors = split.num_vectors(decision.parameter.shape)
     is_table = decision.is_embedding and split == Split()
     vector = "token" if is_table else split.granularity
-    names = _known_parts(decision, split) if patterns is None else _chosen_parts(decision, patterns)
+    if patterns is None:
+        names = QKV if _is_fused_qkv(decision, split) else ()
+    else:
+        names = next((names for pattern, names in patterns.items() if pattern.search(decision.name)), ())
     if not names or split.granularity == "tensor":
         yield WatchedLayer(decision.name, decision, split, 0, vectors, vector, MOST_TOKENS if is_table else None)
         return
@@ -100,16 +102,12 @@ def watched_layers(
         yield WatchedLayer(f"{decision.name}[{name}]", decision, split, first, first + size, vector)
 
 
-def _known_parts(decision: Decision, split: Split) -> tuple[str, ...]:
-    """q, k and v of a matrix by such a name, if it has three outputs for each input and no group spans two of them."""
+def _is_fused_qkv(decision: Decision, split: Split) -> bool:
+    """Return whether a matrix by such a name has three outputs for each input, and no group spans two parts."""
     shape = decision.parameter.shape
-    if len(shape) != 2 or not FUSED_QKV.search(decision.name) or split.num_vectors(shape) % 3:
-        return ()
-    return QKV if max(shape) == 3 * min(shape) else ()
-
-
-def _chosen_parts(decision: Decision, patterns: Mapping[re.Pattern[str], tuple[str, ...]]) -> tuple[str, ...]:
-    return next((names for pattern, names in patterns.items() if pattern.search(decision.name)), ())
+    if len(shape) != 2 or not FUSED_QKV.search(decision.name):
+        return False
+    return max(shape) == 3 * min(shape) and split.num_vectors(shape) % 3 == 0
 
 
 def _compiled(parts: Mapping[str, Sequence[str]]) -> dict[re.Pattern[str], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What a user passes as optimizer: one, several or a container of them, as torch optimizers with numbered groups."""
+"""The optimizers of a run: one, several or a container of them, as torch optimizers with numbered groups."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, final
@@ -14,9 +14,9 @@ CONTAINED = ("optimizers", "chained_optimizers")
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The optimizer inside the wrappers of Lightning, Fabric and Accelerate; without wrappers, the argument itself.
+    """Return the optimizer inside the wrappers of Lightning, Fabric and Accelerate, or the argument itself.
 
-    Our own Rotational keeps its optimizer in `inner` and is not looked through: it is the one that steps.
+    Our own Rotational, which steps itself, keeps its optimizer in `inner` and counts as no wrapper.
     """
     for name in WRAPPED:
         inner = getattr(optimizer, name, None)
@@ -26,9 +26,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def optimizers_of(passed: Any) -> list[Optimizer]:
-    """The torch optimizers whose own `step` runs, in the order in which they were passed.
-
-    `passed` is an optimizer, a wrapper around one, a list, tuple or dict of them, or a container.
+    """Return the torch optimizers in an optimizer, a wrapper, a list, tuple or dict, or a container of them.
 
     >>> import torch
     >>> sgd = torch.optim.SGD([torch.ones(2, 2)])
@@ -50,17 +48,14 @@ def optimizers_of(passed: Any) -> list[Optimizer]:
 
 
 def _members(passed: Any) -> Iterator[Any]:
-    if isinstance(passed, Mapping):
-        passed = list(passed.values())
-    if isinstance(passed, list | tuple):
-        for each in passed:
+    contained = (getattr(passed, name, None) for name in CONTAINED)
+    inside = next((each for each in contained if isinstance(each, list | tuple | Mapping) and each), passed)
+    if isinstance(inside, Mapping):
+        inside = list(inside.values())
+    if isinstance(inside, list | tuple):
+        for each in inside:
             yield from _members(each)
         return
-    for name in CONTAINED:
-        inside = getattr(passed, name, None)
-        if isinstance(inside, list | tuple | Mapping) and inside:
-            yield from _members(inside)
-            return
     inner = unwrapped(passed)
     if inner is passed:
         yield passed
@@ -79,17 +74,16 @@ class OwnedGroup(NamedTuple):
 class Optimizers:
     """The optimizers of one run, and all their parameter groups under one numbering.
 
-    Optimizer by optimizer; a group that is added later, to any of them, gets the next number, so that no other changes.
+    Groups count optimizer by optimizer. One that is added later gets the next number, so that no other changes.
+    `owners` has the optimizer of each number, `numbers` the numbers of each optimizer's groups in its own order. Both
+    are updated by `groups`. `rules` are the user's rules for classes of their own, as `rule_of` takes them.
     """
 
     def __init__(self, passed: Any, rules: Rules | None = None) -> None:
         self.members = tuple(optimizers_of(passed))
         self.rules = rules
-        """The user's rules for classes of their own, as `rule_of` takes them."""
         self.owners: list[Optimizer] = []
-        """The optimizer of each number, as of the last call of `groups`."""
         self.numbers: dict[Optimizer, list[int]] = {member: [] for member in self.members}
-        """The numbers of each optimizer's groups, in its own order, as of the last call of `groups`."""
         seen: dict[Any, Optimizer] = {}
         for options, owner in self.groups():
             for parameter in options["params"]:
@@ -101,7 +95,7 @@ class Optimizers:
 
     @classmethod
     def of(cls, passed: Any, rules: Rules | None = None) -> "Optimizers":
-        """What was passed, unless it is one of these already."""
+        """Return the argument if it is an `Optimizers` already, else make one."""
         return passed if isinstance(passed, cls) else cls(passed, rules)
 
     @property
@@ -110,9 +104,9 @@ class Optimizers:
         return " + ".join(dict.fromkeys(type(member).__name__ for member in self.members))
 
     def groups(self) -> list[OwnedGroup]:
-        """Every group as it is now, at the place of its number."""
+        """Return every group as it is now, in the order of the numbers."""
         if any(len(member.param_groups) < len(numbers) for member, numbers in self.numbers.items()):
-            # Somebody made new groups of an optimizer: nothing of the old ones is left.
+            # An optimizer got new groups: the old numbers mean nothing.
             self.owners = []
             self.numbers = {member: [] for member in self.members}
         for member, numbers in self.numbers.items():
@@ -126,7 +120,7 @@ class Optimizers:
 
 
 def owner_of(group: Mapping[str, Any], passed: Any) -> Any:
-    """Of what was passed the optimizer that steps this group, or a group of the same parameters with other options."""
+    """Return the optimizer that steps this group, or a copy of it with other options."""
     members = list(dict.fromkeys(_members(passed)))
     if len(members) == 1:
         return members[0]
@@ -140,16 +134,14 @@ def owner_of(group: Mapping[str, Any], passed: Any) -> Any:
 
 
 def algorithm_of(group: Mapping[str, Any]) -> str | None:
-    """What a group says about the algorithm that steps it, in small letters; None where only the class tells.
+    """Return the algorithm that a group names, in small letters, or None.
 
-    MuonWithAuxAdam flags its groups by `use_muon`, dion by `algorithm`, nanochat by `kind`.
+    MuonWithAuxAdam writes `use_muon` into its groups, dion `algorithm`, nanochat `kind`.
 
     >>> algorithm_of({"use_muon": False}), algorithm_of({"algorithm": "muon"}), algorithm_of({"lr": 0.1})
     ('adamw', 'muon', None)
     """
     if "use_muon" in group:
         return "muon" if group["use_muon"] else "adamw"
-    for flag in ("algorithm", "kind"):
-        if isinstance(group.get(flag), str):
-            return str(group[flag]).lower()
-    return None
+    names = (group.get("algorithm"), group.get("kind"))
+    return next((name.lower() for name in names if isinstance(name, str)), None)

@@ -1,4 +1,4 @@
-"""How near to orthogonal a weight and its gradients are, for every way to split the weight into vectors."""
+"""Cosines between a weight and its gradients, for every way to split the weight into vectors."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from gyroscope.geometry import Split, gathered
 
-# Vectors whose gradient is below this share of the layer's largest have none worth the name.
+# A gradient below this share of the layer's largest counts as none.
 ALIVE = 1e-6
 
 
 def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator[tuple[Split, float]]:
-    """Splits, finest first, with the largest |cos∠(w, g)| of their vectors over all gradients; none without a gradient.
+    """Yield splits, finest first, with the largest |cos∠(w, g)| of their vectors over all gradients.
 
-    Neurons along the first two dimensions, or over the two of experts (`own`, what the type of layer says), groups of
-    them from small to large, the whole tensor.
+    These are neurons along each of the first two dimensions, or those of experts (`own`, the split by type), groups of
+    them from small to large, and the whole tensor.
     """
     grads = [grad for grad in grads if bool(grad.any())]
     if not grads:
@@ -31,7 +31,7 @@ def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator
     for split, per_neuron in sums.items():
         size = shape[split.axes(w.dim())[-1]]
         for part in range(2, size // 2 + 1):
-            # Sums of neurons are added up: each size of a group anew would take minutes for a transformer.
+            # Adding up the sums of neurons saves minutes for a transformer.
             if size % part == 0:
                 per_group = per_neuron.reshape(*per_neuron.shape[:-1], -1, part).sum(-1)
                 yield Split("group", split.axis, part), _largest_cosine(per_group)
@@ -39,7 +39,7 @@ def cosines_by_split(own: Split, w: Tensor, grads: Sequence[Tensor]) -> Iterator
 
 
 def _sums(split: Split, w: Tensor, grads: Sequence[Tensor]) -> Tensor:
-    """⟨w, g⟩, ‖w‖² and ‖g‖² of each vector: (3, gradients, vectors)."""
+    """Return ⟨w, g⟩, ‖w‖² and ‖g‖² of each vector: (3, gradients, vectors)."""
     length2 = split.dot(w, w)
     rows = [(split.dot(w, grad), length2, split.dot(grad, grad)) for grad in grads]
     # In float64, because a cosine of nearly nothing is a difference of sums.
@@ -55,7 +55,7 @@ def _largest_cosine(sums: Tensor) -> float:
 
 
 def ignores_mean(split: Split, grad: Tensor, tolerance: float) -> bool:
-    """Whether the gradient of each vector has no component along (1, …, 1)."""
+    """Return whether the gradient of each vector has no component along (1, …, 1)."""
     norms = gathered(split.norm(grad))
     along = gathered(split.sum(grad)).abs() / split.fan_in(grad.shape) ** 0.5
     return bool((along <= tolerance * norms + ALIVE * norms.max()).all())

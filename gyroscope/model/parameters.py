@@ -1,4 +1,4 @@
-"""What a model's parameters are called, and where each kind of layer keeps the weight vectors of its neurons."""
+"""A model's parameters: their names, and how each type of layer splits its tensors into weight vectors."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ LINEAR_MAPS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED, nn.Multi
 
 
 class Place(NamedTuple):
-    """Where a model holds a parameter: under which name, in which layer, and as which tensor of the layer."""
+    """One place of a parameter in a model: its name, the layer, and the name of the layer's tensor."""
 
     name: str
     module: nn.Module
@@ -56,7 +56,7 @@ class ModelParameter:
 
     @property
     def split(self) -> Split:
-        """How the layer's type splits the tensor into weight vectors; a tied weight only where all places agree."""
+        """The split by the layer's type. A tied weight has one only if all its places agree."""
         splits = {layer_split(place.module, place.tensor, self.parameter) for place in self.places}
         return splits.pop() if len(splits) == 1 else NO_VECTORS
 
@@ -66,21 +66,30 @@ class ModelParameter:
         return any(_is_bias_of(place.module, place.tensor, self.parameter) for place in self.places)
 
     @property
+    def is_gain(self) -> bool:
+        """Whether it is a learned size of a weight: a gain of `gyroscope.nn.add_gain`, or that of weight_norm."""
+        # By name, because `nn` is built on this module.
+        return any(
+            type(place.module).__name__ == "Gain" or _is_part_of_another_tensor(*place[1:], self.parameter)
+            for place in self.places
+        )
+
+    @property
     def is_embedding(self) -> bool:
-        """Whether it is the table of an embedding in some place, a row per token: an output layer may be tied to it."""
+        """Whether it is the table of an embedding in some place, with a row per token."""
         is_table = self.parameter.dim() == 2 and ROWS.rotates(self.parameter.shape) and not self.is_bias
         return is_table and any(_is_in_embedding(place.module, place.tensor) for place in self.places)
 
     @property
     def origin(self) -> str:
-        """What the parameter is, in words: `weight of Linear, tied to head.weight`."""
+        """A description in words: `weight of Linear, tied to head.weight`."""
         first, *others = self.places
         origin = f"{first.tensor} of {type(first.module).__name__.removeprefix('Parametrized')}"
         return f"{origin}, tied to {', '.join(place.name for place in others)}" if others else origin
 
 
 def clean_name(name: str) -> str:
-    """The name without the prefixes that torch.compile, DDP, FSDP and activation checkpointing add.
+    """Remove the prefixes that torch.compile, DDP, FSDP and activation checkpointing add to a name.
 
     >>> clean_name("_orig_mod.module.blocks.0._orig_mod.fc.weight")
     'blocks.0.fc.weight'
@@ -90,19 +99,14 @@ def clean_name(name: str) -> str:
     return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
 
 
-def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
-    """The cleaned name of every parameter; tied ones once, by their first name.
+def model_parameters(model: nn.Module) -> list[ModelParameter]:
+    """Return every parameter of the model, in the model's order, with all its places.
 
     >>> tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     >>> tied[1].weight = tied[0].weight
-    >>> list(parameter_names(tied).values())
-    ['0.weight']
+    >>> [known.origin for known in model_parameters(tied)]
+    ['weight of Linear, tied to 1.weight']
     """
-    return {known.parameter: known.name for known in model_parameters(model)}
-
-
-def model_parameters(model: nn.Module) -> list[ModelParameter]:
-    """Every parameter of the model, in the model's order, with all its places."""
     known: dict[nn.Parameter, ModelParameter] = {}
     # With duplicates: a tied parameter, or a layer used twice, must be known under all its names.
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -121,7 +125,7 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
 
 
 def refuse_flat(parameters: Iterable[Tensor]) -> None:
-    """Raise for what FSDP1 makes of parameters: pieces of a flat tensor, in which no weight vector can be found."""
+    """Raise ValueError for parameters that FSDP1 has flattened, because their weight vectors are lost."""
     # By the marks that FSDP1 leaves, with and without use_orig_params: its classes take long to import.
     if any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in parameters):
         raise ValueError(
@@ -131,18 +135,15 @@ def refuse_flat(parameters: Iterable[Tensor]) -> None:
 
 
 def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
-    """How a layer's tensor splits into the weight vectors of its neurons; `none` for what is not a weight.
+    """Return how a layer's tensor splits into the weight vectors of its neurons, `none` if it is not a weight.
 
-    Tensors of two or more dimensions split along dim 0, in layers of unknown type too. The exceptions:
+    Tensors of two or more dimensions split along dim 0, also in layers of unknown type. The exceptions:
 
-    - norm layers, embeddings and biases (`is_bias`) are no weights, nor is a parameter of a layer of unknown type that
-      has the name of an embedding;
-    - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1;
-    - of several tensors behind a parametrization only one of the weight's own shape is a weight;
-    - three dimensions in a layer of unknown type that is no convolution are experts [experts, outputs, inputs], with
-      one vector per expert and output;
-    - in a layer of unknown type a leading dimension of 1 is there to broadcast, as in a ViT's class token;
-    - one value per vector is a gain, with no direction to turn.
+    - Norm layers, embeddings and biases have no vectors that rotate. Neither does one value per vector, a gain.
+    - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1.
+    - If a parametrization has several tensors, only one of the weight's own shape is a weight.
+    - In a layer of unknown type three dimensions are experts [experts, outputs, inputs], unless it is a convolution.
+      A leading dimension of 1 is there to broadcast, as in a ViT's class token.
 
     >>> layer_split(nn.ConvTranspose2d(8, 4, 3), "weight", torch.ones(8, 4, 3, 3)).axis
     1
@@ -161,17 +162,16 @@ def _split_by_type(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
         return transposed_split(module.in_channels, module.groups)
     if _is_linear_map(module):
         return COLUMNS if "Conv1D" in names and hasattr(module, "nf") else ROWS
-    # A Linear(n, 1) has such a weight as well, but there the leading dimension is known to count neurons.
+    # A Linear(n, 1) has such a weight as well, but its leading dimension is known to count neurons.
     if parameter.shape[:1] == (1,):
         return NO_VECTORS
-    is_convolution = any("conv" in name.lower() for name in names)
-    if parameter.dim() == 3 and not is_convolution:
+    if parameter.dim() == 3 and not any("conv" in name.lower() for name in names):
         return experts_split(_has_outputs_last(module, tensor, parameter))
     return ROWS
 
 
 def is_embedding_name(name: str) -> bool:
-    """Return whether a layer or a parameter of its own is called an embedding.
+    """Return whether this is the name of an embedding.
 
     >>> [is_embedding_name(name) for name in ("tok_embeddings", "pos_emb", "wte", "patch_embed", "unembed")]
     [True, True, True, False, False]
@@ -187,11 +187,10 @@ def _is_in_embedding(module: nn.Module, tensor: str) -> bool:
 
 
 def is_bias(tensor: str, shape: Sequence[int], beside: Iterable[Sequence[int]]) -> bool:
-    """Return whether a layer's tensor is a bias by its name. A bias of experts has the shape [experts, outputs].
+    """Return whether a tensor is a bias by its name and the shapes `beside` it in the same layer.
 
-    The name has `bias` as a word of its own: `bias`, `bias_k`, `down_proj_bias`. `b`, `b1`, `b_up` or `up_b` is a bias
-    if one of the shapes `beside` it in the same layer has one dimension more, with as many experts and, in another
-    dimension, as many outputs.
+    The name has `bias` as a word of its own: `bias_k`, `down_proj_bias`. A short name, such as `b1` or `b_up`, is the
+    bias [experts, outputs] of experts only if a weight of these experts and outputs is beside it.
 
     >>> is_bias("down_proj_bias", (4, 8), []), is_bias("b_proj", (4, 8), [(4, 8)])
     (True, False)
@@ -200,28 +199,22 @@ def is_bias(tensor: str, shape: Sequence[int], beside: Iterable[Sequence[int]]) 
         return True
     if not SHORT_BIAS.search(tensor) or len(shape) < 2:
         return False
-    # The name alone says too little: `b_proj` may be a matrix. Its shape alone too: a router is [experts, inputs].
+    # The name alone is not enough: `b_proj` may be a matrix. Nor is the shape: a router is [experts, inputs].
     experts, *_, outputs = shape
     return any(len(weight) == len(shape) + 1 and weight[0] == experts and outputs in weight[1:] for weight in beside)
 
 
 def experts_split(outputs_last: bool) -> Split:
-    """Return the neurons of each expert of [experts, outputs, inputs], or each expert of [experts, inputs, outputs].
-
-    Columns of every expert are no rows of any view of the memory. An expert as a whole is as invariant to its scale as
-    they are.
-    """
+    """Return the split of [experts, outputs, inputs], or of [experts, inputs, outputs]."""
+    # No view of the memory has the columns of each expert as rows. An expert as a whole is scale-invariant if they are.
     return ROWS if outputs_last else EXPERTS
 
 
 def transposed_split(inputs: int, groups: int) -> Split:
-    """Return the split of (in, out / groups, …): an index of dim 1 and, with groups, one group's share of dim 0.
-
-    No split expresses the latter if both are above 1: all neurons of a group are then one vector, which is as invariant
-    to its scale as they are.
-    """
+    """Return the split of a tensor (inputs, outputs / groups, …)."""
     if groups == 1:
         return COLUMNS
+    # No split has a group's share of dim 0 for each index of dim 1. All neurons of a group are then one vector.
     return Split("group", 0, inputs // groups) if inputs > groups else ROWS
 
 
@@ -230,41 +223,40 @@ def _is_bias_of(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
 
 
 def _has_outputs_last(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
-    """Return whether experts are [experts, inputs, outputs]: by the bias, as in GPT-OSS, or by Hugging Face's flag."""
+    """Return whether the bias (as in GPT-OSS) or Hugging Face's flag shows [experts, inputs, outputs]."""
     bias = getattr(module, f"{tensor}_bias", None)
     by_bias = isinstance(bias, Tensor) and bias.shape[-1] == parameter.shape[2] != parameter.shape[1]
     return by_bias or getattr(module, "is_transposed", False) is True
 
 
 def _is_part_of_another_tensor(module: nn.Module, tensor: str, parameter: Tensor) -> bool:
-    """Whether a parametrization makes the layer's tensor of this one and others, as weight_norm does of its gain."""
+    """Return whether a parametrization computes the layer's tensor from this one and others, such as a gain."""
     chain = parametrizations(module, tensor)
     if chain is None or chain.is_tensor:
         return False
-    # The shape of the tensor is known only by making it: a parametrization may do anything.
+    # Only computing the tensor shows its shape, because a parametrization may do anything.
     with torch.no_grad():
         return bool(getattr(module, tensor).shape != parameter.shape)
 
 
 def parametrizations(module: nn.Module, tensor: str) -> ParametrizationList | None:
-    """What acts on a layer's tensor; None on a plain one."""
+    """Return the parametrizations of a layer's tensor, or None."""
     return cast(Any, module).parametrizations[tensor] if is_parametrized(module, tensor) else None
 
 
 def linear_maps(model: nn.Module) -> Iterator[tuple[Place, Split]]:
-    """The place and the split of each weight of a Linear, convolution, attention or Conv1D layer.
+    """Yield the place and the split of each weight of a Linear, convolution, attention or Conv1D layer.
 
     These layers read the weight as an attribute at every call, so that a parametrization takes effect.
     """
-    seen: set[tuple[nn.Module, str]] = set()
+    # By layer and tensor, because a model may contain a module twice.
+    weights: dict[tuple[nn.Module, str], tuple[Place, Split]] = {}
     for known in model_parameters(model):
         for place in known.places:
             split = layer_split(place.module, place.tensor, known.parameter)
-            layer = (place.module, place.tensor)
-            # A module may stand in the model twice.
-            if split != NO_VECTORS and _is_linear_map(place.module) and layer not in seen:
-                seen.add(layer)
-                yield place, split
+            if split != NO_VECTORS and _is_linear_map(place.module):
+                weights.setdefault((place.module, place.tensor), (place, split))
+    yield from weights.values()
 
 
 def _is_linear_map(module: nn.Module) -> bool:

@@ -1,9 +1,10 @@
-"""Gains and standardisation absorbed into plain weights, for inference."""
+"""Gains and standardisation folded into plain weights, for inference and for checkpoints of the plain model."""
 
+import warnings
 from collections.abc import Iterator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -11,44 +12,78 @@ from gyroscope.nn.gain import Gain
 from gyroscope.nn.standardise import Standardise
 
 Model = TypeVar("Model", bound=nn.Module)
-OURS = (Gain, Standardise)
 
 
 def fold(model: Model) -> Model:
-    """Absorb gains and standardisation into the weights, in place: plain layers with the same weights bit for bit.
+    """Fold gains and standardisation into the weights, in place: plain layers with the same weights bit for bit.
 
-    The weights are new parameters, untied where they were tied, so fold after training; an optimizer made before does
-    not know them. A model that has neither is returned as it is.
+    The weights are new parameters, untied where they were tied. So fold after training, because an optimizer made
+    before does not have them. A model without gains and standardisation is returned as it is.
 
     >>> from gyroscope.nn import add_gain
     >>> [name for name, _ in fold(add_gain(nn.Linear(3, 2))).named_parameters()]
     ['bias', 'weight']
     """
-    ours = []
-    for name, module, tensor, chain in _parametrized(model):
-        others = [type(link).__name__ for link in chain if not isinstance(link, OURS)]
-        if len(others) == len(chain):  # nothing of ours
-            continue
-        if others:
+    for module, tensor in {(module, tensor): None for _, module, tensor in _foldable(model)}:
+        value = _folded(module, tensor)
+        # torch deletes the weight from the layer's class, which deep copies share: give this layer its own.
+        shared = type(module)
+        module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
+        # torch's leave_parametrized=True would write into the original tensor, which another layer may share.
+        parametrize.remove_parametrizations(module, tensor, leave_parametrized=False)
+        setattr(module, tensor, nn.Parameter(value, requires_grad=getattr(module, tensor).requires_grad))
+    return model
+
+
+def folded_state_dict(model: nn.Module) -> dict[str, Any]:
+    """Return the state_dict that `fold` would leave, for the plain model. The model stays as it is.
+
+    The other way, `add_gain` lets a model load a state_dict of the plain one, with gains of 1. To resume training, save
+    `model.state_dict()` instead, because an optimizer needs the gains. If a weight with gains is tied to another, the
+    folded one is not, and a warning says so.
+
+    >>> from gyroscope.nn import add_gain
+    >>> nn.Linear(3, 2).load_state_dict(folded_state_dict(add_gain(nn.Linear(3, 2))))
+    <All keys matched successfully>
+    """
+    state: dict[str, Any] = model.state_dict()
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    originals = {key.removesuffix("original"): p for key, p in parameters}
+    for name, module, tensor in _foldable(model):
+        prefix = f"{name}." if name else ""
+        inside = f"{prefix}parametrizations.{tensor}."
+        state = {key: value for key, value in state.items() if not key.startswith(inside)}
+        state[f"{prefix}{tensor}"] = _folded(module, tensor)
+        tied = [key for key, p in parameters if p is originals[inside] and not key.startswith(inside)]
+        if tied:
+            warnings.warn(
+                f"{prefix}{tensor} is tied to {tied[0]} and has its own gains: load this state into a model without "
+                "the tie",
+                stacklevel=2,
+            )
+    return state
+
+
+def _foldable(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield each layer and tensor with gains or standardisation. Raise for one with other parametrizations too."""
+    chains = []
+    # A layer that the model has under two names is in its state_dict twice.
+    for name, module in model.named_modules(remove_duplicate=False):
+        if parametrize.is_parametrized(module):
+            chains += [(name, module, *item) for item in cast(nn.ModuleDict, module.parametrizations).items()]
+    for name, _, tensor, chain in chains:
+        links = list(cast(ParametrizationList, chain))
+        others = [type(link).__name__ for link in links if not isinstance(link, Gain | Standardise)]
+        if others and len(others) < len(links):
             raise ValueError(
                 f"{name}.{tensor} has other parametrizations too ({', '.join(others)}): fold it with "
                 f"torch.nn.utils.parametrize.remove_parametrizations(module, {tensor!r})"
             )
-        ours.append((module, tensor))
-    for module, tensor in ours:
-        _fold(module, tensor)
-    return model
+    for name, module, tensor, chain in chains:
+        if isinstance(cast(ParametrizationList, chain)[0], Gain | Standardise):
+            yield name, module, tensor
 
 
-def _parametrized(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, ParametrizationList]]:
-    for name, module in model.named_modules():
-        if parametrize.is_parametrized(module):
-            for tensor, chain in cast(nn.ModuleDict, module.parametrizations).items():
-                yield name, module, tensor, cast(ParametrizationList, chain)
-
-
-def _fold(module: nn.Module, tensor: str) -> None:
-    value = getattr(module, tensor).detach().clone()
-    # torch's own leave_parametrized=True writes into the tensor behind it, which another layer may share.
-    parametrize.remove_parametrizations(module, tensor, leave_parametrized=False)
-    setattr(module, tensor, nn.Parameter(value, requires_grad=getattr(module, tensor).requires_grad))
+def _folded(module: nn.Module, tensor: str) -> Tensor:
+    value: Tensor = getattr(module, tensor).detach().clone()
+    return value

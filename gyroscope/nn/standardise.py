@@ -17,7 +17,7 @@ Size = Literal["variance", "norm"]
 class Standardise(nn.Module):
     """weight = (w - mean)/sqrt(var + eps) per vector, divided by sqrt(fan_in) for unit norm. A parametrization.
 
-    The weight then depends neither on the scale of w (up to eps) nor on its mean: an exactly known rotating vector.
+    The weight then depends neither on the scale of w (up to eps) nor on its mean.
 
     >>> import torch
     >>> Standardise(Split(), "norm", eps=0.0)(torch.tensor([[1.0, 3.0]]))
@@ -31,10 +31,10 @@ class Standardise(nn.Module):
         self.eps = eps
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The standardised weight; in float32 or better inside."""
-        # In bfloat16 the mean over a long vector would keep three digits.
+        """Return the standardised weight, computed in float32 or better."""
+        # In bfloat16 the mean over a long vector would have three digits.
         w = self.split.centred(weight.to(at_least_float32(weight.dtype)))
-        # eps within the root: a vector of zeros stays at zero.
+        # With eps inside the root a vector of zeros stays at zero.
         fan_in = self.split.fan_in(weight.shape)
         inverse = (self.split.dot(w, w) / fan_in + self.eps).rsqrt()
         sized = inverse / fan_in**0.5 if self.size == "norm" else inverse
@@ -44,8 +44,8 @@ class Standardise(nn.Module):
 def standardise(model: Model, size: Size = "variance", *, eps: float = 1e-6) -> Model:
     """Standardise every weight of the model's (or the one layer's) linear maps per output neuron, in place.
 
-    `size` is what becomes 1: the variance of a vector's entries (Qiao et al. 2019) or its norm. Follow with `add_gain`
-    for a learnable size; `param_groups` lets the weight behind it rotate.
+    `size` becomes 1: the variance of a vector's entries (Qiao et al. 2019) or its norm. Add a learnable size with
+    `add_gain`. In `param_groups` the weight behind it rotates.
 
     >>> layer = standardise(nn.Linear(64, 2), "norm")
     >>> layer.weight.norm(dim=1).detach().round(decimals=2)

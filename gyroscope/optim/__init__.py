@@ -1,6 +1,7 @@
-"""Gradients to steps: optimizers that control how fast each weight vector turns."""
+"""Gradients to steps: optimizers that control how fast each weight vector rotates."""
 
 from gyroscope.model.groups import param_groups
+from gyroscope.optim._engine.loading import regrouped
 from gyroscope.optim.adam_s import AdamS, AdamSRT
 from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.equilibrium_init import to_equilibrium_
@@ -8,7 +9,6 @@ from gyroscope.optim.follow_base import follow
 from gyroscope.optim.k_adam import KAdam
 from gyroscope.optim.lion import Lion, RotationalLion
 from gyroscope.optim.registry import create, names
-from gyroscope.optim.regroup import regrouped
 from gyroscope.optim.rotational import Rotational
 from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.sgd import RotationalSGD

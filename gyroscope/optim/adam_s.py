@@ -1,4 +1,4 @@
-"""Adam-S and Adam-SRT: Adam as the sphere sees it, with one second moment per weight vector (SP)."""
+"""Adam-S and Adam-SRT: Adam with one second moment per weight vector (SP)."""
 
 from abc import ABC
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam, sphere
 from gyroscope.optim._engine.steps import Group, Step, Vectors
@@ -15,8 +16,8 @@ from gyroscope.optim.formulas import Change
 from gyroscope.optim.sphere_formulas import adam_s, adam_srt
 
 
-class AdamOfVectors(EngineOptimizer, ABC):
-    """What Adam-S and Adam-SRT share: all but the rule."""
+class VectorAdam(EngineOptimizer, ABC):
+    """The base of Adam-S and Adam-SRT, which differ in their rule."""
 
     rule: ClassVar[Callable[..., Change]]
 
@@ -29,7 +30,7 @@ class AdamOfVectors(EngineOptimizer, ABC):
         weight_decay: float = 0.0,
         *,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -43,18 +44,18 @@ class AdamOfVectors(EngineOptimizer, ABC):
 
 
 @final
-class AdamS(AdamOfVectors):
+class AdamS(VectorAdam):
     """Adam with L2 and one second moment per weight vector, which keeps the direction of the gradient.
 
         v ← β2·v + (1-β2)‖g + λω‖²/d,   ω ← ω - lr·m̂/(√v̂ + ε)     (SP 61–63; d entries in a vector)
 
-    For scale-invariant vectors. All else takes Adam's step. In equilibrium it turns by `theory.AdamS`. Every option may
-    be set per group.
+    For scale-invariant vectors. All else takes Adam's step. `theory.AdamS` gives its equilibrium rotation. Every option
+    may be set per group.
 
-    lr, betas, eps    as Adam's; v has one value per vector, float32 or better whatever the weights are
-    weight_decay      λ, the L2 in the gradient; 0 as in Adam
-    granularity       "neuron": one vector per index of `axis` (0); "tensor": one per tensor; "none": Adam's step;
-                      "group": one per `group_size` indices. `axis` and `group_size` are options of groups alone
+    lr, betas, eps    as Adam's. v has one value per vector, float32 or better
+    weight_decay      λ, the L2 in the gradient. 0 as in Adam
+    granularity       "neuron": one vector per index of `axis` (0). "tensor": one per tensor. "none": Adam's step.
+                      "group": one per `group_size` indices. `axis` and `group_size` are options of groups only
     compile           one program per kind of tensor
 
     >>> import torch
@@ -70,13 +71,13 @@ class AdamS(AdamOfVectors):
 
 
 @final
-class AdamSRT(AdamOfVectors):
+class AdamSRT(VectorAdam):
     """Adam-S whose memory follows the weight: after each step m is rescaled and transported, and v rescaled.
 
         m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩,   v ← v·‖ω‖²/‖ω'‖²     (SP Algorithm 1, whose line 10 has a stray factor m)
 
-    m stays tangent, so that L2 is not accumulated: the weight decays (1-β1) times as fast as Adam-S's. Vectors and
-    options are those of AdamS. In equilibrium it turns by `theory.AdamSRT`.
+    m stays tangent, so L2 does not accumulate: the weight decays (1-β1) times as fast as with Adam-S. Options are those
+    of AdamS. `theory.AdamSRT` gives its equilibrium rotation.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0]]))

@@ -1,4 +1,4 @@
-"""RotationalAdamW: AdamW's direction, turned by the angle that AdamW has in equilibrium."""
+"""RotationalAdamW: AdamW's direction at AdamW's equilibrium rotation."""
 
 from typing import final
 
@@ -8,54 +8,51 @@ from torch.optim.optimizer import ParamsT
 from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import (
-    Centring,
-    Group,
-    Imbalance,
-    InnerRule,
-    Step,
-    Vectors,
-    check_rotational,
-    plain,
-    rotation,
-)
+from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.theory.rules import adamw
 
 
 @final
 class RotationalAdamW(EngineOptimizer):
-    """AdamW held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
+    """AdamW held in equilibrium: every weight vector keeps its norm and rotates by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1)) radians per step     (RE Table 1, Algorithm 1)
 
-    What does not turn (biases, gains, vectors of one entry or of norm 0) takes AdamW's own step. A state_dict of
-    torch's AdamW loads by name into any groups, and that of `AdamW(model.parameters())` in the order of the model
-    (`load_state_dict`). `regrouped` brings one back. Every option may be set per group.
+    Biases, gains, and vectors of one entry or of norm 0 take AdamW's own step. A state_dict of torch's AdamW loads by
+    name into any groups, or in the order of the model (`load_state_dict`). `regrouped` converts it back. Every option
+    may be set per group.
 
-    AdamW's lr and weight_decay carry over where weights are scale-invariant and AdamW itself is in equilibrium: in runs
-    with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW turns at
-    another speed, which `follow` brings back. Where norms matter, those of the start are kept: add gains
-    (`gyroscope.nn.add_gain`), or start at equilibrium.
+    AdamW's lr and weight_decay carry over if weights are scale-invariant and AdamW itself reaches equilibrium: in runs
+    with Σ lr·weight_decay of 1 or more, or from equilibrium norms (`to_equilibrium_`). In shorter runs AdamW rotates at
+    another speed, which `follow` reproduces. If norms matter, add gains (`gyroscope.nn.add_gain`) or start at
+    equilibrium, because the initial norms are kept.
 
-    params               the model: its parameters are sorted by `gyro.param_groups`. `model.named_parameters()` are
-                         sorted by what names and shapes tell. Groups are taken as they are. Of `model.parameters()`
-                         every tensor of two or more dimensions turns along dim 0, embeddings too
-    lr                   as AdamW's; the angle follows sqrt(lr)
-    betas, eps           as AdamW's; moments are float32 or better whatever the weights are
-    weight_decay         sets the angle, and decays what does not turn; above 0 where something turns
-    beta                 of the average of ‖Δ⊥‖² by which updates are scaled (RE: 0.99)
-    centre               True: vectors at mean 0, and updates without their mean, so that the angle is exact (as the
-                         authors' later code). "weights": take the mean off the weights after each step, as RE prints
-                         Algorithm 1: the mean's part of an update is lost, and with it a part of the angle. False:
-                         neither. Vectors of fewer than 4 entries are not centred: of the d-1 directions in which a
-                         vector of d entries can turn, centring removes one, and for d = 2 the only one
-    granularity          "neuron": one vector per index of `axis` (0); "tensor": one per tensor; "none": plain steps;
-                         "group": one per `group_size` indices. `axis` and `group_size` are options of groups alone
-    compile              one program per kind of tensor: 1.4 to 1.6 times torch's fused AdamW, instead of 3.4 to 4.1
-    imbalance            (share, factor, seed): a share of a layer's vectors turns `factor` times as fast (RE Fig. 12);
-                         slower and faster at once are two shares, ((0.25, 0.25), (10.0, 0.1), seed)
-    stochastic_rounding  round bfloat16 and float16 weights at random, so that small angles are not lost
+    params               a model, which `gyro.param_groups` sorts. Or `model.named_parameters()`, sorted by name and
+                         shape. Or groups. Of `model.parameters()` every tensor of two or more dimensions rotates along
+                         dim 0, embeddings too
+    lr                   as AdamW's. The angle is proportional to sqrt(lr)
+    betas, eps           as AdamW's. Moments are float32 or better
+    weight_decay         sets the angle, and decays the weights that do not rotate. Above 0 if anything rotates
+    beta                 of the average of ‖Δ⊥‖² that scales updates (RE: 0.99)
+    update_average       "plain": RE's average, which lags: rotation is 0.8 of η_r at steps 50 to 100, and less while
+                         updates shrink. "noise": it corrects for a momentum that is still filling, and forgets faster,
+                         so that both stay within 5 % (`gyroscope.optim.update_average`). If all gradients are aligned,
+                         the first 30 steps rotate 1.08 times too far, and 1.2 times at most
+    centre               True: vectors have mean 0 and updates lose their mean, so the angle is exact (as the authors'
+                         later code). "weights": the weights lose their mean after each step, as RE prints Algorithm 1,
+                         which loses a part of the angle. False: neither. Vectors of fewer than 4 entries are never
+                         centred
+    granularity          "neuron": one vector per index of `axis` (0). "tensor": one per tensor. "none": plain steps.
+                         "group": one per `group_size` indices. `axis` and `group_size` are options of groups only
+    compile              True: one program per kind of tensor, 1.4 to 1.6 times torch's fused AdamW, instead of 3.4 to
+                         4.1. "auto": only where that pays, on CUDA and for large tensors on a CPU. If torch cannot make
+                         a program, steps are eager, after one warning
+    imbalance            (share, factor, seed): a share of each layer's vectors rotates `factor` times as fast
+                         (RE Fig. 12). Two shares: ((0.25, 0.25), (10.0, 0.1), seed)
+    stochastic_rounding  round bfloat16 and float16 weights stochastically, so that small angles are not lost
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
     >>> optimizer = RotationalAdamW(model, lr=1e-3, weight_decay=0.1)
@@ -72,9 +69,10 @@ class RotationalAdamW(EngineOptimizer):
         weight_decay: float = 0.1,
         *,
         beta: float = 0.99,
+        update_average: UpdateAverage = "plain",
         centre: Centring = True,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
@@ -86,18 +84,18 @@ class RotationalAdamW(EngineOptimizer):
         check_rotational(group)
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        lr = group["lr"]
-        weight_decay = group["weight_decay"]
         beta1, beta2 = group["betas"]
         inner = InnerRule(
             direction=formulas.adamw,
             moments=("exp_avg", "exp_avg_sq"),
             numbers=formulas.adam_numbers(beta1, beta2, t, group["eps"]),
-            lr=lr,
-            decay=lr * weight_decay,
+            lr=group["lr"],
+            decay=group["lr"] * group["weight_decay"],
             eps=group["eps"],
             fused=formulas.fused_adam_,
+            formula="adam",
         )
         if not vectors.rotate:
             return plain(inner)
-        return rotation(inner, adamw.angular_update(lr, weight_decay, beta1), group, t, vectors)
+        angle = adamw.angular_update(group["lr"], group["weight_decay"], beta1)
+        return rotation(inner, angle, group, t, vectors)

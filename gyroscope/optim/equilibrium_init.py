@@ -1,5 +1,6 @@
-"""A start at equilibrium: each rotating weight vector of a fresh model at the norm at which it would settle."""
+"""A start at equilibrium: each rotating weight vector of a fresh model at its equilibrium norm."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -14,7 +15,7 @@ from gyroscope._text import to_text
 from gyroscope.geometry import gathered
 from gyroscope.model.gradients import Loss, preserved, unit_grad_norms
 from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
-from gyroscope.model.selection import AnyOptimizer, Decision, select
+from gyroscope.model.selection import AnyOptimizer, Decision, decide, select
 from gyroscope.optim.schedulers import peak_lr
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.optimizers import Rules
@@ -24,7 +25,7 @@ from gyroscope.theory.rules.base import UpdateRule
 @final
 @dataclass(frozen=True)
 class StartingNorm:
-    """RMS norm of a weight's vectors before and after; both are the same for vectors that stayed as they were."""
+    """The RMS norm of a weight's vectors before and after."""
 
     name: str
     before: float
@@ -32,14 +33,14 @@ class StartingNorm:
 
     @property
     def factor(self) -> float:
-        """What the weight was multiplied by; 1 for vectors of zeros."""
+        """The ratio of both norms. 1 for vectors of zeros."""
         return self.after / self.before if self.before > 0 else 1.0
 
 
 @final
 @dataclass(frozen=True)
 class EquilibriumStart:
-    """What `to_equilibrium_` changed. Prints as a table; the losses are None unless a loss was given."""
+    """The changes of `to_equilibrium_`, printed as a table. The losses are None unless a loss was given."""
 
     layers: tuple[StartingNorm, ...]
     loss_before: float | None = None
@@ -71,33 +72,32 @@ def to_equilibrium_(
 ) -> EquilibriumStart:
     """Bring each rotating weight vector of a fresh model to its equilibrium norm at the peak learning rate.
 
-    There is then no transient in which norms grow or shrink, and vectors turn too fast or too slowly. The function
-    stays the same where weights are scale-invariant; elsewhere the loss before the first step may change.
-    results/advice.md shows where this start helped training, and where not.
+    Norms then have no transient in which vectors rotate too fast or too slowly. If weights are scale-invariant, the
+    model computes the same function. Otherwise the loss before the first step may change. results/advice.md shows where
+    this start helped training, and where not.
 
-    What is rescaled, by one rule for every kind of layer:
+    - Weights that rotate in groups with weight decay get the norm of their fan-in, for any initial norm: also
+      scaled-down residual projections (GPT-2's 1/√(2·layers)) and output layers.
+    - Embeddings, and output layers tied to them, need `embeddings=True` and weight decay, which `gyro.param_groups`
+      gives them only by overrides={"wte": {"weight_decay": 0.1}}. One vector per token.
+    - Vectors of zeros stay because they have no direction. Biases, gains and norm layers stay too.
 
-    - Weights that turn, by the selection that the tracker and `gyro.plan` use as well, in groups with weight decay.
-      Every vector gets the norm of its own fan-in, whatever its initial norm was: scaled-down residual projections
-      (GPT-2's 1/√(2·layers)) and output layers get the norm to which training would bring them.
-    - Embeddings, and output layers tied to them, only with `embeddings=True`, one vector per token, and only where
-      they decay.
-    - Vectors of zeros stay: they have no direction. So do biases, gains and norm layers.
+    A warning says if nothing was changed, or which embeddings were not.
 
-    The peak learning rate is the highest that the group knows: its `lr`, the `initial_lr` that torch's schedulers write
-    and multiply, or the `max_lr` of OneCycleLR. It does not matter whether the scheduler is made before or after.
-    CyclicLR does not tell its peak: call this before it is made, with lr at the peak.
+    The peak learning rate is the highest of the group's `lr`, the `initial_lr` that torch's schedulers write, and the
+    `max_lr` of OneCycleLR, whether the scheduler is made before or after. CyclicLR does not store its peak: call this
+    before it is made, with lr at the peak.
 
     Args:
-        model: the model, before training; its weights are changed in place.
+        model: the model, before training. Its weights are changed in place.
         optimizer: the optimizer of its parameters, or a list or container of several, before the first step. Groups
             without weight decay are left alone.
-        embeddings: whether embeddings that decay are brought to their norm as well.
-        loss: loss(model) -> scalar, on a fresh batch at each call. Measures the gradient where the norm depends on it,
+        embeddings: whether embeddings that decay get their norm as well.
+        loss: loss(model) -> scalar, on a fresh batch at each call. It measures the gradient if the norm depends on it,
             as with SGD and Adam with L2, and is reported before and after.
         unit_grad_norm: what `loss` would measure, ‖g‖·‖w‖ of one vector: a number, or one per parameter name.
         batches: how many batches `loss` is called for.
-        rules: theory rules for optimizer classes of your own, each a function of the group (docs/own-optimizer.md).
+        rules: theory rules for your own optimizer classes, each a function of the group (docs/own-optimizer.md).
 
     >>> layer = nn.Linear(512, 4, bias=False)
     >>> _ = torch.nn.init.orthogonal_(layer.weight)
@@ -111,6 +111,7 @@ def to_equilibrium_(
     groups = optimizers.groups()
     chosen = select(model, optimizers, embeddings=embeddings)
     weights = [weight for weight in chosen if _decays(groups[weight.group])]
+    _warn_of_unchanged(model, optimizers, weights, embeddings)
     weight_rules = [_rule_at_peak(groups[weight.group], optimizers.rules) for weight in weights]
     given: Mapping[str, float | Tensor] = {}
     if isinstance(unit_grad_norm, Mapping):
@@ -126,8 +127,27 @@ def to_equilibrium_(
     return EquilibriumStart(layers, loss_before, _mean_loss(model, loss, batches))
 
 
+def _warn_of_unchanged(model: nn.Module, optimizers: Optimizers, weights: Sequence[Decision], embeddings: bool) -> None:
+    """Warn if no weight is changed, or if an embedding is asked for and not changed."""
+    changed = {weight.parameter for weight in weights}
+    left_out = [each.name for each in decide(model, optimizers) if each.is_embedding and each.parameter not in changed]
+    if embeddings and left_out:
+        remedy = f"overrides={{{left_out[0]!r}: {{'weight_decay': 0.1}}}}"
+        warnings.warn(
+            f"embeddings=True did not change {', '.join(left_out)}, which has no weight decay and thus no equilibrium: "
+            f"pass {remedy} to gyro.param_groups",
+            stacklevel=4,
+        )
+    elif not changed:
+        warnings.warn(
+            "to_equilibrium_ changed nothing, because no weight of the model both rotates and decays: give the "
+            "optimizer a weight decay, for example by gyro.param_groups(model, weight_decay=0.1)",
+            stacklevel=4,
+        )
+
+
 def _decays(owned: OwnedGroup) -> bool:
-    """Return whether the weights of a group decay; where the group has no such option, its rule decides."""
+    """Return whether the weights of a group decay. If the group has no such option, its rule decides."""
     return float(owned.options.get("weight_decay", 1.0)) > 0
 
 
@@ -137,7 +157,7 @@ def _rule_at_peak(owned: OwnedGroup, rules: Rules | None) -> UpdateRule:
 
 
 def _mean_loss(model: nn.Module, loss: Loss | None, batches: int) -> float | None:
-    """The loss over some batches; random states are put back, so that it draws the same ones before and after."""
+    """Return the loss over some batches. Random states are restored, so that it draws the same ones again."""
     if loss is None:
         return None
     with preserved(model):
@@ -147,7 +167,7 @@ def _mean_loss(model: nn.Module, loss: Loss | None, batches: int) -> float | Non
 def _measured(
     model: nn.Module, loss: Loss, weights: Sequence[Decision], rules: Sequence[UpdateRule], batches: int
 ) -> dict[str, Tensor]:
-    """The gradients of the weights whose rules need them; no batch is drawn where none does."""
+    """Return the gradients of the weights whose rules need them."""
     needed = [weight for weight, rule in zip(weights, rules, strict=True) if "unit_grad_norm" in rule.needs]
     return unit_grad_norms(model, loss, needed, batches) if needed else {}
 
@@ -161,7 +181,7 @@ def _bring_(weight: Decision, rule: UpdateRule, unit_grad_norm: float | Tensor |
             "dict by name), or loss=… to measure it"
         )
     parameter = weight.parameter
-    # Every process needs the norms of all vectors of a DTensor: the rule is applied to them as an array.
+    # Every process needs the norms of all vectors of a DTensor, because the rule takes them as an array.
     norms = gathered(weight.split.norm(parameter))
     grads = torch.ones_like(norms)
     if unit_grad_norm is not None:

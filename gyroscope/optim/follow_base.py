@@ -1,4 +1,4 @@
-"""Following the base: a rotational optimizer turns each layer as its base rule would, from the same initial norms."""
+"""Following the base: a rotational optimizer rotates each layer as its base rule would, from the same norms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,34 +15,35 @@ from gyroscope.model.optimizer_list import unwrapped
 from gyroscope.model.selection import Decision, select
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim.torch_rules import keeps_norms, rule_of
-from gyroscope.theory.law import Weights, over
+from gyroscope.optim.update_average import NoiseAverage, noise_average
+from gyroscope.optimizers import spec_of
+from gyroscope.theory.law import Weights, safe_divide
 from gyroscope.theory.recursion import Motion
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.fixed_norm import STEEPEST
 
-# Batches over which gradients are measured, as `gyro.plan` does.
+# Batches over which gradients are measured, as in `gyro.plan`.
 BATCHES = 8
-# A learning rate at which weights stay where they are.
+# A learning rate at which weights do not move.
 AT_REST = 1e-12
 
 
 def follow(optimizer: Optimizer, model: nn.Module, *, loss: Loss | None = None) -> "BaseFollower":
-    """Let a rotational optimizer turn each layer by the angle that its base rule is forecast to have at that step.
+    """Let a rotational optimizer rotate each layer by the angle that is forecast for its base rule at each step.
 
-    A rotational variant at its base's lr and weight decay turns by the equilibrium angle from the first step on. The
-    base turns faster while its norms are below equilibrium, and slower while they are above: at the start, and at the
-    end of a schedule. One call before the first step brings that course back, so that settings tuned for the base mean
-    the same (RE section 3, "Scheduling effects"; derived in docs/theory.md, "Rotational variants").
+    A rotational variant rotates by the equilibrium angle from the first step on. Its base rotates faster while norms
+    are below equilibrium, and slower while they are above, at the start and at the end of a schedule. One call before
+    the first step reproduces that, so that settings tuned for the base carry over (RE section 3, "Scheduling effects";
+    derived in docs/theory.md, "Rotational variants").
 
-    The forecast goes along with the run: before each step it takes a step of its own, at the learning rate, weight
-    decay and betas of the moment, whatever scheduler sets them. Norms stay, and each layer has its own angle. Nothing
-    has to be called; save `state_dict` with the optimizer's to resume.
+    Before each step the forecast takes its own step, at the present learning rate, weight decay and betas, with any
+    scheduler. Norms stay, and each layer has its own angle. To resume, save `state_dict` with the optimizer's.
 
     Args:
         optimizer: RotationalAdamW, RotationalSGD, RotationalLion or Rotational, before its first step.
-        model: whose weights, as they are now, are where the base would start.
-        loss: loss(model) -> scalar, on a fresh batch at each call. Needed where the base's norms depend on the
-            gradient, as with SGD.
+        model: the model, whose present weights are the start of the base.
+        loss: loss(model) -> scalar, on a fresh batch at each call. Needed if the base's norms depend on the gradient,
+            as with SGD.
 
     >>> import torch
     >>> from gyroscope.optim import RotationalAdamW
@@ -68,10 +69,10 @@ def follow(optimizer: Optimizer, model: nn.Module, *, loss: Loss | None = None) 
 
 @dataclass
 class Course:
-    """The weights of one parameter group: how their base moves, and how long their updates are for the optimizer.
+    """The weights of one parameter group, with the motion of their base and the lengths of the optimizer's updates.
 
-    `base` is the base's motion. `at_rest` is the same at fixed norms: the lengths of the optimizer's own updates, which
-    fall while the momentum fills; `update_sq` is their running mean, as the optimizer has it.
+    `at_rest` is the base's motion at fixed norms, which gives these lengths. `update_sq` is their average, as the
+    optimizer has it. `factors` are those of the last step.
     """
 
     group: int
@@ -81,76 +82,80 @@ class Course:
     at_rest: Motion
     update_sq: Array
     factors: Array = field(default_factory=lambda: np.zeros(0))
-    """Of the last step."""
 
-    def angle_factors(self, rule: UpdateRule, lr: float, beta: float) -> Array:
-        """For the next step of each weight, the base's angle over the equilibrium angle."""
+    def angle_factors(self, rule: UpdateRule, lr: float, beta: float, square: float) -> Array:
+        """Return the base's angle over the equilibrium angle for the next step of each weight."""
         angle, tangent_share = _advance(self.base, rule, lr, self.sizes)
-        # In units of its own, for only the ratio to its mean matters.
+        # In any unit, because only the ratio to its mean matters.
         length, _ = _advance(self.at_rest, rule, AT_REST, self.sizes)
         if rule.is_decoupled:
-            # A vector that turns leaves the tangent plane of older gradients. Not so with L2, whose part is radial.
+            # A vector that rotates leaves the tangent plane of older gradients. The part of L2 is radial.
             length = length * np.sqrt(tangent_share)
-        self.update_sq = beta * self.update_sq + (1 - beta) * length**2
-        rms = np.sqrt(self.update_sq / (1 - beta**self.base.done))
+        self.update_sq = beta * self.update_sq + (1 - beta) * length**2 / square
+        rms = np.sqrt(self.update_sq * square / (1 - beta**self.base.done))
         settled = rule.at(lr, self.sizes, leading=True).angular_update
-        # The optimizer turns by arctan of settled·factor·length/rms.
-        factors = over(np.tan(np.minimum(angle, STEEPEST)), settled) * rms / length
-        # No angle at lr = 0 is a multiple of another.
+        # The optimizer rotates by arctan of settled·factor·length/rms.
+        factors = safe_divide(np.tan(np.minimum(angle, STEEPEST)), settled) * rms / length
+        # At lr = 0 the ratio is not defined.
         self.factors = np.asarray(np.where(np.isfinite(factors), factors, 1.0))
         return self.factors
 
     def state(self) -> dict[str, Any]:
-        """All that changes, for a file."""
+        """Return all that changes, for a file."""
         motions = {"base": self.base.state(), "at_rest": self.at_rest.state()}
         return {**motions, "update_sq": self.update_sq.tolist(), "factors": self.factors.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where a saved one was."""
+        """Continue from a saved state."""
         self.base.restore(state["base"])
         self.at_rest.restore(state["at_rest"])
         self.update_sq = np.array(state["update_sq"])
-        self.factors = np.array(state.get("factors", ()))
+        self.factors = np.array(state["factors"])
 
 
 @final
 class BaseFollower:
-    """What `follow` returns: it sets the optimizer's angle factors before each step, until `remove` is called."""
+    """A hook that sets the optimizer's angle factors before each step, until `remove` is called."""
 
     def __init__(self, optimizer: EngineOptimizer, courses: list[Course]) -> None:
         self.optimizer = optimizer
         self._courses = courses
-        # Whoever predicts this optimizer sees by them that it follows, before its first step too.
+        spec = spec_of(getattr(optimizer, "inner", optimizer))
+        self._formula = "" if spec is None else spec.formula
+        # Plan and tracker see by them that the optimizer follows, also before its first step.
         optimizer.angle_factors = {weight.parameter: 1.0 for course in courses for weight in course.weights}
         self._hook = optimizer.register_step_pre_hook(self._before_step)
         self._save_hook = optimizer.register_state_dict_post_hook(_save_factors)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The weights whose angles follow the base's."""
+        """The names of the weights whose angles follow the base's."""
         return tuple(weight.name for course in self._courses for weight in course.weights)
 
     def _before_step(self, *_: Any) -> None:
         factors: dict[Tensor, float] = {}
         for course in self._courses:
             group = self.optimizer.param_groups[course.group]
-            # A number or a tensor on the CPU, as `follow` has checked: no device has to be waited for.
-            by_weight = course.angle_factors(rule_of(group, self.optimizer), float(group["lr"]), group["beta"])
+            # `follow` has checked that lr is on the CPU.
+            average = NoiseAverage(group["beta"], 1.0)
+            if group["update_average"] == "noise":
+                average = noise_average(self._formula, group, course.base.done + 1)
+            by_weight = course.angle_factors(rule_of(group, self.optimizer), float(group["lr"]), *average)
             factors.update(zip((weight.parameter for weight in course.weights), by_weight.tolist(), strict=True))
         self.optimizer.angle_factors = factors
 
     def remove(self) -> None:
-        """Turn by the equilibrium angle from now on."""
+        """Rotate by the equilibrium angle from now on."""
         self._hook.remove()
         self._save_hook.remove()
         self.optimizer.angle_factors = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the base would be by now: numbers and lists, a few per layer."""
+        """Return the forecast's state: numbers and lists, a few per layer."""
         return {"names": list(self.names), "courses": [course.state() for course in self._courses]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the saved follower was."""
+        """Continue from the state of a saved follower."""
         if tuple(state["names"]) != self.names:
             raise ValueError(
                 f"the saved follower has the weights {', '.join(state['names'])} and this one {', '.join(self.names)}: "
@@ -161,7 +166,7 @@ class BaseFollower:
 
 
 def _save_factors(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Add the factors of the last step by parameter number, without which a file does not say by how much it turned."""
+    """Add the factors of the last step by parameter number, which a checkpoint needs to give its angles."""
     assert isinstance(optimizer, EngineOptimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     factors = optimizer.angle_factors
@@ -193,16 +198,16 @@ def _course(optimizer: EngineOptimizer, number: int, members: list[Decision], gr
 
 
 def _norm(weight: Decision) -> float:
-    """RMS norm of the vectors, those at zero left out; 0 if all are."""
+    """Return the RMS norm of the vectors that are not zero, or 0."""
     norms = gathered(weight.split.norm(weight.parameter.detach())).double()
     alive = norms[norms > 0]
     return float(alive.square().mean().sqrt()) if alive.numel() else 0.0
 
 
 def _advance(motion: Motion, rule: UpdateRule, lr: float, sizes: Weights) -> tuple[Array, Array]:
-    """Of the next step, for each weight: the angle, and how much of the squared update is tangent."""
+    """Return each weight's angle in the next step, and the tangent share of the squared update."""
     before2 = motion.norm2
     motion.rule = rule
     step = motion.advance(np.array([lr]), sizes)
-    radial2 = over(step.cross[0] ** 2, step.square[0] * before2)
+    radial2 = safe_divide(step.cross[0] ** 2, step.square[0] * before2)
     return step.angles(before2)[0], np.clip(1 - radial2, 0.0, 1.0)

@@ -1,11 +1,11 @@
-"""What one update does to weight vectors: pure functions on tensors, the same for eager and compiled steps.
+"""Updates of weight vectors as pure functions on tensors, the same for eager and compiled steps.
 
-Tensors come as rows, views whose dimension 0 counts the vectors (`Split.rows`); the entries of a step are [weight,
-gradient, *moments]. A *direction* brings the moments up to date and writes Δ, the inner rule's update at learning rate
-1 without its decay, into `out`. The rest is rule-agnostic: `sums` reads five numbers per vector, `turn` makes three
-coefficients of them, `move_` takes  ω ← A·ω + B·Δ + D.
+Tensors are views whose dimension 0 counts the vectors (`Split.rows`). The entries of a step are [weight, gradient,
+*moments]. A *direction* updates the moments and writes Δ, the rule's update at learning rate 1 without its decay, into
+`out`. The rest is the same for all rules: `sums` reads five numbers per vector, `rotate` makes three coefficients of
+them, and `move_` computes  ω ← A·ω + B·Δ + D.
 Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it. Δ and moments are float32
-or better whatever the weights are; gradients and weights are converted where they enter.
+or better.
 """
 
 import math
@@ -25,14 +25,11 @@ Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 def adamw(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number) -> None:
-    """Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)): both bias corrections fold into the two scalars.
-
-    w1 = 1-β1, w2 = 1-β2, bias = (1-β1^t)/√(1-β2^t), eps = ε·√(1-β2^t): see `adam_numbers`.
-    """
+    """Compute Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)), with the numbers of `adam_numbers`."""
     _, grad, exp_avg, exp_avg_sq = entries
     grad = grad.to(out.dtype)
     if is_fusable((out, grad, exp_avg, exp_avg_sq), (w1, w2, eps, bias)):
-        # One pass instead of four: Adam's own step of a weight that is 0 leaves Δ in the weight's place.
+        # One pass instead of four: Adam's own step of a zero weight leaves Δ in its place.
         fused_adam_([out.zero_()], [grad], [exp_avg], [exp_avg_sq], w1=w1, w2=w2, eps=eps, bias=bias)
         return
     _average(exp_avg, grad, w1)
@@ -42,14 +39,14 @@ def adamw(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number, eps
 
 
 def adam_l2(entries: Sequence[Tensor], out: Tensor, *, l2: Number, **numbers: Number) -> None:
-    """Adam's direction with L2 in the gradient: that of g + λω."""
+    """Compute Adam's direction with L2 in the gradient, g + λω."""
     w, grad, *moments = entries
     adamw([w, grad.to(out.dtype) + l2 * w.to(out.dtype), *moments], out, **numbers)
 
 
 def adam_numbers(beta1: Number, beta2: Number, t: int, eps: Number) -> dict[str, Number]:
-    """The numbers of `adamw` at step t = 1, 2, …"""
-    # √v̂ + ε = (√v + ε·root)/root: one division by (1-β1^t)/root is left for the whole fraction.
+    """Return the numbers of `adamw` at step t = 1, 2, …"""
+    # √v̂ + ε = (√v + ε·root)/root, so one division by (1-β1^t)/root is left for the whole fraction.
     root = (1 - beta2**t) ** 0.5
     return {"w1": 1 - beta1, "w2": 1 - beta2, "eps": eps * root, "bias": (1 - beta1**t) / root}
 
@@ -68,12 +65,12 @@ def fused_adam_(
     decay: float = 0.0,
     l2: float = 0.0,
 ) -> None:
-    """Adam's own step, ω ← (1 - decay)·ω + lr·Δ, of many tensors by torch's kernel; l2·ω adds to the gradient.
+    """Take Adam's own step, ω ← (1 - decay)·ω + lr·Δ, of many tensors by torch's kernel. l2·ω adds to the gradient.
 
-    The numbers hold the bias corrections already: to the kernel this is a step so late that it needs none.
+    The numbers contain the bias corrections. The kernel gets a step count so late that it adds none.
     """
     step = torch._fused_adam_ if l2 else torch._fused_adamw_
-    # The kernel multiplies the decay by its lr, which is not the one that `decay` was made with.
+    # The kernel multiplies the decay by its own lr.
     rate = lr / bias
     step(
         weights,
@@ -94,24 +91,25 @@ def fused_adam_(
 
 @cache
 def _late_step(device: torch.device) -> Tensor:
-    """A step count at which β^t is 0 in every precision."""
+    """Return a step count at which β^t is 0 in every precision."""
     return torch.full((), 1e30, device=device)
 
 
 def is_fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
-    """Whether torch's fused kernel takes these: one dtype, laid out alike, and numbers that no device has to tell."""
+    """Return whether torch's fused kernel takes these: one dtype, contiguous, and no number on a device."""
     first = tensors[0]
     return (
-        first.device.type in ("cpu", "cuda")
+        # On the meta device a step's kernels are counted as on CUDA.
+        first.device.type in ("cpu", "cuda", "meta")
         and all(x.dtype == first.dtype and x.is_contiguous() for x in tensors)
         and not any(isinstance(number, Tensor) for number in numbers)
     )
 
 
 def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
-    """SGD's direction, m ← α·m + g + λω, Δ = -m; without a momentum buffer Δ = -(g + λω).
+    """Compute SGD's direction, m ← α·m + g + λω, Δ = -m. Without a momentum buffer Δ = -(g + λω).
 
-    λ, `l2`, is 0 for a vector that turns: L2 acts along it.
+    λ, `l2`, is 0 for a vector that rotates, because L2 acts along it.
     """
     _, _, *buffer = entries
     _add_l2(entries, out, l2)
@@ -123,7 +121,7 @@ def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number)
 
 
 def nesterov(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
-    """SGD's direction with Nesterov's momentum, m ← α·m + g + λω, Δ = -(g + λω + α·m)."""
+    """Compute SGD's direction with Nesterov's momentum, m ← α·m + g + λω, Δ = -(g + λω + α·m)."""
     momentum_buffer = entries[2]
     _add_l2(entries, out, l2)
     momentum_buffer.mul_(momentum).add_(out)
@@ -136,33 +134,30 @@ def _add_l2(entries: Sequence[Tensor], out: Tensor, l2: Number) -> None:
 
 
 def lion(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number) -> None:
-    """Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g; w1 = 1-β1, w2 = 1-β2.
-
-    A gradient that is not a number makes Δ so too, as in every other rule, where a sign alone would be 0.
-    """
+    """Compute Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g. w1 = 1-β1, w2 = 1-β2."""
     _, grad, exp_avg = entries
-    # torch's sign of NaN is 0: entries with such a momentum would stand still for good, and silently. Cut off at the
-    # smallest normal number and divided by it, a power of 2, all but NaN and what is smaller becomes its sign.
+    # torch's sign of NaN is 0, which would freeze such entries silently. Clamped at the smallest normal number and
+    # divided by it, a power of 2, every number becomes its sign and NaN stays NaN.
     tiny = torch.finfo(out.dtype).tiny
     torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).clamp_(-tiny, tiny).mul_(1 / tiny)
     _average(exp_avg, grad, w2)
 
 
 def _average(average: Tensor, value: Tensor, weight: Number) -> None:
-    if isinstance(weight, Tensor):  # lerp_ wants a weight of the average's own dtype
+    if isinstance(weight, Tensor):  # lerp_ needs a weight of the average's own dtype
         average.add_(weight * (value - average))
     else:
         average.lerp_(value.to(average.dtype), weight)
 
 
-# Steps that go entry by entry
+# Steps entry by entry
 
 
 def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
-    """ω ← (1 - decay)·ω + lr·Δ, the inner rule's own step; computed in Δ's precision and rounded once."""
+    """Take the rule's own step, ω ← (1 - decay)·ω + lr·Δ, in Δ's precision and rounded once."""
     x = w.to(u.dtype).mul_(1 - decay)
     x.add_(u * lr) if isinstance(lr, Tensor) else x.add_(u, alpha=lr)
-    if x is not w:  # .to returns w itself where the dtypes agree
+    if x is not w:  # .to returns w itself if the dtypes agree
         w.copy_(x)
 
 
@@ -174,7 +169,10 @@ def k_adam_(
     decay: Number,
     eps: Number,
 ) -> None:
-    """CT Algorithm 1 on weight, gradient, k first and k second moments; a stage is (1-β1, 1-β2, bias correction)."""
+    """Take the step of CT Algorithm 1 on [weight, gradient, k first and k second moments].
+
+    A stage is (1-β1, 1-β2, bias correction).
+    """
     w, grad, *moments = tensors
     k = len(stages)
     dtype = moments[0].dtype
@@ -191,25 +189,24 @@ def k_adam_(
 
 
 class Change(NamedTuple):
-    """What becomes of vectors: the coefficients that move their entries, and their new values per vector (`rows`).
+    """The coefficients that move the entries of vectors, and their new values per vector (`rows`).
 
-    A coefficient is a tensor with one value per vector, one number for all, or None where a rule has no use for it.
+    A coefficient is a tensor with one value per vector, one number for all, or None if a rule does not use it.
     """
 
     coefficients: tuple[Number, ...]
     rows: tuple[Tensor, ...] = ()
 
     def split(self, sizes: list[int]) -> list[tuple[Number, ...]]:
-        """The coefficients of consecutive batches of vectors, of these sizes."""
-        # A number for all vectors is repeated for each piece.
+        """Return the coefficients of consecutive batches of vectors, of these sizes."""
         columns = [torch.split(c, sizes) if is_per_vector(c) else [c] * len(sizes) for c in self.coefficients]
         return list(zip(*columns, strict=True))
 
 
-class TurnNumbers(NamedTuple):
-    """Numbers of one rotational step: angle η_r in radians, averaging β, ε, and the plain step's lr and decay.
+class RotationNumbers(NamedTuple):
+    """Numbers of a tensor's t-th rotational step: angle η_r in radians, averaging β, ε, the plain step's lr and decay.
 
-    correction = 1-β^t and prior = 1-β^(t-1): t counts the steps of the tensor, this one included.
+    correction = 1-β^t and prior = 1-β^(t-1). `square` is q_t of `update_average`, 1 in RE's average.
     """
 
     angle: Number
@@ -219,6 +216,7 @@ class TurnNumbers(NamedTuple):
     eps: Number
     lr: Number
     decay: Number
+    square: Number
 
 
 def update_and_sums(
@@ -231,14 +229,14 @@ def update_and_sums(
     direction: Callable[..., None] | None,
     names: Sequence[str],
 ) -> tuple[Tensor, ...]:
-    """Δ into `u` by the direction, and its sums; without a direction Δ is there already.
+    """Write Δ into `u` by the direction and return its sums. Without a direction `u` is Δ already.
 
-    The numbers after those of `TurnNumbers` are the direction's, by these names. L2 acts on vectors of radius 0 only:
-    they take the plain step.
+    The numbers after those of `RotationNumbers` are the direction's, by these names. L2 acts only on vectors of radius
+    0, which take the plain step.
     """
     w = entries[0]
     if direction is not None:
-        known = dict(zip(names, numbers[len(TurnNumbers._fields) :], strict=True))
+        known = dict(zip(names, numbers[len(RotationNumbers._fields) :], strict=True))
         if "l2" in known:
             radius = rows[0]
             known["l2"] = known["l2"] * column((radius == 0).to(radius.dtype), w)
@@ -247,21 +245,21 @@ def update_and_sums(
 
 
 def sums(w: Tensor, u: Tensor, product: Tensor | None = None) -> tuple[Tensor, ...]:
-    """⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩, ⟨ω,1⟩, ⟨Δ,1⟩ of each vector: all that a rotational step needs to know of it.
+    """Return ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩, ⟨ω,1⟩, ⟨Δ,1⟩ of each vector: all that a rotational step reads.
 
-    `product` is scratch memory for eager execution, where each operation is a pass over memory.
+    `product` is scratch memory for eager execution.
     """
     w = w.to(u.dtype)
     dims = tuple(range(1, u.dim()))
     if product is None:  # a program reads all five in one loop
         return (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims), w.sum(dims), u.sum(dims)
-    # A norm is one pass, and a product that is summed would be two.
+    # A norm is one pass over memory, a summed product would be two.
     ww = torch.linalg.vector_norm(w, dim=dims).square_()
     uu = torch.linalg.vector_norm(u, dim=dims).square_()
     return ww, torch.mul(w, u, out=product).sum(dims), uu, w.sum(dims), u.sum(dims)
 
 
-def turn(
+def rotate(
     sums: Sequence[Tensor],
     rows: Sequence[Tensor],
     fan_in: Number,
@@ -270,18 +268,18 @@ def turn(
     centre: bool | Literal["weights"],
     slack: float,
 ) -> Change:
-    """The step that turns each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
+    """Return the step that rotates each vector by arctan of η_r·‖Δ⊥‖/rms‖Δ⊥‖ (RE Algorithm 1).
 
-        ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²
-        ω ← ω + η_r·n·Δ⊥/(sqrt(ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
+        ω ← n·(ω-ω̄)/‖ω-ω̄‖,  Δ⊥ = (Δ-Δ̄) without its projection on ω,  ν ← βν + (1-β)‖Δ⊥‖²/q_t
+        ω ← ω + η_r·n·Δ⊥/(sqrt(q_t·ν/(1-β^t)) + ε),  renormalised to n: ‖Δ⊥‖ and the new norm follow from the sums
 
     With centre="weights" neither ω nor Δ is centred first, and ω ← n·(ω-ω̄)/‖ω-ω̄‖ comes last, as RE prints it.
-    `rows` are the radius n, -1 before the first step, the average ν, and factors of η_r, if there are any. A
-    norm further than `slack` from its radius was set from outside, so the radius is read again. While η_r = 0 the
-    weights stay, uncentred if they were. Vectors without a direction, of norm 0 or with all entries equal, take the
-    plain step. The coefficients are A, B and D of `move_`.
+    `rows` are the radius n (-1 before the first step), the average ν, and factors of η_r if there are any. If a norm
+    differs from its radius by more than `slack`, something else has set it, and the radius is read again. While η_r = 0
+    the weights stay. Vectors without a direction (norm 0, or all entries equal) take the plain step. The coefficients
+    are A, B and D of `move_`.
     """
-    by = TurnNumbers(*numbers[: len(TurnNumbers._fields)])
+    by = RotationNumbers(*numbers[: len(RotationNumbers._fields)])
     ww, wu, uu, sum_w, sum_u = sums
     radius, update_sq, *factors = rows
     angle = by.angle
@@ -295,19 +293,20 @@ def turn(
     wu_c = wu - sum_w * mean_u
     uu_c = uu - sum_u * mean_u
     norm = ww.sqrt()
-    # A radius of 0 stays: such a vector takes plain steps for good, as it has from the start.
+    # A radius of 0 stays: such a vector takes plain steps for good.
     n = torch.where(((norm - radius).abs() > slack * radius) & (radius != 0), norm, radius)
-    # What rounding leaves of a vector of equal entries is no direction: its square is a few eps of the whole.
+    # Rounding leaves a few eps of the square of a vector of equal entries, which is no direction.
     spread = ww - sum_w * sum_w / fan_in if centre == "weights" else ww_c
     alive = (n > 0) & (spread > 16 * torch.finfo(ww.dtype).eps * ww)
     along = torch.where(alive, wu_c / ww_c, none)
     across2 = uu_c - wu_c * along
-    # Nor is what it leaves of an update along ω or along 1: Adam's first one, where a row's gradients have one sign.
+    # The same for an update along ω or along 1, such as Adam's first if all gradients of a row have one sign.
     seen = across2 > 256 * torch.finfo(ww.dtype).eps * uu
     across2 = torch.where(seen, across2, none)
-    # A tensor met at a later step than its first, from an AdamW checkpoint, starts its average at this update.
-    nu = by.beta * torch.where(radius < 0, by.prior * across2, update_sq) + (1 - by.beta) * across2
-    rms = (nu / by.correction).sqrt() + by.eps
+    # A tensor from an AdamW checkpoint, first seen at a later step, starts its average at this update.
+    length2 = across2 / by.square
+    nu = by.beta * torch.where(radius < 0, by.prior * length2, update_sq) + (1 - by.beta) * length2
+    rms = (nu / by.correction * by.square).sqrt() + by.eps
     rate = torch.where(seen & (rms > 0), angle / rms, none)
     # ω and Δ⊥ are orthogonal, so the new norm before it is set back to n is n·√(1 + (rate·‖Δ⊥‖)²).
     size = n * (1 + rate * rate * across2).rsqrt()
@@ -315,55 +314,48 @@ def turn(
     B = size * rate
     D = -A * mean_w - B * mean_u
     if centre == "weights":
-        # A·ω + B·Δ has norm n; its mean is taken away, and what that takes from the norm is made up for.
+        # A·ω + B·Δ has norm n. Removing its mean shortens it, and `rest` restores the norm.
         mean = (A * sum_w + B * sum_u) / fan_in
         rest = n * (n * n - fan_in * mean * mean).rsqrt()
         A = A * rest
         B = B * rest
         D = -mean * rest
-    # A tensor's value is not known without waiting for its device, so that both cases are computed.
+    # Reading a tensor would wait for its device, so both cases are computed.
     if isinstance(angle, Tensor) or angle == 0:
         moves = none + angle > 0
         A = torch.where(moves, A, none + 1)
         B = torch.where(moves, B, none)
         D = torch.where(moves, D, none)
-    # Last, so that what is infinite or NaN for a vector without a direction is replaced.
+    # Last, to replace the infinities and NaNs of vectors without a direction.
     A = torch.where(alive, A, none + (1 - by.decay))
     B = torch.where(alive, B, none + by.lr)
     return Change((A, B, torch.where(alive, D, none)), (n, nu))
 
 
 def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:
-    """ω ← A·ω + B·Δ + D, for ω the first of the entries; Δ may be used up.
+    """Compute ω ← A·ω + B·Δ + D for the first of the entries. Δ may be overwritten.
 
     With `noise` in [-½, ½) low-precision weights are rounded stochastically.
     """
     w = entries[0]
-    A, B, D = coefficients
-    A = column(A, u)
-    B = column(B, u)
-    D = column(D, u)
-    # Low precision is computed in Δ's dtype and rounded once; else in place, without memory for a copy.
+    A, B, D = (column(coefficient, u) for coefficient in coefficients)
+    # Low precision is computed in Δ's dtype and rounded once. Otherwise in place, without a copy.
     if w.dtype == u.dtype:
         w.mul_(A).addcmul_(u, B).add_(D)
         return
     moved = u.mul_(B).add_(D).addcmul_(w.to(u.dtype), A)
     if noise is not None:
         # The spacing of w's dtype at `moved`, times the noise: frexp's fraction is in [½, 1).
-        moved = moved + torch.ldexp(noise, torch.frexp(moved).exponent + _spacing_exponent(w.dtype))
+        spacing = round(math.log2(torch.finfo(w.dtype).eps)) - 1
+        moved = moved + torch.ldexp(noise, torch.frexp(moved).exponent + spacing)
     w.copy_(moved)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """Values per vector in a form that broadcasts against entries."""
+    """Return values per vector in a form that broadcasts against entries."""
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
 def is_per_vector(coefficient: Number) -> bool:
-    """Whether a coefficient has one value per vector, rather than one number for all."""
+    """Return whether a coefficient has one value per vector, rather than one number for all."""
     return isinstance(coefficient, Tensor) and coefficient.dim() > 0
-
-
-def _spacing_exponent(dtype: torch.dtype) -> int:
-    """Exponent of the spacing of numbers in [½, 1)."""
-    return round(math.log2(torch.finfo(dtype).eps)) - 1

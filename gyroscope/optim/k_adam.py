@@ -12,7 +12,7 @@ from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Split
 from gyroscope.optim import formulas
 from gyroscope.optim._engine import programs
-from gyroscope.optim._engine.compiled import can_run, packed, program_for
+from gyroscope.optim._engine.compiled import Compile, is_compiled, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, laid_out_like
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.steps import Group, PlainStep, Step, Vectors
@@ -24,7 +24,7 @@ Betas = tuple[float, float]
 
 @final
 class KAdam(EngineOptimizer):
-    """k-Adam: each of k stages is Adam's normalisation of what the stage before gives; k = 1 is Adam and AdamW.
+    """k-Adam: each of k stages normalises the output of the stage before as Adam does. k = 1 is Adam and AdamW.
 
         k times:  m ← β1·m + (1-β1)ĝ,  v ← β2·v + (1-β2)ĝ²,  ĝ ← √(1-β2^t)/(1-β1^t)·m/(√v + ε)
         ω ← ω - lr·(ĝ + λω),   or with `coupled` ω ← ω - lr·ĝ from g + λω for the first ĝ     (CT Algorithm 1)
@@ -32,11 +32,11 @@ class KAdam(EngineOptimizer):
     Every option may be set per group.
 
     lr              as Adam's
-    k               stages; each keeps two moments, float32 or better whatever the weights are
-    betas           one pair, of which `strategy` makes those of the stages, or a list of k pairs
+    k               stages. Each keeps two moments, float32 or better
+    betas           one pair, from which `strategy` derives those of the stages, or a list of k pairs
     strategy        "inverse_exp", "exp", "scaled" or "naive" (`theory.stability.kadam_betas`)
-    eps             1e-30 as in the paper: float32 gradients below 1e-22, whose squares are 0, take huge steps; raise it
-                    for those. It is added to √v before bias correction, torch's after
+    eps             1e-30 as in the paper, added to √v before bias correction (torch adds it after). Raise it if
+                    float32 gradients fall below 1e-22: their squares are 0, so they take huge steps
     weight_decay    λ, decoupled, or with `coupled` the L2 in the gradient
     compile         one program per kind of tensor
 
@@ -62,15 +62,15 @@ class KAdam(EngineOptimizer):
         weight_decay: float = 0.0,
         coupled: bool = False,
         *,
-        compile: bool = False,
+        compile: Compile = False,
     ) -> None:
         super().__init__(params, locals())
         if _is_list_of_pairs(betas):
-            # OneCycleLR and CyclicLR look here for a beta1 to cycle: without it they say that there is none.
+            # OneCycleLR and CyclicLR look here for a beta1 to cycle, and report if there is none.
             del self.defaults["betas"]
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters with options of their own; the first group's pairs of betas are the default."""
+        """Add parameters with their own options. The first group's pairs of betas are the default."""
         if "betas" not in self.defaults:
             param_group.setdefault("betas", self.param_groups[0]["betas"])
         super().add_param_group(param_group)
@@ -93,12 +93,12 @@ class KAdam(EngineOptimizer):
 def _take_step(
     stages: Sequence[tuple[Number, Number, Number]],
     numbers: tuple[Number, ...],
-    compile: bool,
+    compile: Compile,
     tensors: list[Tensor],
     scratch: Scratch,
 ) -> None:
     w, grad, *moments = tensors
-    if not compile or not can_run(w) or any(m.stride() != w.stride() for m in moments):
+    if not is_compiled(compile, w) or any(m.stride() != w.stride() for m in moments):
         formulas.k_adam_(tensors, stages, *numbers)
         return
     views = Split("tensor").rows(w, laid_out_like(grad, w), *moments)
@@ -108,7 +108,7 @@ def _take_step(
 
 
 def _stages(group: Group) -> list[Betas]:
-    """The betas of each stage, given or derived."""
+    """Return the betas of each stage, given or derived."""
     betas = group["betas"]
     k = group["k"]
     if not _is_list_of_pairs(betas):
@@ -128,7 +128,7 @@ def _is_list_of_pairs(betas: object) -> bool:
     return isinstance(betas, Sequence) and len(betas) > 0 and isinstance(betas[0], Sequence)
 
 
-# Asked for at each step and shape; options that were checked once are not checked again.
+# Called at each step and shape. Options that were checked once are not checked again.
 @cache
 def _derived(strategy: str, k: int, betas: Betas) -> list[Betas]:
     return kadam_betas(strategy, k, betas)

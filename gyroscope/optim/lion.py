@@ -1,4 +1,4 @@
-"""Lion, and RotationalLion: Lion's direction, turned by the angle that Lion has in equilibrium."""
+"""Lion, and RotationalLion: Lion's direction at Lion's equilibrium rotation."""
 
 from typing import final
 
@@ -8,18 +8,10 @@ from torch.optim.optimizer import ParamsT
 from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import (
-    Centring,
-    Group,
-    Imbalance,
-    InnerRule,
-    Step,
-    Vectors,
-    check_rotational,
-    plain,
-    rotation,
-)
+from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.theory.rules import lion
 
 
@@ -29,8 +21,8 @@ class Lion(EngineOptimizer):
 
         w ← (1 - lr·weight_decay)·w - lr·sign(β1·m + (1-β1)·g),   m ← β2·m + (1-β2)·g
 
-    A gradient that is not finite makes weights NaN, as with torch's optimizers: a sign would hide it and leave these
-    entries at rest. The momentum is float32 or better whatever the weights are.
+    A gradient that is not finite makes weights NaN, as with torch's optimizers. A sign alone would hide it and freeze
+    these entries. The momentum is float32 or better.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.zeros(2, 2))
@@ -56,22 +48,21 @@ class Lion(EngineOptimizer):
         check_betas(group["betas"])
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        return plain(_inner(group))
+        return plain(_lion(group))
 
 
 @final
 class RotationalLion(EngineOptimizer):
-    """Lion held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
+    """Lion held in equilibrium: every weight vector keeps its norm and rotates by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay/τ) radians per step, τ of the signs by the arcsine law     (RE Algorithm 1)
 
-    τ is ours (docs/theory.md, "Lion and the arcsine law"). All that does not turn takes Lion's step. Every option may
-    be set per group.
-    When settings of Lion carry over: see RotationalAdamW.
+    τ is ours (docs/theory.md, "Lion and the arcsine law"). Weights that do not rotate take Lion's step. Every option
+    may be set per group. RotationalAdamW says when settings of Lion carry over.
 
-    lr, betas                 as Lion's; the angle follows sqrt(lr)
-    weight_decay              sets the angle, and decays what does not turn (1.0: Lion's lr is smaller than AdamW's)
-    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    lr, betas                 as Lion's. The angle is proportional to sqrt(lr)
+    weight_decay              sets the angle, and decays weights that do not rotate (1.0: Lion's lr is below AdamW's)
+    beta, update_average, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -87,9 +78,10 @@ class RotationalLion(EngineOptimizer):
         weight_decay: float = 1.0,
         *,
         beta: float = 0.99,
+        update_average: UpdateAverage = "plain",
         centre: Centring = True,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
@@ -100,21 +92,20 @@ class RotationalLion(EngineOptimizer):
         check_rotational(group)
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        inner = _inner(group)
         if not vectors.rotate:
-            return plain(inner)
+            return plain(_lion(group))
         angle = lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
-        return rotation(inner, angle, group, t, vectors)
+        return rotation(_lion(group), angle, group, t, vectors)
 
 
-def _inner(group: Group) -> InnerRule:
+def _lion(group: Group) -> InnerRule:
     beta1, beta2 = group["betas"]
-    lr = group["lr"]
     return InnerRule(
         direction=formulas.lion,
         moments=("exp_avg",),
         numbers={"w1": 1 - beta1, "w2": 1 - beta2},
-        lr=lr,
-        decay=lr * group["weight_decay"],
-        cheap=True,  # a sign: a program makes it twice rather than keep it in memory
+        lr=group["lr"],
+        decay=group["lr"] * group["weight_decay"],
+        formula="lion",
+        cheap=True,  # a program computes a sign twice in less time than it takes to store it
     )

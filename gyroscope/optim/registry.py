@@ -1,5 +1,6 @@
 """Optimizers by name, for trainers that choose one by a string."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -8,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from gyroscope.optim._engine.compiled import PROGRAMS
 from gyroscope.optimizers import COMMANDS
 from gyroscope.spelling import one_of
 
@@ -17,7 +19,7 @@ CLASSES: Mapping[str, Callable[..., Optimizer]] = MappingProxyType(
 
 
 def names() -> list[str]:
-    """What `create` knows.
+    """Return the names that `create` takes.
 
     >>> names()[:2]
     ['rotational-adamw', 'rotational-sgd']
@@ -26,12 +28,15 @@ def names() -> list[str]:
 
 
 def create(name: str, model: nn.Module | ParamsT, **options: Any) -> Optimizer:
-    """The optimizer of this name, with the options of its class: of a model, sorted into what turns and what does not.
-
-    Parameter groups, as `gyro.param_groups` makes them with overrides, are taken in place of the model.
+    """Return the optimizer of this name for a model or parameter groups, with the options of its class.
 
     >>> optimizer = create("rotational-adamw", nn.Linear(8, 4), lr=1e-3, weight_decay=0.1)
     >>> [(group["param_names"], group["granularity"]) for group in optimizer.param_groups]
     [(['weight'], 'neuron'), (['bias'], 'none')]
     """
     return CLASSES[one_of("optimizer", name, CLASSES)](model, **options)
+
+
+def program_forms() -> dict[str, int]:
+    """Return how many programs of each form this process has compiled: inductor, torch.compile or eager."""
+    return dict(Counter(program.form for program in PROGRAMS.values()))

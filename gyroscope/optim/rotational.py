@@ -1,4 +1,4 @@
-"""Rotational: the rotational variant of any torch optimizer, made around an instance of it."""
+"""Rotational: the rotational variant of any torch optimizer, as a wrapper of an instance."""
 
 from collections.abc import Callable, Iterable
 from numbers import Real
@@ -10,7 +10,13 @@ from torch import Tensor
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import refuse_flat
-from gyroscope.optim._engine.inner_step import Loan, refuse_needed_closure, step_with_groups
+from gyroscope.optim._engine.hyperball import (
+    hyperball,
+    is_published_hyperball,
+    matrix_options,
+    warn_of_zero_matrices,
+)
+from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.loop import Task
 from gyroscope.optim._engine.optimizer import (
@@ -21,20 +27,18 @@ from gyroscope.optim._engine.optimizer import (
     options_of,
     refuse_complex,
 )
-from gyroscope.optim._engine.steps import (
+from gyroscope.optim._engine.rotation import (
     ROTATION_ROWS,
     Centring,
-    Group,
     Imbalance,
-    InnerRule,
-    Step,
-    Vectors,
-    check_turn,
+    UpdateAverage,
+    check_rotation_options,
     rotation,
 )
-from gyroscope.optim.loss_part import loss_part, loss_update
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim.loss_gradient_part import loss_gradient_part, loss_gradient_update
 from gyroscope.optim.torch_rules import rule_of
-from gyroscope.optimizers import Rules, spec_by_name
+from gyroscope.optimizers import Rules, spec_by_name, spec_of
 from gyroscope.theory.law import Weights
 from gyroscope.theory.rules.base import UpdateRule
 
@@ -45,25 +49,32 @@ ANGLES = ("angular_update", "angle_schedule")
 
 @final
 class Rotational(EngineOptimizer):
-    """Any torch optimizer with its weight vectors held at their norms and turned by a given angle (RE Algorithm 1).
+    """Any torch optimizer with its weight vectors held at their norms and rotated by a given angle (RE Algorithm 1).
 
-    The inner optimizer takes its step without decay, at learning rate 1 where it is linear in it; the update is read
-    off other memory of the weights' size, and turned. Where weight decay is L2 in the gradient, as in torch's Adam,
-    only the part of the loss turns: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational
-    variants"). What does not rotate takes the inner step as it is. The parameter groups and the state are the inner
-    optimizer's own, so schedulers and checkpoints act on both.
+    The inner optimizer takes its step in spare memory of the weights' size, without decay, and at learning rate 1 if it
+    is linear in it. This gives the update Δ. If weight decay is L2 in the gradient, as in torch's Adam, only the loss
+    part of Δ rotates: with AdamW's angle that is RE's special variant (docs/theory.md, "Rotational variants"). Weights
+    that do not rotate take the inner step. Groups and state are the inner optimizer's own, so schedulers and
+    checkpoints act on both.
 
-    inner                a torch optimizer; not one that needs a closure for each step, as LBFGS does
-    angular_update       radians per step. None: the inner rule's own in equilibrium (`rule_of`), at its lr and decay of
-                         the moment. A number, a function of the step (from 0), or another rule, taken at the group's lr
-    mode                 "equilibrium", or "hyperball": arctan(lr) at every step, without centring or averaging
-    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
-    rules                theory rules for inner optimizers of your own, {SignMomentum: function of the group}. It is the
-                         "rule" of every group that has none (docs/own-optimizer.md)
+    inner                a torch optimizer that takes one update per step, unlike LBFGS
+    angular_update       radians per step. None: the inner rule's equilibrium (`rule_of`), at its present lr and decay.
+                         Or a number, a function of the step (from 0), or another rule, taken at the group's lr
+    mode                 "equilibrium", or "hyperball" as published: W ← R·n(W - lr·R·n(u)) with n(x) = x/‖x‖, u = -Δ
+                         and R the initial norm, without tangent projection, centring or averaging. lr is the relative
+                         length of a step, and weight_decay may be 0. Around Muon this is MuonH, around AdamW AdamH
+    tangent              mode="hyperball" along the part of u across W, which rotates by arctan(lr): the step of Layca
+                         (Carbonnelle and De Vleeschouwer 2019)
+    granularity          "neuron", unless a group has its own. mode="hyperball" without `tangent` rotates whole
+                         matrices ("tensor"), and each matrix of a stack if `gyro.param_groups` has found experts. Pass
+                         a granularity to keep the groups' own
+    beta, update_average, centre, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    rules                theory rules for your own inner optimizers, {SignMomentum: function of the group}, which are
+                         the "rule" of every group that has none (docs/own-optimizer.md)
 
-    Every option may be set per group, and a group's `angle_schedule`, a function of the step, multiplies its angle.
-    Functions and rules are code, not state: a state_dict leaves them out, and loading keeps those that are there. When
-    settings of the inner optimizer carry over: see RotationalAdamW.
+    Every option may be set per group. A group's `angle_schedule`, a function of the step, multiplies its angle.
+    A state_dict contains no functions and rules, and loading keeps the present ones. RotationalAdamW says when settings
+    of the inner optimizer carry over.
 
     >>> layer = torch.nn.Linear(8, 4)
     >>> optimizer = Rotational(torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.1))
@@ -71,7 +82,7 @@ class Rotational(EngineOptimizer):
     True
     """
 
-    # The inner optimizer counts its own steps under "step", also of what does not turn.
+    # The inner optimizer counts its own steps under "step", also of weights that do not rotate.
     counter = "turns"
 
     def __init__(
@@ -81,8 +92,10 @@ class Rotational(EngineOptimizer):
         angular_update: Angle | None = None,
         mode: Literal["equilibrium", "hyperball"] = "equilibrium",
         beta: float = 0.99,
+        update_average: UpdateAverage = "plain",
         centre: Centring = True,
-        granularity: Granularity = "neuron",
+        granularity: Granularity | None = None,
+        tangent: bool = False,
         compile: bool = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
@@ -90,29 +103,34 @@ class Rotational(EngineOptimizer):
     ) -> None:
         options = options_of(locals())
         functions = options.pop("rules") or {}
+        self._chooses_matrices = options["granularity"] is None
+        options["granularity"] = granularity or "neuron"
         rule = next((functions[cls] for cls in type(inner).__mro__ if cls in functions), None)
         self._options: Group = {**SPLIT_OPTIONS, **options, "angle_schedule": None, "rule": rule}
         refuse_needed_closure(inner)
         self.inner = inner
         self._inner_rules: dict[int, tuple[Group, UpdateRule]] = {}
-        # The inner defaults are there for schedulers that ask for betas or momentum (OneCycleLR, CyclicLR).
+        # OneCycleLR and CyclicLR look for betas or momentum in the defaults.
         super().__init__(inner.param_groups, {**inner.defaults, **self._options})
         self.param_groups = inner.param_groups
         self.state = inner.state
-        self._loan = Loan()
+        self._spare = SpareMemory()
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters with options of their own to the inner optimizer."""
+        """Add parameters with their own options to the inner optimizer."""
         check_spelling(param_group, {**self.inner.defaults, **self._options}, type(self).__name__)
         if not any(param_group is known for known in self.inner.param_groups):
             self.inner.add_param_group(param_group)
             param_group = self.inner.param_groups[-1]
+        matrices = matrix_options(param_group) if self._chooses_matrices else {}
         for option, default in self._options.items():
             param_group.setdefault(option, default)
+        if is_published_hyperball(param_group):
+            param_group.update(matrices)
         try:
             self._check(param_group)
         except ValueError:
-            # In place: the inner optimizer and this one hold the same list.
+            # In place, because the inner optimizer has the same list.
             groups = self.inner.param_groups
             groups[:] = [group for group in groups if group is not param_group]
             raise
@@ -121,83 +139,88 @@ class Rotational(EngineOptimizer):
         refuse_complex(group, type(self).__name__)
         refuse_flat(group["params"])
         check_lr(group)
-        check_turn(group)
+        check_rotation_options(group)
         check_non_negative("weight_decay", group.get("weight_decay", 0.0))
         if group["mode"] not in MODES:
             raise ValueError(f"mode={group['mode']!r} is unknown: choose one of 'equilibrium', 'hyperball'")
         angle = group["angular_update"]
         if isinstance(angle, float | int):
             check_non_negative("angular_update", angle)
-        turning = _turning(group)
-        if turning and angle is None and group["mode"] == "equilibrium":
+        rotating = _rotating(group)
+        if is_published_hyperball(group):
+            warn_of_zero_matrices(rotating)
+        if rotating and angle is None and group["mode"] == "equilibrium":
             if not group.get("weight_decay") and group.get("rule") is None:
                 raise ValueError(
                     "weight_decay=0 in a group that rotates: its angular update would be 0; give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
-            self._angle(group, Split.of(group).fan_in(turning[0].shape), turning[0].shape, 0)
+            self._angle(group, Split.of(group).fan_in(rotating[0].shape), rotating[0].shape, 0)
 
     def _tasks(self) -> list[Task]:
-        """The inner optimizer's step: taken by what does not rotate, and as an update Δ of what does."""
-        turning = []
+        """Take the inner optimizer's step. Weights that rotate get it as an update Δ instead."""
+        rotating = []
         stand_ins = []
         for group in self.param_groups:
             unscaled = self._unscaled(group)
-            turns = _turning(group)
-            now = [p for p in turns if p.grad is not None]
-            # A tensor is compared by identity: == of tensors is elementwise.
-            ids = {id(p) for p in turns}
+            all_rotating = _rotating(group)
+            now = [p for p in all_rotating if p.grad is not None]
+            # By identity, because == of tensors is elementwise.
+            ids = {id(p) for p in all_rotating}
             rest = [p for p in group["params"] if id(p) not in ids]
-            turning += [(p, group, unscaled) for p in now]
+            rotating += [(p, group, unscaled) for p in now]
             stand_ins += [{**unscaled, "params": now}, {**group, "params": rest}]
         try:
-            for p, group, unscaled in turning:
-                # Where the inner step may start from zero the update stands alone, with all its digits.
-                self._loan.lend(p, from_zero=unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay"))
+            for p, group, unscaled in rotating:
+                # From zero, if the rule allows it, the update keeps all its digits.
+                self._spare.swap_in(p, from_zero=unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay"))
             step_with_groups(self.inner, [group for group in stand_ins if group["params"]])
-        finally:  # also when out of memory, or at Ctrl-C: the weights go back to where they were
-            updates = self._loan.take_back()
-        for p, group, unscaled in turning:
-            part = loss_part(self.inner, group)
+        finally:  # also when out of memory, or at Ctrl-C
+            updates = self._spare.swap_out()
+        for p, group, unscaled in rotating:
+            part = loss_gradient_part(self.inner, group)
             if part is not None:
-                updates[p] = loss_update(p, self.state[p], group, part)
+                updates[p] = loss_gradient_update(p, self.state[p], group, part)
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
             elif unscaled["lr"] is group["lr"]:
                 updates[p].sub_(p).div_(group["lr"])
             elif unscaled.get("weight_decay"):
                 updates[p].sub_(p)
-        return [Task(p, updates[p], self.state[p], group) for p, group, _ in turning]
+        return [Task(p, updates[p], self.state[p], group) for p, group, _ in rotating]
 
     def _unscaled(self, group: Group) -> Group:
-        """The group with which the inner optimizer makes directions."""
-        # By its own name alone: a subclass may take other steps.
+        """Return the group with which the inner optimizer makes Δ."""
+        # By its own name only, because a subclass may take other steps.
         spec = spec_by_name(type(self.inner).__name__)
         changes: Group = {}
         is_along = bool(group.get("decoupled_weight_decay"))
         if spec is not None and spec.scales_with_lr:
-            # At lr = 1 the update is not multiplied by a small number and divided by it again.
+            # At lr = 1 the update is not multiplied by a small number and divided again.
             changes["lr"] = 1.0
             is_along = is_along or spec.is_linear or spec.is_decoupled(group)
-        # Decay along the weights does not shape the direction: it is off while the inner optimizer makes one.
+        # Decay along the weights does not change the direction, so it is off meanwhile.
         if "weight_decay" in group and is_along:
             changes["weight_decay"] = 0.0
         return {**group, **changes}
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
-        # For vectors without a direction: L2 in the gradient is part of their Δ.
-        decay = 0.0 if loss_part(self.inner, group) else lr * group.get("weight_decay", 0.0)
+        # For vectors without a direction. L2 in the gradient is part of their Δ.
+        decay = 0.0 if loss_gradient_part(self.inner, group) else lr * group.get("weight_decay", 0.0)
+        if is_published_hyperball(group):
+            return hyperball(group, decay, vectors)
         if group["mode"] == "hyperball":
-            # Each turn is divided by the update's exact size.
-            hyperball = {**group, "beta": 0.0, "centre": False}
-            return rotation(InnerRule(None, (), {}, lr, decay), lr, hyperball, t, vectors)
+            # Each update is divided by its exact size.
+            tangent = {**group, "beta": 0.0, "update_average": "plain", "centre": False}
+            return rotation(InnerRule(None, (), {}, lr, decay), lr, tangent, t, vectors)
         eps = group.get("eps", 0.0)
-        known_eps = eps if isinstance(eps, Real) else 0.0  # Adafactor has a pair, for other uses
-        inner = InnerRule(None, (), {}, lr, decay, known_eps)
+        known_eps = eps if isinstance(eps, Real) else 0.0  # Adafactor's eps is a pair, for other uses
+        spec = spec_of(self.inner)
+        inner = InnerRule(None, (), {}, lr, decay, known_eps, formula="" if spec is None else spec.formula)
         return rotation(inner, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
 
     def _angle(self, group: Group, fan_in: int, shape: torch.Size, t: int) -> Any:
-        """Radians for the t-th turn of tensors of this shape, counted from 0; no turn while lr = 0."""
+        """Return the radians of the t-th rotation, from 0, of tensors of this shape. 0 while lr = 0."""
         angle = group["angular_update"]
         lr = group["lr"]
         if angle is None or isinstance(angle, UpdateRule):
@@ -208,18 +231,18 @@ class Rotational(EngineOptimizer):
         return angle if schedule is None else angle * schedule(t)
 
     def _rule_angle(self, group: Group, weights: Weights) -> Any:
-        """The angle of the group's rule, or of the inner optimizer's, in equilibrium to leading order."""
+        """Return the equilibrium angle of the group's rule, or of the inner optimizer's, to leading order."""
         lr = group["lr"]
         on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
-        # To read a number from a device would wait for it. Any lr below 1/weight_decay then stands in for it.
+        # Reading lr from a device would wait for it, so any lr below 1/weight_decay replaces it.
         known = 1 / (1 + group.get("weight_decay", 0.0)) if on_device else float(lr)
         given = group["angular_update"]
         rule = self._inner_rule({**group, "lr": known}) if given is None else given
-        # The inner rule's own lr: that of SGD with dampening is a share of the group's.
+        # The rule's own lr, which for SGD with dampening is a share of the group's.
         angle = rule.at(known if given is not None else rule.lr, weights, leading=True).angular_update
         if angle is None:
             raise ValueError(
-                f"{rule} does not say how far a vector turns without the gradient's size: "
+                f"{rule} does not say how far a vector rotates without the gradient's size: "
                 "pass angular_update=…, a number or a rule such as gyroscope.theory.AdamW(lr, weight_decay)"
             )
         return angle * (lr / known) ** rule.angle_exponent if on_device else angle
@@ -235,7 +258,7 @@ class Rotational(EngineOptimizer):
         return rule
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state and options, with the values per vector; without angles that are code."""
+        """Return the inner optimizer's state and options with the values per vector, without functions and rules."""
         saved = super().state_dict()
         groups = [
             {key: value for key, value in group.items() if key != "rule" and not (key in ANGLES and _is_code(value))}
@@ -244,25 +267,27 @@ class Rotational(EngineOptimizer):
         return {**saved, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this optimizer, or of the inner one alone; values per vector stay as they were saved."""
+        """Load a state of this optimizer, or of the inner one alone."""
         for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
             state_dict = before(self, state_dict) or state_dict
         state_dict = in_order_of(self.param_groups, state_dict, type(self).__name__)
         groups = [
-            {**{option: present[option] for option in self._options}, **saved}
+            {**{option: present[option] for option in self._options}, **_with_tangent(saved)}
             for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True)
         ]
-        # Loading makes new lists and dicts: both optimizers must go on with the same ones.
+        # Loading makes new lists and dicts, which both optimizers must share.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups
         self.state = self.inner.state
         for saved_id, p, group in pairs(state_dict, self.param_groups):
             saved = state_dict["state"].get(saved_id, {})
-            # torch has cast these to the dtype of the weights, bfloat16 perhaps.
+            # torch has cast these to the dtype of the weights, for example bfloat16.
             for key in saved.keys() & set(ROTATION_ROWS):
                 self.state[p][key] = restored(saved[key], p, Split.of(group))
-            if "turns" in saved:
-                self.state[p]["turns"] = torch.tensor(float(saved["turns"]))
+            # The momentum of an inner state alone has been filling since its own first step.
+            count = saved.get("turns", saved.get("step") if group["update_average"] == "noise" else None)
+            if count is not None:
+                self.state[p]["turns"] = torch.tensor(float(count))
         for after in list(self._optimizer_load_state_dict_post_hooks.values()):
             after(self)
 
@@ -271,32 +296,38 @@ class Rotational(EngineOptimizer):
             **super().__getstate__(),
             "inner": self.inner,
             "_options": self._options,
-            "_loan": Loan(),
+            "_chooses_matrices": self._chooses_matrices,
+            "_spare": SpareMemory(),
             "_inner_rules": {},
         }
 
 
-def _turning(group: Group) -> list[Tensor]:
-    """The group's parameters that rotate."""
+def _rotating(group: Group) -> list[Tensor]:
+    """Return the group's parameters that rotate."""
     split = Split.of(group)
     return [p for p in group["params"] if split.rotates(p.shape)]
 
 
+def _with_tangent(saved: Group) -> Group:
+    """Return a saved group with its `tangent`. Hyperball was always tangent before there was a choice."""
+    return {"tangent": True, **saved} if saved.get("mode") == "hyperball" else saved
+
+
 def _is_constant(option: Any) -> bool:
-    """Return whether a value cannot change in place, as a tensor or a list may."""
+    """Return whether a value cannot change in place, unlike a tensor or a list."""
     if isinstance(option, tuple):
         return all(map(_is_constant, option))
     return option is None or isinstance(option, float | int | str) or _is_code(option)
 
 
 def refuse_inner(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Raise a ValueError for the inner optimizer of a `Rotational`: it steps other memory than the weights."""
+    """Raise a ValueError for the inner optimizer of a `Rotational`, which steps spare memory."""
     for optimizer in optimizers:
         # A `Rotational` writes its options into the groups that it shares with the inner optimizer.
         shared = any(ANGLES[1] in group for group in optimizer.param_groups)
         if shared and not isinstance(optimizer, Rotational):
             raise ValueError(
-                f"this {type(optimizer).__name__} is the inner optimizer of a Rotational, which turns the weights "
+                f"this {type(optimizer).__name__} is the inner optimizer of a Rotational, which rotates the weights "
                 "after its step, so nothing can be measured around it: pass the Rotational instead"
             )
 

@@ -22,17 +22,14 @@ MOMENTS = dict.fromkeys(MOMENTUM_KEYS, -1) | dict.fromkeys(SECOND_MOMENT_KEYS, -
 
 
 class AfterScheduler(ABC):
-    """An LR scheduler with something to do after each of its steps; used and saved in its place.
+    """An LR scheduler that acts on the groups after each of its steps. It replaces the scheduler that it wraps.
 
-    Several optimizers have as many schedulers: of lists, each scheduler steps, then all groups follow. Groups added to
-    an optimizer later are left alone, as torch's schedulers leave them.
+    Several optimizers have a list of schedulers. Each steps, then all groups follow. Groups added to an optimizer later
+    are left alone, as in torch's schedulers.
     """
 
     def __init__(
-        self,
-        optimizers: Optimizers,
-        scheduler: "Scheduler | Sequence[Scheduler]",
-        memory: dict[str, list[float | None]],
+        self, optimizers: Optimizers, scheduler: "SchedulerOrList", memory: dict[str, list[float | None]]
     ) -> None:
         self.optimizers = optimizers
         self.schedulers: list[Scheduler] = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
@@ -40,12 +37,12 @@ class AfterScheduler(ABC):
 
     @property
     def optimizer(self) -> Optimizer | tuple[Optimizer, ...]:
-        """The optimizer, as torch's schedulers have it; several as a tuple."""
+        """The optimizer, as in torch's schedulers. Several are a tuple."""
         members = self.optimizers.members
         return members[0] if len(members) == 1 else members
 
     def step(self, *metrics: Any) -> None:
-        """The scheduler's step, and what follows from it; `metrics` for ReduceLROnPlateau."""
+        """Take the scheduler's step, and act on all groups. `metrics` are for ReduceLROnPlateau."""
         for scheduler in self.schedulers:
             scheduler.step(*metrics)
         known = min(len(values) for values in self._memory.values())
@@ -54,20 +51,20 @@ class AfterScheduler(ABC):
 
     @abstractmethod
     def _follow(self, number: int, owned: OwnedGroup) -> None:
-        """Act on one group, whose lr may be new."""
+        """Act on one group after its lr may have changed."""
 
     def get_last_lr(self) -> list[float | Tensor]:
-        """The learning rates that the schedulers set last, one per group."""
+        """Return the learning rates that the schedulers set last, one per group."""
         return [lr for scheduler in self.schedulers for lr in scheduler.get_last_lr()]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the scheduler, or a list of those of several, and of this wrapper."""
+        """Return the state of this wrapper and of the scheduler, or of several in a list."""
         states = [scheduler.state_dict() for scheduler in self.schedulers]
         memory = {name: list(values) for name, values in self._memory.items()}
         return {"scheduler": states[0] if len(states) == 1 else states, **memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the saved one was; load the optimizer's state as well."""
+        """Continue from a saved state. Load the optimizer's state as well."""
         saved = state["scheduler"] if isinstance(state["scheduler"], list) else [state["scheduler"]]
         for scheduler, of_one in zip(self.schedulers, saved, strict=True):
             scheduler.load_state_dict(of_one)
@@ -76,20 +73,17 @@ class AfterScheduler(ABC):
 
 @final
 class EquilibriumRescale(AfterScheduler):
-    """An LR scheduler after whose steps the rotating weights stand at the new lr's equilibrium norm at once (SMD §5.2).
+    """An LR scheduler that moves rotating weights to the new lr's equilibrium norm after each step (SMD §5.2).
 
-    Equilibrium norms follow (lr/weight_decay)^x, x = 1/4 for SGD, 1/2 for AdamW: a new lr multiplies weights by
-    s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so do the moments that remember them.
-    Without it, a lower lr means thousands of steps of too slow rotation. Weights far from equilibrium stay as far.
+    Equilibrium norms are proportional to (lr/weight_decay)^x, x = 1/4 for SGD, 1/2 for AdamW, so a new lr multiplies
+    weights by s = (new/old)^x. Gradients of a scale-invariant weight then grow by 1/s, and so must their moments.
+    Without it, a lower lr means thousands of steps of too slow rotation. Weights keep their distance from equilibrium.
+    A warmup rescales nothing: until lr has reached its peak (`peak_lr`), weights count as settled at the peak, as
+    `to_equilibrium_` leaves them.
 
-    A warmup rescales nothing: until lr has reached its peak (`peak_lr`), the weights are taken to stand where they
-    belong at the peak, as `to_equilibrium_` leaves them.
-
-    With `model`, the weights are those that the tracker and `gyro.plan` select: by the type of their layer, or as their
-    group says; parameters that are not the model's stay. Without it only the groups are known: those made by
-    `gyro.param_groups` say what rotates; in all others every tensor of two or more dimensions is rescaled, embeddings
-    too. So pass the model, unless the groups are of `param_groups`. What is selected is fixed when this is made.
-    Several optimizers, as a list or a container, come with a list of their schedulers.
+    Pass the model, unless the groups are made by `gyro.param_groups`. It selects the weights as the tracker and
+    `gyro.plan` do. Without it every tensor of two or more dimensions in other groups is rescaled, embeddings too. The
+    selection is fixed from then on. Several optimizers, as a list or a container, need a list of their schedulers.
 
     >>> w = torch.nn.Parameter(torch.ones(2, 8))
     >>> adamw = torch.optim.AdamW([w], lr=1e-3, weight_decay=0.1)
@@ -101,30 +95,26 @@ class EquilibriumRescale(AfterScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: AnyOptimizer,
-        scheduler: "Scheduler | Sequence[Scheduler]",
-        *,
-        model: nn.Module | None = None,
+        self, optimizer: AnyOptimizer, scheduler: "SchedulerOrList", *, model: nn.Module | None = None
     ) -> None:
         optimizers = Optimizers.of(optimizer)
         for member in optimizers.members:
             if keeps_norms(member):
                 raise ValueError(
-                    f"{type(member).__name__} keeps norms fixed and turns by the new lr's angle at once: nothing to "
+                    f"{type(member).__name__} keeps norms fixed and rotates by the new lr's angle at once: nothing to "
                     "rescale, use the scheduler alone"
                 )
         owned = optimizers.groups()
         groups = [group for group, _ in owned]
-        # Frozen weights too: they may be thawed during the run.
-        turning = {weight.parameter for weight in select(model, optimizers, frozen=True)}
-        # Places in the groups, not the weights themselves: a copy of this scheduler must not copy them.
-        self._places = [{i for i, p in enumerate(group["params"]) if p in turning} for group in groups]
+        # Frozen weights too, because they may be unfrozen during the run.
+        rotating = {weight.parameter for weight in select(model, optimizers, frozen=True)}
+        # Positions in the groups, because a copy of this scheduler must not copy the weights.
+        self._places = [{i for i, p in enumerate(group["params"]) if p in rotating} for group in groups]
         for number, (group, owner) in enumerate(owned):
             if _lr_over_decay(group) is not None and self._rotating(number, group):
                 rule_of(group, owner)  # an unknown optimizer is an error now, not at the first change of lr
         at_peak = [_lr_over_decay({**group, "lr": peak_lr(group)}) for group in groups]
-        # The learning rate of each group for as long as it climbs to its peak, then None.
+        # The learning rate of each group during its warmup, then None.
         climbing = [float(group["lr"]) if float(group["lr"]) < peak_lr(group) else None for group in groups]
         super().__init__(optimizers, scheduler, {"lr_over_decay": at_peak, "climbing_lr": climbing})
 
@@ -137,18 +127,18 @@ class EquilibriumRescale(AfterScheduler):
         before = settled[number]
         last_lr = self._memory["climbing_lr"][number]
         if last_lr is not None:
-            # Until lr falls, not until it equals the peak: between two steps OneCycleLR may pass over its own.
+            # Until lr falls, because OneCycleLR may skip its peak between two steps.
             is_climbing = last_lr <= float(group["lr"]) < peak_lr(group)
             self._memory["climbing_lr"][number] = float(group["lr"]) if is_climbing else None
             if is_climbing:
                 return
         now = _lr_over_decay(group)
         weights = self._rotating(number, group)
-        if now is None:  # no equilibrium to go to: the weights stay, and the last one is remembered
+        if now is None:  # without an equilibrium the weights stay
             return
         if before is not None and weights:
             factor = (now / before) ** rule_of(group, owner).norm_exponent
-            # A change that the weights' dtype would round away or badly waits until it has added up.
+            # A change that the weights' dtype would round away is postponed until it adds up.
             if abs(log(factor)) < max(8 * torch.finfo(w.dtype).eps for w in weights):
                 return
             for w in weights:
@@ -158,12 +148,12 @@ class EquilibriumRescale(AfterScheduler):
 
 @final
 class CorrectedDecay(AfterScheduler):
-    """An LR scheduler that also keeps weight_decay = λ·lr/lr_max (AdamC): norms stay, and rotation follows lr.
+    """An LR scheduler that also sets weight_decay = λ·lr/lr_max (AdamC), so that norms stay and rotation follows lr.
 
         a_t = lr_t·weight_decay_t = λ·lr_t²/lr_max
 
     For decoupled weight decay. λ is the group's weight decay when this is made, lr_max its `peak_lr`. With λ = lr_max
-    it is PaLM's decay, a_t = lr_t². Several optimizers, as a list or a container, come with a list of their schedulers.
+    it is PaLM's decay, a_t = lr_t². Several optimizers, as a list or a container, need a list of their schedulers.
 
     >>> adamw = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, 8))], lr=1e-3, weight_decay=0.1)
     >>> schedule = CorrectedDecay(adamw, torch.optim.lr_scheduler.ExponentialLR(adamw, gamma=0.5))
@@ -173,19 +163,17 @@ class CorrectedDecay(AfterScheduler):
     0.05
     """
 
-    def __init__(self, optimizer: AnyOptimizer, scheduler: "Scheduler | Sequence[Scheduler]") -> None:
+    def __init__(self, optimizer: AnyOptimizer, scheduler: "SchedulerOrList") -> None:
         optimizers = Optimizers.of(optimizer)
         owned = optimizers.groups()
         for group, owner in owned:
-            rule = rule_of(group, owner)
-            if not rule.is_decoupled:
+            if not rule_of(group, owner).is_decoupled:
                 raise ValueError(
                     f"{type(owner).__name__} puts weight decay into the gradient: corrected decay is for decoupled "
                     "decay, as AdamW's or decoupled_weight_decay=True"
                 )
-        groups = [group for group, _ in owned]
-        decays: list[float | None] = [float(group["weight_decay"]) for group in groups]
-        peaks: list[float | None] = [peak_lr(group) for group in groups]
+        decays: list[float | None] = [float(group["weight_decay"]) for group, _ in owned]
+        peaks: list[float | None] = [peak_lr(group) for group, _ in owned]
         super().__init__(optimizers, scheduler, {"weight_decay": decays, "lr_max": peaks})
         for number, each in enumerate(owned):
             self._follow(number, each)
@@ -199,7 +187,7 @@ class CorrectedDecay(AfterScheduler):
 
 
 def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> None:
-    """Multiply a scale-invariant weight, and divide the moments of its gradients, which are proportional to 1/‖w‖."""
+    """Multiply a scale-invariant weight, and rescale the moments of its gradients, proportional to 1/‖w‖."""
     with torch.no_grad():
         weight.mul_(factor)
         for name, power in MOMENTS.items():
@@ -208,26 +196,23 @@ def rescale_(weight: Tensor, factor: float, state: MutableMapping[str, Any]) -> 
 
 
 def peak_lr(group: Group) -> float:
-    """The highest learning rate that a group knows of.
-
-    torch's schedulers write the rate that they multiply as `initial_lr`, and OneCycleLR its peak as `max_lr`. While a
-    warmup lasts, `lr` is below both.
-    """
+    """Return the highest of a group's lr, torch's `initial_lr` and OneCycleLR's `max_lr`."""
     return max(float(group[name]) for name in ("lr", "initial_lr", "max_lr") if name in group)
 
 
 def _lr_over_decay(group: Group) -> float | None:
-    """What equilibrium norms depend on; None where nothing settles."""
+    """Return lr/weight_decay, which sets equilibrium norms. None if there is no equilibrium."""
     lr = float(group["lr"])
     weight_decay = float(group["weight_decay"])
     return lr / weight_decay if lr > 0 and weight_decay > 0 else None
 
 
 Scheduler = LRScheduler | AfterScheduler
+SchedulerOrList = Scheduler | Sequence[Scheduler]
 
 
 def instead_of_decay(lr: float, weight_decay: float) -> Callable[[int], float]:
-    """The exponential schedule with which SGD without decay turns weights as SGD(lr, weight_decay) does.
+    """Return the exponential schedule with which SGD without decay rotates weights as SGD(lr, weight_decay) does.
 
         multiplier(k) = (1 - lr·λ)^(-2k-1)     (SP 44)
 

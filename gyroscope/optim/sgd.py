@@ -1,4 +1,4 @@
-"""RotationalSGD: the direction of SGD with momentum, turned by the angle that it has in equilibrium."""
+"""RotationalSGD: the direction of SGD with momentum at its equilibrium rotation."""
 
 from typing import final
 
@@ -8,35 +8,26 @@ from torch.optim.optimizer import ParamsT
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.steps import (
-    Centring,
-    Group,
-    Imbalance,
-    InnerRule,
-    Step,
-    Vectors,
-    check_rotational,
-    plain,
-    rotation,
-)
+from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
 from gyroscope.theory.rules import sgdm
 
 
 @final
 class RotationalSGD(EngineOptimizer):
-    """SGD held in equilibrium: every weight vector keeps its norm and turns by η_r on average.
+    """SGD held in equilibrium: every weight vector keeps its norm and rotates by η_r on average.
 
         η_r = sqrt(2·lr·weight_decay/(1+momentum)) radians per step     (RE Table 1, Algorithm 1)
 
-    With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). Vectors that turn feel no L2,
-    which would only act along them; all else takes torch's SGD step, L2 in the gradient. A state_dict of torch's SGD
-    loads. Every option may be set per group.
-    When settings of SGD carry over: see RotationalAdamW.
+    With `nesterov` the angle is ours (docs/theory.md, "Nesterov's momentum and NAdam"). L2 does not act on vectors that
+    rotate, because it would only act along them. All else takes torch's SGD step, with L2 in the gradient. A state_dict
+    of torch's SGD loads. Every option may be set per group. RotationalAdamW says when settings of SGD carry over.
 
-    lr, momentum, nesterov    as SGD's; the angle follows sqrt(lr)
-    weight_decay              sets the angle, and is the L2 of what does not turn (5e-4: usual for convolutions)
-    beta, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
+    lr, momentum, nesterov    as SGD's. The angle is proportional to sqrt(lr)
+    weight_decay              sets the angle, and is the L2 of weights that do not rotate (5e-4: usual for convolutions)
+    beta, update_average, centre, granularity, compile, imbalance, stochastic_rounding    as RotationalAdamW's
 
     >>> import torch
     >>> layer = torch.nn.Linear(8, 4)
@@ -53,9 +44,10 @@ class RotationalSGD(EngineOptimizer):
         weight_decay: float = 5e-4,
         *,
         beta: float = 0.99,
+        update_average: UpdateAverage = "plain",
         centre: Centring = True,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
@@ -68,16 +60,14 @@ class RotationalSGD(EngineOptimizer):
         check_rotational(group)
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        lr = group["lr"]
-        weight_decay = group["weight_decay"]
-        momentum = group["momentum"]
-        nesterov = group["nesterov"]
         inner = InnerRule(
-            direction=formulas.nesterov if nesterov else formulas.sgd,
-            moments=("momentum_buffer",) if momentum > 0 else (),
-            numbers={"l2": weight_decay, "momentum": momentum},
-            lr=lr,
+            direction=formulas.nesterov if group["nesterov"] else formulas.sgd,
+            moments=("momentum_buffer",) if group["momentum"] > 0 else (),
+            numbers={"l2": group["weight_decay"], "momentum": group["momentum"]},
+            lr=group["lr"],
+            formula="sgd",
         )
         if not vectors.rotate:
             return plain(inner)
-        return rotation(inner, sgdm.angular_update(lr, weight_decay, momentum, nesterov), group, t, vectors)
+        angle = sgdm.angular_update(group["lr"], group["weight_decay"], group["momentum"], group["nesterov"])
+        return rotation(inner, angle, group, t, vectors)

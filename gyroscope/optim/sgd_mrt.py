@@ -8,6 +8,7 @@ from torch.optim.optimizer import ParamsT
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
 from gyroscope.optim._engine.sphere import sphere
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
@@ -20,12 +21,12 @@ class SGDMRT(EngineOptimizer):
 
         m ← α·m + g + λω,   ω' = ω - lr·m,   m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩     (SP 18, 76)
 
-    L2 is not accumulated: the weight decays (1-α) times as fast as SGD's, and turns by sqrt(2·lr·weight_decay) radians
-    per step in equilibrium, whatever the momentum. For scale-invariant vectors; all else takes SGD's step, and so do
-    all with momentum 0, where there is nothing to transport. Every option may be set per group.
+    L2 does not accumulate: the weight decays (1-α) times as fast as with SGD, and rotates by sqrt(2·lr·weight_decay)
+    radians per step in equilibrium, for any momentum. For scale-invariant vectors. All else takes SGD's step, and so do
+    all weights if the momentum is 0. Every option may be set per group.
 
-    lr, momentum      as SGD's; the momentum is float32 or better whatever the weights are
-    weight_decay      λ, the L2 in the gradient; 0 as in SGD
+    lr, momentum      as SGD's. The momentum is float32 or better
+    weight_decay      λ, the L2 in the gradient. 0 as in SGD
     granularity, compile    as AdamS's
 
     >>> import torch
@@ -45,7 +46,7 @@ class SGDMRT(EngineOptimizer):
         weight_decay: float = 0.0,
         *,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
     ) -> None:
         super().__init__(params, locals())
 

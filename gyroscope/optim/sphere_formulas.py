@@ -1,9 +1,8 @@
-"""What a step on the sphere does to weight vectors (SP): pure functions of a few numbers per vector, eager or compiled.
+"""Steps on the sphere (SP) as pure functions of a few numbers per vector, the same for eager and compiled steps.
 
 In Adam-S, SGD-MRT and AdamG the new momentum y is a combination of the weight ω, the gradient g and the old momentum m,
-and the step and what follows it stay in the plane of ω and y. So a rule needs no more of a vector than the six inner
-products of ω, g and m (`inner_products`), and gives the coefficients by which `combine_` moves its entries.
-Numbers are floats, or 0-d tensors in a compiled step, so that a schedule never recompiles it.
+and the step stays in the plane of ω and y. So a rule needs only the six inner products of ω, g and m
+(`inner_products`), and returns the coefficients by which `combine_` moves the entries.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ Products = Sequence[Tensor]
 
 
 class AdamNumbers(NamedTuple):
-    """Options of the moment, and the bias corrections 1-β1^t and 1-β2^t of step t = 1, 2, …"""
+    """Options at step t = 1, 2, …, and its bias corrections 1-β1^t and 1-β2^t."""
 
     lr: Number
     l2: Number
@@ -34,10 +33,7 @@ class AdamNumbers(NamedTuple):
 def inner_products(
     entries: Sequence[Tensor], rows: Sequence[Tensor], u: Tensor, product: Tensor | None, numbers: Sequence[Number]
 ) -> tuple[Tensor, ...]:
-    """⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of the vectors of [weight, gradient, momentum].
-
-    Dimension 0 counts the vectors; `product` is scratch memory for eager execution.
-    """
+    """Return the six `Products` of [weight, gradient, momentum]. `product` is scratch memory for eager execution."""
     dtype = at_least_float32(entries[0].dtype)
     dims = tuple(range(1, entries[0].dim()))
     w, g, m = (x.to(dtype) for x in entries)
@@ -50,8 +46,8 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
 
         y = y0·ω + y1·g + y2·m,   ω ← ω + w0·ω + w1·y,   m ← m0·ω + m1·y
 
-    ω + w0·ω keeps what (1 + w0)·ω would round away of a weak decay. The three coefficients before these, prior, share
-    and ε (or None), are Adam's division (`adam_divisor`) for vectors without a direction.
+    ω + w0·ω keeps a weak decay that (1 + w0)·ω would round away. The three coefficients before these, prior, share and
+    ε (or None), are Adam's division (`adam_divisor`) for vectors without a direction.
     """
     w, g, m = entries
     dtype = at_least_float32(w.dtype)
@@ -61,24 +57,21 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
     prior, share, eps, y0, y1, y2, w0, w1, m0, m1 = columns
     y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
     m.copy_(_combined((y, m1), (x, m0)))
-    # On a CPU a root of every entry would cost more than the step: `divide_` follows, only where it is needed.
+    # On a CPU a root of every entry would cost more than the step, so `divide_` follows only if it is needed.
     if prior is not None and w.device.type != "cpu":
         y = y / adam_divisor(g, prior, share, eps)
     w.copy_(_combined((y, w1), (x, w0)).add_(x))
 
 
 def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor:
-    """√v̂ + ε, v̂ = prior + share·g², where Adam's own step is taken; 1 elsewhere, marked by a prior below 0.
-
-    L2 has no place here: it is nothing for a vector of norm 0.
-    """
+    """Return √v̂ + ε, v̂ = prior + share·g², for vectors that take Adam's own step. Return 1 if prior is below 0."""
     return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + eps)
 
 
 def divide_(entries: Sequence[Tensor], coefficients: Sequence[Tensor], *, eps: Number) -> None:
-    """Adam's division after the step, where there are vectors without a direction: what was 0 is the step itself.
+    """Divide as Adam does after the step of vectors of norm 0, whose weight is now the step itself.
 
-    The first two coefficients are prior and share. For a CPU: elsewhere the test would wait for the device.
+    The first two coefficients are prior and share. Only for a CPU, because the test waits for the device.
     """
     w, g = entries[:2]
     prior, share = coefficients[:2]
@@ -87,7 +80,7 @@ def divide_(entries: Sequence[Tensor], coefficients: Sequence[Tensor], *, eps: N
 
 
 def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
-    """Σ coefficient·tensor, without the terms that are known to be nothing; the first is not."""
+    """Return Σ coefficient·tensor without the terms known to be 0. The first is not."""
     (first, leading), *others = terms
     total: Tensor = first * leading
     for x, coefficient in others:
@@ -101,11 +94,11 @@ def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
 def adam_s(
     products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, transport: bool = False
 ) -> Change:
-    """Adam-S: Adam with one second moment v per vector     (SP 61–63).
+    """Return the step of Adam-S, Adam with one second moment v per vector (SP 61–63).
 
         g ← g + λω,  m ← β1·m + (1-β1)g,  v ← β2·v + (1-β2)‖g‖²/d,  ω' = ω - lr·m̂/(√v̂ + ε)
 
-    Vectors of norm 0 take Adam's step, from a v that is the same for all their entries.
+    Vectors of norm 0 take Adam's step, from a v shared by all their entries.
     """
     by = AdamNumbers(*numbers)
     ww, wg, wm, gg, gm, mm = _with_l2(products, by.l2)
@@ -121,7 +114,7 @@ def adam_s(
         wy = by.beta1 * wm + (1 - by.beta1) * wg
         yy = by.beta1**2 * mm + 2 * by.beta1 * (1 - by.beta1) * gm + (1 - by.beta1) ** 2 * gg
         m0, m1, shrink = _rescale_transport(ww, wy, yy, rate)
-    # Adam's v̂ of an entry is prior + share·g²: the vector's v stands for the past of all its entries.
+    # Adam's v̂ of an entry is prior + share·g². The vector's v is the past of all its entries.
     prior = torch.where(none, by.beta2 / by.correction2 * exp_avg_sq, -1.0)
     share = torch.zeros_like(ww) + (1 - by.beta2) / by.correction2
     y = ((1 - by.beta1) * by.l2, 1 - by.beta1, by.beta1)
@@ -129,12 +122,12 @@ def adam_s(
 
 
 def adam_srt(products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number]) -> Change:
-    """Adam-SRT: Adam-S, and then m ← RT(m), v ← v·‖ω‖²/‖ω'‖²     (SP 19–21; Algorithm 1 has a stray m in line 10)."""
+    """Return the step of Adam-SRT: Adam-S, then m ← RT(m), v ← v·‖ω‖²/‖ω'‖² (SP 19–21)."""
     return adam_s(products, rows, fan_in, numbers, transport=True)
 
 
 def sgd_mrt(products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number]) -> Change:
-    """SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76). It keeps no values per vector."""
+    """Return the step of SGD-MRT: m ← α·m + g + λω,  ω' = ω - lr·m,  m ← RT(m)     (SP 76)."""
     lr, l2, momentum = numbers
     ww, wg, wm, gg, gm, mm = _with_l2(products, l2)
     wy = momentum * wm + wg
@@ -146,20 +139,20 @@ def sgd_mrt(products: Products, rows: Sequence[Tensor], fan_in: Number, numbers:
 def adam_g(
     products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, slack: float
 ) -> Change:
-    """AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP); the values per vector are n and v.
+    """Return the step of AdamG on ω = n·u, n fixed (Cho & Lee 2017, as in SP). The rows are n and v.
 
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - s·m),  s = lr·√(1-β2^t)/(1-β1^t)/(√v + ε),  m carried along
 
-    A norm further than `slack` from its radius was set from outside, so the radius is read again. Vectors of norm 0
-    take Adam's step without memory, and their memory begins when they have a direction.
+    If a norm differs from its radius by more than `slack`, something else has set it, and the radius is read again.
+    Vectors of norm 0 take Adam's step without memory, which begins when they have a direction.
     """
     by = AdamNumbers(*numbers)
     ww, wg, wm, gg, gm, mm = products
     radius, exp_avg_sq = rows
     n, none = _radii(ww, radius, slack)
     length2 = torch.where(none, 1.0, ww)
-    # 0 before the first step with a direction: what vectors of norm 0 have gathered until then is no tangent.
+    # 0 before the first step with a direction, because the momentum of a vector of norm 0 is no tangent.
     memory = (radius > 0).to(ww.dtype)
     scale, hh = _tangent(length2, wg, gg, n)
     y0 = -(by.beta1 * memory * wm + (1 - by.beta1) * scale * wg) / length2
@@ -171,13 +164,13 @@ def adam_g(
     prior = torch.where(none, 0.0, -torch.ones_like(n))
     share = torch.zeros_like(n) + (1 - by.beta2) / by.correction2
     first = by.lr / by.correction1
-    return Change((prior, share, by.eps, *y, *_turned(length2, n, rate, yy, none, first)), (n, v))
+    return Change((prior, share, by.eps, *y, *_rotated(length2, n, rate, yy, none, first)), (n, v))
 
 
 def adam_g_star(
     products: Products, rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, slack: float
 ) -> Change:
-    """AdamG* on ω = n·u, the form of AdamG that SGD with decay takes on the sphere (SP 3.2, Theorem 4).
+    """Return the step of AdamG* on ω = n·u, the AdamG that SGD with decay is on the sphere (SP 3.2, Theorem 4).
 
         h = n·g made tangent,  u' = normalise(u - s·h),  s = lr/(√v + ε),  and then v ← β2·v + ‖h‖²
 
@@ -194,24 +187,24 @@ def adam_g_star(
     prior = torch.where(none, 0.0, -torch.ones_like(n))
     y = (-scale * wg / length2, torch.where(none, 1.0, scale), 0.0)
     share = torch.ones_like(n)
-    return Change((prior, share, by.eps, *y, *_turned(length2, n, rate, hh, none, by.lr)), (n, v))
+    return Change((prior, share, by.eps, *y, *_rotated(length2, n, rate, hh, none, by.lr)), (n, v))
 
 
 def _with_l2(products: Products, l2: Number) -> tuple[Tensor, ...]:
-    """The inner products with g + λω in the place of g."""
+    """Return the inner products with g + λω in place of g."""
     ww, wg, wm, gg, gm, mm = products
     return ww, wg + l2 * ww, wm, gg + 2 * l2 * wg + l2 * l2 * ww, gm + l2 * wm, mm
 
 
 def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tuple[Tensor, Tensor, Tensor]:
-    """RT(y) = (⟨ω',ω⟩y - ⟨ω',y⟩ω)/⟨ω',ω'⟩ (SP 18) for ω' = ω - rate·y: its coefficients of ω and y, and ‖ω‖²/‖ω'‖².
+    """Return the coefficients of ω and y in RT(y) = (⟨ω',ω⟩y - ⟨ω',y⟩ω)/⟨ω',ω'⟩ (SP 18), and ‖ω‖²/‖ω'‖².
 
-    y stays as it is where ω or ω' has no direction.
+    ω' = ω - rate·y. y stays as it is if ω or ω' has no direction.
     """
-    # ⟨ω',ω⟩, ⟨ω',y⟩ and ⟨ω',ω'⟩, none of which needs ω' itself.
+    # ⟨ω',ω⟩, ⟨ω',y⟩ and ⟨ω',ω'⟩ without ω' itself.
     old = ww - rate * wy
     along = wy - rate * yy
-    new2 = old - rate * along  # not with rate², which overflows where eps is tiny and the gradient zero
+    new2 = old - rate * along  # rate² would overflow if eps is tiny and the gradient zero
     moves = (ww > 0) & (new2 > 0)
     new2 = torch.where(moves, new2, 1.0)
     shrink = torch.where(moves, ww / new2, 1.0)
@@ -219,26 +212,26 @@ def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tupl
 
 
 def _radii(ww: Tensor, radius: Tensor, slack: float) -> tuple[Tensor, Tensor]:
-    """The radii to keep (stored below 0 before the first step), and which vectors have norm 0."""
+    """Return the radii to keep (stored below 0 before the first step), and which vectors have norm 0."""
     norm = ww.sqrt()
     kept = (radius > 0) & ((norm - radius).abs() <= slack * radius)
     return torch.where(kept, radius, norm), norm == 0
 
 
 def _tangent(ww: Tensor, wg: Tensor, gg: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor n of h = n·(g - ⟨g,u⟩u), and ‖h‖²; both 0 where h is but what rounding leaves of a radial gradient."""
-    # 256 eps of ‖g‖²: what is left when the two terms cancel, with room for the rounding of long sums.
+    """Return the factor n of h = n·(g - ⟨g,u⟩u), and ‖h‖². Both are 0 if the gradient is radial up to rounding."""
+    # 256 eps of ‖g‖² is left when the two terms cancel, with room for the rounding of long sums.
     across = gg - wg * wg / ww
     seen = across > 256 * torch.finfo(ww.dtype).eps * gg
     return torch.where(seen, n, 0.0), torch.where(seen, n * n * across, 0.0)
 
 
-def _turned(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain: Number) -> tuple[Tensor, ...]:
-    """w0, w1, m0 and m1 of ω' = n·normalise(u - s·y), s the rate, and of a tangent y carried along the geodesic to it.
+def _rotated(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain: Number) -> tuple[Tensor, ...]:
+    """Return w0, w1, m0 and m1 of ω' = n·normalise(u - s·y), s the rate, and of y transported along the geodesic.
 
         y ← y - ⟨y,u'⟩/(1+⟨u,u'⟩)·(u + u') = c·(y + s‖y‖²u),  c = cos of the angle arctan(s‖y‖)
 
-    for the step goes along y: the transport only turns it. (SP (72) shrinks what is orthogonal to the geodesic.)
+    The step goes along y, so the transport only rotates it. (SP (72) shrinks the part orthogonal to the geodesic.)
     Vectors without a direction step by `plain`.
     """
     norm = ww.sqrt()

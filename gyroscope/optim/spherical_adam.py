@@ -1,4 +1,4 @@
-"""SphericalAdam: AdamG, Adam constrained to the sphere (Cho & Lee 2017), and AdamG*, which SGD turns out to be (SP)."""
+"""SphericalAdam: AdamG, Adam constrained to the sphere (Cho & Lee 2017), and AdamG*, which is SGD on it (SP)."""
 
 from typing import final
 
@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope.geometry import Granularity
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
+from gyroscope.optim._engine.rotation import norm_slack
 from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam, sphere
-from gyroscope.optim._engine.steps import Group, Step, Vectors, norm_slack
+from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim.sphere_formulas import adam_g, adam_g_star
 
 
@@ -20,14 +22,14 @@ class SphericalAdam(EngineOptimizer):
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - lr·√(1-β2^t)/(1-β1^t)·m/(√v + ε)),  m transported along the geodesic     (AdamG)
 
-    With `v0` and β1 = 0 it is AdamG*: no bias correction, and v ← β2·v + ‖h‖² from v0, after the step (SP 3.2); with
+    With `v0` and β1 = 0 it is AdamG*: no bias correction, and v ← β2·v + ‖h‖² from v0, after the step (SP 3.2). With
     the settings of `theory.sphere.adam_g_star` it follows SGD with weight decay (SP Theorem 4). All else takes Adam's
-    step at the same lr: give it a group. Every option may be set per group.
+    step at the same lr, so give it a group. Every option may be set per group.
 
-    lr                radians: steady gradients turn a vector by arctan(lr) per step
-    betas, eps        as Adam's, with a β2 of shorter memory; v has one value per vector
-    weight_decay      L2 in the gradient of what takes Adam's step: a norm that is kept does not decay
-    v0                of AdamG*: one value, or one per vector; None for AdamG
+    lr                radians: steady gradients rotate a vector by arctan(lr) per step
+    betas, eps        as Adam's, with a β2 of shorter memory. v has one value per vector
+    weight_decay      L2 in the gradient of weights that take Adam's step. Fixed norms do not decay
+    v0                of AdamG*: one value, or one per vector. None for AdamG
     granularity, compile    as AdamS's
 
     >>> import torch
@@ -49,7 +51,7 @@ class SphericalAdam(EngineOptimizer):
         *,
         v0: float | Tensor | None = None,
         granularity: Granularity = "neuron",
-        compile: bool = False,
+        compile: Compile = False,
     ) -> None:
         super().__init__(params, locals())
 

@@ -3,41 +3,46 @@
 from typing import Any
 
 from gyroscope.model.optimizer_list import algorithm_of, owner_of
-from gyroscope.optimizers import SPECS, Group, Rules, rule_by_spec, spec_by_algorithm, spec_of, user_rule
-from gyroscope.optimizers.group_rules import REMEDY, number
-from gyroscope.theory import Hyperball, UpdateRule
+from gyroscope.optimizers import SPECS, Group, Rules, hyperball, rule_by_spec, spec_by_algorithm, spec_of, user_rule
+from gyroscope.optimizers.group_rules import REMEDY, is_tangent
+from gyroscope.optimizers.other_libraries import other_optimizer, rule_by_other
+from gyroscope.theory import UpdateRule
 
 
 def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> UpdateRule:
-    """Return the theory's rule, with the hyper-parameters of the moment, by which `optimizer` moves `group`.
+    """Return the theory's rule by which `optimizer` moves `group`, at the group's present hyper-parameters.
 
-    Wrappers (Accelerate, Lightning) are looked through. Of several optimizers, a list or a container, the one that has
-    the group is asked. An optimizer that the theory does not cover is a ValueError.
+    Wrappers (Accelerate, Lightning), lists and containers are searched for the optimizer of the group. An optimizer
+    that the theory does not cover raises a ValueError.
 
     Args:
         group: a parameter group. Its "rule", a function of the group, precedes everything else.
         optimizer: the optimizer of the group.
-        rules: functions of the group for classes of your own, {SignMomentum: lambda group: Lion(…)}. They precede the
-            table, and hold for subclasses.
+        rules: functions of the group for your own classes and their subclasses, {SignMomentum: lambda group: Lion(…)}.
+            They precede the table.
 
     >>> import torch
     >>> sgd = torch.optim.SGD([torch.ones(4, 8)], lr=0.1, momentum=0.9, weight_decay=5e-4)
     >>> rule_of(sgd.param_groups[0], sgd)
     SGDM(lr=0.1, weight_decay=0.0005, momentum=0.9, nesterov=False)
     """
-    # Itself first: a wrapper of a known name says what it does.
+    # A known wrapper (Rotational, Lookahead) is not unwrapped, because it changes the rule.
     spec = spec_of(optimizer)
-    stepping: Any = optimizer if spec is not None else owner_of(group, optimizer)
+    is_known = spec is not None or other_optimizer(optimizer, group, known=False) is not None
+    stepping: Any = optimizer if is_known else owner_of(group, optimizer)
     spec = spec_of(stepping)
     if spec is not None and spec.wraps:
         return _rule_of_wrapper(group, stepping, rules)
     own = user_rule(group, type(stepping).__mro__, rules)
     if own is not None:
         return own
-    # A group that names its own algorithm is stepped by that, whatever the class.
+    # A group may name its own algorithm, for any class.
     algorithm = algorithm_of(group)
     if algorithm is not None:
         return rule_by_spec(spec_by_algorithm(algorithm), group)
+    other = other_optimizer(stepping, group, known=spec is not None)
+    if other is not None:
+        return rule_by_other(other, group)
     if spec is None or spec.rule is None:
         known = ", ".join(spec.name for spec in SPECS if spec.rule is not None)
         raise ValueError(f"{type(stepping).__name__} is not among the known optimizers ({known}): {REMEDY}")
@@ -47,7 +52,7 @@ def rule_of(group: Group, optimizer: object, rules: Rules | None = None) -> Upda
 def _rule_of_wrapper(group: Group, wrapper: Any, rules: Rules | None) -> UpdateRule:
     """Return hyperball's rule, the rule that the user has given for the angle, or the inner optimizer's own."""
     if group.get("mode", getattr(wrapper, "mode", None)) == "hyperball":
-        return Hyperball(number(group, "lr"), tangent=True)
+        return hyperball(group, None if is_tangent(group) else rule_of(group, wrapper.inner, rules))
     angle = group.get("angular_update")
     if angle is not None and not isinstance(angle, UpdateRule):
         raise ValueError(f"angular_update={angle!r} sets the angle by hand: there is no rule to predict it from")
@@ -61,5 +66,5 @@ def keeps_norms(optimizer: object) -> bool:
 
 
 def follows_base(optimizer: object) -> bool:
-    """Return whether `follow` sets the angles of such an optimizer: its base's on its way, not those of equilibrium."""
+    """Return whether `follow` sets the optimizer's angles, so that they differ from those of equilibrium."""
     return bool(getattr(owner_of({}, optimizer), "angle_factors", None))

@@ -1,21 +1,12 @@
 """From the options of a parameter group to the theory's rule: the functions that the table names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import isclose, prod
 from typing import Any, TypeAlias
 
 from gyroscope.optimizers.spec import Group, OptimizerSpec
-from gyroscope.theory import (
-    SGDM,
-    SGDMRT,
-    Adafactor,
-    AdamL2,
-    AdamW,
-    KAdam,
-    Muon,
-    NAdam,
-    NAdamL2,
-    UpdateRule,
-)
+from gyroscope.theory import SGDM, Adafactor, AdamL2, AdamW, Hyperball, KAdam, Muon, NAdam, NAdamL2, UpdateRule
+from gyroscope.theory.rules.muon import NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS
 
 GroupRuleFunction: TypeAlias = Callable[[Group], UpdateRule]
 # Rules of a user's own optimizers, by class.
@@ -23,9 +14,11 @@ Rules: TypeAlias = Mapping[type, GroupRuleFunction]
 
 # dion's adjustments of Muon's learning rate, and torch's or our names of them.
 DION_ADJUSTMENTS = {"rms_norm": "match_rms_adamw", None: "none"}
-# What groups call a decay of those entries alone that the update shrinks: dion's name, and that of others.
+# The names of cautious decay in groups: dion's, and that of others.
 CAUTIOUS_DECAY = ("cautious_wd", "cautious_weight_decay")
 
+# The matrix whose updates' correlation stands in if no shape is known.
+SQUARE = (64, 64)
 REMEDY = (
     "pass rules={its class: function of the group}, or put that function into the group as group['rule']. It returns a "
     "rule of gyroscope.theory: Rule(decay=…, correlation_time=…, update_rms=…), or the one that comes closest, for "
@@ -34,11 +27,11 @@ REMEDY = (
 
 
 def rule_by_spec(spec: OptimizerSpec, group: Group) -> UpdateRule:
-    """Return the rule of an optimizer with the options of a group; a ValueError names what theory does not cover."""
+    """Return the rule of an optimizer with a group's options, or raise a ValueError that names what is not covered."""
     assert spec.rule is not None
     for option, why in spec.unsupported.items():
         if group.get(option):
-            uncovered = f"{spec.name} with {option}=True has no equilibrium in the theory, because {why}"
+            uncovered = f"{spec.name} with {option}=True is not covered by the theory, because {why}"
             raise ValueError(f"{uncovered}: set {option}=False, or {REMEDY}")
     rule = spec.rule(group)
     cautious = next((option for option in CAUTIOUS_DECAY if group.get(option)), None)
@@ -52,7 +45,7 @@ def rule_by_spec(spec: OptimizerSpec, group: Group) -> UpdateRule:
 
 
 def user_rule(group: Group, classes: tuple[type, ...], rules: Rules | None) -> UpdateRule | None:
-    """Return the rule that the user gives for a group, or None: its own "rule" first, then that of its class.
+    """Return the user's rule for a group, or None: its own "rule" first, then that of its class.
 
     >>> user_rule({"lr": 1e-3, "rule": lambda group: AdamW(group["lr"], 0.1)}, (), None)
     AdamW(lr=0.001, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)
@@ -87,7 +80,7 @@ def rates(group: Group) -> tuple[float, float]:
 
 
 def betas(group: Group) -> tuple[float, float]:
-    """Return both betas, also where they are spelled beta1 and beta2 (dion)."""
+    """Return both betas, also if they are spelled beta1 and beta2 (dion)."""
     if "beta1" in group and "betas" not in group:
         return number(group, "beta1"), number(group, "beta2")
     if "betas" not in group:
@@ -109,24 +102,14 @@ def sgd(group: Group) -> UpdateRule:
     """Return SGDM with torch's dampening."""
     lr, weight_decay = rates(group)
     momentum = number(group, "momentum", 0.0)
-    # Dampening multiplies all that enters the buffer; without momentum torch has no buffer and ignores it.
+    # Dampening multiplies all that enters the buffer. Without momentum torch has no buffer and ignores it.
     share = 1 - number(group, "dampening", 0.0) if momentum else 1.0
     return SGDM(lr * share, weight_decay, momentum, nesterov=bool(group.get("nesterov")))
-
-
-def sgd_mrt(group: Group) -> UpdateRule:
-    """Return SGDMRT."""
-    return SGDMRT(*rates(group), number(group, "momentum"))
 
 
 def adam(group: Group) -> UpdateRule:
     """Return AdamW or AdamL2, by torch's option."""
     return (AdamW if group.get("decoupled_weight_decay") else AdamL2)(*rates(group), betas(group))
-
-
-def radam(group: Group) -> UpdateRule:
-    """Return the same, rectified."""
-    return adam(group).replace(rectified=True)
 
 
 def nadam(group: Group) -> UpdateRule:
@@ -147,6 +130,15 @@ def muon(group: Group) -> UpdateRule:
         raise ValueError(
             f"kind='muon' with beta2={group['beta2']!r} is nanochat's NorMuon with cautious decay, which the theory "
             f"does not cover: {REMEDY}"
+        )
+    if group.get("use_adjusted_lr"):  # pytorch_optimizer's
+        adjustment = "match_rms_adamw"
+    steps = group.get("ns_steps", NEWTON_SCHULZ_STEPS)
+    coefficients = tuple(group.get("ns_coefficients", NEWTON_SCHULZ))
+    if not 3 <= steps <= 6 or coefficients != NEWTON_SCHULZ:
+        raise ValueError(
+            f"Muon with ns_steps={steps!r} and ns_coefficients={coefficients!r} is not covered by the theory, because "
+            f"the correlation of its updates is known for torch's {NEWTON_SCHULZ} and 3 to 6 steps: {REMEDY}"
         )
     momentum = number(group, "mu" if "mu" in group else "momentum")
     return Muon(*rates(group), momentum, bool(group.get("nesterov", True)), adjustment)
@@ -175,17 +167,52 @@ def adafactor(group: Group) -> UpdateRule:
 
 
 def k_adam(group: Group) -> UpdateRule:
-    """Return k-Adam's rule, or Adam's for a single stage. The theory covers coupled decay for a single stage alone."""
+    """Return k-Adam's rule, or Adam's for a single stage."""
     k = int(group["k"])
-    lr, weight_decay = rates(group)
     stages = group["betas"]
+    coupled = bool(group.get("coupled"))
     has_pairs = isinstance(stages[0], tuple | list)
     if k == 1:
         first = betas({"betas": stages[0] if has_pairs else stages})
-        return (AdamL2 if group.get("coupled") else AdamW)(lr, weight_decay, first)
-    if group.get("coupled") and weight_decay > 0:
-        raise ValueError(
-            f"k-Adam with k={k!r} and coupled decay has no equilibrium in the theory: take coupled=False, or {REMEDY}"
-        )
+        return (AdamL2 if coupled else AdamW)(*rates(group), first)
     given = tuple(map(tuple, stages)) if has_pairs else betas(group)
-    return KAdam(lr, weight_decay, k, given, group["strategy"])
+    return KAdam(*rates(group), k, given, group.get("strategy", "inverse_exp"), coupled)
+
+
+def is_tangent(group: Group) -> bool:
+    """Return whether a group with mode="hyperball" takes Layca's step. States from before there was a choice do."""
+    return bool(group.get("tangent", True))
+
+
+def hyperball(group: Group, rule: UpdateRule | None) -> Hyperball:
+    """Return Hyperball with the momentum of the inner optimizer's rule, or the tangent one, which needs none."""
+    lr = number(group, "lr")
+    if rule is None:
+        return Hyperball(lr, tangent=True)
+    beta = rule.momentum_factor
+    tau = correlation_time(rule, [tuple(p.shape) for p in group.get("params", ())])
+    if tau is None and rule.adam_betas is None:
+        raise ValueError(f"{rule.name} inside Hyperball is not covered, because its correlation is unknown: {REMEDY}")
+    if tau is None or isclose(tau, (1 + beta) / (1 - beta), rel_tol=1e-6):
+        return Hyperball(lr, momentum=beta) if rule.adam_betas is None else Hyperball(lr, betas=rule.adam_betas)
+    # Lion's signs remember by its second beta.
+    ratio = rule.settings["betas"][1] if rule.sign_beta is not None else beta
+    return Hyperball(lr, momentum=ratio or None, correlation_time=tau)
+
+
+def correlation_time(rule: UpdateRule, shapes: Sequence[tuple[int, ...]] = ()) -> float | None:
+    """Return τ of a rule's updates, for the largest of several matrices, or None if it is unknown.
+
+    >>> f"{correlation_time(Muon(0.02, 0.0)):.1f}"
+    '23.3'
+    """
+    if "correlation_time" in rule.settings:
+        return float(rule.settings["correlation_time"])
+    # The law to leading order, η_r² = 2a/τ, at any decay.
+    changes = {"lr": 0.1, "weight_decay": 1e-3, "cautious_decay": False, "corrected_decay": False}
+    known = {name: value for name, value in changes.items() if name in rule.settings}
+    matrix = max((shape for shape in shapes if len(shape) > 1), key=prod, default=SQUARE)
+    settled = rule.replace(**known).equilibrium(shape=matrix, leading_order=True)
+    if settled.angular_update is None or settled.timescale is None:
+        return None
+    return max(1.0, float(2 / (settled.timescale * settled.angular_update**2)))

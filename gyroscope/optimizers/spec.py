@@ -38,18 +38,12 @@ class PlanChoice(NamedTuple):
 @final
 @dataclass(frozen=True)
 class FileSigns:
-    """Signs by which a checkpoint shows its optimizer.
+    """Signs by which a checkpoint shows its optimizer."""
 
-    options      options in its parameter group
-    state        names of what it keeps of a parameter
-    without      options and state that must be absent
-    distinctive  whether no other optimizer has these options, so that they decide before any state does
-    """
-
-    options: tuple[str, ...] = ()
-    state: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    distinctive: bool = False
+    options: tuple[str, ...] = ()  # options in its parameter group
+    state: tuple[str, ...] = ()  # names of its state of a parameter
+    without: tuple[str, ...] = ()  # options and state that must be absent
+    distinctive: bool = False  # whether no other optimizer has these options, so that they decide before any state
 
     def match(self, group: Group, state: Collection[str]) -> bool:
         """Return whether a saved group and the state of its parameters have all signs."""
@@ -60,48 +54,27 @@ class FileSigns:
 @final
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer, named by its class: what every room needs to know of it.
+    """The facts about an optimizer that more than one room needs."""
 
-    path             module and class, imported only by `load`
-    rule             from a parameter group to the theory's rule; None where the theory has none
-    formula          the name under which rooms list their formulas for it: its last step, loss part and simulation
-    momentum         state keys of its first moment, in the gradient's unit
-    second_moment    state keys of its second moment; the first that is present sizes the step
-    decay            "decoupled": the weights themselves decay. "coupled": L2 in the gradient
-    decay_switch     the option that turns one kind of decay into the other
-    is_linear        whether a step is linear in the gradient, so that L2 only acts along the weights
-    scales_with_lr   whether a step is lr times something that depends on the weights only through weight decay
-    keeps_norms      whether it holds each vector at its norm and turns it by an angle of its settings
-    base             of an optimizer that keeps norms, the one whose updates it turns; `INNER` where it wraps one
-    whole_matrix     whether the vector that turns is the whole matrix
-    unsupported      options that the theory does not cover, and why
-    needed           settings besides lr without which there is no rule
-    signs            how a checkpoint shows it: any of these is enough
-    command          its name on the command line and in `gyro.optim.create`; "" where it has none
-    algorithms       what parameter groups of mixed optimizers call it
-    plans            the rules that `gyroscope plan` offers for it
-    typical          settings for a user who names only the optimizer
-    """
-
-    path: str
-    rule: Callable[[Group], UpdateRule] | None
-    formula: str
-    momentum: tuple[str, ...] = ()
-    second_moment: tuple[str, ...] = ()
-    decay: Decay = "coupled"
-    decay_switch: str | None = None
-    is_linear: bool = False
-    scales_with_lr: bool = False
-    keeps_norms: bool = False
-    base: str | None = None
-    whole_matrix: bool = False
-    unsupported: Mapping[str, str] = field(default_factory=lambda: UNSUPPORTED)
-    needed: tuple[str, ...] = ()
-    signs: tuple[FileSigns, ...] = ()
-    command: str = ""
-    algorithms: tuple[str, ...] = ()
-    plans: tuple[PlanChoice, ...] = ()
-    typical: Mapping[str, Any] = field(default_factory=dict)
+    path: str  # module and class, imported only by `load`
+    rule: Callable[[Group], UpdateRule] | None  # from a parameter group to the theory's rule, None if there is none
+    formula: str  # the name of its formulas in other rooms: its last step, loss part and simulation
+    momentum: tuple[str, ...] = ()  # state keys of its first moment, in the gradient's unit
+    second_moment: tuple[str, ...] = ()  # state keys of its second moment. The first that is present sizes the step
+    decay: Decay = "coupled"  # "decoupled": the weights themselves decay. "coupled": L2 in the gradient
+    decay_switch: str | None = None  # the option that changes one kind of decay into the other
+    is_linear: bool = False  # whether a step is linear in the gradient, so that L2 only acts along the weights
+    scales_with_lr: bool = False  # whether a step is lr times something that sees the weights only in weight decay
+    keeps_norms: bool = False  # whether it keeps each vector's norm and rotates it by an angle of its settings
+    base: str | None = None  # if it keeps norms, the optimizer whose updates it uses, or `INNER` if it wraps one
+    whole_matrix: bool = False  # whether the vector that rotates is the whole matrix
+    unsupported: Mapping[str, str] = field(default_factory=lambda: UNSUPPORTED)  # options without theory, and why
+    needed: tuple[str, ...] = ()  # settings besides lr without which there is no rule
+    signs: tuple[FileSigns, ...] = ()  # how a checkpoint shows it: any of these is enough
+    command: str = ""  # its name on the command line and in `gyro.optim.create`, or "" if it has none
+    algorithms: tuple[str, ...] = ()  # its names in parameter groups of mixed optimizers
+    plans: tuple[PlanChoice, ...] = ()  # the rules that `gyroscope plan` offers for it
+    typical: Mapping[str, Any] = field(default_factory=dict)  # settings for a user who names only the optimizer
 
     @property
     def name(self) -> str:
@@ -128,10 +101,10 @@ class OptimizerSpec:
         return getattr(import_module(module), name)
 
     def is_decoupled(self, group: Group) -> bool:
-        """Return whether the weights of this group decay themselves, rather than through the gradient."""
+        """Return whether the weights of this group decay directly, not through the gradient."""
         switched = self.decay_switch is not None and bool(group.get(self.decay_switch))
         return self.decay != "none" and (self.decay == "decoupled") != switched
 
     def is_shown_by(self, group: Group, state: Collection[str], *, distinctive: bool) -> bool:
-        """Return whether a saved group and its state have signs of this optimizer, of the kind that is asked for."""
+        """Return whether a saved group and its state have signs of this optimizer, distinctive ones or others."""
         return any(signs.match(group, state) for signs in self.signs if signs.distinctive == distinctive)

@@ -1,9 +1,10 @@
 """The table of optimizers. A new optimizer is one record here, beside its class, its rule and its formulas."""
 
 from dataclasses import replace
+from typing import Any
 
 from gyroscope.optimizers import group_rules
-from gyroscope.optimizers.group_rules import with_betas
+from gyroscope.optimizers.group_rules import REMEDY, with_betas
 from gyroscope.optimizers.spec import INNER, FileSigns, OptimizerSpec, PlanChoice
 from gyroscope.theory import (
     SGDM,
@@ -77,50 +78,43 @@ LION = OptimizerSpec(
     plans=(PlanChoice("lion", Lion, {"lr": 1e-4, "weight_decay": 1.0}),),
     typical={"lr": 1e-4, "weight_decay": 1.0},
 )
-ADAM = OptimizerSpec(
-    "torch.optim.Adam",
-    group_rules.adam,
-    "adam",
-    momentum=("exp_avg",),
-    second_moment=("max_exp_avg_sq", "exp_avg_sq"),
+ADAM = replace(
+    ADAMW,
+    path="torch.optim.Adam",
+    rule=group_rules.adam,
+    decay="coupled",
     decay_switch=TORCH_DECAY,
-    scales_with_lr=True,
-    needed=BETAS,
     signs=(
         FileSigns(options=(TORCH_DECAY, "amsgrad"), state=ADAM_STATE, without=("mu_product",)),
         FileSigns(state=ADAM_STATE, without=(TORCH_DECAY, "mu_product")),
     ),
     command="adam",
+    algorithms=(),
     plans=(PlanChoice("adam_l2", AdamL2, {"lr": 1e-3, "weight_decay": 1e-4}),),
     typical={"lr": 1e-3, "weight_decay": 1e-4},
 )
-NADAM = OptimizerSpec(
-    "torch.optim.NAdam",
-    group_rules.nadam,
-    "nadam",
-    momentum=("exp_avg",),
+NADAM = replace(
+    ADAM,
+    path="torch.optim.NAdam",
+    rule=group_rules.nadam,
+    formula="nadam",
     second_moment=("exp_avg_sq",),
-    decay_switch=TORCH_DECAY,
-    scales_with_lr=True,
-    needed=BETAS,
     signs=(FileSigns(state=(*ADAM_STATE, "mu_product")),),
     command="nadam",
     plans=(
         PlanChoice("nadam", NAdam, {"lr": 1e-3, "weight_decay": 0.1, "momentum_decay": 4e-3}),
         PlanChoice("nadam_l2", NAdamL2, {"lr": 1e-3, "weight_decay": 1e-4, "momentum_decay": 4e-3}),
     ),
-    typical={"lr": 1e-3, "weight_decay": 1e-4},
 )
-RADAM = OptimizerSpec(
-    "torch.optim.RAdam",
-    group_rules.radam,
-    "radam",
-    momentum=("exp_avg",),
-    second_moment=("exp_avg_sq",),
-    decay_switch=TORCH_DECAY,
-    scales_with_lr=True,
-    needed=BETAS,
+RADAM = replace(
+    NADAM,
+    path="torch.optim.RAdam",
+    rule=lambda group: group_rules.adam(group).replace(rectified=True),
+    formula="radam",
     signs=(FileSigns(options=(TORCH_DECAY,), state=ADAM_STATE, without=("amsgrad", "mu_product")),),
+    command="",
+    plans=(),
+    typical={},
 )
 MUON = OptimizerSpec(
     "torch.optim.Muon",
@@ -166,38 +160,26 @@ ADAGRAD = OptimizerSpec("torch.optim.Adagrad", None, "adagrad", scales_with_lr=T
 ADADELTA = OptimizerSpec("torch.optim.Adadelta", None, "adadelta", second_moment=("square_avg",), scales_with_lr=True)
 ASGD = OptimizerSpec("torch.optim.ASGD", None, "asgd", is_linear=True)
 
-# Rotational variants: the base's rule sets the angle, and its typical settings carry over.
-ROTATIONAL_ADAMW = replace(
-    ADAMW,
-    path="gyroscope.optim.adamw.RotationalAdamW",
-    scales_with_lr=False,
-    keeps_norms=True,
-    base="AdamW",
-    signs=(FileSigns(options=("centre", "eps"), without=("mode", "momentum"), distinctive=True),),
-    command="rotational-adamw",
-    algorithms=(),
-    plans=(),
-)
-ROTATIONAL_SGD = replace(
-    SGD,
-    path="gyroscope.optim.sgd.RotationalSGD",
-    scales_with_lr=False,
-    keeps_norms=True,
-    base="SGD",
-    signs=(FileSigns(options=("centre", "momentum"), without=("mode",), distinctive=True),),
-    command="rotational-sgd",
-    plans=(),
-)
-ROTATIONAL_LION = replace(
-    LION,
-    path="gyroscope.optim.lion.RotationalLion",
-    scales_with_lr=False,
-    keeps_norms=True,
-    base="Lion",
-    signs=(FileSigns(options=("centre",), without=("mode", "momentum", "eps"), distinctive=True),),
-    command="rotational-lion",
-    algorithms=(),
-    plans=(),
+
+def rotational(base: OptimizerSpec, path: str, **signs: Any) -> OptimizerSpec:
+    """Return the record of a rotational variant. The base's rule sets the angle."""
+    return replace(
+        base,
+        path=path,
+        scales_with_lr=False,
+        keeps_norms=True,
+        base=base.name,
+        signs=(FileSigns(**signs, distinctive=True),),
+        command=f"rotational-{base.command}",
+        algorithms=(),
+        plans=(),
+    )
+
+
+ROTATIONALS = (
+    rotational(ADAMW, "gyroscope.optim.adamw.RotationalAdamW", options=("centre", "eps"), without=("mode", "momentum")),
+    rotational(SGD, "gyroscope.optim.sgd.RotationalSGD", options=("centre", "momentum"), without=("mode",)),
+    rotational(LION, "gyroscope.optim.lion.RotationalLion", options=("centre",), without=("mode", "momentum", "eps")),
 )
 ROTATIONAL = OptimizerSpec(
     "gyroscope.optim.rotational.Rotational",
@@ -206,7 +188,7 @@ ROTATIONAL = OptimizerSpec(
     keeps_norms=True,
     base=INNER,
     signs=(FileSigns(options=("centre", "mode"), distinctive=True),),
-    plans=(PlanChoice("hyperball", Hyperball, {"lr": 0.01, "tangent": True}),),
+    plans=(PlanChoice("hyperball", Hyperball, {"lr": 0.01}),),
 )
 
 ADAM_S = OptimizerSpec(
@@ -232,7 +214,7 @@ ADAM_SRT = replace(
 )
 SGD_MRT = OptimizerSpec(
     "gyroscope.optim.sgd_mrt.SGDMRT",
-    group_rules.sgd_mrt,
+    lambda group: SGDMRT(*group_rules.rates(group), group_rules.number(group, "momentum")),
     "sgd_mrt",
     momentum=("momentum_buffer",),
     is_linear=True,
@@ -267,34 +249,40 @@ K_ADAM = OptimizerSpec(
     typical={"lr": 1e-3, "weight_decay": 0.1},
 )
 
+TORCH = (ADAMW, SGD, ADAM, NADAM, RADAM, MUON, ADAFACTOR, ADAMAX, RMSPROP, ADAGRAD, ADADELTA, ASGD)
 # Lists in messages and help have this order.
-SPECS: tuple[OptimizerSpec, ...] = (
-    ADAMW,
-    SGD,
-    ADAM,
-    NADAM,
-    RADAM,
-    MUON,
-    ADAFACTOR,
-    ADAMAX,
-    RMSPROP,
-    ADAGRAD,
-    ADADELTA,
-    ASGD,
-    ROTATIONAL_ADAMW,
-    ROTATIONAL_SGD,
-    ROTATIONAL_LION,
-    ROTATIONAL,
-    LION,
-    ADAM_S,
-    ADAM_SRT,
-    SGD_MRT,
-    SPHERICAL_ADAM,
-    K_ADAM,
-)
+SPECS = (*TORCH, *ROTATIONALS, ROTATIONAL, LION, ADAM_S, ADAM_SRT, SGD_MRT, SPHERICAL_ADAM, K_ADAM)
 # By name on the command line: optimizers, and the rules that a plan offers.
 COMMANDS = {spec.command: spec for spec in SPECS if spec.command}
 PLANS = {choice.name: choice for spec in SPECS for choice in spec.plans}
 # State keys of all optimizers, also for one that has no record: the first that a state has counts.
 MOMENTUM_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.momentum))
 SECOND_MOMENT_KEYS = tuple(dict.fromkeys(key for spec in SPECS for key in spec.second_moment))
+_BY_NAME = {spec.name: spec for spec in SPECS}
+_BY_ALGORITHM = {algorithm: spec for spec in SPECS for algorithm in spec.algorithms}
+
+
+def spec_of(optimizer: object) -> OptimizerSpec | None:
+    """Return the record of an optimizer's class or of its nearest ancestor, or None if there is none.
+
+    The name decides, so that a class of another library with the usual name and options (Lion, Muon, bitsandbytes'
+    AdamW) is known too, and nothing is imported to compare with. Lightning and others subclass torch's optimizers.
+    """
+    names = (cls.__name__ for cls in type(optimizer).__mro__)
+    return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+
+
+def spec_by_name(name: str | None) -> OptimizerSpec | None:
+    """Return the record of the class with exactly this name, or None.
+
+    >>> spec_by_name("AdamW").command
+    'adamw'
+    """
+    return None if name is None else _BY_NAME.get(name)
+
+
+def spec_by_algorithm(algorithm: str) -> OptimizerSpec:
+    """Return the record of what a parameter group of a mixed optimizer calls its algorithm."""
+    if algorithm not in _BY_ALGORITHM:
+        raise ValueError(f"{algorithm!r} is not among the known algorithms ({', '.join(_BY_ALGORITHM)}): {REMEDY}")
+    return _BY_ALGORITHM[algorithm]

@@ -32,13 +32,28 @@ def read_conversion(settings: Mapping[str, Any]) -> Conversion:
     fixed = {**typical, **of_other, **_fixed(settings.get("fixed", ""), other)}
     if isinstance(fixed.get("betas"), str):
         fixed["betas"] = tuple(numbers("betas", fixed["betas"]))
-    shape = settings.get("shape")
-    if shape is not None:
-        shape = tuple(whole_numbers("shape", shape.replace("x", ",")))
-    weights = Weights.checked(settings.get("fan_in"), settings.get("unit_grad_norm"), shape)
-    converted = _match(rule, other, weights, fixed)
+    layers = _layers(settings)
+    matches = [_match(rule, other, weights, fixed) for weights in layers]
     schedule = read_shape(settings) if "schedule" in settings or "warmup" in settings else None
-    return Conversion(rule, converted, weights, schedule)
+    return Conversion(rule, tuple(matches), tuple(layers), schedule)
+
+
+def _layers(settings: Mapping[str, Any]) -> list[Weights]:
+    """Return the weights of each layer, from lists with commas between the layers."""
+    lists: dict[str, list[Any]] = {}
+    for name in ("fan_in", "unit_grad_norm"):
+        if name in settings:
+            lists[name] = numbers(name, str(settings[name]))
+    if "shape" in settings:
+        shapes = settings["shape"].split(",") if "x" in settings["shape"] else [settings["shape"]]
+        lists["shape"] = [tuple(whole_numbers("shape", shape.replace("x", ","))) for shape in shapes]
+    count = max(map(len, lists.values()), default=1)
+    for name, values in lists.items():
+        if len(values) not in (1, count):
+            given = f"--{name.replace('_', '-')} has {len(values)} values"
+            raise ValueError(f"{given}, and another option has {count}. Give one value, or one for each layer")
+    each = {name: values * count if len(values) == 1 else values for name, values in lists.items()}
+    return [Weights.checked(**{name: values[number] for name, values in each.items()}) for number in range(count)]
 
 
 def _options(name: str) -> list[str]:

@@ -25,7 +25,7 @@ BATCHES = 8
 @final
 @dataclass(frozen=True)
 class Weight:
-    """One weight that turns: its vectors, the rule they move by and the rates of its group."""
+    """One weight that rotates: its vectors, the rule they move by and the rates of its group."""
 
     selected: Decision
     rates: GroupRates
@@ -44,7 +44,7 @@ class Weight:
         return self.selected.split
 
     def layer(self, unit_grad_norm: float | None) -> InitialLayer:
-        """What the theory needs to know of the weight."""
+        """Return what the theory needs to know of the weight."""
         shape = tuple(self.selected.parameter.shape)
         weights = Weights(float(self.split.fan_in(shape)), unit_grad_norm, shape)
         return InitialLayer(self.name, weights, self.norm, self.selected.is_embedding)
@@ -61,7 +61,7 @@ class Weight:
         return changes
 
     def left_out(self) -> Iterator[str]:
-        """What a scheduler changes and the forecast of this rule does not follow."""
+        """Return what a scheduler changes and the forecast of this rule does not follow."""
         rates = self.rates
         if rates.weight_decay is not None and "weight_decay_schedule" not in self.changes:
             yield f"{rates.name} changes weight decay on the way, which the forecast leaves out"
@@ -77,11 +77,11 @@ class Weight:
         return float(alive.square().mean().sqrt()) if alive.numel() else 0.0
 
     def problem(self, layer: InitialLayer, measured: bool) -> str:
-        """Why there can be no forecast; empty if there can."""
+        """Return why there can be no forecast, or an empty string."""
         if self.rule is None:
             return self.unknown
         if not layer.norm > 0:
-            return "all its vectors start at zero, without a direction to turn"
+            return "all its vectors start at zero, without a direction to rotate"
         if not self.rates.lr.max() > 0:
             return "its learning rate is 0 at every step"
         missing = layer.missing(self.rule)
@@ -94,7 +94,7 @@ class Weight:
 def weights_of(
     model: nn.Module, optimizers: Optimizers, rates: Sequence[GroupRates], probe: Mapping[str, Invariance]
 ) -> Iterator[Weight]:
-    """Yield every weight that the optimizers turn and every embedding that they decay, in the model's order."""
+    """Yield every weight that the optimizers rotate and every embedding that they decay, in the model's order."""
     groups = optimizers.groups()
     for selected in select(model, optimizers, probe=probe, embeddings=True):
         its_rates = rates[selected.group]

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import nn
 
 from gyroscope._checks import check_run_length
-from gyroscope.advice.phrases import clause
+from gyroscope.advice.judged_layers import begin_sentence
+from gyroscope.advice.layer_families import describe_layers
 from gyroscope.model.gradients import Loss
 from gyroscope.model.invariance_probe import probe
 from gyroscope.model.optimizer_list import Optimizers
@@ -74,7 +75,7 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
     """Predictions by name; weights with the same rule and rates are followed together."""
     alike: dict[object, list[Weight]] = {}
     for weight in weights:
-        # Without a rule, a direction to turn or a learning rate there is nothing to predict.
+        # Without a rule, a direction to rotate or a learning rate there is nothing to predict.
         if weight.rule is not None and layers[weight.name].norm > 0 and weight.rates.lr.max() > 0:
             alike.setdefault((weight.rule, weight.rates.course), []).append(weight)
     predictions = {}
@@ -88,7 +89,7 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
 
 
 def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance]) -> Iterator[str]:
-    """What the probe says against the assumption of every forecast, that the loss ignores a vector's scale."""
+    """Return what the probe says against the assumption of every forecast, that the loss ignores a vector's scale."""
     names: dict[str, list[str]] = {}
     for weight in weights:
         known = invariances.get(weight.name)
@@ -97,7 +98,10 @@ def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance])
         if FINENESS.index(known.granularity) > FINENESS.index(weight.split.granularity):
             why = known.evidence if known.granularity == "none" else f"only each {known.granularity} as a whole is"
             names.setdefault(f"scale-invariant ({why}), so the forecast is rough", []).append(weight.name)
-    yield from (f"{clause(members, 'is', 'are')} not {why}" for why, members in names.items())
+    among = [weight.name for weight in weights]
+    for why, members in names.items():
+        layers = begin_sentence(describe_layers(members, among, worst=False), "is" if len(members) == 1 else "are")
+        yield f"{layers} not {why}"
 
 
 def _begun(optimizers: Optimizers) -> Iterator[str]:

@@ -63,7 +63,7 @@ class GroupRates:
 
 
 def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> tuple[list[GroupRates], list[str]]:
-    """For each group of the optimizers the rates of the next steps, and what about them cannot be predicted.
+    """Return the rates of the next steps for each group, and what about them cannot be predicted.
 
     A scheduler is taken to step once after each optimizer step.
     """
@@ -146,7 +146,7 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
 
 
 def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[GroupRates, list[str]]:
-    """What a group goes through, and what of it no forecast can follow."""
+    """Return what a group goes through, and what of it no forecast can follow."""
     lr = np.array([moment.lr for moment in moments])
     decay = np.array([moment.weight_decay for moment in moments])
     betas = [moment.betas for moment in moments]
@@ -178,7 +178,7 @@ def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[Gro
 
 
 def kept(option: str, least: float, most: float, at_peak: float) -> str:
-    """A setting that a scheduler changes and a forecast cannot follow."""
+    """Return a setting that a scheduler changes and a forecast cannot follow."""
     return f"moves {option} between {least:.3g} and {most:.3g}: the forecast keeps {at_peak:.3g}"
 
 
@@ -194,7 +194,7 @@ def _moment(group: dict[str, Any]) -> Moment:
 
 
 def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:
-    """The stand-ins, with the numbers that the groups of the real ones have."""
+    """Return the stand-ins, with the numbers that the groups of the real ones have."""
     followers = Optimizers(list(stand_ins.values()), optimizers.rules)
     followers.owners = [stand_ins[owner] for owner in optimizers.owners]
     followers.numbers = {stand_ins[member]: list(numbers) for member, numbers in optimizers.numbers.items()}
@@ -202,7 +202,7 @@ def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer])
 
 
 def _stand_in(optimizer: Optimizer) -> Optimizer:
-    """An optimizer with copies of the groups' options, over nothing."""
+    """Return an optimizer with copies of the groups' options, over nothing."""
     empty = [torch.zeros(()) for _ in optimizer.param_groups]
     stand_in = torch.optim.SGD(empty, lr=0.0)
     stand_in.param_groups = [
@@ -213,7 +213,7 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
 
 
 def _parts(wrapper: Any, *inside: str) -> Iterator[Any]:
-    """An object, and what it wraps under the attributes `inside`, at any depth."""
+    """Return an object, and what it wraps under the attributes `inside`, at any depth."""
     seen: list[Any] = []
     waiting = [wrapper]
     while waiting:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from gyroscope.advice.layer_families import join_words
 from gyroscope.optimizers import PLANS
 from gyroscope.spelling import one_of
-from gyroscope.theory import Schedule, UpdateRule, constant, cosine, inverse_sqrt, linear, step
+from gyroscope.theory import Schedule, UpdateRule, constant, cosine, inverse_sqrt, linear, step, wsd
 
 RULES: dict[str, type[UpdateRule]] = {name: choice.rule for name, choice in PLANS.items()}
 # Settings of a plan that names only the optimizer.
@@ -16,15 +17,21 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "linear": linear,
     "cosine": cosine,
+    "wsd": wsd,
     "step": step,
     "inverse_sqrt": inverse_sqrt,
 }
-SCHEDULE_OPTIONS = {"linear": ("final",), "cosine": ("final",), "step": ("milestones", "factor")}
+SCHEDULE_OPTIONS = {
+    "linear": ("final",),
+    "cosine": ("final",),
+    "wsd": ("final", "decay"),
+    "step": ("milestones", "factor"),
+}
 RULE_OPTIONS = tuple(dict.fromkeys(field.name for rule in RULES.values() for field in fields(rule)))  # type: ignore[arg-type]
 
 
 def rule_name(name: object) -> str:
-    """The planner's name of an optimizer, however it is spelled.
+    """Return the planner's name of an optimizer, however it is spelled.
 
     >>> rule_name("Adam-SRT"), rule_name("SGD")
     ('adam_srt', 'sgdm')
@@ -52,10 +59,11 @@ def read_schedule(settings: Mapping[str, Any]) -> Schedule:
     """Return the schedule of a run, constant over 10,000 steps if nothing is given."""
     name = one_of("schedule", str(settings.get("schedule", "constant")).replace("-", "_"), SCHEDULES)
     own = SCHEDULE_OPTIONS.get(name, ())
-    for key in ("final", "milestones", "factor"):
+    for key in ("final", "decay", "milestones", "factor"):
         if key in settings and key not in own:
             fitting = [other for other, options in SCHEDULE_OPTIONS.items() if key in options]
-            raise ValueError(f"the {name} schedule has no {key!r}; {' and '.join(fitting)} do")
+            has = "has" if len(fitting) == 1 else "have"
+            raise ValueError(f"the {name} schedule has no {key!r}, which {join_words(fitting)} {has}")
     given = {key: settings[key] for key in (*own, "warmup") if key in settings}
     if name == "step":
         if "milestones" not in given:
@@ -78,7 +86,7 @@ def numbers(name: str, given: str | Sequence[Any]) -> list[float]:
 
 
 def whole_numbers(name: str, given: str | Sequence[Any]) -> list[int]:
-    """The same, of whole numbers only.
+    """Return the same for whole numbers only.
 
     >>> whole_numbers("shape", "64,32")
     [64, 32]

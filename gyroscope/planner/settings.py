@@ -22,12 +22,12 @@ from gyroscope.planner.rule_settings import (
 from gyroscope.planner.run_plan import Plan
 from gyroscope.spelling import one_of
 from gyroscope.theory import Match, Schedule, UpdateRule, match
-from gyroscope.theory.law import Weights, over
+from gyroscope.theory.law import Weights, safe_divide
 from gyroscope.theory.layer_prediction import InitialLayer, predict_layers
 from gyroscope.theory.rules.base import MEANING
 
 LAYER_OPTIONS = ("fan_in", "shape", "init_std", "init_norm", "unit_grad_norm")
-RUN_OPTIONS = ("optimizer", "steps", "schedule", "warmup", "final", "milestones", "factor")
+RUN_OPTIONS = ("optimizer", "steps", "schedule", "warmup", "final", "decay", "milestones", "factor")
 OTHER_OPTIONS = ("batch_size", "dataset_size", "compare", "layer")
 OPTIONS = RUN_OPTIONS + RULE_OPTIONS + LAYER_OPTIONS + OTHER_OPTIONS
 
@@ -52,7 +52,7 @@ class PlanSettings:
 
 
 def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None = None) -> Plan:
-    """The plan of settings; `progress` receives the number of steps done, of all layers together.
+    """Return the plan of settings. `progress` receives the number of steps done, of all layers together.
 
     >>> plan_settings(read_settings({"optimizer": "AdamW", "fan_in": 256, "steps": 300})).findings.kinds
     ('short_memory', 'over_rotation')
@@ -123,7 +123,7 @@ def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file; each [[layer]] table is one kind of layer."""
+    """Return the settings of a TOML file. Each [[layer]] table is one kind of layer."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -176,7 +176,7 @@ def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
         absent = "batch_size" if batch_size is None else "dataset_size"
         given = "dataset_size" if batch_size is None else "batch_size"
         raise ValueError(f"{given} alone does not give epochs; add {absent}")
-    steps = float(over(positive_array("dataset_size", dataset_size), positive_array("batch_size", batch_size)))
+    steps = float(safe_divide(positive_array("dataset_size", dataset_size), positive_array("batch_size", batch_size)))
     if not 0 < steps < inf:
         raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is no number of steps")
     return steps

@@ -47,7 +47,7 @@ def answer_transfer(settings: TransferRequest) -> TransferAnswer:
     >>> from gyroscope.planner.transfer_settings import read_transfer
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
     >>> [row.name for row in answer_transfer(read_transfer({**tuned, "to": "batch=256"})).data.chosen]
-    ['tau', 'tau-wd']
+    ['tau', 'sqrt-batch']
     """
     # Numbers far out of proportion overflow to infinity, which the table can show.
     with np.errstate(all="ignore"):
@@ -61,7 +61,12 @@ def answer_transfer(settings: TransferRequest) -> TransferAnswer:
         chosen = moved.recommended if settings.only is None else (_asked_row(moved, settings.only),)
         found = {row.name: _needed_warmup(moved, row, settings.initial_norm) for row in chosen}
     warmups = {name: warmup for name, warmup in found.items() if warmup is not None}
-    return TransferAnswer(TransferData(moved, settings.unit, settings.schedule, settings.only, warmups))
+    check = None
+    if settings.check is not None:
+        from gyroscope.planner.transfer_run import check_run  # reading a run takes longer than to answer
+
+        check = check_run(moved, settings.check, settings.only)
+    return TransferAnswer(TransferData(moved, settings.unit, settings.schedule, settings.only, warmups, check))
 
 
 def _asked_row(moved: Transfer, name: str) -> TransferRow:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
 from gyroscope._checks import check_non_negative, check_positive
 from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, read_schedule, rule_name
@@ -11,6 +12,9 @@ from gyroscope.spelling import one_of
 from gyroscope.theory import Scale, Schedule, UpdateRule
 from gyroscope.theory.scaling import check_family, family_of
 from gyroscope.theory.transfer_rules import RULES
+
+if TYPE_CHECKING:
+    from gyroscope.planner.transfer_run import MeasuredRun
 
 # The length of a run may be given in any of these.
 UNITS = ("tokens", "samples", "steps")
@@ -34,6 +38,7 @@ class TransferRequest:
     schedule      shape of the learning rate over both runs
     only          the transfer rule that was asked for, or None
     initial_norm  of one weight vector
+    check         a transferred run to compare with what was promised, or None
     """
 
     rule: UpdateRule
@@ -43,6 +48,7 @@ class TransferRequest:
     schedule: Schedule
     only: str | None
     initial_norm: float
+    check: Path | None = None
 
 
 def read_transfer(settings: Mapping[str, Any]) -> TransferRequest:
@@ -52,24 +58,47 @@ def read_transfer(settings: Mapping[str, Any]) -> TransferRequest:
     >>> read_transfer({**tuned, "to": "batch=2M"}).to
     Scale(batch=2000000.0, tokens=10000000000.0, width=None, depth=None, params=None)
     """
-    optimizer = rule_name(settings["optimizer"])
-    # The published Hyperball does not make its update tangent, and the transfer rules were fitted to it.
-    published = {"tangent": False} if optimizer == "hyperball" else {}
-    rule = read_rule(optimizer, published | {key: settings[key] for key in RULE_OPTIONS if key in settings})
-    check_tuned(rule, settings)
+    source = _source(settings)
+    rule = _tuned_rule(settings) if source is None else source.rule.replace(**_rule_options(settings))
+    check_tuned(rule, rule.settings if source is not None else settings)
     family_of(rule)
     given = {name: read_number(name, settings[name]) for name in ("batch", *UNITS, *MODEL_AXES) if name in settings}
+    if source is not None:
+        given = source.sizes(given)
     unit = _unit(given)
     changed = _changes(settings.get("to"), unit, given)
     only = settings.get("rule")
     if only is not None:
         by_name = {each.name: each for each in RULES}
         check_family(by_name[one_of("transfer rule", only, by_name)], rule)
-    initial_norm = settings.get("init_norm", TORCH_NORM)
+    initial_norm = settings.get("init_norm", TORCH_NORM if source is None else source.initial_norm)
     check_positive("init_norm", initial_norm)
     base = _scale(unit, given)
-    schedule = read_shape(settings, base.steps)
-    return TransferRequest(rule, base, _scale(unit, given | changed), unit, schedule, only, initial_norm)
+    if source is None or "schedule" in settings or "warmup" in settings:
+        schedule = read_shape(settings, base.steps)
+    else:
+        schedule = source.schedule(SHAPE_STEPS)
+    to = _scale(unit, given | changed)
+    return TransferRequest(rule, base, to, unit, schedule, only, initial_norm, settings.get("check"))
+
+
+def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
+    """Return the run that the settings come from, or None if an optimizer is named."""
+    if ("source" in settings) == ("optimizer" in settings):
+        raise ValueError("name the tuned optimizer, for example adamw, or the tuned run by --from, but not both")
+    if "source" not in settings:
+        return None
+    from gyroscope.planner.transfer_run import read_run  # an answer without a run does not wait for the store
+
+    return read_run(settings["source"])
+
+
+def _tuned_rule(settings: Mapping[str, Any]) -> UpdateRule:
+    return read_rule(rule_name(settings["optimizer"]), _rule_options(settings))
+
+
+def _rule_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: settings[key] for key in RULE_OPTIONS if key in settings}
 
 
 def check_tuned(rule: UpdateRule, settings: Mapping[str, Any]) -> None:
@@ -142,7 +171,7 @@ def _scale(unit: str, given: Mapping[str, float]) -> Scale:
 
 def read_shape(settings: Mapping[str, Any], steps: float | None = None) -> Schedule:
     """Return the schedule's shape. The warmup keeps its share of the run, given as 2% or in steps of the run."""
-    shaped = {key: settings[key] for key in ("schedule", "final") if key in settings}
+    shaped = {key: settings[key] for key in ("schedule", "final", "decay") if key in settings}
     if str(shaped.get("schedule")) == "step":
         raise ValueError("the step schedule has milestones, which have no fixed share. Use linear or cosine")
     share = _share(settings["warmup"], steps) if "warmup" in settings else 0.0

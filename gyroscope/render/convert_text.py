@@ -3,9 +3,9 @@
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from gyroscope.advice.phrases import sig
+from gyroscope.advice.phrases import format_number
 from gyroscope.render.terminal import filled, table
-from gyroscope.report.convert_data import Conversion
+from gyroscope.report.convert_data import LAYER_HEADER, Conversion
 
 SCHEDULE_HEADER = ("share of the run", "your multiplier", "converted")
 
@@ -19,7 +19,10 @@ class ConversionText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(filled(self.conversion.answer, options.max_width), style="bold")
         yield Text(filled(" ".join(self.conversion.sentences()), options.max_width))
+        if self.conversion.layer_rows:
+            yield Text("")
+            yield table(LAYER_HEADER, self.conversion.layer_rows)
         rows = self.conversion.schedule_rows
         if rows:
             yield Text("")
-            yield table(SCHEDULE_HEADER, [[share, sig(old), sig(new)] for share, old, new in rows])
+            yield table(SCHEDULE_HEADER, [[share, format_number(old), format_number(new)] for share, old, new in rows])

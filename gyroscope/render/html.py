@@ -5,11 +5,16 @@ from html import escape
 from typing import Any
 
 from gyroscope.advice.findings import Finding
+from gyroscope.report.layer_table import LayerTable
 
+# Figures side by side on a wide screen, one above the other on a phone.
+STRIPS_STYLE = """
+.strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 20rem; min-width: 0; }
+"""
 # A page sends nothing anywhere.
 PLOTLY_OPTIONS = {"displaylogo": False, "responsive": True, "showSendToCloud": False}
-# Draws the pictures again when a reader switches between light and dark.
-FIGURES_SCRIPT = "Look.listeners.push(Look.figures); Look.start();"
+# Draws the pictures again when a reader switches between light and dark, and lets families of layers open.
+FIGURES_SCRIPT = "Look.listeners.push(Look.figures); Look.start(); Look.families();"
 
 
 def finding_items(findings: Sequence[Finding]) -> str:
@@ -17,21 +22,69 @@ def finding_items(findings: Sequence[Finding]) -> str:
     items = []
     for finding in findings:
         remedy = f"<br>→ {escape(finding.remedy)}" if finding.remedy else ""
-        formula = f"<small>{escape(finding.formula)}</small>" if finding.formula else ""
+        shown = f"<details><summary>Formula</summary>{escape(finding.formula)}</details>"
+        formula = shown if finding.formula else ""
         items.append(f'<li class="{finding.severity}">{escape(finding.sentence)}{remedy}{formula}</li>')
     return "".join(items)
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with one line for each layer, under a header."""
+    """Return a table with a line for each row, under a header."""
+    return _table(header, "".join(f"<tr>{_cells(row, header)}</tr>" for row in rows))
+
+
+def family_table(layers: LayerTable) -> str:
+    """Return a table with a line for each family of layers. A click on its name shows or hides its members."""
+    header = [" ".join(column.split("\n")).replace("- ", "") for column in layers.header]
+    lines = []
+    for number, row in enumerate(layers.rows):
+        if not row.members:
+            lines.append(f"<tr>{_cells(row.cells, header)}</tr>")
+            continue
+        name, *cells = row.cells
+        attributes = f'type="button" class="family" aria-expanded="false" data-family="{number}"'
+        button = f"<button {attributes}>{escape(name)}</button>"
+        lines.append(f"<tr><td>{button}</td>{_cells(cells, header[1:])}</tr>")
+        lines += [f'<tr hidden data-member="{number}">{_cells(member, header)}</tr>' for member in row.members]
+    return _table(header, "".join(lines))
+
+
+def _cells(row: Sequence[str], header: Sequence[str]) -> str:
+    """Return cells that know their heading, because a phone shows one below the other."""
+    named = zip(row, header, strict=True)
+    return "".join(f'<td data-label="{escape(heading)}">{escape(cell)}</td>' for cell, heading in named)
+
+
+def _table(header: Sequence[str], body: str) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def summary_paragraph(sentences: Sequence[str]) -> str:
+    """Return what the findings mean, as the first paragraph of a page."""
+    return f'<p class="summary">{escape(" ".join(sentences))}</p>' if sentences else ""
 
 
 def setting_lines(settings: Sequence[str]) -> str:
     """Return settings, one on each line."""
     return "<br>".join(escape(setting) for setting in settings)
+
+
+def dot_figure(rows: Sequence[str], title: str) -> Any:
+    """Return an empty figure with a row for each name, from the first at the top, and the title of its axis."""
+    from plotly.graph_objects import Figure  # heavy, and only pages need it
+
+    drawn = Figure()
+    names = [escape(row) for row in reversed(rows)]
+    drawn.update_xaxes(title_text=title)
+    drawn.update_yaxes(categoryorder="array", categoryarray=names, automargin=True, tickfont={"size": 12})
+    drawn.update_layout(
+        template="plotly_white",
+        height=110 + 24 * len(rows),
+        margin={"l": 10, "r": 15, "t": 30, "b": 45},
+        showlegend=False,
+    )
+    return drawn
 
 
 def picture(figure: Any, *, with_script: bool = True) -> str:

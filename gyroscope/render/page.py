@@ -20,7 +20,7 @@ GZIP_LEVEL = 5
 
 
 def standalone(title: str, body: str, *, script: str, style: str = "", packed: Mapping[str, str] | None = None) -> str:
-    """A page in one file that opens from disk without a network. Everything but `title` is HTML, CSS or JavaScript.
+    """Return a page in one file that opens without a network. All but `title` is HTML, CSS or JavaScript.
 
     Args:
         title: plain text of the title; escaped here.
@@ -42,7 +42,7 @@ def standalone(title: str, body: str, *, script: str, style: str = "", packed: M
 
 
 def linked(title: str, body: str, scripts: Sequence[str] = ()) -> str:
-    """A page of the server. Its style and scripts are files below assets/, so its policy can forbid inline scripts."""
+    """Return a page of the server. Styles and scripts are files, so its policy can forbid inline scripts."""
     tags = "".join(f'<script src="assets/{name}"></script>' for name in scripts)
     return _document(title, '<link rel="stylesheet" href="assets/style.css">', f"{body}\n{tags}")
 

@@ -12,7 +12,7 @@ SCRIPTS = ("figure.js", "run_figures.js", "layer.js", "report.js")
 
 
 def page(report: Report) -> str:
-    """The whole page as HTML. Plotly and the data are compressed: a page of a hundred layers stays small."""
+    """Return the whole page as HTML. Plotly and the data are compressed: a page of a hundred layers stays small."""
     title = title_of(report)
     return standalone(
         title,
@@ -30,5 +30,5 @@ def title_of(report: Report) -> str:
 
 
 def body(title: str) -> str:
-    """The panels, empty; report.js fills them."""
+    """Return the panels, empty. Report.js fills them."""
     return Template(asset("report.html")).substitute(title=escape(title))

@@ -1,4 +1,4 @@
-"""A report in a terminal: the findings and the table of layers."""
+"""A report in a terminal: what it means, the findings and the table of layers."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -6,61 +6,50 @@ from math import isfinite
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from gyroscope.advice.phrases import sig
-from gyroscope.render.terminal import filled, finding_lines, layer_table
-from gyroscope.report.run_data import LayerData, Report, RunData
+from gyroscope.render.terminal import family_table, filled, finding_lines, summary_text
+from gyroscope.report.layer_table import known
+from gyroscope.report.run_data import Report, RunData
+from gyroscope.report.run_table import run_table
 
-FORECAST = "* over the forecast from the start: X is below 1, and equilibrium does not apply."
-HEADER = ["layer", "rotation", "÷ predicted", "norm", "÷ predicted", "λₑ/λ", "spread ÷ noise", "settled at"]
+FORECAST = "* over the forecast from the start, because the run is shorter than one memory."
 
 
 class ReportText:
-    """Runs in a terminal, that with the fewest first: findings with their remedies, and each layer in a line."""
+    """Runs in a terminal, that with the fewest findings first."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for number, run in enumerate(self.report.runs):
+        runs = self.report.runs
+        # What a single run means comes first. Of several, each sentence needs the name that it is about.
+        yield from summary_text(self.report.summary if len(runs) > 1 else runs[0].summary, options.max_width)
+        for number, run in enumerate(runs):
             if number:
                 yield Text("")
-            yield from _run(run, options.max_width)
+            yield from _run(run, options.max_width, is_compared=len(runs) > 1)
 
 
-def _run(run: RunData, width: int) -> Iterator[RenderableType]:
+def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType]:
     last = f" up to step {int(run.steps[-1]):,}" if len(run.steps) else ""
     thin = f", every {run.stride}th of them read" if run.stride > 1 else ""
     yield Text.assemble((run.name, "bold"), f": {run.status}, {run.total:,} samples{last}{thin}")
+    if is_compared:
+        yield from summary_text(run.summary, width)
+    yield Text(filled(str(run.head), width, hang=2))
     for rule in dict.fromkeys(group.rule for group in run.groups if group.layers):
         yield Text(rule, style="dim")
     if run.scalars:
-        values = (f"{name} {_number(series.last, str(series.last))}" for name, series in run.scalars.items())
+        values = (
+            f"{name} {known(series.last) if isfinite(series.last) else series.last}"
+            for name, series in run.scalars.items()
+        )
         yield Text(filled(f"last logged: {', '.join(values)}", width, hang=2))
     yield Text("")
     for finding in run.verdicts:
         yield from finding_lines(finding.severity, finding.sentence, finding.remedy, width)
     yield from (Text(filled("• " + note, width), style="dim") for note in run.notes)
     yield Text("")
-    yield layer_table(HEADER, [_row(layer) for layer in run.layers])
+    yield family_table(run_table(run.layers), width)
     if any(layer.summary.reference == "forecast" for layer in run.layers):
         yield Text(filled(FORECAST, width), style="dim")
-
-
-def _row(layer: LayerData) -> list[str]:
-    line = layer.summary
-    # A layer that was not measured and a layer whose numbers are not finite must not look the same.
-    missing = "not finite" if line.diverged else "–"
-    forecast = "*" if line.reference == "forecast" and isfinite(line.rotation_ratio) else ""
-    return [
-        layer.name,
-        _number(line.rotation, missing),
-        _number(line.rotation_ratio) + forecast,
-        _number(line.norm, missing),
-        _number(line.norm_ratio) + forecast,
-        *(_number(value) for value in (line.decay_ratio, line.imbalance)),
-        f"{line.settled_at:,.0f}" if isfinite(line.settled_at) else "–",
-    ]
-
-
-def _number(value: float, missing: str = "–") -> str:
-    return sig(value) if isfinite(value) else missing

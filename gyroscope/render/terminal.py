@@ -8,28 +8,43 @@ from rich.table import Table
 from rich.text import Text
 
 from gyroscope.advice.findings import MARKS, Finding, Severity
+from gyroscope.advice.layer_families import cut_middle
+from gyroscope.report.layer_table import LayerTable
 
+# Characters of a label that a narrow terminal still shows.
+MIN_LABEL = 18
 STYLES: dict[Severity, str] = {"bad": "bold red", "warn": "yellow", "note": "cyan", "good": "green"}
-# Characters of a layer's name that stay on one line.
-LONGEST_NAME = 40
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Draw one line for each row; names to the left, numbers to the right."""
+    """Draw one line for each row, names to the left and numbers to the right."""
     drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     for number, column in enumerate(header):
-        drawn.add_column(column, justify="right" if number else "left")
+        drawn.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn
 
 
-def layer_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Draw the same with names of layers that take two lines rather than an ellipsis."""
-    drawn = table(header, rows)
-    drawn.columns[0].overflow = "fold"
-    drawn.columns[0].min_width = min(LONGEST_NAME, max(len(row[0]) for row in rows))
-    return drawn
+def family_table(layers: LayerTable, width: int) -> Table:
+    """Draw one line for each family of layers. Labels are cut in the middle if numbers need their room."""
+    rows = [list(row.cells) for row in layers.rows]
+    headings = [max(map(len, column.split("\n"))) for column in layers.header]
+    needed = [max([heading, *(len(row[place]) for row in rows)]) + 1 for place, heading in enumerate(headings)]
+    # The worst member of a family has the same room as the family.
+    names = [place for place, column in enumerate(layers.header) if column in ("layer", "worst")]
+    room = width - sum(size for place, size in enumerate(needed) if place not in names)
+    most = max(room // len(names) - 1, MIN_LABEL)
+    for row in rows:
+        for place in names:
+            row[place] = cut_middle(row[place], most)
+    return table(layers.header, rows)
+
+
+def summary_text(sentences: Sequence[str], width: int) -> Iterator[RenderableType]:
+    """Yield what the findings mean, in one bold paragraph."""
+    if sentences:
+        yield Text(filled(" ".join(sentences), width) + "\n", style="bold")
 
 
 def findings_text(findings: Sequence[Finding], width: int, explain: bool = False) -> Iterator[RenderableType]:

@@ -8,6 +8,8 @@ from typing import Any
 # Okabe and Ito's colours: distinct for every kind of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 FONT = "system-ui, sans-serif"
+# Lines that divide and refer, on light and on dark ground.
+GREY = "#888888"
 # Lines: solid is what happens or was measured, dashed what theory says.
 SOLID: dict[str, Any] = {"width": 2}
 DASHED: dict[str, Any] = {"width": 1.5, "dash": "dash"}
@@ -24,7 +26,7 @@ def style() -> str:
 
 
 def light(name: str) -> str:
-    """A colour of the style sheet on light ground, for pictures that stand outside a page.
+    """Return a colour of the style sheet on light ground, for pictures that stand outside a page.
 
     >>> light("text")
     '#1b1f24'

@@ -7,24 +7,21 @@ from string import Template
 from typing import Any
 
 from gyroscope.render import theme
-from gyroscope.render.html import FIGURES_SCRIPT, html_table, picture, setting_lines
+from gyroscope.render.html import FIGURES_SCRIPT, STRIPS_STYLE, dot_figure, html_table, picture, setting_lines
 from gyroscope.render.page import standalone
-from gyroscope.report.transfer_data import TransferData
-from gyroscope.report.transfer_sentences import agreement, answer, camps, row_sentences, trust
+from gyroscope.report.transfer_data import CHECK_HEADER, TransferCheck, TransferData
+from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, row_sentences, trust
 from gyroscope.theory.scaling import TransferRow
 
 # Strips from left to right: the quantity of a row, the title of its axis and the factor of its unit.
 STRIPS = {"rotation": ("rotation, mrad per step", 1e3), "run_length": ("run length, memories", 1.0)}
-GREY = "#888888"
 # Decades of an axis from which ticks at 2 and 5 would be crowded.
 MANY_DECADES = 3
-# Side by side on a wide screen, one above the other on a phone.
-STYLE = """
-.strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 20rem; min-width: 0; }
-td { white-space: nowrap; }
-.rules td { vertical-align: baseline; }
-.rules th:last-child, .rules td:last-child { text-align: left; white-space: normal; min-width: 9rem; }
-.answer { font-size: 1.15rem; font-weight: 600; margin: .8rem 0 .2rem; }
+STYLE = f"""{STRIPS_STYLE}
+td {{ white-space: nowrap; }}
+.rules td {{ vertical-align: baseline; }}
+.rules th:last-child, .rules td:last-child {{ text-align: left; white-space: normal; min-width: 9rem; }}
+.answer {{ font-size: 1.15rem; font-weight: 600; margin: .8rem 0 .2rem; }}
 """
 
 BODY = Template("""<button class="theme" type="button">Dark</button>
@@ -38,6 +35,7 @@ $rows
 <ul>$agreement</ul>
 <h2>Which axis moves each rule</h2>$axes
 <p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
+$check
 <h2>All rules</h2><div class="rules">$rules</div>
 <h2>Sources</h2><ul>$sources</ul>""")
 
@@ -56,10 +54,15 @@ def transfer_page(data: TransferData) -> str:
         strips=_strips(data),
         agreement=_items(others),
         axes=html_table(data.axis_header, data.axis_rows),
+        check="" if data.check is None else _check(data.check),
         rules=html_table(data.rule_header, data.rule_rows),
         sources=_items([f"{row.name}: {row.source}" for row in data.transfer.rows]),
     )
     return standalone(data.title, body, script=FIGURES_SCRIPT, style=STYLE)
+
+
+def _check(check: TransferCheck) -> str:
+    return f"<h2>Measured</h2><p>{escape(' '.join(checked(check)))}</p>{html_table(CHECK_HEADER, check.rows)}"
 
 
 def _items(sentences: Sequence[str]) -> str:
@@ -82,10 +85,8 @@ def _has_logarithm(value: float | None) -> bool:
 
 def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any:
     """Return one dot for each rule on a logarithmic axis, and the tuned run as a line."""
-    from plotly.graph_objects import Figure  # heavy, and only pages need it
-
     title, factor = STRIPS[quantity]
-    drawn = Figure()
+    drawn = dot_figure([row.name for row in rows], title)
     for is_open in (False, True):
         shown = [row for row in rows if (row.lr is None) == is_open]
         drawn.add_scatter(
@@ -102,20 +103,13 @@ def strip(data: TransferData, quantity: str, rows: Sequence[TransferRow]) -> Any
             hovertemplate="%{y}: %{x:.3g}<extra></extra>",
         )
     tuned = factor * getattr(data.transfer.tuned, quantity)
-    drawn.add_vline(x=tuned, line={"color": GREY, **theme.DASHED})
+    drawn.add_vline(x=tuned, line={"color": theme.GREY, **theme.DASHED})
     # Plotly places annotations of a logarithmic axis by the logarithm.
     drawn.add_annotation(
         text="tuned run", x=log10(tuned), y=1, yref="paper", yanchor="bottom", showarrow=False, font={"size": 12}
     )
     ticks = log_ticks([tuned, *(factor * getattr(row, quantity) for row in rows)])
-    drawn.update_xaxes(type="log", title_text=title, tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
-    drawn.update_yaxes(categoryorder="array", categoryarray=[row.name for row in reversed(rows)], automargin=True)
-    drawn.update_layout(
-        template="plotly_white",
-        height=110 + 24 * len(rows),
-        margin={"l": 10, "r": 15, "t": 30, "b": 45},
-        showlegend=False,
-    )
+    drawn.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     return drawn
 
 

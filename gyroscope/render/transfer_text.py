@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from gyroscope.render.terminal import filled, table
-from gyroscope.report.transfer_data import SILENT, TransferData
-from gyroscope.report.transfer_sentences import agreement, answer, camps, row_sentences, trust
+from gyroscope.report.transfer_data import CHECK_HEADER, SILENT, TransferData
+from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, row_sentences, trust
 
 
 class TransferText:
@@ -35,6 +35,10 @@ class TransferText:
         yield Text("")
         for sentence in (*agreement(data), *camps(data)):
             yield Text(filled(sentence, width, hang=2))
+        if data.check is not None:
+            yield Text("\nMeasured", style="bold")
+            yield from _paragraph(checked(data.check), width)
+            yield table(CHECK_HEADER, data.check.rows)
         if self.explain:
             yield Text("\nSources", style="bold")
             for row in data.transfer.rows:

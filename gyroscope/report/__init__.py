@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 from gyroscope._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gyroscope.report.run_data import LayerData, Report, RunData
-    from gyroscope.report.run_gather import gather, gather_run
+    from gyroscope.report.run_gather import gather
 
 # The file that makes a folder a sweep, which the lab reports on.
 SWEEP_FILE = "sweep.toml"
 
-__all__ = ["SWEEP_FILE", "LayerData", "Report", "RunData", "gather", "gather_run"]
-__getattr__ = lazy_names(
-    __name__,
-    {
-        **dict.fromkeys(("LayerData", "Report", "RunData"), "gyroscope.report.run_data"),
-        **dict.fromkeys(("gather", "gather_run"), "gyroscope.report.run_gather"),
-    },
-)
+__all__ = ["SWEEP_FILE", "gather"]
+__getattr__ = lazy_names(__name__, {"gather": "gyroscope.report.run_gather"})

@@ -2,29 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, final
 
 from gyroscope._json import dumps
-from gyroscope.advice.findings import Finding
+from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.layer_view import CheckpointView, DriftView
-from gyroscope.advice.phrases import rule_text, sig
+from gyroscope.advice.phrases import rule_text
 from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS, MIN_SIGNAL_RATIO
-from gyroscope.theory.law import over
+from gyroscope.report.layer_table import UNKNOWN, Column, LayerTable, known, layer_table
+from gyroscope.theory.law import safe_divide
 
-HEADER = ("layer", "rotation", "÷ pred.", "norm", "÷ pred.", "spread", "κ²", "s", "λ_u/λ", "tangent", "dead")
-DRIFT_HEADER = ("layer", "turned by", "norm ×", "decay", "÷ expected", "memory")
 # What a reader of the table may ask.
 LEGEND = (
-    "rotation of the last step in radians (~ an estimate) and norm after it, each also over that of equilibrium; "
-    "spread of the neurons' rotation over that of noise; κ²: signal over noise in one batch; s: mean square of updates "
-    "over that of noise; λ_u/λ: radial gradient over weight decay, ± where it may be 0"
+    "rotation: of the last step in radians (~ is an estimate), and over that of equilibrium. "
+    "norm: after it, and over that of equilibrium. spread: of the neurons' rotation over that of noise. "
+    "κ²: signal over noise in one batch. s: mean square of updates over that of noise. "
+    "λ_u/λ: radial gradient over weight decay (± if it may be 0). dead: vectors without a gradient."
 )
 # After a rule whose angle a rotational optimizer takes.
 NORMS_HELD = ", its angle at norms that are held"
-MORE = (
-    "; tangent: part of the push along the weights that gradients orthogonal to them explain; dead: without a gradient"
-)
 
 
 @final
@@ -35,8 +32,18 @@ class AutopsyData:
     name: str
     step: int | None
     layers: Sequence[CheckpointView]
-    findings: Sequence[Finding]
+    findings: Diagnosis
     drifts: Sequence[DriftView] = ()
+
+    @property
+    def table(self) -> LayerTable:
+        """The layers by family."""
+        return layer_table(self.layers, COLUMNS, _distance)
+
+    @property
+    def drift_table(self) -> LayerTable:
+        """How far the layers moved since the first file, by family."""
+        return layer_table(self.drifts, DRIFT_COLUMNS, lambda drift: drift.angle)
 
     @property
     def settings(self) -> list[str]:
@@ -46,50 +53,58 @@ class AutopsyData:
 
     @property
     def title(self) -> str:
-        """Of a page."""
+        """Title of a page."""
         after = f" after {self.step:,} steps" if self.step is not None else ""
         return f"Autopsy: {self.name}{after}"
 
 
-def layer_row(layer: CheckpointView) -> list[str]:
-    """A layer under `HEADER`."""
+def _rotation(layer: CheckpointView) -> str:
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
-    decay = layer.rule.weight_decay if layer.rule is not None else float("nan")
-    share = layer.explained_share
-    return [
-        layer.name,
-        estimate + _number(layer.rotation),
-        _number(layer.rotation_ratio),
-        _number(layer.norm),
-        _number(layer.norm_ratio),
-        _number(layer.spread, 2),
-        # Below the threshold an estimate is scatter, and would be read as a number.
-        f"< {MIN_SIGNAL_RATIO:g}" if layer.signal_ratio < MIN_SIGNAL_RATIO else _number(layer.signal_ratio, 2),
-        _number(layer.alignment, 2),
-        _lambda(layer, decay),
-        f"{100 * share:.0f} %" if isfinite(share) else "–",
-        str(layer.dead) if layer.dead else "",
-    ]
+    return estimate + known(layer.rotation)
 
 
-def _lambda(layer: CheckpointView, decay: float) -> str:
-    """λ_u/λ; of a value within two standard errors of 0 the error alone, for one step says no more."""
-    value = float(over(layer.lambda_u, decay))
-    error = float(over(layer.lambda_u_error, decay))
+def _signal(layer: CheckpointView) -> str:
+    # Below the threshold an estimate is scatter, and would be read as a number.
+    is_scatter = layer.signal_ratio < MIN_SIGNAL_RATIO
+    return f"< {MIN_SIGNAL_RATIO:g}" if is_scatter else known(layer.signal_ratio, 2)
+
+
+def _over_decay(layer: CheckpointView, value: float) -> float:
+    return float(safe_divide(value, layer.rule.weight_decay)) if layer.rule is not None else nan
+
+
+def _lambda(layer: CheckpointView) -> str:
+    """Return λ_u/λ, or its error alone if it is within two standard errors of 0."""
+    value = _over_decay(layer, layer.lambda_u)
+    error = _over_decay(layer, layer.lambda_u_error)
     if not isfinite(value):
-        return "–"
-    return sig(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {sig(error, 1)}"
+        return UNKNOWN
+    return known(value, 2) if abs(value) > MIN_SHOWN_STANDARD_ERRORS * error else f"± {known(error, 1)}"
 
 
-def drift_row(drift: DriftView) -> list[str]:
-    """A layer under `DRIFT_HEADER`."""
-    ratio = float(over(drift.effective_decay, drift.expected_decay))
-    values = (drift.angle, drift.norm_ratio, drift.effective_decay, ratio, drift.memory)
-    return [drift.name, *(_number(value) for value in values)]
+def _distance(layer: CheckpointView) -> float:
+    ratio = layer.rotation_ratio
+    return max(ratio, 1 / ratio) if ratio > 0 else nan
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return sig(value, digits) if isfinite(value) else "–"
+COLUMNS = (
+    Column("rotation,\nrad", lambda layer: layer.rotation, _rotation),
+    Column("÷ equi-\nlibrium", lambda layer: layer.rotation_ratio),
+    Column("norm", lambda layer: layer.norm),
+    Column("÷ equi-\nlibrium", lambda layer: layer.norm_ratio),
+    Column("spread", lambda layer: layer.spread),
+    Column("κ²", lambda layer: layer.signal_ratio, _signal),
+    Column("s", lambda layer: layer.alignment),
+    Column("λ_u/λ", lambda layer: _over_decay(layer, layer.lambda_u), _lambda),
+    Column("dead", lambda layer: layer.dead or nan, is_step=True),
+)
+DRIFT_COLUMNS = (
+    Column("rotated\nby, rad", lambda drift: drift.angle),
+    Column("norm ×", lambda drift: drift.norm_ratio),
+    Column("decay", lambda drift: drift.effective_decay),
+    Column("÷ ex-\npected", lambda drift: float(safe_divide(drift.effective_decay, drift.expected_decay))),
+    Column("memory,\nsteps", lambda drift: drift.memory),
+)
 
 
 def autopsy_json(autopsy: AutopsyData) -> str:
@@ -98,6 +113,7 @@ def autopsy_json(autopsy: AutopsyData) -> str:
         {
             "name": autopsy.name,
             "step": autopsy.step,
+            "summary": autopsy.findings.summary,
             "verdict": list(autopsy.findings),
             "layers": [_layer(layer) for layer in autopsy.layers],
             "drifts": [{**vars(drift), "memory": drift.memory} for drift in autopsy.drifts],

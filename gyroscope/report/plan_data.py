@@ -1,42 +1,80 @@
 """A plan as plain data: what its text and its page show, and what `gyroscope plan --json` prints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from functools import cached_property
+from math import inf, nan
+from typing import Any
 
 import numpy as np
 
 from gyroscope._json import dumps
 from gyroscope._types import Int64
-from gyroscope.advice.findings import Finding
+from gyroscope.advice.findings import Diagnosis, Finding
 from gyroscope.advice.phrases import rule_text
+from gyroscope.advice.plan_facts import plan_facts
+from gyroscope.advice.plan_findings import plan_findings
+from gyroscope.report.layer_table import Column, LayerTable, known, layer_table
 from gyroscope.theory import Match
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 # Points of a curve that are kept; a longer run is thinned evenly, first and last step included.
 MOST_POINTS = 500
+
+
+def _step(prediction: LayerPrediction, step: int | None) -> float:
+    if prediction.forecast is None:
+        return nan
+    return inf if step is None else step
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else float(value)
+
+
+COLUMNS = (
+    Column("rotation,\nrad", lambda layer: _number(layer.equilibrium.angular_update)),
+    Column("norm at\nstart", lambda layer: layer.layer.norm),
+    Column("norm\nsettles at", lambda layer: _number(layer.equilibrium.norm)),
+    Column("fastest\nstep ×", lambda layer: layer.fastest[0]),
+    Column("warmup\nneeded", lambda layer: _step(layer, layer.warmup), infinite="no help"),
+    Column("run\nlength", lambda layer: layer.total_decay),
+    Column("settles\nat step", lambda layer: _step(layer, layer.settled_at), infinite="never", is_step=True),
+    Column("falls out\nat step", lambda layer: _step(layer, layer.falls_out_at), is_step=True),
+)
 CURVES = ("lr", "angular_update", "norm", "equilibrium_angular_update", "equilibrium_norm")
 
 
-@final
 @dataclass(frozen=True)
 class PlanData:
-    """All that is shown of a plan.
+    """All that is shown of a plan. `gyroscope.planner.run_plan.Plan` adds how it is shown.
 
     optimizer        its name, as the user knows it
-    predictions      one for each layer, in the order of the model
-    facts            statements that judge nothing
-    findings         the judgement, worst first
-    steps_per_epoch  None where the batch and the data set are unknown
+    predictions      one for each layer of which enough is known, in the order of the model
+    missing          layers without a forecast, and why
+    notes            what the forecast leaves out, as sentences without a full stop
+    steps_per_epoch  None if the batch or the data set is unknown
     equivalents      other optimizers by name: settings with which they train alike, or why there are none
     """
 
     optimizer: str
-    predictions: Sequence[LayerPrediction]
-    facts: Sequence[Finding]
-    findings: Sequence[Finding]
+    predictions: tuple[LayerPrediction, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     steps_per_epoch: float | None = None
     equivalents: Mapping[str, Match | str] = field(default_factory=dict)
+
+    # Computed when first needed: a user of `layers` alone does not wait for the warmups in remedies.
+    @cached_property
+    def findings(self) -> Diagnosis:
+        """The judgement on the run, worst first."""
+        judged = [each for each in self.predictions if not each.layer.is_embedding] or self.predictions
+        return plan_findings(judged, self.missing, self.notes)
+
+    @cached_property
+    def facts(self) -> tuple[Finding, ...]:
+        """The numbers of the run, in sentences that judge nothing."""
+        return plan_facts(self.predictions, self.steps_per_epoch, self.equivalents)
 
     @property
     def settings(self) -> list[str]:
@@ -44,14 +82,24 @@ class PlanData:
         return list(dict.fromkeys(map(_settings, self.predictions)))
 
     @property
+    def table(self) -> LayerTable:
+        """The layers by family."""
+        shapes = {each.name: each.layer.weights.shape for each in self.predictions if each.layer.weights.shape}
+
+        def distance(prediction: LayerPrediction) -> float:
+            return max(prediction.fastest[0], 1.0)
+
+        return layer_table(self.predictions, COLUMNS, distance, shapes)
+
+    @property
     def title(self) -> str:
-        """Of a page."""
+        """Title of a page."""
         steps = self.predictions[0].schedule.steps if self.predictions else 0
         count = len(self.predictions)
         return f"Plan: {self.optimizer}, {count} layer{'' if count == 1 else 's'} over {steps:,} steps"
 
     def fastest_first(self, most: int) -> list[LayerPrediction]:
-        """At most so many layers with a forecast, evenly from the fastest start to the slowest."""
+        """Return at most so many layers with a forecast, evenly from the fastest start to the slowest."""
         drawn = [prediction for prediction in self.predictions if prediction.forecast is not None]
         # NaN, of layers without an equilibrium to compare with, would leave the order to chance.
         drawn.sort(key=lambda prediction: -np.nan_to_num(prediction.fastest[0]))
@@ -62,7 +110,8 @@ class PlanData:
 def _settings(prediction: LayerPrediction) -> str:
     schedule = prediction.schedule
     warmup = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-    return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}"
+    length = f", run length {known(prediction.total_decay)} memories" if prediction.forecast is not None else ""
+    return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}{length}"
 
 
 def plan_json(plan: PlanData) -> str:
@@ -79,6 +128,7 @@ def plan_json(plan: PlanData) -> str:
             "layers": [_layer(prediction) for prediction in plan.predictions],
             "equivalents": {name: match_data(match) for name, match in plan.equivalents.items()},
             "sentences": list(plan.facts),
+            "summary": plan.findings.summary,
             "verdict": list(plan.findings),
         }
     )

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
+from gyroscope._types import Array, Int64
 from gyroscope.advice.findings import Severity
 from gyroscope.advice.thresholds import MAX_USUAL_RATIO
+from gyroscope.report.run_head import RunHead
 
-Array: TypeAlias = npt.NDArray[np.float64]
 Series: TypeAlias = dict[str, Array]
-
-# Of this layout; a change that would break a reader adds one.
-VERSION = 2
 
 # What is kept of each layer, as quantity.statistic: `Run.series(layer, quantity, statistic)` has the same numbers.
 LAYER_SERIES = (
@@ -67,7 +64,7 @@ PANELS = {
 @final
 @dataclass(frozen=True)
 class FindingData:
-    """A finding of the diagnosis and the panel that shows its evidence."""
+    """A finding of the diagnosis, the panel that shows its evidence, and the trial behind its remedy."""
 
     kind: str
     severity: Severity
@@ -77,7 +74,6 @@ class FindingData:
     evidence: Mapping[str, float]
     panel: str
     trial: str
-    """Section of results/advice.md that shows what the remedy did to real training."""
 
 
 @final
@@ -128,25 +124,26 @@ class Distribution:
 class LayerSummary:
     """A layer in one line: means over the last part of the run at full rate, ratios measured over predicted.
 
-    Once a layer's numbers are not finite, the earlier ones describe it no more: all are NaN, and `diverged` is true.
+    Once a layer's numbers are not finite, the earlier ones do not describe it: all are NaN, and `diverged` is true.
+
+    reference             "equilibrium", or the "forecast" if the run is shorter than one memory
+    decay_ratio           λ_e/λ: 1 if the loss does not depend on the scale of the weights
+    rotation_discrepancy  D: squared ratio of predicted to measured rotation, of the median neuron
+    alignment             s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
+    imbalance             95th over 5th percentile of the neurons' rotation, over that of pure noise
     """
 
     diverged: bool
     reference: str
-    """What the layer is compared with: "equilibrium", or its "forecast" while X = Σ a_t is below 1."""
     rotation: float
     predicted_rotation: float
     rotation_ratio: float
     norm: float
     norm_ratio: float
     decay_ratio: float
-    """λ_e/λ: 1 where the loss does not see the scale of the weights."""
     rotation_discrepancy: float
-    """D: squared ratio of predicted to measured rotation, of the median neuron."""
     alignment: float
-    """s: 1 where updates are pure noise, above where gradients agree over the momentum's memory."""
     imbalance: float
-    """95th over 5th percentile of the neurons' rotation, over that of pure noise."""
     dead_vectors: float
     frozen_share: float
     settled_at: float
@@ -155,9 +152,16 @@ class LayerSummary:
 @final
 @dataclass(frozen=True)
 class LayerData:
-    """A layer: what it is, its series by the names of `LAYER_SERIES`, and what they come to."""
+    """A layer: what it is, its series by the names of `LAYER_SERIES`, and what they come to.
+
+    family         pattern of its name and those of the same layer in other blocks, or its label
+    shape          of its own part of a fused weight
+    distributions  by quantity, at a few steps. Empty on a live page, which asks for them one by one
+    """
 
     name: str
+    label: str
+    family: str
     shape: Sequence[int]
     granularity: str
     vectors: int
@@ -166,7 +170,6 @@ class LayerData:
     summary: LayerSummary
     spread: Spread
     distributions: Mapping[str, Sequence[Distribution]]
-    """By quantity, at a few steps; empty on a live page, which asks for them one by one."""
     series: Series = field(repr=False)
 
 
@@ -185,54 +188,36 @@ class GroupData:
 class LoggedSeries:
     """Values that training logged under one name, evenly thinned where they are many, and the last of them."""
 
-    steps: npt.NDArray[np.int64] = field(repr=False)
+    steps: Int64 = field(repr=False)
     values: Array = field(repr=False)
     last: float
 
 
 @final
 @dataclass(frozen=True)
-class Neighbour:
-    """Settings with which another optimizer trains as this one does, and what it keeps."""
-
-    name: str
-    lr: float
-    weight_decay: float
-    kept: Sequence[str]
-    rotation: float
-    """Its rotation over this one's."""
-
-
-@final
-@dataclass(frozen=True)
 class Plane:
-    """Rotation and timescale over a grid of learning rates and weight decays, rows by weight decay."""
+    """Rotation and timescale over a grid of learning rates and weight decays, rows by weight decay.
+
+    neighbours  settings of other optimizers that train alike: name, lr, weight_decay, what is kept, rotation ratio
+    """
 
     group: int
     lr: Array
     weight_decay: Array
     rotation: Array
     timescale: Array
-    neighbours: Sequence[Neighbour]
-
-
-@final
-@dataclass(frozen=True)
-class Betas:
-    """A pair of betas and its distance from instability, in continuous time and exactly; above 0 is stable."""
-
-    beta1: float
-    beta2: float
-    margin: float
-    exact_margin: float
+    neighbours: Sequence[Mapping[str, Any]]
 
 
 @final
 @dataclass(frozen=True)
 class Stability:
-    """The betas of Adam's groups, and for each `beta2` the largest stable beta1 by both criteria."""
+    """The betas of Adam's groups with their exact margin, and for each `beta2` the largest stable beta1.
 
-    betas: Sequence[Betas]
+    continuous, exact  the criterion in continuous time and the exact one
+    """
+
+    betas: Sequence[Mapping[str, float]]
     beta2: Array
     continuous: Array
     exact: Array
@@ -241,19 +226,25 @@ class Stability:
 @final
 @dataclass(frozen=True)
 class RunData:
-    """A run. `series` is taken over its layers: `angular_update.mean.q50` is the median of the layers' means."""
+    """A run. `series` is taken over its layers: `angular_update.mean.q50` is the median of the layers' means.
+
+    total, stride  samples on disk, of which each `stride`-th was read
+    scalars        by name in the order of appearance. On a live page only those that it draws
+    summary        what the findings mean, in a few sentences
+    id             under which a live page knows the run
+    """
 
     name: str
+    head: RunHead
     status: str
     total: int
-    """Samples on disk, of which each `stride`-th was read."""
     stride: int
-    steps: npt.NDArray[np.int64]
+    steps: Int64
     series: Series = field(repr=False)
     scalars: Mapping[str, LoggedSeries]
-    """By name in the order of appearance; on a live page those that it draws."""
     groups: Sequence[GroupData]
     layers: Sequence[LayerData]
+    summary: Sequence[str]
     verdicts: Sequence[FindingData]
     marks: Sequence[Mark]
     plane: Plane | None
@@ -261,7 +252,6 @@ class RunData:
     notes: Sequence[str]
     config: Mapping[str, Any]
     id: str = ""
-    """Under which a live page knows the run."""
 
     @property
     def score(self) -> tuple[float, ...]:
@@ -278,12 +268,15 @@ class RunData:
 @final
 @dataclass(frozen=True)
 class Report:
-    """The page: one run, or several with the same layers: fewest findings first, then most, then the others."""
+    """The page: one run, or several on the layers they share: fewest findings first, then most, then the others.
+
+    summary          how several runs differ, in a few sentences
+    max_usual_ratio  measured over predicted, or its inverse, from which on the table highlights a number
+    at               step at which the page opens. None shows all steps
+    """
 
     runs: Sequence[RunData]
     gyroscope: str
-    version: int = VERSION
+    summary: Sequence[str] = ()
     max_usual_ratio: float = MAX_USUAL_RATIO
-    """Measured over predicted, or its inverse, from which on the table highlights a number."""
     at: int | None = None
-    """The step at which the page opens; None: it shows all of them."""

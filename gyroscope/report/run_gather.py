@@ -1,8 +1,9 @@
 """Runs on disk to the data of a page: `gather`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 
 import gyroscope
 from gyroscope._json import clean_text
+from gyroscope._types import Array
 from gyroscope.advice import Diagnosis, Finding
 from gyroscope.advice.history import LayerHistory, layer_histories
+from gyroscope.advice.incidents import judged_steps
+from gyroscope.advice.layer_families import group_families, plain_name, short_labels
+from gyroscope.advice.phrases import rule_text
+from gyroscope.report.comparison import comparison_summary, shared_layers
 from gyroscope.report.run_data import (
     LAYER_SERIES,
     MOST_DRAWN,
     OVER_LAYERS,
     PANELS,
-    Array,
     FindingData,
     GroupData,
     LayerData,
@@ -27,9 +32,10 @@ from gyroscope.report.run_data import (
     RunData,
     Series,
 )
+from gyroscope.report.run_head import group_config, run_head
 from gyroscope.report.run_layers import distributions, spread, summary
 from gyroscope.report.run_theory import bound_of, plane, stability, update_bound
-from gyroscope.store import Run, RunError, open_run
+from gyroscope.store import LayerInfo, Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
 # Samples of a run that a page shows at most.
@@ -38,20 +44,28 @@ QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95, "max": 1.0}
 
 
 def gather(paths: Sequence[str | os.PathLike[str]], at: int | None = None, progress: Progress | None = None) -> Report:
-    """The report on one run, or on several that have the same layers; `RunError` says in a sentence what is wrong.
+    """Return the report on one run, or on the layers that several share. Raise `RunError` if a run cannot be shown.
 
-    `at` is the step at which its page opens; `progress` that of `open_run`.
+    at        step at which the page opens
+    progress  that of `open_run`
     """
     with ExitStack() as stack:
         runs = [stack.enter_context(open_run(path, most=MOST, progress=progress)) for path in paths]
         for run in runs:
             check(run)
-        check_alike(runs)
         last = max(int(run.steps[-1]) for run in runs)
         if at is not None and not 0 <= at <= last:
             raise RunError(f"There is no step {at:,} to open at: the last one that was measured is {last:,}.")
-        gathered = [gather_run(run, name, at=at) for run, name in zip(runs, names_of(runs), strict=True)]
-    return Report(ordered(gathered), gyroscope.__version__, at=at)
+        shared = shared_layers([(str(run.path), run.layers) for run in runs]) if len(runs) > 1 else [None]
+        of_runs = zip(runs, names_of(runs), shared, strict=True)
+        gathered = [gather_run(run, name, layers=layers, at=at) for run, name, layers in of_runs]
+        return make_report(gathered, [run.layers for run in runs], at)
+
+
+def make_report(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]], at: int | None = None) -> Report:
+    """Return the report on gathered runs, given all layers that each run has."""
+    summary = comparison_summary(runs, all_layers) if len(runs) > 1 else []
+    return Report(ordered(runs), gyroscope.__version__, summary, at=at)
 
 
 def check(run: Run) -> None:
@@ -60,17 +74,6 @@ def check(run: Run) -> None:
         raise RunError(f"{run.path} has no data of a tracker: no layer's rotation. Train with gyro.Tracker.")
     if len(run.steps) == 0:
         raise RunError(f"{run.path} is empty: it has no samples yet. Wait for the first, or train on.")
-
-
-def check_alike(runs: Sequence[Run]) -> None:
-    """Raise unless all runs have the same layers."""
-    for other in runs[1:]:
-        differing = sorted(set(runs[0].layers) ^ set(other.layers))
-        if differing:
-            raise RunError(
-                f"{runs[0].path} and {other.path} have different layers, {differing[0]} is in one of them only: "
-                "only runs of the same model can be compared. Report on each by itself."
-            )
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
@@ -85,41 +88,88 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 
 def ordered(runs: Sequence[RunData]) -> list[RunData]:
-    """The run with the fewest findings, the one with the most, then the others in between."""
+    """Return the run with the fewest findings, the one with the most, then the others in between."""
     # The two ends first: whoever compares many runs looks at these.
     best = sorted(runs, key=lambda run: run.score)
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
 
 
-def gather_run(run: Run, name: str, *, id: str = "", live: bool = False, at: int | None = None) -> RunData:
-    """All that the page shows of a run. A live page asks for distributions one by one, so its data have none."""
-    layers = layer_histories(run)
-    blocks = {name: np.stack([series_of(run, layer, name) for layer in run.layers]) for name in OVER_LAYERS}
+def gather_run(
+    run: Run,
+    name: str,
+    *,
+    layers: Sequence[str] | None = None,
+    id: str = "",
+    live: bool = False,
+    at: int | None = None,
+) -> RunData:
+    """Return all that the page shows of a run.
+
+    run     as the store has it
+    name    of the run
+    layers  those that a comparison shows, under their plain names. All if None
+    id      under which a live page knows the run
+    live    a live page asks for distributions one by one, so its data have none
+    at      step of which the distributions are included
+    """
+    histories = [history for history in layer_histories(run) if layers is None or history.name in layers]
+    blocks = {name: np.stack([series_of(run, each.name, name) for each in histories]) for name in OVER_LAYERS}
     return RunData(
         name=name,
+        head=run_head(run),
         status=run.status,
         total=run.total,
         stride=run.stride,
         steps=run.steps,
-        series={**over_layers(blocks), "update_bound": update_bound(bound_of(layers), run.steps)},
+        series={**over_layers(blocks), "update_bound": update_bound(bound_of(histories), run.steps)},
         groups=groups(run),
-        layers=[_layer(run, history, live, at) for history in layers],
-        plane=plane(layers),
-        stability=stability(layers),
+        layers=_layers(run, histories, live, at, plain_name if layers else str),
+        plane=plane(histories),
+        stability=stability(histories),
         config=run.config,
         id=id,
-        **findings_data(run, live=live),
+        **findings_data(run, live=live, rename=plain_name if layers else str),
     )
 
 
-def findings_data(run: Run, *, live: bool = False) -> dict[str, Any]:
-    """What changes as a run goes on: findings, marks, notes and what training logged."""
+def _layers(
+    run: Run, histories: Sequence[LayerHistory], live: bool, at: int | None, rename: Callable[[str], str]
+) -> list[LayerData]:
+    names = [history.name for history in histories]
+    shapes = {name: own_shape(run.layer(name)) for name in names}
+    labels = short_labels(names)
+    families = {member: family.label for family in group_families(names, shapes) for member in family.members}
+    layers = []
+    for history in histories:
+        layer = run.layer(history.name)
+        layers.append(
+            LayerData(
+                name=rename(layer.name),
+                label=labels[layer.name],
+                family=families[layer.name],
+                shape=shapes[layer.name],
+                granularity=layer.granularity,
+                vectors=layer.vectors,
+                fan_in=layer.fan_in,
+                group=layer.group,
+                summary=summary(history),
+                spread=spread(history),
+                distributions={} if live else distributions(run, layer.name, at),
+                series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
+            )
+        )
+    return layers
+
+
+def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return what changes as a run goes on: findings, marks, notes and what training logged."""
     diagnosis = run.diagnose()
-    findings = [_finding(finding) for finding in diagnosis]
+    judged = judged_steps(run)
     return {
-        "verdicts": findings,
+        "summary": diagnosis.summary,
+        "verdicts": [_finding(finding, rename) for finding in diagnosis],
         "marks": _marks(layer_histories(run), diagnosis),
-        "notes": run.notes,
+        "notes": [*run.notes, *([] if judged is None else [judged])],
         # A live page gets them again with each diagnosis, so it gets no more than it draws.
         "scalars": {name: _logged(run, name) for name in run.scalars[: MOST_DRAWN if live else None]},
     }
@@ -132,7 +182,7 @@ def _logged(run: Run, name: str) -> LoggedSeries:
 
 
 def series_of(run: Run, layer: str, name: str) -> Array:
-    """A series by its name, quantity.statistic; all NaN where the run has no such quantity."""
+    """Return a series by its name, quantity.statistic. All NaN if the run has no such quantity."""
     quantity, _, stat = name.partition(".")
     if quantity not in run.quantities:
         return np.full(len(run.steps), np.nan)
@@ -140,7 +190,7 @@ def series_of(run: Run, layer: str, name: str) -> Array:
 
 
 def over_layers(blocks: Mapping[str, Array]) -> Series:
-    """What the page shows of all layers together, from blocks (layers, samples) by name."""
+    """Return what the page shows of all layers together, from blocks (layers, samples) by name."""
     return {
         f"{name}.{level}": quantile(blocks[name], QUANTILES[level])
         for name, levels in OVER_LAYERS.items()
@@ -164,58 +214,37 @@ def quantile(block: Array, q: float) -> Array:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _layer(run: Run, history: LayerHistory, live: bool, at: int | None) -> LayerData:
-    layer = run.layer(history.name)
-    return LayerData(
-        name=layer.name,
-        shape=layer.shape,
-        granularity=layer.granularity,
-        vectors=layer.vectors,
-        fan_in=layer.fan_in,
-        group=layer.group,
-        summary=summary(history),
-        spread=spread(history),
-        distributions={} if live else distributions(run, layer.name, at),
-        series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
-    )
+def own_shape(layer: LayerInfo) -> tuple[int, ...]:
+    """Return the shape of a layer. A part of a fused weight has its share of the rows."""
+    shape = list(layer.shape)
+    if layer.name.endswith("]"):
+        shape[layer.axis] = shape[layer.axis] * layer.vectors * layer.fan_in // prod(shape)
+    return tuple(shape)
 
 
 def groups(run: Run) -> list[GroupData]:
-    """One for each of the optimizer's groups; without series where none of its layers was measured."""
+    """Return one for each of the optimizer's groups, without series if none of its layers was measured."""
     stored = run.config.get("groups")
-    known = stored if isinstance(stored, list) else []
-    layers = [run.layer(name) for name in run.layers]
+    histories = layer_histories(run)
+    count = len(stored) if isinstance(stored, list) else 0
     shown = []
-    for number in range(max([len(known), *(layer.group + 1 for layer in layers)])):
-        names = [layer.name for layer in layers if layer.group == number]
-        series = {key: series_of(run, names[0], key) for key in ("lr", "weight_decay")} if names else {}
-        shown.append(GroupData(_rule(known[number] if number < len(known) else None), len(names), series))
+    for number in range(max([count, *(history.layer.group + 1 for history in histories)])):
+        members = [history for history in histories if history.layer.group == number]
+        series = {key: series_of(run, members[0].name, key) for key in ("lr", "weight_decay")} if members else {}
+        rule = members[0].rule if members else None
+        optimizer = str(group_config(run.config, number).get("optimizer", "unknown"))
+        known = "" if rule is None else rule_text(rule)
+        is_named = optimizer in ("unknown", known.partition("(")[0])
+        text = known if known and is_named else ": ".join(filter(None, [optimizer, known]))
+        shown.append(GroupData(text, len(members), series))
     return shown
 
 
-def _rule(group: Any) -> str:
-    """AdamW(lr=0.001, …); the optimizer's class where theory does not know it."""
-    if not isinstance(group, Mapping):
-        return "unknown"
-    rule = group.get("rule")
-    if not isinstance(rule, Mapping):
-        return str(group.get("optimizer", "unknown"))
-    # JSON has lists.
-    known = {key: tuple(value) if isinstance(value, list) else value for key, value in rule.items()}
-    options = (
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in known.items()
-        if key != "name" and value is not False
-    )
-    shown = f"{rule.get('name')}({', '.join(options)})"
-    optimizer = group.get("optimizer")
-    return shown if optimizer in (None, rule.get("name")) else f"{optimizer}: {shown}"
-
-
-def _finding(found: Finding) -> FindingData:
+def _finding(found: Finding, rename: Callable[[str], str]) -> FindingData:
+    layers = [rename(layer) for layer in found.layers]
     panel = PANELS.get(found.kind, "equilibrium")
     return FindingData(
-        found.kind, found.severity, found.sentence, found.remedy, found.layers, dict(found.evidence), panel, found.trial
+        found.kind, found.severity, found.sentence, found.remedy, layers, dict(found.evidence), panel, found.trial
     )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from gyroscope._types import Array, Int64
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.thresholds import MIN_RATE_SHARE
-from gyroscope.report.run_data import Array, Betas, Neighbour, Plane, Stability
+from gyroscope.report.run_data import Plane, Stability
 from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
 from gyroscope.theory.law import Weights
@@ -43,8 +43,8 @@ def plane(layers: Sequence[LayerHistory]) -> Plane | None:
     # The end of a schedule goes to zero, and would stretch a logarithmic axis without end.
     rates = rates[rates > MIN_RATE_SHARE * rule.lr]
     decays = members[0].series("weight_decay")
-    lr = _axis([rule.lr, *rates, *(neighbour.lr for neighbour in neighbours)])
-    weight_decay = _axis([rule.weight_decay, *decays, *(neighbour.weight_decay for neighbour in neighbours)])
+    lr = _axis([rule.lr, *rates, *(neighbour["lr"] for neighbour in neighbours)])
+    weight_decay = _axis([rule.weight_decay, *decays, *(neighbour["weight_decay"] for neighbour in neighbours)])
     rotation = np.full((GRID, GRID), np.nan)
     timescale = np.full((GRID, GRID), np.nan)
     for row, decay in enumerate(weight_decay.tolist()):
@@ -59,14 +59,14 @@ def plane(layers: Sequence[LayerHistory]) -> Plane | None:
 
 
 def _typical(layers: Sequence[LayerHistory]) -> Weights:
-    """The median layer; its gradient where one was measured."""
+    """Return the median layer. Its gradient where one was measured."""
     middle = sorted(layers, key=lambda history: history.layer.fan_in)[len(layers) // 2]
     grads = [history.mean(history.series("unit_grad_norm", "rms")) for history in layers]
     known = [grad for grad in grads if grad > 0]
     return Weights(float(middle.layer.fan_in), float(np.median(known)) if known else None, tuple(middle.layer.shape))
 
 
-def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[Neighbour]:
+def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[dict[str, Any]]:
     for other, fixed in OTHERS:
         if rule.name == other.__name__:
             continue
@@ -75,9 +75,13 @@ def _neighbours(rule: UpdateRule, weights: Weights) -> Iterator[Neighbour]:
         except ValueError:  # an input is missing, or there are no such settings
             continue
         settings: Any = matched.rule
-        ratio = matched.ratios.get("rotation")
-        rotation = float("nan") if ratio is None else ratio
-        yield Neighbour(other.__name__, settings.lr, settings.weight_decay, matched.kept, rotation)
+        yield {
+            "name": other.__name__,
+            "lr": settings.lr,
+            "weight_decay": settings.weight_decay,
+            "kept": matched.kept,
+            "rotation": matched.ratios.get("rotation"),
+        }
 
 
 def _axis(values: Sequence[float]) -> Array:
@@ -91,18 +95,21 @@ def betas_of(history: LayerHistory) -> tuple[float, float] | None:
 
 
 def stability(layers: Sequence[LayerHistory]) -> Stability | None:
-    """Where the betas stand; None where no layer is trained by Adam."""
+    """Return where the betas stand. None if no layer is trained by Adam."""
     pairs = list(dict.fromkeys(pair for history in layers if (pair := betas_of(history)) is not None))
     if not pairs:
         return None
-    betas = [Betas(*pair, float(adam.margin(*pair)), float(adam.exact_margin(*pair))) for pair in pairs]
+    betas = [
+        {"beta1": beta1, "beta2": beta2, "exact_margin": float(adam.exact_margin(beta1, beta2))}
+        for beta1, beta2 in pairs
+    ]
     # Evenly spaced on the axis, which shows 1 - beta2 on a logarithmic scale.
     beta2 = 1 - np.geomspace(0.9, 1e-5, 60)
     return Stability(betas, beta2, np.asarray(adam.level_curve(0.0, beta2)), np.sqrt(beta2))
 
 
 def bound_of(layers: Sequence[LayerHistory]) -> UpdateBound:
-    """What bounds the updates of some layers: the betas of Adam, and Lion's signs.
+    """Return what bounds the updates of some layers: the betas of Adam, and Lion's signs.
 
     A step that is scaled to an angle is bounded by neither.
     """
@@ -111,7 +118,7 @@ def bound_of(layers: Sequence[LayerHistory]) -> UpdateBound:
     return UpdateBound(betas, any(history.rule is not None and history.rule.sign_beta is not None for history in plain))
 
 
-def update_bound(bound: UpdateBound, steps: npt.NDArray[np.int64]) -> Array:
+def update_bound(bound: UpdateBound, steps: Int64) -> Array:
     """Largest entry of an update in units of lr that any gradients could make, at each step: that of the loosest group.
 
     Lion's is 1. NaN where neither Adam nor Lion trains.

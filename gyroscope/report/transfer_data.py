@@ -1,13 +1,14 @@
 """A transfer as plain data: what its text and its page show, and what `gyroscope transfer --json` prints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any, final
 
 from gyroscope._json import dumps
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.phrases import rule_text, sig
+from gyroscope.advice.phrases import format_number, format_range, rule_text
 from gyroscope.theory import Scale, Schedule, Transfer
 from gyroscope.theory.scaling import TransferRow
 from gyroscope.theory.transfer_rules import AXES
@@ -15,12 +16,13 @@ from gyroscope.theory.transfer_rules import AXES
 GROUPS = ("hidden", "head", "embedding", "gains")
 # The note of a rule that is silent on every axis that changes.
 SILENT = "silent on this change"
+CHECK_HEADER = ("quantity", "promised", "measured", "measured / promised")
 
 
 @final
 @dataclass(frozen=True)
 class NeededWarmup:
-    """The warmup with which no step turns faster than in equilibrium.
+    """The warmup with which no step rotates faster than in equilibrium.
 
     steps     None if no warmup that was tried is enough
     searched  steps of the longest warmup that was tried
@@ -28,6 +30,54 @@ class NeededWarmup:
 
     steps: int | None
     searched: int
+
+
+@final
+@dataclass(frozen=True)
+class CheckedQuantity:
+    """A quantity as promised and as measured: medians over layers, and the smallest and largest ratio."""
+
+    name: str
+    promised: float
+    measured: float
+    smallest: float
+    largest: float
+
+    @classmethod
+    def of(cls, name: str, pairs: Sequence[tuple[float | None, float]]) -> "CheckedQuantity | None":
+        """Return the quantity of pairs (promised, measured), or None if no pair has both."""
+        known = [(promised, measured) for promised, measured in pairs if promised and promised > 0 and measured > 0]
+        if not known:
+            return None
+        ratios = [measured / promised for promised, measured in known]
+        promised, measured = (median(values) for values in zip(*known, strict=True))
+        return cls(name, promised, measured, min(ratios), max(ratios))
+
+
+@final
+@dataclass(frozen=True)
+class TransferCheck:
+    """A transferred run beside what a rule promised.
+
+    run         its path
+    rule        the rule with whose promise it is compared
+    quantities  settings, rotation, norm and run length
+    other       in which sizes it is not the run that was asked for, as a sentence, or nothing
+    """
+
+    run: str
+    rule: str
+    quantities: tuple[CheckedQuantity, ...]
+    other: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Promised, measured and the ratio of each quantity, under `CHECK_HEADER`."""
+        rows = []
+        for each in self.quantities:
+            ratios = format_range([each.smallest, each.largest])
+            rows.append([each.name, setting(each.promised), setting(each.measured), ratios])
+        return rows
 
 
 @final
@@ -40,6 +90,7 @@ class TransferData:
     schedule  shape of the learning rate over both runs
     asked     the rule that the user asked for, or None
     warmups   by rule, for the rows that are shown first
+    check     a transferred run beside the promise, or None
     """
 
     transfer: Transfer
@@ -47,6 +98,7 @@ class TransferData:
     schedule: Schedule
     asked: str | None
     warmups: Mapping[str, NeededWarmup]
+    check: TransferCheck | None = None
 
     @cached_property
     def chosen(self) -> tuple[TransferRow, ...]:
@@ -64,14 +116,16 @@ class TransferData:
     @property
     def title(self) -> str:
         """Of a page."""
-        changes = ", ".join(f"{self.axis_name(axis)} × {sig(ratio)}" for axis, ratio in self.ratios.items())
+        changes = ", ".join(f"{self.axis_name(axis)} × {format_number(ratio)}" for axis, ratio in self.ratios.items())
         return f"Transfer: {self.transfer.rule.name}, {changes or 'the same scale'}"
 
     @property
     def settings(self) -> list[str]:
         """The tuned run and the new one, a line for each."""
         schedule = self.schedule
-        warmup = f", warmup {sig(100 * schedule.warmup / schedule.steps)} % of the run" if schedule.warmup else ""
+        warmup = (
+            f", warmup {format_number(100 * schedule.warmup / schedule.steps)} % of the run" if schedule.warmup else ""
+        )
         return [
             f"tuned: {rule_text(self.transfer.rule)}, {schedule.name} schedule{warmup}",
             f"from:  {self._scale(self.transfer.base)}",
@@ -86,7 +140,9 @@ class TransferData:
         is_open = self.unit == "steps" and self.transfer.base.batch == self.transfer.to.batch == 1
         sizes = [length] if is_open else [f"batch {amount(scale.batch)}", length]
         sizes += [
-            f"{name} {sig(value, 4)}" for name, value in (("width", scale.width), ("depth", scale.depth)) if value
+            f"{name} {format_number(value, 4)}"
+            for name, value in (("width", scale.width), ("depth", scale.depth))
+            if value
         ]
         return ", ".join(sizes + ([f"{amount(scale.params)} parameters"] if scale.params else []))
 
@@ -96,11 +152,11 @@ class TransferData:
         return "samples" if self.unit == "steps" else self.unit
 
     def axis_name(self, axis: str) -> str:
-        """The name of an axis in the user's unit."""
+        """Return the name of an axis in the user's unit."""
         return {"tokens": self.stuff, "params": "model size"}.get(axis, axis)
 
     def is_silent(self, row: TransferRow) -> bool:
-        """Whether a rule says nothing about any axis that changes."""
+        """Return whether a rule says nothing about any axis that changes."""
         return bool(self.ratios) and set(row.silent_on) == set(self.ratios)
 
     @cached_property
@@ -114,7 +170,7 @@ class TransferData:
         return tuple(row for row in self.speaking if abs(self.over_first(row) - 1) <= limit.TRANSFER_AGREEMENT)
 
     def over_first(self, row: TransferRow) -> float:
-        """The rotation of a row over that of the row that is shown first."""
+        """Return the rotation of a row over that of the row that is shown first."""
         first = self.chosen[0].rotation
         return row.rotation / first if row.rotation and first else float("nan")
 
@@ -201,8 +257,8 @@ class TransferData:
             for axis in self._moving_axes:
                 factor = row.decay_by_axis.get(axis, 1.0) ** 0.5
                 filled = "*" if axis in row.silent_on else ""
-                cells.append((f"× {sig(factor)}" if _moves(factor) else "–") + filled)
-            rows.append([row.name, *cells, f"× {sig(row.rotation / self.transfer.tuned.rotation)}"])
+                cells.append((f"× {format_number(factor)}" if _moves(factor) else "–") + filled)
+            rows.append([row.name, *cells, f"× {format_number(row.rotation / self.transfer.tuned.rotation)}"])
         return rows
 
 
@@ -215,8 +271,8 @@ def amount(value: float) -> str:
     # From ten thousand on: 2,048 is a width, and 2K is not.
     for least, unit, suffix in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
         if value >= least:
-            return f"{sig(value / unit)}{suffix}"
-    return sig(value, 4)
+            return f"{format_number(value / unit)}{suffix}"
+    return format_number(value, 4)
 
 
 def setting(value: float | None) -> str:
@@ -227,7 +283,7 @@ def setting(value: float | None) -> str:
     """
     if value is None:
         return "–"
-    text = sig(value)
+    text = format_number(value)
     if 0 < float(f"{value:.3g}") < limit.SCIENTIFIC_BELOW:
         digits, power = f"{value:.2e}".split("e")
         text = f"{float(digits):g}e{int(power)}"
@@ -239,7 +295,7 @@ def _moves(factor: float) -> bool:
 
 
 def _known(value: float | None, factor: float = 1.0, digits: int = 3) -> str:
-    return "–" if value is None else sig(factor * value, digits)
+    return "–" if value is None else format_number(factor * value, digits)
 
 
 def transfer_json(data: TransferData, sentences: list[str]) -> str:
@@ -254,10 +310,12 @@ def transfer_json(data: TransferData, sentences: list[str]) -> str:
             "schedule": {"name": data.schedule.name, "warmup_share": data.schedule.warmup / data.schedule.steps},
             "recommended": [row.name for row in transfer.recommended],
             "decided": transfer.decided,
+            "trials": transfer.trials,
             "asked": data.asked,
             "beyond": transfer.beyond,
             "tuned": transfer.tuned,
             "rules": [_row(data, row) for row in transfer.rows],
+            "check": data.check,
             "sentences": sentences,
         }
     )

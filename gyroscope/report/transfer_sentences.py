@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from math import log
 
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.phrases import clause, listed, sig, span
-from gyroscope.report.transfer_data import NeededWarmup, TransferData, setting
+from gyroscope.advice.layer_families import join_words
+from gyroscope.advice.phrases import format_number, format_range
+from gyroscope.report.transfer_data import NeededWarmup, TransferCheck, TransferData, setting
 from gyroscope.theory.scaling import LARGEST_CHANGE, TransferRow
 
 # What a row can keep of the tuned run, as a sentence says it.
@@ -33,15 +34,13 @@ def trust(data: TransferData) -> Iterator[str]:
     """Yield how far the answer is supported."""
     if data.asked is not None:
         yield f"You asked for {data.asked}."
-    elif len(data.chosen) > 1:
-        yield "No trial of ours decides between the two yet."
-    elif not data.transfer.decided:
-        yield "No trial of ours supports it yet."
+    elif data.transfer.trials:
+        yield data.transfer.trials
     if data.transfer.tuned.memory is None:
         yield "Memory and run length are unknown here. Add --momentum or --betas."
     if data.transfer.beyond:
-        changes = [f"{data.axis_name(axis)} (× {sig(data.ratios[axis])})" for axis in data.transfer.beyond]
-        yield f"No source of a rule has tried such a change of {listed(changes)}. They end at × {LARGEST_CHANGE:g}."
+        changes = [f"{data.axis_name(axis)} (× {format_number(data.ratios[axis])})" for axis in data.transfer.beyond]
+        yield f"No source of a rule has tried such a change of {join_words(changes)}. They end at × {LARGEST_CHANGE:g}."
 
 
 def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
@@ -51,10 +50,10 @@ def row_sentences(data: TransferData, row: TransferRow) -> Iterator[str]:
     if row.betas is not None:
         yield f"It sets betas to ({row.betas[0]:g}, {row.betas[1]:.4g})."
     if row.eps_factor != 1:
-        yield f"It multiplies eps by {sig(row.eps_factor)}."
+        yield f"It multiplies eps by {format_number(row.eps_factor)}."
     if row.silent_on:
-        yield f"It is silent on {listed([data.axis_name(axis) for axis in row.silent_on])}."
-        yield f"We used {listed([f'{_filling(data, axis)} for {data.axis_name(axis)}' for axis in row.silent_on])}."
+        yield f"It is silent on {join_words([data.axis_name(axis) for axis in row.silent_on])}."
+        yield f"We used {join_words([f'{_filling(data, axis)} for {data.axis_name(axis)}' for axis in row.silent_on])}."
     if data.transfer.rule.keeps_norm:
         yield "Norms stay as they are, so its first steps need no warmup."
     elif row.start_over_rotation is not None:
@@ -69,14 +68,16 @@ def _kept(data: TransferData, row: TransferRow) -> Iterator[str]:
     kept = [names[name] for name, (before, after) in known.items() if abs(after / before - 1) <= limit.KEPT_BY_TRANSFER]
     if data.transfer.rule.keeps_norm:
         kept.append("norm")
-    yield f"{row.name} keeps the {listed(kept)}." if kept else f"{row.name} keeps none of rotation, memory and norm."
+    yield (
+        f"{row.name} keeps the {join_words(kept)}." if kept else f"{row.name} keeps none of rotation, memory and norm."
+    )
     changed = [
-        f"{names[name]} by {sig(after / before)}"
+        f"{names[name]} by {format_number(after / before)}"
         for name, (before, after) in known.items()
         if abs(after / before - 1) > limit.KEPT_BY_TRANSFER and name not in ("lr", "weight_decay")
     ]
     if changed:
-        yield f"It multiplies {listed(changed)}."
+        yield f"It multiplies {join_words(changed)}."
 
 
 def _filling(data: TransferData, axis: str) -> str:
@@ -86,21 +87,20 @@ def _filling(data: TransferData, axis: str) -> str:
 
 
 def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[str]:
-    yield f"Its first steps turn {sig(start, 2)} times as fast as in equilibrium."
+    yield f"Its first steps rotate {format_number(start, 2)} times as fast as in equilibrium."
     if warmup is None:
         return
     if warmup.steps is None:
-        yield (
-            f"No warmup of up to {warmup.searched:,} steps ({sig(100 * warmup.searched / steps, 2)} % of the run) "
-            f"slows them to equilibrium{', because the norm starts too small' if start > 1 else ''}."
-        )
+        why = ", because the norm starts too small" if start > 1 else ""
+        yield f"No warmup of up to {_share(warmup.searched, steps)} slows them to equilibrium{why}."
     elif warmup.steps == 0:
         yield "They need no warmup."
     else:
-        yield (
-            f"They need a warmup of {sig(warmup.steps, 2)} steps ({sig(100 * warmup.steps / steps, 2)} % of the run) "
-            "to stay within equilibrium."
-        )
+        yield f"They need a warmup of {_share(warmup.steps, steps, 2)} to stay within equilibrium."
+
+
+def _share(warmup: int, steps: float, digits: int = 9) -> str:
+    return f"{format_number(warmup, digits)} steps ({format_number(100 * warmup / steps, 2)} % of the run)"
 
 
 def agreement(data: TransferData) -> Iterator[str]:
@@ -111,7 +111,7 @@ def agreement(data: TransferData) -> Iterator[str]:
     if not first.rotation:
         yield f"The rotation of {first.name} depends on the gradient, so the rules cannot be compared."
         return
-    mrad = f"{sig(1e3 * first.rotation)} mrad per step"
+    mrad = f"{format_number(1e3 * first.rotation)} mrad per step"
     agreeing = [row.name for row in data.agreeing]
     if len(agreeing) > 1:
         yield (
@@ -122,13 +122,14 @@ def agreement(data: TransferData) -> Iterator[str]:
         yield f"No other rule agrees with the rotation of {first.name} ({mrad}) within 10 %."
     starts = [row.start_over_rotation for row in data.agreeing if row.start_over_rotation is not None]
     if len(starts) > 1 and max(starts) > (1 + limit.KEPT_BY_TRANSFER) * min(starts):
-        yield f"These rules differ in norm: their first steps turn {span(starts, 2)} times as fast as in equilibrium."
+        times = format_range(starts, 2)
+        yield f"These rules differ in norm: their first steps rotate {times} times as fast as in equilibrium."
     yield from _differences(data)
     others = [row for row in data.transfer.rows if row.lr is None and row.rotation and not data.is_silent(row)]
     if others:
-        rotations = span([1e3 * row.rotation for row in others if row.rotation])
+        rotations = format_range([1e3 * row.rotation for row in others if row.rotation])
         names = ", ".join(row.name for row in others)
-        yield f"Rules that give no settings here would turn {rotations} mrad per step: {names}."
+        yield f"Rules that give no settings here would rotate {rotations} mrad per step: {names}."
 
 
 def _differences(data: TransferData) -> Iterator[str]:
@@ -138,7 +139,7 @@ def _differences(data: TransferData) -> Iterator[str]:
         if row in data.agreeing or not row.rotation:
             continue
         axis = deciding_axis(data.chosen[0], row)
-        by_axis.setdefault(axis, []).append(f"{row.name} (× {sig(data.over_first(row))})")
+        by_axis.setdefault(axis, []).append(f"{row.name} (× {format_number(data.over_first(row))})")
     for axis, names in by_axis.items():
         name = data.axis_name(axis)
         makes = "make" if name.endswith("s") else "makes"
@@ -154,6 +155,16 @@ def deciding_axis(first: TransferRow, other: TransferRow) -> str:
     return max(other.decay_by_axis, key=difference)
 
 
+def checked(check: TransferCheck) -> Iterator[str]:
+    """Yield what a transferred run is compared with, and whether it is comparable."""
+    yield f"{check.run} beside the promise of {check.rule}, over the last part of the run at its full learning rate."
+    if check.other:
+        yield check.other
+    length = next((each.measured for each in check.quantities if each.name == "run length"), None)
+    if length is not None and length < 1:
+        yield "The run is shorter than one memory, so its norms and its rotation still depend on the start."
+
+
 def camps(data: TransferData) -> Iterator[str]:
     """Yield whether the memory in tokens is kept as the batch changes, or changes with it."""
     if "batch" not in data.ratios:
@@ -163,9 +174,10 @@ def camps(data: TransferData) -> Iterator[str]:
     keeping = [row.name for row in data.chosen if _keeps_memory(data, row)]
     changing = [row.name for row in data.chosen if not _keeps_memory(data, row)]
     if keeping:
-        yield f"When the batch changes, {clause(keeping, 'keeps', 'keep')} {memory}."
+        yield f"When the batch changes, {join_words(keeping)} {'keeps' if len(keeping) == 1 else 'keep'} {memory}."
     if changing:
-        yield f"When the batch changes, {clause(changing, 'lets', 'let')} {memory} {changes}."
+        lets = "lets" if len(changing) == 1 else "let"
+        yield f"When the batch changes, {join_words(changing)} {lets} {memory} {changes}."
     others = [row for row in data.speaking if row not in data.chosen and "batch" not in row.silent_on]
     other_camp = [row.name for row in others if _keeps_memory(data, row) != bool(keeping)]
     if other_camp and not (keeping and changing):
@@ -179,4 +191,5 @@ def _keeps_memory(data: TransferData, row: TransferRow) -> bool:
 def sentences(data: TransferData) -> list[str]:
     """Return all sentences in the order in which they are shown."""
     rows = [sentence for row in data.chosen for sentence in row_sentences(data, row)]
-    return [answer(data), *trust(data), *rows, *agreement(data), *camps(data)]
+    check = [] if data.check is None else checked(data.check)
+    return [answer(data), *trust(data), *rows, *agreement(data), *camps(data), *check]

@@ -7,8 +7,10 @@ with Writer("runs/first", quantities=[…], config={…}) as writer:
 run = open_run("runs/first")
 run.series("fc.weight", "angular_update")
 steps, losses = run.scalar("loss")
+export([run, open_run("runs/second")], "runs.parquet")
 """
 
+from gyroscope.store.frames import export, frame
 from gyroscope.store.reader import Run, open_run
 from gyroscope.store.schema import (
     BINS,
@@ -39,5 +41,7 @@ __all__ = [
     "Writer",
     "bin_edges",
     "count_bins",
+    "export",
+    "frame",
     "open_run",
 ]

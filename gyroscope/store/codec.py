@@ -1,9 +1,8 @@
-"""A layer's sample as blobs and back, and the checksums of rows; the layouts are described in `schema.TABLES`."""
+"""Samples as blobs and back, and checksums of rows. `schema.TABLES` describes the layouts."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,10 @@ Value = int | float | str | bytes | None
 
 @final
 class BlobLayout:
-    """Where a quantity's numbers stand in the blobs of a run.
+    """Positions of a run's quantities in its blobs.
 
-    `place` is a quantity's index among those of its own kind, per vector or per layer; `vectors` is the number of
-    quantities per vector; `width` is the number of floats in a blob of `measurement`.
+    `place` is a quantity's index among those of its own kind, per vector or per layer. `vectors` is the number of
+    quantities per vector, and `width` the number of floats in a blob of `measurement`.
     """
 
     def __init__(self, quantities: Iterable[Quantity]) -> None:
@@ -32,16 +31,14 @@ class BlobLayout:
         self.width = len(per_vector) * len(STATISTICS) + len(per_layer)
 
     def column(self, quantity: Quantity, stat: str) -> int:
-        """Index of a number in a blob of `measurement`. A quantity per layer has one number for every statistic."""
+        """Return the index of a number in a blob of `measurement`. A quantity per layer has one for all statistics."""
         if quantity.per_vector:
             return self.place[quantity.name] * len(STATISTICS) + STATISTICS.index(stat)
         return self.vectors * len(STATISTICS) + self.place[quantity.name]
 
 
-@final
-@dataclass(frozen=True)
-class LayerBlobs:
-    """One layer of a sample, ready to be stored; `raw` has a blob for each quantity per vector."""
+class LayerBlobs(NamedTuple):
+    """One layer of a sample, encoded. `raw` has a blob for each quantity per vector."""
 
     layer: int
     numbers: bytes
@@ -50,27 +47,18 @@ class LayerBlobs:
     raw: tuple[bytes, ...] | None
 
 
-@final
-@dataclass(frozen=True)
-class EncodedSample:
-    """A sample, ready to be stored."""
+class EncodedSample(NamedTuple):
+    """A sample, encoded."""
 
     step: int
     time: float
     layers: tuple[LayerBlobs, ...]
 
-    @property
-    def columns(self) -> tuple[int, float, bytes, bytes]:
-        """Of the table `sample` after the id: step, time, and which layers have numbers and raw values."""
-        measured = layer_bits(blobs.layer for blobs in self.layers)
-        raw = layer_bits(blobs.layer for blobs in self.layers if blobs.raw is not None)
-        return self.step, self.time, measured, raw
-
 
 def encode(sample: Sample, layout: BlobLayout) -> EncodedSample:
-    """Blobs of a sample; raises `ValueError` when an array does not have the shape that the quantities need."""
+    """Return the blobs of a sample. Raise `ValueError` if an array does not have the shape that the quantities need."""
     layers = tuple(_blobs(int(index), layer, layout) for index, layer in sample.layers.items())
-    # + 0.0: SQLite does not keep -0.0.
+    # + 0.0 because SQLite does not keep -0.0.
     return EncodedSample(int(sample.step), float(sample.time) + 0.0, layers)
 
 
@@ -84,9 +72,9 @@ def _blobs(index: int, layer: LayerSample, layout: BlobLayout) -> LayerBlobs:
     if layer.raw is not None:
         count = np.shape(layer.raw)[-1]
         values = _block(layer.raw, "<f4", (n, count), "raw")
-        # A blob for each quantity: a reader asks for one of them, and checks what it reads.
+        # One blob per quantity, because a reader asks for one of them and checks what it reads.
         raw = tuple(values[4 * count * i : 4 * count * (i + 1)] for i in range(n))
-    # Most bins are empty: zlib's fastest level reduces a histogram to a twentieth.
+    # Most bins are empty, so zlib's fastest level reduces a histogram to a twentieth.
     return LayerBlobs(index, statistics + scalars, zlib.compress(histograms, 1), extremes, raw)
 
 
@@ -98,7 +86,7 @@ def _block(array: npt.ArrayLike, kind: str, shape: tuple[int, ...], name: str) -
 
 
 def decode_numbers(blobs: Sequence[bytes | None], width: int) -> Float32:
-    """(samples, width) numbers; NaN where there is no blob."""
+    """Return (samples, width) numbers, NaN if there is no blob."""
     # One join and one conversion for all samples: a loop over blobs would take most of the time of a report.
     missing = np.full(width, np.nan, "<f4").tobytes()
     numbers = np.frombuffer(b"".join([missing if blob is None else blob for blob in blobs]), "<f4")
@@ -106,26 +94,22 @@ def decode_numbers(blobs: Sequence[bytes | None], width: int) -> Float32:
 
 
 def decode_histograms(blob: bytes) -> Int64:
-    """(per-vector quantities, BINS) counts; wide enough that sums over a run do not overflow."""
+    """Return (per-vector quantities, BINS) counts, wide enough for sums over a run."""
     return np.frombuffer(zlib.decompress(blob), "<u4").reshape(-1, BINS).astype(np.int64)
 
 
 def decode_extremes(blob: bytes) -> Int64:
-    """(per-vector quantities, 2) ids of vectors."""
+    """Return (per-vector quantities, 2) ids of vectors."""
     return np.frombuffer(blob, "<i4").reshape(-1, 2).astype(np.int64)
 
 
 def row_key(sample: int, layer: int) -> int:
-    """Key of the rows about one layer in one sample.
-
-    >>> row_key(1, 2) == 1 << LAYER_BITS | 2
-    True
-    """
+    """Return the key of the rows about one layer in one sample."""
     return sample << LAYER_BITS | layer
 
 
 def layer_bits(layers: Iterable[int]) -> bytes:
-    """A set of layers: bit `layer`, lowest first.
+    """Return a set of layers as bits, lowest first.
 
     >>> layer_bits([0, 9])
     b'\\x01\\x02'
@@ -135,12 +119,12 @@ def layer_bits(layers: Iterable[int]) -> bytes:
 
 
 def has_layer(bits: bytes, layer: int) -> bool:
-    """Whether a set of layers, see `layer_bits`, contains a layer."""
+    """Return whether the set of `layer_bits` contains a layer."""
     return bool(int.from_bytes(bits, "little") >> layer & 1)
 
 
 def row_checksum(values: Iterable[Value]) -> int:
-    """CRC-32 over the values of a row. Each is preceded by its length, so that no character moves to the next value.
+    """Return the CRC-32 of a row. The length of each value is included, so no character moves to the next value.
 
     >>> row_checksum(("ab", "c")) == row_checksum(("a", "bc"))
     False
@@ -153,16 +137,16 @@ def row_checksum(values: Iterable[Value]) -> int:
 
 
 def blob_checksum(key: int, *blobs: bytes) -> int:
-    """CRC-32 over blobs. It begins with the key: blobs that are found under another key do not match."""
+    """Return the CRC-32 of blobs. It begins with the key, so blobs under another key do not match."""
     checksum = (key ^ key >> 32) & 0xFFFFFFFF
     for blob in blobs:
         checksum = zlib.crc32(blob, checksum)
     return checksum
 
 
-def verified(rows: Iterable[Sequence[Value]], table: str, version: int) -> Iterator[Sequence[Value]]:
-    """Rows without their last column, a checksum, which must match; `ValueError` where it does not."""
+def verified(rows: Iterable[Sequence[Value]], table: str) -> Iterator[Sequence[Value]]:
+    """Yield rows without their last column, a checksum. Raise `ValueError` if it does not match."""
     for *values, checksum in rows:
-        if version >= 2 and checksum != row_checksum(values):
+        if checksum != row_checksum(values):
             raise ValueError(f"a row of the table {table} does not match its checksum")
         yield values

@@ -1,13 +1,11 @@
-"""The database file: where it lies, how it is opened for writing and for reading, and its errors as sentences."""
+"""The database file: its path, how it is opened for writing and for reading, and its errors as sentences."""
 
 import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from gyroscope._json import clean_text
 from gyroscope.store.schema import APPLICATION_ID, SCHEMA_VERSION, RunError
@@ -18,43 +16,43 @@ LOCK_TIMEOUT = 5.0
 # Characters of a path in a sentence.
 LONGEST_PATH = 400
 
+# Other machines do not see the shared memory that write-ahead logging keeps beside a file on these filesystems.
 NETWORK_FILESYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "smb3", "smbfs"}
 NETWORK_FILESYSTEMS |= {"fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"}
-"""Filesystems whose other machines do not see the shared memory that write-ahead logging keeps beside the file."""
 
 # By the beginning of SQLite's name for the error.
 REMEDIES = {
-    "SQLITE_NOTADB": "is not a run: it is no SQLite database. Give the directory that the tracker made",
+    "SQLITE_NOTADB": "is no SQLite database, so it is not a run. Pass the directory that the tracker made",
     "SQLITE_CORRUPT": "is damaged. Restore a copy, or save what is left with `sqlite3 run.sqlite .recover`",
     "SQLITE_BUSY": "is locked by another program. Close that program and try again",
     "SQLITE_CANTOPEN": "cannot be opened. Check that it exists and that you may read it and its directory",
     "SQLITE_PERM": "may not be opened. Check its permissions",
     "SQLITE_READONLY": "may not be written. Check the permissions of the file and its directory",
-    "SQLITE_FULL": "cannot grow: the disk is full. Free some space",
+    "SQLITE_FULL": "cannot grow because the disk is full. Free some space",
     "SQLITE_IOERR": "cannot be read or written. Check the disk and its free space",
-    "SQLITE_ERROR": "is not as it was written. Restore a copy",
+    "SQLITE_ERROR": "is damaged. Restore a copy",
     "SQLITE_PROTOCOL": "cannot be locked on this filesystem. Put the run on a local disk",
 }
 
-# What a damaged or hostile file makes decoders raise; JSON that is nested thousands deep is a `RecursionError`.
+# Errors of decoding a damaged or hostile file. JSON that is nested thousands deep raises a RecursionError.
 DECODING_ERRORS = (ValueError, TypeError, RecursionError, zlib.error)
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:
-    """The database of a run, given its directory or the database itself."""
+    """Return the database of a run, given its directory or the database itself."""
     path = Path(path)
     try:
         if "\0" in str(path):
             raise ValueError("it has a null character")
         path = path.expanduser().absolute()
         return path if path.is_file() or (path.name == FILE and not path.is_dir()) else path / FILE
-    # For example a name that is too long. A RuntimeError is a home directory that cannot be found.
+    # For example a name that is too long. A RuntimeError means an unknown home directory.
     except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"{_short(path)} is no path for a run: {_reason(error)}. Choose another path.") from None
 
 
 def _short(path: Path) -> str:
-    """A path for a sentence; the middle of a very long one is left out."""
+    """Return a path for a sentence, without the middle of a very long one."""
     text = clean_text(str(path))
     return text if len(text) <= LONGEST_PATH else f"{text[: LONGEST_PATH // 2]}…{text[-20:]}"
 
@@ -65,14 +63,14 @@ def _reason(error: BaseException) -> str:
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:
-    """A connection without implicit transactions; `mode` is SQLite's ro, rw or rwc."""
+    """Return a connection without implicit transactions. `mode` is SQLite's ro, rw or rwc."""
     return sqlite3.connect(
         f"{file.as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
     )
 
 
 def explain(error: BaseException, file: Path) -> str:
-    """One sentence: what is wrong with the file, and the remedy."""
+    """Return one sentence: what is wrong with the file, and the remedy."""
     words = _reason(error)
     # SQLite has no code of its own for text that is not UTF-8.
     name = "SQLITE_CORRUPT" if isinstance(error, DECODING_ERRORS) or "UTF-8" in words else name_of(error)
@@ -82,13 +80,13 @@ def explain(error: BaseException, file: Path) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """SQLite's name of an error; empty where the error is not SQLite's own."""
+    """Return SQLite's name of an error, or an empty text for other errors."""
     return getattr(error, "sqlite_errorname", None) or ""
 
 
 @contextmanager
 def run_errors(file: Path) -> Iterator[None]:
-    """Turn errors of the file, and of what is decoded from it, into a `RunError`."""
+    """Convert errors of reading, writing and decoding the file into a `RunError`."""
     try:
         yield
     except RunError:
@@ -98,43 +96,31 @@ def run_errors(file: Path) -> Iterator[None]:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether there is nothing in the database yet."""
+    """Return whether the database has no tables yet."""
     return bool(connection.execute("SELECT count(*) = 0 FROM sqlite_master").fetchone()[0])
 
 
-def check(connection: sqlite3.Connection, file: Path) -> int:
-    """Version of the run's schema; raises unless this is a run that this version reads."""
+def check(connection: sqlite3.Connection, file: Path) -> None:
+    """Raise `RunError` unless this is a run of this version's schema."""
     if is_empty(connection):
         raise RunError(f"{file} is empty: the run ended before it wrote anything. Start it again.")
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
-        raise RunError(f"{file} is a database, but not of a run. Give the directory that the tracker made.")
+        raise RunError(f"{file} is a database, but not of a run. Pass the directory that the tracker made.")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise RunError(
-            f"{file} was written by a newer Gyroscope: its schema is {version}, this one reads up to {SCHEMA_VERSION}. "
-            "Upgrade with `pip install -U gyroscope`."
+            f"{file} was written by another version of Gyroscope: it has schema {version}, and this version reads only "
+            f"schema {SCHEMA_VERSION}. Open it with the version that wrote it, or start a new run at another path."
         )
-    return int(version)
 
 
-@final
-@dataclass(frozen=True)
-class ReadOnlyDatabase:
-    """An open database of a run, and the version of its schema."""
+def open_reader(file: Path) -> sqlite3.Connection:
+    """Return a connection that only reads. It never blocks a writer that uses write-ahead logging.
 
-    file: Path
-    connection: sqlite3.Connection
-    version: int
-
-
-def open_reader(path: str | os.PathLike[str]) -> ReadOnlyDatabase:
-    """A connection that only reads: it never blocks a writer that uses write-ahead logging, and changes nothing.
-
-    SQLite wants to keep shared memory beside a file with a write-ahead log. Where the directory may not be written and
-    there is no log to be read, the file is complete and is opened as one that cannot change.
+    SQLite keeps shared memory beside a file with a write-ahead log. If the directory may not be written and there is no
+    log to read, the file is complete and is opened as one that cannot change.
     """
-    file = file_of(path)
     with run_errors(file):
         _must_exist(file)
         try:
@@ -142,7 +128,8 @@ def open_reader(path: str | os.PathLike[str]) -> ReadOnlyDatabase:
         except sqlite3.OperationalError as error:
             if not name_of(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
                 raise
-            if _size(file.with_name(file.name + "-wal")) > 0:
+            log = file.with_name(file.name + "-wal")
+            if log.is_file() and log.stat().st_size > 0:
                 raise RunError(
                     f"{file} has a log that cannot be read in a directory without write permission ({error}). "
                     "Copy the whole directory to a place where you may write."
@@ -150,12 +137,13 @@ def open_reader(path: str | os.PathLike[str]) -> ReadOnlyDatabase:
         return _checked(connect(file, "ro&immutable=1"), file)
 
 
-def _checked(connection: sqlite3.Connection, file: Path) -> ReadOnlyDatabase:
+def _checked(connection: sqlite3.Connection, file: Path) -> sqlite3.Connection:
     try:
-        return ReadOnlyDatabase(file, connection, check(connection, file))
+        check(connection, file)
     except BaseException:
         connection.close()
         raise
+    return connection
 
 
 def _must_exist(file: Path) -> None:
@@ -167,21 +155,14 @@ def _must_exist(file: Path) -> None:
     inside = sorted(file.parent.name for file in directory.glob(f"*/{FILE}"))
     if inside:
         names = ", ".join(inside[:5]) + (" …" if len(inside) > 5 else "")
-        raise RunError(f"{directory} holds {len(inside)} runs, but is none itself. Name one of them: {names}.")
-    raise RunError(f"{directory} holds no run: there is no {FILE} in it. Give the directory that the tracker made.")
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
+        raise RunError(f"{directory} contains {len(inside)} runs, but is not a run. Choose one of them: {names}.")
+    raise RunError(f"{directory} contains no run: it has no {FILE}. Pass the directory that the tracker made.")
 
 
 def start_journal(file: Path) -> str | None:
-    """Turn on write-ahead logging; where that cannot be, a rollback journal and the sentence that says so."""
+    """Start write-ahead logging. If that is impossible, use a rollback journal and return a warning."""
     kind = filesystem(file)
-    why = f"lies on a network filesystem ({kind})" if kind in NETWORK_FILESYSTEMS else _start_log(file)
+    why = f"is on a network filesystem ({kind})" if kind in NETWORK_FILESYSTEMS else _start_log(file)
     if why is None:
         return None
     with closing(connect(file, "rw")) as connection:
@@ -189,8 +170,8 @@ def start_journal(file: Path) -> str | None:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = DELETE")
     return (
-        f"{file} {why}: it is written with a rollback journal instead of a write-ahead log, so a reader can hold up "
-        "the writer for a moment. Put runs on a local disk to avoid this."
+        f"{file} {why}: it is written with a rollback journal instead of a write-ahead log, so a reader can delay "
+        "the writer briefly. Put runs on a local disk to avoid this."
     )
 
 
@@ -204,15 +185,15 @@ def _start_log(file: Path) -> str | None:
         except sqlite3.OperationalError as error:
             if name_of(error).startswith("SQLITE_BUSY"):
                 raise
-            return f"lies where no log can be kept beside it ({error})"
-    return None if mode == "wal" else "lies on a filesystem without shared memory"
+            return f"is where no log can be kept beside it ({error})"
+    return None if mode == "wal" else "is on a filesystem without shared memory"
 
 
 def filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Type of the filesystem that `path` lies on, as Linux names it; None where the system does not say."""
+    """Return the type of the filesystem of `path`, as Linux names it, or None if it is unknown."""
     target = str(path.resolve())
     kind = None
-    # Of the mount points that contain the path; the one mounted last hides an equal one before it.
+    # The longest mount point that contains the path. The one mounted last hides an equal one before it.
     longest = ""
     with suppress(OSError):
         for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():

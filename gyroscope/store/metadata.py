@@ -1,7 +1,6 @@
-"""What a run says about itself: its quantities, layers, notes and sessions as rows, written and read with checks.
+"""Rows that describe a run: quantities, layers, notes, sessions and logged scalars, written and read with checks.
 
-Whatever is read is checked for its type too: a file may be damaged, or made by somebody who means harm, and a viewer of
-many runs must be able to refuse one of them with a sentence.
+Types are checked too: a file may be damaged or hostile, and a viewer of many runs must refuse it with a sentence.
 """
 
 import json
@@ -9,17 +8,18 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
+from gyroscope._json import dumps
 from gyroscope.store.codec import Value, row_checksum, verified
-from gyroscope.store.schema import TABLES, LayerInfo, Quantity, column_list
+from gyroscope.store.schema import TABLES, LayerInfo, Quantity
 
-# Of whole numbers: those beyond are not exact in JSON.
+# Whole numbers beyond this are not exact in JSON.
 LARGEST = 2**53
-# Parameter groups of an optimizer. A page makes a list of them.
+# Parameter groups of an optimizer. A page lists them.
 MOST_GROUPS = 10_000
-# Quantities that older runs hold under another name, because κ once named both.
-RENAMED = {"kappa": "rotation_discrepancy", "signal": "signal_ratio"}
+# Entry of a session's configuration that is added when the run ends.
+LAST_STEP = "last_step"
 
 Kind = TypeVar("Kind")
 
@@ -27,19 +27,21 @@ Kind = TypeVar("Kind")
 @final
 @dataclass(frozen=True)
 class RunState:
-    """What a run says about itself at some moment."""
+    """A run's description of itself at some moment.
+
+    resumed    times at which it was resumed
+    last_step  number of its last step, if the run was closed
+    """
 
     started: float
     resumed: tuple[float, ...]
-    """When it was resumed."""
     heartbeat: float
     status: str
     dropped: int
     config: dict[str, Any]
-    samples: int | None
-    """Samples in the run; None: not known, as in schema 1, or because two writers counted at the same time."""
+    last_step: int | None
+    samples: int
     scalars: int
-    """Rows of logged scalars in the run."""
     notes: tuple[str, ...]
     layers: dict[str, tuple[int, LayerInfo]]
 
@@ -47,7 +49,7 @@ class RunState:
 @final
 @dataclass(frozen=True)
 class Session:
-    """The row of the table `session` that one writer owns; the fields are in the order of the columns."""
+    """The row of the table `session` that one writer owns. The fields are in the order of the columns."""
 
     id: int
     started: float
@@ -61,128 +63,154 @@ class Session:
     scalars: int
 
 
+class ScalarRow(NamedTuple):
+    """A logged value. Ids grow in the order of writing."""
+
+    id: int
+    step: int
+    name: str
+    value: float
+
+
+def with_last_step(config: str, last_step: int) -> str:
+    """Return a session's configuration with the number of the last step."""
+    return dumps({**json.loads(config), LAST_STEP: last_step}, keep_non_finite=True)
+
+
 def write_session(connection: sqlite3.Connection, session: Session) -> None:
     """Store the row of a session, or replace the one with the same id."""
-    _insert(connection, "session", astuple(session), otherwise="OR REPLACE")
+    insert(connection, "session", astuple(session), otherwise="OR REPLACE")
 
 
-def read_state(connection: sqlite3.Connection, version: int) -> RunState:
-    """The state that the last transaction left; `ValueError` where it does not make sense."""
-    sessions = _rows(connection, "session", version)
+def read_state(connection: sqlite3.Connection) -> RunState:
+    """Return the state that the last transaction left. Raise `ValueError` if it is invalid."""
+    sessions = [Session(*row) for row in _rows(connection, "session")]
     if not sessions:
         raise ValueError("it has no session")
-    _, _, heartbeat, status, _, _, _, config, samples, *scalars = sessions[-1]
-    # Earlier versions allowed two writers at a time within a process, and each counted its own rows only.
-    began = _time(sessions[-1][1], "the start")
-    is_counted = all(_time(row[2], "the heartbeat") <= began for row in sessions[:-1])
-    notes = [_of_type(text, str, "a note") for _, _, text in _rows(connection, "note", version)]
+    last = sessions[-1]
+    started = [_time(session.started, "the start") for session in sessions]
+    config = _of_type(json.loads(_text(last.config, "the configuration")), dict, "the configuration")
+    last_step = config.pop(LAST_STEP, None)
     return RunState(
-        started=min(_time(row[1], "the start") for row in sessions),
-        resumed=tuple(_time(row[1], "the start") for row in sessions[1:]),
-        heartbeat=_time(heartbeat, "the heartbeat"),
-        status=_of_type(status, str, "the status"),
-        dropped=sum(_whole(row[6], "a count of dropped samples") for row in sessions),
-        config=_of_type(json.loads(_of_type(config, str, "the configuration")), dict, "the configuration"),
-        samples=None if samples is None or not is_counted else _whole(samples, "the count of samples"),
-        # Schema 3 counts them; a run of an older one has none.
-        scalars=_whole(scalars[0], "the count of scalars") if scalars else 0,
-        notes=tuple(notes),
-        layers={layer.name: (index, layer) for index, layer in read_layers(connection, version)},
+        started=min(started),
+        resumed=tuple(started[1:]),
+        heartbeat=_time(last.heartbeat, "the heartbeat"),
+        status=_text(last.status, "the status"),
+        dropped=sum(_whole(session.dropped, "a count of dropped samples") for session in sessions),
+        config=config,
+        last_step=None if last_step is None else _whole(last_step, "the last step"),
+        samples=_whole(last.samples, "the count of samples"),
+        scalars=_whole(last.scalars, "the count of scalars"),
+        notes=tuple(_text(text, "a note") for _, _, text in _rows(connection, "note")),
+        layers=read_layers(connection),
     )
 
 
 def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quantity]) -> None:
     """Store the run's quantities in their order."""
     for number, quantity in enumerate(quantities):
-        texts = (quantity.name, quantity.unit, quantity.formula, quantity.source)
-        _insert(connection, "quantity", (number, *texts, int(quantity.per_vector)))
+        *texts, per_vector = astuple(quantity)
+        insert(connection, "quantity", (number, *texts, int(per_vector)))
 
 
-def read_quantities(connection: sqlite3.Connection, version: int) -> list[Quantity]:
-    """The run's quantities in their order, under their names of today."""
+def read_quantities(connection: sqlite3.Connection) -> list[Quantity]:
+    """Return the run's quantities in their order."""
     quantities = []
-    for _, *texts, per_vector in _rows(connection, "quantity", version):
-        name, unit, formula, source = (_of_type(text, str, "a quantity") for text in texts)
-        quantities.append(Quantity(RENAMED.get(name, name), unit, formula, source, bool(per_vector)))
+    for _, *texts, per_vector in _rows(connection, "quantity"):
+        name, unit, formula, source = (_text(text, "a quantity") for text in texts)
+        quantities.append(Quantity(name, unit, formula, source, bool(per_vector)))
     return quantities
 
 
 def write_layer(connection: sqlite3.Connection, index: int, layer: LayerInfo) -> None:
-    """Describe a layer; `read_layers` gives it back."""
-    rows = None if layer.rows is None else json.dumps([int(row) for row in layer.rows])
-    shape = json.dumps([int(size) for size in layer.shape])
-    numbers = [int(n) for n in (layer.axis, layer.group_size, layer.vectors, layer.fan_in, layer.group)]
-    columns = (index, layer.name, shape, layer.granularity, *numbers, layer.rule, rows)
-    # After a failure it may come again.
-    _insert(connection, "layer", columns, otherwise="OR REPLACE")
+    """Store the description of a layer. `read_layers` returns it."""
+    # SQLite would store NumPy's integers as blobs.
+    columns = [_plain(value) for value in astuple(layer)]
+    # It may come again after a failure.
+    insert(connection, "layer", (index, *columns), otherwise="OR REPLACE")
 
 
-def read_layers(connection: sqlite3.Connection, version: int) -> list[tuple[int, LayerInfo]]:
-    """The run's layers in their order, each with its index."""
-    return [(index, _layer(columns)) for index, *columns in _rows(connection, "layer", version)]
+def read_layers(connection: sqlite3.Connection) -> dict[str, tuple[int, LayerInfo]]:
+    """Return the run's layers by name in their order, each with its index."""
+    layers = [(index, _layer(columns)) for index, *columns in _rows(connection, "layer")]
+    return {layer.name: (index, layer) for index, layer in layers}
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, tuple):
+        return json.dumps([int(item) for item in value])
+    return value if value is None or isinstance(value, str) else int(value)
 
 
 def _layer(columns: Sequence[Any]) -> LayerInfo:
     name, shape, granularity, axis, group_size, vectors, fan_in, group, rule, rows = columns
     return LayerInfo(
-        name=_of_type(name, str, "a layer's name"),
+        name=_text(name, "a layer's name"),
         shape=_whole_list(shape, "a layer's shape"),
-        granularity=_of_type(granularity, str, "a layer's granularity"),
+        granularity=_text(granularity, "a layer's granularity"),
         axis=_of_type(axis, int, "a layer's axis"),
         group_size=_whole(group_size, "a layer's group size"),
         vectors=_whole(vectors, "a layer's number of vectors"),
         fan_in=_whole(fan_in, "a layer's fan-in"),
         group=_whole(group, "a layer's parameter group", MOST_GROUPS),
-        rule=None if rule is None else _of_type(rule, str, "a layer's rule"),
+        rule=None if rule is None else _text(rule, "a layer's rule"),
         rows=None if rows is None else _whole_list(rows, "a layer's rows"),
     )
 
 
 def write_note(connection: sqlite3.Connection, now: float, text: str) -> None:
-    """Keep a warning that belongs to the run; the same text is kept once."""
+    """Store a warning that belongs to the run. The same text is stored once."""
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM note").fetchone()
-    _insert(connection, "note", (last + 1, now, text), otherwise="OR IGNORE")
+    insert(connection, "note", (last + 1, now, text), otherwise="OR IGNORE")
 
 
 def write_scalar(connection: sqlite3.Connection, step: int, name: str, value: float) -> int:
-    """Store a logged value instead of an earlier one of the same step and name; by how many rows the table grew."""
+    """Store a logged value instead of an earlier one of its step and name. Return by how many rows the table grew."""
     replaced = connection.execute("DELETE FROM scalar WHERE step = ? AND name = ?", (step, name)).rowcount
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'scalar'").fetchone()
-    # As SQLite gives it back: it has no NaN, and does not keep -0.0.
+    # As SQLite returns it: it has no NaN, and does not keep -0.0.
     stored = None if math.isnan(value) else value + 0.0
-    _insert(connection, "scalar", (last + 1, step, name, stored))
+    insert(connection, "scalar", (next_id(connection, "scalar"), step, name, stored))
     return 1 - replaced
 
 
-def read_scalars(connection: sqlite3.Connection, version: int, after: int) -> list[tuple[int, int, str, float]]:
-    """Rows (id, step, name, value) that were written after the one with the id `after`, in the order of writing."""
-    if version < 3:
-        return []
-    rows = connection.execute(f"SELECT {column_list('scalar', version)} FROM scalar WHERE id > ? ORDER BY id", (after,))
-    scalars = []
-    for id, step, name, value in verified(rows, "scalar", version):
-        number = math.nan if value is None else _of_type(value, float, "a scalar")
-        place = _whole(step, "the step of a scalar")
-        scalars.append((_whole(id, "the id of a scalar"), place, _of_type(name, str, "the name of a scalar"), number))
-    return scalars
+def read_scalars(connection: sqlite3.Connection, after: int) -> list[ScalarRow]:
+    """Return the rows that were written after the one with the id `after`, in the order of writing."""
+    rows = connection.execute("SELECT * FROM scalar WHERE id > ? ORDER BY id", (after,))
+    return [
+        ScalarRow(
+            _whole(id, "the id of a scalar"),
+            _whole(step, "the step of a scalar"),
+            _text(name, "the name of a scalar"),
+            math.nan if value is None else _of_type(value, float, "a scalar"),
+        )
+        for id, step, name, value in verified(rows, "scalar")
+    ]
 
 
-def _insert(connection: sqlite3.Connection, table: str, columns: tuple[Value, ...], otherwise: str = "") -> None:
-    # `id` is a column like others here: a row that is found under another id does not match its checksum.
+def insert(connection: sqlite3.Connection, table: str, columns: tuple[Value, ...], otherwise: str = "") -> None:
+    """Store a row and its checksum. The checksum includes the id, so a row under another id does not match."""
     marks = ", ".join("?" * len(TABLES[table]))
     connection.execute(f"INSERT {otherwise} INTO {table} VALUES ({marks})", (*columns, row_checksum(columns)))
 
 
-def _rows(connection: sqlite3.Connection, table: str, version: int) -> list[Sequence[Any]]:
-    """Rows without their checksums, which are verified; columns that schema 1 lacks are None."""
-    rows = connection.execute(f"SELECT {column_list(table, version)} FROM {table} ORDER BY id")
-    return list(verified(rows, table, version))
+def next_id(connection: sqlite3.Connection, table: str) -> int:
+    """Return the next id of a table with AUTOINCREMENT. The checksum needs it before there is a row."""
+    query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?"
+    return int(connection.execute(query, (table,)).fetchone()[0]) + 1
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> list[Sequence[Any]]:
+    return list(verified(connection.execute(f"SELECT * FROM {table} ORDER BY id"), table))
 
 
 def _of_type(value: Any, kind: type[Kind], what: str) -> Kind:
     if not isinstance(value, kind):
         raise ValueError(f"{what} is {repr(value)[:40]}, which is no {kind.__name__}")
     return value
+
+
+def _text(value: Any, what: str) -> str:
+    return _of_type(value, str, what)
 
 
 def _whole(value: Any, what: str, largest: int = LARGEST) -> int:
@@ -198,5 +226,5 @@ def _time(value: Any, what: str) -> float:
 
 
 def _whole_list(text: Value, what: str) -> tuple[int, ...]:
-    items = _of_type(json.loads(_of_type(text, str, what)), list, what)
+    items = _of_type(json.loads(_text(text, what)), list, what)
     return tuple(_whole(item, what) for item in items)

@@ -1,4 +1,4 @@
-"""The reader: a run as arrays, also while it is being written. Its SQL is in `follower`."""
+"""The reader: a run as arrays, also while it is being written. `follower` has its SQL."""
 
 import os
 import time
@@ -11,8 +11,8 @@ import numpy as np
 
 from gyroscope._types import Array, Float32, Int64
 from gyroscope.spelling import did_you_mean
-from gyroscope.store.export import export
 from gyroscope.store.follower import Follower
+from gyroscope.store.frames import export, frame
 from gyroscope.store.schema import BINS, STATISTICS, LayerInfo, Quantity
 from gyroscope.store.session import STALE
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Progress = Callable[[int, int], None]
-# Samples that a diagnosis reads at most; more take longer and change nothing.
+# Samples that a diagnosis reads at most. More take longer and change nothing.
 ENOUGH = 4000
 
 
 def open_run(path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None) -> "Run":
     """Open a run for reading, given its directory or the database in it.
 
-    With `most`, at most that many samples are read, evenly spaced by index; `Run.stride` says so. `progress` is called
-    with how many samples have been read and how many there are, where all of a long run are read one after the other.
+    At most `most` samples are read, evenly spaced by index (see `Run.stride`). `progress` is called with the number of
+    samples read and their total when all samples of a long run are read.
     """
     return Run(path, most=most, progress=progress)
 
 
 class Run:
-    """A run as it stood at the last `refresh`; it can be read while it is being written, and by several threads.
+    """A run as of the last `refresh`. It can be read while it is being written, and by several threads.
 
-    With `most`, every `stride`-th sample is read, the smallest power of two that leaves at most that many of `total`;
-    as the run grows, the stride doubles. What was read stays in memory, 36 bytes per quantity, layer and sample.
+    With `most`, every `stride`-th sample is read. The stride is the smallest power of two that leaves at most that many
+    of `total`, and doubles as the run grows. Numbers stay in memory, 36 bytes per quantity, layer and sample.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, most: int | None = None, progress: Progress | None = None
     ) -> None:
         if most is not None and most < 1:
-            raise ValueError(f"most is {most}: give the number of samples to read at most, or None for all.")
+            raise ValueError(f"most={most} must be a whole number above 0, or None to read all samples")
         self._source = Follower(path, most)
-        # A run that is forgotten, not closed, closes its file too.
+        # The file is also closed if nobody closes the run.
         self._close = weakref.finalize(self, self._source.connection.close)
         self.path = self._source.file.parent
         self._progress = progress
@@ -56,27 +56,34 @@ class Run:
         self.refresh()
 
     def refresh(self) -> int:
-        """Read on from where the last reading ended; the number of samples that came since."""
+        """Read the samples that came since the last reading, and return their number."""
         return self._source.refresh()
 
     def thinned(self, most: int) -> "Run":
-        """The same run, opened anew, with at most that many samples."""
+        """Open the same run again with at most that many samples."""
         return Run(self.path, most=most, progress=self._progress)
 
     @property
     def stride(self) -> int:
-        """1: all samples are read; k: every k-th is."""
+        """The distance between samples that are read. 1 means all."""
         return self._source.stride
 
     @property
     def total(self) -> int:
-        """Samples in the file, those included that the stride leaves out."""
+        """The number of samples in the file, including those that the stride leaves out."""
         return len(self._source.samples)
 
     @property
     def steps(self) -> Int64:
         """Step of each sample."""
         return self._source.kept["step"].copy()
+
+    @property
+    def last_step(self) -> int:
+        """Number of the last step, sampled or not. While the run is not closed, that of the last sample. -1: none."""
+        sampled = self._source.samples["step"]
+        stored = self._source.state.last_step
+        return max(-1 if stored is None else stored, int(sampled[-1]) if len(sampled) else -1)
 
     @property
     def times(self) -> Array:
@@ -89,35 +96,32 @@ class Run:
         return list(self._source.state.layers)
 
     def layer(self, name: str) -> LayerInfo:
-        """What is known about a layer."""
+        """Return the description of a layer."""
         return self._layer(name)[1]
 
     def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """A statistic over the vectors of a layer at each of `steps`; NaN where there is no value.
+        """Return a statistic over the vectors of a layer at each of `steps`, NaN if there is no value.
 
-        A quantity per layer is one number, and every statistic gives it.
+        A quantity per layer is one number, and every statistic returns it.
         """
         index, _ = self._layer(layer)
         return _wide(self._source.numbers(index)[:, self._column(quantity, stat)])
 
     def values_at(self, step: int, series: Sequence[tuple[str, str]]) -> Array:
-        """(series, layers): pairs of quantity and statistic at one step, layers in the order of `layers`.
+        """Return (series, layers) values of one step, for pairs of quantity and statistic, in the order of `layers`.
 
-        Reads that sample only, from the file, and keeps nothing: what a page that follows a run needs.
+        This reads only that sample and keeps nothing, as a page that follows a run needs.
         """
-        columns = [self._column(quantity, stat) for quantity, stat in series]
-        indices = [index for index, _ in self._source.state.layers.values()]
-        numbers = self._source.numbers_at(step, 1 + max(indices, default=-1))
+        columns, indices, stored = self._positions(series)
+        numbers = self._source.numbers_at(step, stored)
         return _wide(numbers[np.ix_(indices, columns)].T)
 
     def every_sample(self, series: Sequence[tuple[str, str]], after: int = -1) -> Iterator[tuple[Int64, Array]]:
-        """Steps and values, (samples, series, layers), of all samples after a step, whatever the stride, in parts.
+        """Yield steps and (samples, series, layers) values of all samples after a step, whatever the stride, in parts.
 
-        Reads from the file and keeps nothing: the memory it takes does not depend on the length of the run.
+        This keeps nothing, so its memory does not depend on the length of the run.
         """
-        columns = [self._column(quantity, stat) for quantity, stat in series]
-        indices = [index for index, _ in self._source.state.layers.values()]
-        stored = 1 + max(indices, default=-1)
+        columns, indices, stored = self._positions(series)
         samples = self._source.samples
         samples = samples[samples["step"] > after]
         done = 0
@@ -129,58 +133,58 @@ class Run:
             if self._progress is not None:
                 self._progress(done, len(samples))
 
-    def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
-        """Counts over `bin_edges()` of the vectors' magnitudes at a step, or when the layer was last measured.
+    def _positions(self, series: Sequence[tuple[str, str]]) -> tuple[list[int], list[int], int]:
+        """Return the columns of the series, the indices of the layers, and the number of indices that are stored."""
+        columns = [self._column(quantity, stat) for quantity, stat in series]
+        indices = [index for index, _ in self._source.state.layers.values()]
+        return columns, indices, 1 + max(indices, default=-1)
 
-        Histograms merge by adding. All zero where the layer was not measured.
+    def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
+        """Return counts over `bin_edges()` of the vectors' magnitudes at a step, or of the last sample that has any.
+
+        Histograms merge by adding. All counts are zero if the layer was not measured.
         """
-        stored = self._source.distribution(self._layer(layer)[0], self._sampled(step))
-        place = self._place(quantity)
-        return np.zeros(BINS, np.int64) if stored is None else stored[0][place]
+        stored = self._source.distribution(self._layer(layer)[0], self._place(quantity), self._sampled(step))
+        return np.zeros(BINS, np.int64) if stored is None else stored[0]
 
     def extremes(self, layer: str, quantity: str, step: int | None = None) -> tuple[int, int]:
-        """Ids of the vectors with the smallest and the largest value; -1 where there is none."""
-        stored = self._source.distribution(self._layer(layer)[0], self._sampled(step))
-        place = self._place(quantity)
-        return (-1, -1) if stored is None else (int(stored[1][place, 0]), int(stored[1][place, 1]))
+        """Return the ids of the vectors with the smallest and the largest value, -1 if there is none."""
+        stored = self._source.distribution(self._layer(layer)[0], self._place(quantity), self._sampled(step))
+        return (-1, -1) if stored is None else (int(stored[1][0]), int(stored[1][1]))
 
     def raw(self, layer: str, quantity: str) -> Array:
-        """(samples, vectors): every vector's value, for layers of which that was kept; NaN where not measured."""
+        """Return (samples, vectors) values of a layer whose vectors were kept, NaN if not measured."""
         values = self._source.vectors(self._layer(layer)[0], self._place(quantity))
         if values is None:
-            raise ValueError(
-                f"The vectors of {layer!r} were not kept one by one. Choose the layer when the run begins."
-            )
+            raise ValueError(f"The vectors of {layer!r} were not kept: choose the layer when the run begins")
         return _wide(values)
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """Names of the scalars that training logged, in the order in which they appeared; see `Tracker.log`."""
+        """Names of the scalars that training logged (see `Tracker.log`), in the order in which they appeared."""
         return tuple(self._source.scalars())
 
     @property
     def scalar_count(self) -> int:
-        """Logged values in the file, of all names together."""
+        """The number of logged values in the file, of all names together."""
         return self._source.state.scalars
 
     def scalar(self, name: str) -> tuple[Int64, Array]:
-        """Steps and values of a logged scalar: all of them, whether or not their steps were sampled."""
+        """Return all steps and values of a logged scalar, whether or not the steps were sampled."""
         columns = self._known("scalar", name, self._source.scalars())
         return np.array(columns.steps, np.int64), np.array(columns.values, np.float64)
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the run was started with, or last resumed with, and what it ran on: versions and commit."""
+        """Configuration with which the run was started or last resumed, with versions and commit."""
         return self._source.state.config
 
     @property
     def notes(self) -> list[str]:
         """Warnings that belong to the run."""
         dropped = self._source.state.dropped
-        count = (
-            "1 sample could not be stored and is" if dropped == 1 else f"{dropped} samples could not be stored and are"
-        )
-        return [*self._source.state.notes, *([f"{count} missing."] if dropped else [])]
+        samples = "1 sample" if dropped == 1 else f"{dropped} samples"
+        return [*self._source.state.notes, *([f"{samples} could not be stored."] if dropped else [])]
 
     @property
     def started(self) -> float:
@@ -189,7 +193,7 @@ class Run:
 
     @property
     def resumed_at(self) -> list[int]:
-        """The first step after each time that the run was resumed, of those that have one."""
+        """The first step after each time that the run was resumed, if there is one."""
         times = self._source.samples["time"]
         steps = self._source.samples["step"]
         after = [steps[times >= resumed] for resumed in self._source.state.resumed]
@@ -197,30 +201,27 @@ class Run:
 
     @property
     def heartbeat(self) -> float:
-        """Unix seconds when the writer last wrote, at the latest four seconds apart."""
+        """Unix seconds of the writer's last sign of life. It gives one at least every four seconds."""
         return self._source.state.heartbeat
 
     @property
     def status(self) -> str:
-        """running, finished, failed, ended (the process did, and nobody closed the run) or stopped.
+        """running, finished, failed, ended (the process ended without closing the run) or stopped.
 
-        A run is stopped if it has no end and no heartbeat for thirty seconds.
+        A run is stopped if it has no end and had no heartbeat for thirty seconds.
         """
         status = self._source.state.status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 
     @cached_property
     def incident_search(self) -> "IncidentSearch":
-        """What a diagnosis has found in the samples so far, so that of a run that grows it reads the new ones alone."""
+        """The incidents in the samples so far. A diagnosis of a growing run then reads only the new samples."""
         from gyroscope.advice.incidents import IncidentSearch
 
         return IncidentSearch()
 
     def diagnose(self) -> "Diagnosis":
-        """What the measurements mean, in sentences, worst first; a long run is judged by a part of its samples.
-
-        Incidents are searched for in all of them.
-        """
+        """Return the findings, worst first. A long run is judged by a part of its samples, incidents by all."""
         from gyroscope.advice import diagnose
 
         if len(self.steps) <= ENOUGH:
@@ -228,12 +229,20 @@ class Run:
         with self.thinned(ENOUGH) as run:
             return diagnose(run)
 
+    def frame(self, library: str | None = None) -> Any:
+        """Return the run as a data frame with a row per step, layer and quantity (see `store.frame`).
+
+        frame = run.frame()
+        frame[frame.quantity == "angular_update"].pivot(index="step", columns="layer", values="mean").plot()
+        """
+        return frame([self], library)
+
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write a long table, one row per step, layer and quantity, as .csv or .parquet."""
-        export(self, path)
+        """Write the table of `frame` as .csv, .json or .parquet."""
+        export([self], path)
 
     def close(self) -> None:
-        """Close the file; what was not read before cannot be read any more."""
+        """Close the file. Only what is in memory can be read afterwards."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -260,12 +269,12 @@ class Run:
 
     def _column(self, quantity: str, stat: str) -> int:
         if stat not in STATISTICS:
-            raise ValueError(f"There is no statistic {stat!r}. There are {', '.join(STATISTICS)}.")
+            raise ValueError(f"There is no statistic {stat!r}: choose one of {', '.join(STATISTICS)}")
         return self._source.layout.column(self._quantity(quantity), stat)
 
     def _place(self, quantity: str) -> int:
         if not self._quantity(quantity).per_vector:
-            raise ValueError(f"{quantity!r} is one number per layer and has no distribution. Ask for its series.")
+            raise ValueError(f"{quantity!r} is one number per layer and has no distribution: use series")
         return self._source.layout.place[quantity]
 
     def _sampled(self, step: int | None) -> int | None:
@@ -277,6 +286,6 @@ class Run:
 
 
 def _wide(numbers: Float32) -> Array:
-    # NumPy warns about signalling NaN, which a damaged file may hold.
+    # NumPy warns about signalling NaN, which a damaged file may contain.
     with np.errstate(invalid="ignore"):
         return numbers.astype(np.float64)

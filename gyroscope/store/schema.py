@@ -1,12 +1,8 @@
-"""What a run holds: the dataclasses that go in and come out, the bins of a histogram, and the tables of the database.
+"""The contents of a run: dataclasses for what is stored, the bins of a histogram, and the tables of the database.
 
-A run is a directory with one SQLite database, `run.sqlite`. Every column is described in `TABLES`, from which the
-database is made; the same sentences stand in its table `documentation`, so a file explains itself.
-
-Schema 2 added checksums, because SQLite has none of its own and a flipped bit would silently change a number: every row
-that is read has one, a sample names the layers it has rows of, and a session counts the samples. Schema 3 added the
-table `scalar`, and a session counts its rows too. Runs of schema 1 are read without checks and have no scalars, runs of
-schema 2 have none either; runs of both cannot be resumed.
+A run is a directory with one SQLite database, `run.sqlite`. `TABLES` describes every column, and the database is made
+from it. The descriptions are also in the table `documentation`, so a file explains itself. SQLite has no checksums, so
+every row that is read has one: a flipped bit would otherwise change a number without a sign.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gyroscope._types import Array, Float32
+
 SCHEMA_VERSION = 3
-# The letters "Gyro" in the header of the file: tells a run from any other SQLite database.
+# The letters "Gyro" in the header of the file distinguish a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
 
-# Over the vectors of a layer, NaN left out; qNN is a quantile in percent.
+# Over the vectors of a layer, without NaN. qNN is a quantile in percent.
 STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
 
 # Half octaves from 2^-48 to 2^16 cover what a float32 network has, from frozen weights to a diverged one.
@@ -29,16 +27,16 @@ LAYER_BITS = 20
 
 
 class RunError(ValueError):
-    """A run that cannot be opened, made or resumed; the message says why and what to do."""
+    """A run that cannot be opened, made or resumed. The message gives the reason and the remedy."""
 
 
 class RunExistsError(RunError):
-    """There is a run already where one is to begin."""
+    """A run that already exists at the path of a new one."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured. `per_vector`: a distribution over a layer's vectors; otherwise one number per layer."""
+    """A measured quantity: a distribution over a layer's vectors if `per_vector`, otherwise one number per layer."""
 
     name: str
     unit: str
@@ -60,30 +58,30 @@ class LayerInfo:
     fan_in: int
     group: int
     rule: str | None
-    """repr of the theory's rule when the layer was first seen; None where the optimizer is unknown."""
+    """repr of the update rule when the layer was first seen. None if the optimizer is unknown."""
     rows: tuple[int, ...] | None
-    """Ids of the measured vectors; None: all of them."""
+    """Ids of the measured vectors. None means all."""
 
 
 @dataclass(frozen=True)
 class LayerSample:
-    """What one sample holds about one layer, quantities in the order of the run's."""
+    """One layer in one sample. Quantities are in the order of the run's."""
 
-    statistics: npt.NDArray[np.float32]
-    """(per-vector quantities, len(STATISTICS)); NaN where undetermined."""
-    scalars: npt.NDArray[np.float32]
+    statistics: Float32
+    """(per-vector quantities, len(STATISTICS)). NaN if undetermined."""
+    scalars: Float32
     """(per-layer quantities,)"""
     histograms: npt.NDArray[np.uint32]
-    """(per-vector quantities, BINS): counts, which merge by adding."""
+    """(per-vector quantities, BINS) counts. They merge by adding."""
     extremes: npt.NDArray[np.int32]
-    """(per-vector quantities, 2): ids of the vectors with the smallest and the largest value; -1: none."""
-    raw: npt.NDArray[np.float32] | None = None
-    """(per-vector quantities, vectors) for layers whose every vector is to be kept."""
+    """(per-vector quantities, 2) ids of the vectors with the smallest and the largest value. -1 means none."""
+    raw: Float32 | None = None
+    """(per-vector quantities, vectors) of layers whose vectors are all kept."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All layers at one step; `time` in Unix seconds. Its arrays belong to the store once it is put."""
+    """All layers at one step. `time` is in Unix seconds. Its arrays must not change after `Writer.put`."""
 
     step: int
     time: float
@@ -92,16 +90,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class ScalarRows:
-    """Named numbers that training logged, as (step, numbers by name); a later number of the same step and name wins."""
+    """Named numbers that training logged, as (step, numbers by name). A later number of a step and name wins."""
 
     rows: Sequence[tuple[int, Mapping[str, float]]]
 
 
-def bin_edges() -> npt.NDArray[np.float64]:
-    """The BINS + 1 edges of every histogram, half an octave apart: bin k counts 2^((k-96)/2) <= |x| < 2^((k-95)/2).
+def bin_edges() -> Array:
+    """Return the BINS + 1 edges of every histogram: bin k counts 2^((k-96)/2) <= |x| < 2^((k-95)/2).
 
-    The first bin also takes everything smaller, zeros too, and the last everything larger. The edges are the same for
-    every quantity and run, so that histograms of other steps, layers, ranks or runs merge by adding.
+    The first bin also counts everything smaller, including zeros, and the last bin everything larger. All quantities
+    and runs have the same edges, so histograms of other steps, layers, ranks or runs merge by adding.
 
     >>> edges = bin_edges()
     >>> float(edges[96]), float(edges[98]), len(edges)
@@ -111,7 +109,7 @@ def bin_edges() -> npt.NDArray[np.float64]:
 
 
 def count_bins(values: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Histogram of the magnitudes of `values` over `bin_edges()`; NaN is left out.
+    """Return the histogram of the magnitudes of `values` over `bin_edges()`, without NaN.
 
     >>> np.flatnonzero(count_bins([1.0, -1.2, 0.0, np.nan])), count_bins([1.0, -1.2, 0.0, np.nan])[96]
     (array([ 0, 96]), np.uint32(2))
@@ -223,22 +221,12 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
-# To find the value that a later one of the same step replaces.
+# Finds the value that a later one of the same step replaces.
 SCALAR_INDEX = "CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name)"
-
-# Columns that a run of schema 1 does not have.
-ADDED_BY_SCHEMA_2 = {
-    **dict.fromkeys(("quantity", "layer", "measurement", "distribution", "note"), ("checksum",)),
-    "session": ("samples", "checksum"),
-    "sample": ("layers", "raw_layers", "checksum"),
-    "vectors": ("checksums",),
-}
-# Columns that runs of schema 1 and 2 do not have; the table `scalar` is missing in them altogether.
-ADDED_BY_SCHEMA_3 = {"session": ("scalars",)}
 
 
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """SQL that makes an empty run, with its arguments."""
+    """Yield the SQL that makes an empty run, with its arguments."""
     for table, columns in TABLES.items():
         body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
         yield f"CREATE TABLE {table} ({body})", ()
@@ -248,13 +236,3 @@ def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)
     yield f"PRAGMA application_id = {APPLICATION_ID}", ()
     yield f"PRAGMA user_version = {SCHEMA_VERSION}", ()
-
-
-def column_list(table: str, version: int, without: str = "") -> str:
-    """The columns of a table for SELECT. Those that schema 1 does not have are NULL, later ones are left out.
-
-    Checksums of schema 2 are over the columns of schema 2: a NULL among them would not match.
-    """
-    missing = ADDED_BY_SCHEMA_2[table] if version < 2 else ()
-    left_out = (without, *(ADDED_BY_SCHEMA_3.get(table, ()) if version < 3 else ()))
-    return ", ".join("NULL" if column in missing else column for column in TABLES[table] if column not in left_out)

@@ -1,5 +1,6 @@
-"""The first transaction of a writer: make the run's database, or check that an old one can be resumed."""
+"""The first transaction of a writer: make the run's database, or check that an existing one can be resumed."""
 
+import json
 import os
 import platform
 import socket
@@ -9,17 +10,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import gyroscope
 from gyroscope._json import dumps
 from gyroscope.store.database import FILE, check, connect, is_empty, run_errors, start_journal
-from gyroscope.store.metadata import Session, read_layers, read_quantities, write_quantities, write_session
-from gyroscope.store.schema import SCHEMA_VERSION, LayerInfo, Quantity, RunError, RunExistsError, create_statements
+from gyroscope.store.metadata import (
+    LAST_STEP,
+    Session,
+    read_layers,
+    read_quantities,
+    with_last_step,
+    write_quantities,
+    write_session,
+)
+from gyroscope.store.schema import LayerInfo, Quantity, RunError, RunExistsError, create_statements
 
 # Seconds between heartbeats when no sample comes.
 HEARTBEAT = 4.0
@@ -27,20 +35,17 @@ HEARTBEAT = 4.0
 STALE = 30.0
 
 
-@final
-@dataclass(frozen=True)
-class OpenedRun:
-    """What a writer knows once its session is in the database."""
+class OpenedRun(NamedTuple):
+    """A run that is open for writing: its new session, its layers, and a warning if it has no write-ahead log."""
 
     session: Session
     layers: dict[str, tuple[int, LayerInfo]]
     warning: str | None
-    """That there is no write-ahead log, where that is so."""
 
 
 def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping[str, Any], resume: bool) -> OpenedRun:
-    """Make a run, or resume the one that is there; everything that can be refused is refused here."""
-    # First of all: encoding calls the user's code, which may be slow, and holds no lock meanwhile.
+    """Make a run, or resume the one that exists. Everything that can be refused is refused here."""
+    # First, because encoding calls the user's code, which may be slow: no lock is held meanwhile.
     text = dumps({**provenance(), **config}, keep_non_finite=True)
     if file.name != FILE:
         raise RunError(f"{file} is a file, but a run is a directory. Choose another path.")
@@ -49,7 +54,7 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
         with closing(connect(file, "rwc")) as connection:
             if not is_empty(connection):
                 _check_resumable(connection, file, quantities, resume)
-        # Before the transaction: SQLite changes the kind of journal only outside of one.
+        # Before the transaction, because SQLite changes the kind of journal only outside of one.
         warning = start_journal(file)
         with closing(connect(file, "rw")) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -57,9 +62,10 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
                 for statement, arguments in create_statements():
                     connection.execute(statement, arguments)
                 write_quantities(connection, quantities)
-            else:  # checked again under the lock: another writer may have been faster
+            else:  # again under the lock, because another writer may have been faster
                 _check_resumable(connection, file, quantities, resume)
-            layers = {layer.name: (index, layer) for index, layer in read_layers(connection, SCHEMA_VERSION)}
+                text = _with_last_step(connection, text)
+            layers = read_layers(connection)
             session = _new_session(connection, text)
             write_session(connection, session)
             return OpenedRun(session, layers, warning)
@@ -73,31 +79,37 @@ def _new_session(connection: sqlite3.Connection, config: str) -> Session:
     return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, samples, scalars)
 
 
+def _with_last_step(connection: sqlite3.Connection, config: str) -> str:
+    """Return a configuration with the last step of the session before, if that was closed."""
+    for (before,) in connection.execute("SELECT config FROM session ORDER BY id DESC LIMIT 1"):
+        last_step = json.loads(before).get(LAST_STEP)
+        return config if last_step is None else with_last_step(config, last_step)
+    return config
+
+
 def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Sequence[Quantity], resume: bool) -> None:
-    version = check(connection, file)
+    check(connection, file)
     directory = file.parent
     if not resume:
         raise RunExistsError(
             f"{directory} already holds a run. Choose another path, or pass resume=True to continue it."
         )
-    if version < SCHEMA_VERSION:
-        raise RunError(
-            f"{directory} holds a run of an older Gyroscope (schema {version}), which can be read but not resumed. "
-            "Start a new run at another path."
-        )
     wanted = [(quantity.name, quantity.per_vector) for quantity in quantities]
-    stored = [(quantity.name, quantity.per_vector) for quantity in read_quantities(connection, version)]
+    stored = [(quantity.name, quantity.per_vector) for quantity in read_quantities(connection)]
     if wanted != stored:
         differ = ", ".join(sorted({name for name, _ in set(wanted) ^ set(stored)})) or "only their order"
         raise RunError(
-            f"{directory} holds a run that measures other quantities (what differs: {differ}) and cannot be resumed. "
+            f"{directory} cannot be resumed because its run measures other quantities (the difference: {differ}). "
             "Start a new run at another path."
         )
+    _check_no_writer(connection, directory)
+
+
+def _check_no_writer(connection: sqlite3.Connection, directory: Path) -> None:
     here = socket.gethostname()
-    for id, host, pid, heartbeat in connection.execute(
-        "SELECT id, host, pid, heartbeat FROM session WHERE status = 'running'"
-    ).fetchall():
-        # A session of this process was closed before (`Writer`), or its process had the same number.
+    running = "SELECT id, host, pid, heartbeat FROM session WHERE status = 'running'"
+    for id, host, pid, heartbeat in connection.execute(running).fetchall():
+        # `Writer` has closed a session of this process, or an earlier process had the same number.
         if time.time() - heartbeat > STALE or (host, pid) == (here, os.getpid()):
             continue
         if _is_alive(pid) if host == here else _beats(connection, id, heartbeat):
@@ -108,7 +120,7 @@ def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Seq
 
 
 def _beats(connection: sqlite3.Connection, id: int, heartbeat: float) -> bool:
-    """Return whether a writer of another machine is alive: whether its heartbeat changes within three of them."""
+    """Return whether the heartbeat of a writer on another machine changes within three periods."""
     deadline = time.monotonic() + 3 * HEARTBEAT
     while time.monotonic() < deadline:
         time.sleep(HEARTBEAT / 8)
@@ -119,25 +131,25 @@ def _beats(connection: sqlite3.Connection, id: int, heartbeat: float) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    # Elsewhere signal 0 is a real signal.
+    # On other systems signal 0 is a real signal.
     if os.name != "posix":
         return False
     try:
-        with suppress(PermissionError):  # it is there, and belongs to somebody else
-            os.kill(pid, 0)  # sent to nobody; only its errors matter
+        with suppress(PermissionError):  # it exists and belongs to another user
+            os.kill(pid, 0)  # sends nothing, but raises if there is no such process
     except ProcessLookupError:
         return False
     return True
 
 
 def provenance() -> dict[str, Any]:
-    """Versions of what computes, and the commit of the current directory (None outside a repository).
+    """Return the versions of Python and its libraries, and the commit of the current directory (or None).
 
     >>> sorted(provenance())
     ['commit', 'versions']
     """
     versions = {"python": platform.python_version(), "numpy": np.__version__, "gyroscope": gyroscope.__version__}
-    # Not imported: the store works without it.
+    # Not imported, because the store works without it.
     torch = sys.modules.get("torch")
     if torch is not None:
         versions["torch"] = str(getattr(torch, "__version__", "unknown"))

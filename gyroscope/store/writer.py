@@ -1,9 +1,8 @@
 """The writer: training puts samples into a short queue, and a thread stores them.
 
-The database is in SQLite's WAL mode with synchronous=NORMAL: a commit hands its pages to the operating system and does
-not wait for the disk. What was committed survives the death of the process, `kill -9` too; a power failure or a crash
-of the whole machine may take the last commits (those since the last checkpoint, some megabytes), never the rest of the
-file. `flush` returns when everything put so far is committed.
+The database is in SQLite's WAL mode with synchronous=NORMAL: a commit gives its pages to the operating system and does
+not wait for the disk. Commits survive the death of the process, also by `kill -9`. A crash of the whole machine may
+lose the last commits (some megabytes), but never damages the rest. `flush` returns when all items are committed.
 """
 
 import atexit
@@ -27,37 +26,36 @@ from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample, Scalar
 from gyroscope.store.session import HEARTBEAT, open_for_writing
 from gyroscope.store.transaction import End, NewLayer, Note, Storable, TakenOverError, WriterConnection
 
-# `ended`: the process ended before anybody said how the run did.
+# `ended`: the process ended without closing the run.
 Status = Literal["finished", "failed", "stopped", "ended"]
 Queued = Sample | ScalarRows | NewLayer | Note | End
 
-# Bytes of samples in the queue. A layer has about ten kilobytes in each, and more where all its vectors are kept.
+# Bytes of samples in the queue. A layer has about ten kilobytes in each, and more if all its vectors are kept.
 CAPACITY = 80 * 2**20
-# Seconds that samples gather before they are stored in one transaction.
+# Seconds for which samples are collected before they are stored in one transaction.
 BATCH = 0.5
 # Seconds that training waits for room in a full queue before a sample is dropped.
 WAIT = 0.02
 # Seconds between attempts after a failure.
 RETRY = 1.0
 # Seconds that `flush` and `close` wait at most.
-LONGEST = 30.0
+MAX_WAIT_SECONDS = 30.0
 
-# The writers of this process by their file. A run has one writer: a second one of the same process takes over.
+# The writers of this process by file. A second writer of the same process replaces the first.
 _WRITERS: "WeakValueDictionary[Path, Writer]" = WeakValueDictionary()
 
 
 class Writer:
-    """Writes one run. `put`, `flush` and `close` never raise for a failure of their own: it becomes one warning.
+    """The writer of one run. `put`, `flush` and `close` never raise for a failure of their own: it becomes one warning.
 
-    A directory that holds a run is refused unless `resume`, which continues it: a step that is measured again replaces
-    what was stored for it before, steps that are not measured again stay. After a failure (disk full, database locked,
-    directory gone) the writer tries again, and stores what its queue holds once it can; `close` waits for a locked
-    database for up to 30 seconds. Samples for which the queue has no room are counted, and the run's notes say how
-    many. A process forked from the writing one writes nothing.
+    A directory with a run is refused unless `resume`, which continues it. A step that is measured again replaces its
+    earlier sample. After a failure (disk full, database locked, directory gone) the writer tries again, and then stores
+    its queue. `close` waits up to 30 seconds for a locked database. Samples that did not fit into the queue are
+    counted, and the run's notes report their number. A process forked from the writing one writes nothing.
 
-    A run has one writer. A writer that resumes the run of another one of this process ends that one first, by its
-    `on_successor`, which is `close` unless it is set. A run that another process writes is refused. A writer that was
-    silent for so long that another process has resumed its run stores nothing more.
+    A run has one writer. If another writer of this process resumes the run, it ends this one first, by calling
+    `on_successor`, by default `close`. A run that another process writes is refused. A writer that was silent for so
+    long that another process has resumed its run stores nothing more.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Writer:
             before.on_successor()
         opened = open_for_writing(self._file, self._layout.quantities, config, resume)
         self._layers = opened.layers
-        # Used in the worker's thread only. A forked process has no such thread, so it never uses the connection.
+        # Only the worker's thread uses it. A forked process has no such thread, so it never uses the connection.
         self._connection = WriterConnection(self._file, opened.session)
         self.worker: Worker[Queued] = Worker(
             self._store,
@@ -89,7 +87,7 @@ class Writer:
             finish=self._connection.finish,
         )
         self._counting = threading.Lock()
-        # Samples that were taken and are neither stored nor dropped.
+        # Samples that are neither stored nor dropped yet.
         self._unsaved = 0
         self._dropped = 0
         self._full = False
@@ -105,7 +103,7 @@ class Writer:
             warnings.warn(opened.warning, RuntimeWarning, stacklevel=2)
 
     def add_layer(self, layer: LayerInfo) -> int:
-        """Index of a layer, to be used in samples; a layer known by its name keeps the index it has."""
+        """Return the index of a layer in samples. A layer of a known name keeps its index."""
         layer = replace(layer, name=clean_text(layer.name), rule=layer.rule and clean_text(layer.rule))
         fresh = 1 + max((index for index, _ in self._layers.values()), default=-1)
         index, known = self._layers.setdefault(layer.name, (fresh, layer))
@@ -113,65 +111,65 @@ class Writer:
             self.worker.put(NewLayer(index, layer), always=True)
         if replace(known, group=0, rule=None) != replace(layer, group=0, rule=None):
             raise RunError(
-                f"{self.path} already has a layer {layer.name!r} of shape {known.shape} that is not cut into "
-                f"vectors as this one of shape {layer.shape} is. Start a new run at another path."
+                f"{self.path} already has a layer {layer.name!r} of shape {known.shape}, which splits into other "
+                f"vectors than this one of shape {layer.shape}. Start a new run at another path."
             )
         return index
 
     def note(self, text: str) -> None:
-        """Keep a warning that belongs to the run; the same text is kept once."""
+        """Store a warning that belongs to the run. The same text is stored once."""
         self.worker.put(Note(clean_text(text)), always=True)
 
     def put(self, sample: Sample) -> None:
-        """Hand over a sample; its arrays must not be changed afterwards.
+        """Queue a sample. Its arrays must not change afterwards.
 
-        Waits for a moment when the queue is full, then drops the sample and counts it.
+        If the queue is full, this waits briefly, then drops the sample and counts it.
         """
         if not self.worker.usable:
             return
         self._count(unsaved=1)
-        # A larger sample is stored too, when no other waits.
+        # A larger sample is stored if the queue is empty.
         size = min(_size(sample), CAPACITY)
-        # Of several refusals in a row only the first waits: a database that is locked must not slow training down.
+        # Only the first of several refusals waits, so a locked database does not slow training down.
         self._full = not self.worker.put(sample, size=size, timeout=0.0 if self._full else WAIT)
         if self._full:
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
                 self._failure = f"{self._file} is written too slowly, and samples are dropped."
-                # Not as a note: the count of dropped samples is shown as one.
+                # Not stored as a note, because the count of dropped samples is one.
                 self._failure_stored = True
         if self._failure is not None:
             self._warn()
 
     def put_scalars(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Hand over logged numbers by name, each with its step; one of the same step and name replaces the earlier."""
+        """Queue logged numbers by name, each with its step. A later one of the same step and name replaces it."""
         cleaned = [
             (step, {clean_text(name): float(value) for name, value in numbers.items()}) for step, numbers in rows
         ]
-        # Whatever waits: a number takes a few bytes, a sample of many layers a megabyte.
+        # Always taken, because a number has a few bytes and a sample a megabyte.
         self.worker.put(ScalarRows(cleaned), always=True)
         self._warn()
 
     def flush(self) -> bool:
-        """Wait until everything put so far is committed; False where that failed or takes too long."""
-        done = self.worker.flush(LONGEST)
+        """Wait until all queued items are committed. Return False if that failed or takes too long."""
+        done = self.worker.flush(MAX_WAIT_SECONDS)
         self._warn()
         return done
 
-    def close(self, status: Status = "finished") -> None:
-        """Store what is left, say how the run ended, and end the thread. A second call does nothing."""
+    def close(self, status: Status = "finished", last_step: int | None = None) -> None:
+        """Store the queue, the status of the run and its last step, and end the thread. A second call does nothing."""
         if not self.worker.usable:
             return
         self._closing = True
-        # An item like others: it is tried again like them, and is committed after all samples.
-        self.worker.put(End(status), always=True)
-        done = self.worker.close(LONGEST)
+        # An item like others, so it is tried again like them, and committed after all samples.
+        self.worker.put(End(status, last_step), always=True)
+        done = self.worker.close(MAX_WAIT_SECONDS)
         atexit.unregister(self._at_exit)
         if self._unsaved:
-            reason = self._failure or f"{self._file} could not be written within {LONGEST:.0f} seconds."
+            reason = self._failure or f"{self._file} could not be written within {MAX_WAIT_SECONDS:.0f} seconds."
             self._failure = f"{reason} {self._unsaved} samples are lost."
         elif not done:
-            self._failure = self._failure or f"{self._file} could not be closed within {LONGEST:.0f} seconds."
+            self._failure = self._failure or f"{self._file} could not be closed within {MAX_WAIT_SECONDS:.0f} seconds."
         self._warn()
 
     def __enter__(self) -> Self:
@@ -184,27 +182,27 @@ class Writer:
         self.close("finished" if succeeded else "failed")
 
     def _at_exit(self) -> None:
-        # A program that ended by an exception leaves it in sys.last_value; an interactive session leaves the last of
-        # many there. Python keeps nothing of a SystemExit: the code of sys.exit() is known to `__exit__` only.
+        # A program that ended by an exception leaves it in sys.last_value. So does an interactive session at any error.
+        # Python does not keep a SystemExit, so only `__exit__` sees the code of sys.exit().
         failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
         self.close("failed" if failed else "finished")
 
     def _warn(self) -> None:
-        """Warn in the thread of the caller, where a warning is seen."""
+        """Warn in the thread of the caller, where the warning is visible."""
         if self._failure is not None and not self._warned:
             self._warned = True
             warnings.warn(f"{self._failure} Training goes on.", RuntimeWarning, stacklevel=3)
 
-    # What follows runs in the worker's thread.
+    # The following methods run in the worker's thread.
 
     def _store(self, items: list[Queued]) -> None:
-        """Commit items and a heartbeat; raises where the disk or a lock is the reason that it failed."""
+        """Commit items and a heartbeat. Raise if the disk or a lock prevents it."""
         samples = sum(isinstance(item, Sample) for item in items)
         try:
             self._commit([self._encoded(item) for item in items])
         except (sqlite3.OperationalError, OSError, TakenOverError):
             raise
-        except Exception:  # an item that the database or the layout cannot take; the others are stored without it
+        except Exception:  # the database or the layout cannot take an item, so the others are stored without it
             for item in items:
                 self._store_alone(item)
         self._count(unsaved=-samples)
@@ -232,18 +230,18 @@ class Writer:
         self._failure_stored = self._failure_stored or failure is not None
 
     def _retry_after(self, error: BaseException) -> float | None:
-        """Seconds until the next attempt; None gives the items up."""
+        """Return the seconds until the next attempt, or None to give the items up."""
         locked = name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
         if isinstance(error, TakenOverError):
             self._fail(str(error))
             return None
-        # Too many threads, or Python is ending.
+        # There are too many threads, or Python is ending.
         if not isinstance(error, (sqlite3.OperationalError, OSError)):
             if not self._closing:
                 self._fail(f"{self._file} cannot be written in the background: {error}.")
             return None
         self._fail(explain(error, self._file))
-        # A lock passes within seconds. A disk that is full or gone would only hold up the end of the program.
+        # A lock is released within seconds. A full disk would only delay the end of the program.
         return RETRY if locked or not self._closing else None
 
     def _fail(self, sentence: str) -> None:

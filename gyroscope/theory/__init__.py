@@ -5,10 +5,10 @@ from gyroscope.theory.forecast import Forecast, forecast
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
 from gyroscope.theory.rules.adafactor import Adafactor
-from gyroscope.theory.rules.adam_l2 import AdamL2
 from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
 from gyroscope.theory.rules.base import UpdateRule
+from gyroscope.theory.rules.coupled_adam import AdamL2
 from gyroscope.theory.rules.fixed_norm import FixedNorm
 from gyroscope.theory.rules.hyperball import Hyperball
 from gyroscope.theory.rules.k_adam import KAdam
@@ -19,7 +19,7 @@ from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.rules.sgd_mrt import SGDMRT
 from gyroscope.theory.rules.sgdm import SGDM
 from gyroscope.theory.scaling import Scale, Transfer, transfer
-from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
+from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, wsd
 from gyroscope.theory.transfer_rules import TransferRule
 
 __all__ = [
@@ -59,4 +59,5 @@ __all__ = [
     "stability",
     "step",
     "transfer",
+    "wsd",
 ]

@@ -2,8 +2,8 @@
 
     w' = w - u - a·mask⊙w,   mask = [u·w ≥ 0] entry by entry
 
-Where entries of w and u are Gaussian, the masked weight is, on average, a multiple of w, a push along u and noise. So
-the one law holds with a decay and an update of its own. Ours: docs/theory.md, "Cautious decay".
+If entries of w and u are Gaussian, the masked weight is a multiple of w, a push along u and noise. So the one law holds
+with another decay and update. Ours: docs/theory.md, "Cautious decay".
 """
 
 from collections.abc import Callable
@@ -13,32 +13,28 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, over, turning_angle
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, rotation_angle, safe_divide
 from gyroscope.theory.recursion import LinearSteps, Motion, Step
 
-# Share of the entries that decay where update and weight do not know of each other.
+# Share of the entries that decay if update and weight are independent.
 HALF = 0.5
 # The density of a Gaussian at its mean.
 PEAK = (2 * pi) ** -0.5
-# Stands for 0 where the learning rate is 0: a step without decay and update then leaves its ratio to both finite.
+# Takes the place of 0 at a learning rate of 0, so that ratios of a step to its decay and update stay finite.
 TINY = 1e-60
 
 
 class MaskedDecay(NamedTuple):
-    """What a cautious decay does to a weight: w' = (1-decay)·w - push·u - noise."""
+    """The effect of a cautious decay on a weight: w' = (1-decay)·w - push·u - noise."""
 
-    decay: Number
-    """Fraction of the weight that decays per step."""
-    push: Number
-    """Factor by which the update grows: entries that decay are those that it shrinks."""
-    noise: Number
-    """Mean square of what is neither along w nor along u, over E‖w‖²."""
-    sign_overlap: Number
-    """Where u is a sign, E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²): the noise is orthogonal to what the sign is of alone."""
+    decay: Number  # fraction of the weight that decays per step
+    push: Number  # factor by which the update grows, because it shrinks the entries that decay
+    noise: Number  # mean square of what is neither along w nor along u, over E‖w‖²
+    sign_overlap: Number  # E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²) if u is a sign
 
 
 def masked_decay(decay: Number, correlation: Number, length: Number) -> MaskedDecay:
-    """Of Gaussian entries, from E⟨w,u⟩/sqrt(E‖w‖²·E‖u‖²) and length = sqrt(E‖w‖²/E‖u‖²).
+    """Return the effect on Gaussian entries, from E⟨w,u⟩/sqrt(E‖w‖²·E‖u‖²) and length = sqrt(E‖w‖²/E‖u‖²).
 
         decay·(1/2 + arcsin(r)/π),   push = 1 + decay·sqrt(1-r²)/π·length     (ours)
 
@@ -63,10 +59,10 @@ def cautious_equilibrium(
     excess: float = 1.0,
     leading: bool = False,
 ) -> Equilibrium:
-    """The one law for updates with τ(a) = `time` and cautious decay.
+    """Return the one law for updates with τ(a) = `time` and cautious decay. To leading order half of the decay acts.
 
-    Where the update is the sign of something Gaussian, that has `linear_time` for its τ(a), and E‖u‖² is `excess` times
-    that of the linear part. To leading order half of the decay acts.
+    If the update is the sign of a Gaussian, `linear_time` is the Gaussian's τ(a), and E‖u‖² is `excess` times that of
+    the linear part.
 
     >>> eq = cautious_equilibrium(1e-4, 0.01, lambda a: (1.9 - 0.9 * a) / (0.1 + 0.9 * a))
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -78,7 +74,7 @@ def cautious_equilibrium(
     a = np.maximum(decay, TINY)
     linear2 = 1 / excess  # this and norm2 are in units of E‖u‖²
     masked = MaskedDecay(HALF * a, 1.0, 0.0, 0.0)
-    # Each round brings the correlation with the update nearer by the factor sqrt(a·τ)/π or so.
+    # Each round divides the error of the correlation by about π/sqrt(a·τ).
     for _ in range(200):
         before = masked
         pushed2 = (before.push**2 - 1) * linear2
@@ -91,13 +87,13 @@ def cautious_equilibrium(
     square = 1 + pushed2 + masked.noise * norm2
     if excess > 1:
         square = square + 2 * masked.sign_overlap * norm2**0.5
-    # E⟨w, u⟩, push and noise included, is what keeps the norm where it is.
+    # E⟨w, u⟩, with push and noise, keeps the norm constant.
     cross = (square - masked.decay * (2 - masked.decay) * norm2) / (2 * (1 - masked.decay))
     settles = np.where(decay > 0, 1.0, 0.0)
     acts = decay * (masked.decay / a)
     return Equilibrium(
-        angular_update=turning_angle(acts * (1 + cross / (norm2 * masked.decay))),
-        norm=None if update_rms is None else over(update_rms * norm2**0.5, settles),
+        angular_update=rotation_angle(acts * (1 + cross / (norm2 * masked.decay))),
+        norm=None if update_rms is None else safe_divide(update_rms * norm2**0.5, settles),
         update_rms=update_rms,
         timescale=forgetting_time(acts),
     )
@@ -105,9 +101,9 @@ def cautious_equilibrium(
 
 @final
 class CautiousLinearMotion(Motion):
-    """A rule with `linear_steps` on its way under cautious decay, whose share depends on the moments of now.
+    """Motion of a rule with `linear_steps` under cautious decay, whose share depends on the current moments.
 
-    y = E‖w‖², p = E⟨w,m⟩ and q = E‖m‖² as in `LinearMotion`; L is the linear part of u.
+    y = E‖w‖², p = E⟨w,m⟩ and q = E‖m‖² as in `LinearMotion`. L is the linear part of u.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
@@ -116,7 +112,7 @@ class CautiousLinearMotion(Motion):
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
-        assert steps.D is not None  # its gradient's scale cancels: E‖g‖²·E‖w‖² may be 1
+        assert steps.D is not None  # the gradient's scale cancels, so E‖g‖²·E‖w‖² may be 1
         old, new = steps.update.momentum, steps.update.gradient
         keep, share = steps.momentum.momentum, steps.momentum.gradient
         decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
@@ -134,7 +130,7 @@ class CautiousLinearMotion(Motion):
             cross[t] = masked.push * along
             square[t] = (masked.push**2 + steps.excess - 1) * linear2 + masked.noise * y
             norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
-            if steps.excess > 1:  # a sign: longer steps, that point outwards as much less
+            if steps.excess > 1:  # a sign: longer steps that point outwards less
                 longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
                 square[t] += longer
                 cross[t] += longer / (2 * left)
@@ -147,7 +143,7 @@ class CautiousLinearMotion(Motion):
 
 @final
 class CautiousStationaryMotion(Motion):
-    """A rule with `stationary_steps`, as Muon, on its way under cautious decay."""
+    """Motion of a rule with `stationary_steps`, such as Muon, under cautious decay."""
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
-from gyroscope.theory.law import Weights, over, plain
+from gyroscope.theory.law import Weights, plain, safe_divide
+from gyroscope.theory.leaps import Leaps
 from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
@@ -23,11 +24,12 @@ LARGEST = 200_000_000
 @final
 @dataclass(frozen=True)
 class Forecast:
-    """A predicted run. Arrays are (steps,), or (steps, layers) where layers were given; per-layer answers follow suit.
+    """A predicted run. Arrays are (steps,), or (steps, layers) if layers were given. Other values are then per layer.
 
-    `angular_update[t]` is the angle of step t in radians, `norm[t]` the RMS norm after it; `equilibrium_norm[t]` and
-    `equilibrium_angular_update[t]` are where they would settle at the learning rate of that moment. `total_decay` is
-    X = Σ a_t, how often the run forgets its direction: below 0.3 it never settles, above 3 it does.
+    norm                RMS norm after each step
+    angular_update      angle of each step in radians
+    equilibrium_norm, equilibrium_angular_update  where they would settle at the learning rate of the step
+    total_decay         X = Σ a_t, how often the run forgets its direction. Below 0.3 it never settles, above 3 it does
     """
 
     rule: UpdateRule
@@ -40,7 +42,7 @@ class Forecast:
     total_decay: Number
 
     def layer(self, number: int) -> "Forecast":
-        """One layer of a forecast of several."""
+        """Return one layer of a forecast of several."""
         return replace(
             self,
             initial_norm=float(self.initial_norm[number]),
@@ -53,42 +55,41 @@ class Forecast:
 
     @property
     def settled_at(self) -> Any:
-        """First step after which the norm is within 10 % of its equilibrium; None if there is none."""
+        """First step after which the norm is within 10 % of its equilibrium, or None."""
         return self.settled_after(0)[0]
 
     @property
     def falls_out_at(self) -> Any:
-        """First step, once settled, with a norm above 1.3 times its equilibrium (SGD: 1.2); None if there is none.
+        """First step, once settled, with a norm above 1.3 times its equilibrium (SGD: 1.2), or None.
 
-        At the end of a schedule the equilibrium norm falls faster than the decay of that moment can follow.
+        At the end of a schedule the equilibrium norm falls faster than the norm can decay.
         """
         return self.settled_after(0)[1]
 
     def settled_after(self, start: int) -> tuple[Any, Any]:
-        """`settled_at` and `falls_out_at`, counted from step `start`: while lr climbs, equilibrium only passes by."""
-        # At a learning rate of 0 the equilibrium norm is 0 and the quotient inf or NaN: not near, and no warning.
-        settled: Mask = np.abs(over(self.norm, self.equilibrium_norm) - 1) <= SETTLED
+        """Return `settled_at` and `falls_out_at`, counted from step `start`, such as the end of a warmup."""
+        # At a learning rate of 0 the equilibrium norm is 0 and the quotient inf or NaN, which is not near.
+        settled: Mask = np.abs(safe_divide(self.norm, self.equilibrium_norm) - 1) <= SETTLED
         settled[:start] = False
-        # Only what has settled can fall out: a start above equilibrium is on its way in.
+        # Only what has settled can fall out. A start above equilibrium is on its way in.
         out = self.norm > self.rule.falls_out_ratio * self.equilibrium_norm
         return _first(settled), _first(np.maximum.accumulate(settled, axis=0) & out)
 
     @property
     def over_rotation(self) -> Any:
-        """At the first step, the angle over its equilibrium: above 1, the reason for a warmup."""
-        return plain(over(self.angular_update[0], self.equilibrium_angular_update[0]))
+        """The angle of the first step over its equilibrium. Above 1, a warmup is needed."""
+        return plain(safe_divide(self.angular_update[0], self.equilibrium_angular_update[0]))
 
     @property
     def filled_over_rotation(self) -> Any:
-        """The same once the momentum has filled, three of its memories into the run."""
-        # After three memories a momentum has 95 % of its size.
+        """The same three memories of the momentum into the run, when it has 95 % of its size."""
         filled = min(round(3 * self.rule.momentum_memory), len(self.lr) - 1)
-        return plain(over(self.angular_update[filled], self.equilibrium_angular_update[filled]))
+        return plain(safe_divide(self.angular_update[filled], self.equilibrium_angular_update[filled]))
 
     @property
     def end_norm_ratio(self) -> Any:
         """Norm at the end over the equilibrium norm at the peak of the schedule."""
-        return plain(over(self.norm[-1], self.equilibrium_norm[np.argmax(self.lr)]))
+        return plain(safe_divide(self.norm[-1], self.equilibrium_norm[np.argmax(self.lr)]))
 
 
 def forecast(
@@ -106,19 +107,18 @@ def forecast(
 ) -> Forecast:
     """Follow the mean norm and rotation of a scale-invariant vector through a run.
 
-    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² (the rule's own, `motion`), within 1 % of a random walk of many
-    vectors if the norm starts above 8 steps of lr·√C (Lion: 32). From one step, norms are 3 % off under AdamW and 11 %
-    under Lion. Ours: docs/theory.md, "Mean-field recursions".
+    A mean-field recursion of E‖w‖², E⟨w,m⟩ and E‖m‖², within 1 % of a random walk if the norm starts above 8 steps of
+    lr·√C (Lion: 32). From one step, norms are 3 % off (Lion: 11 %). Ours: docs/theory.md, "Mean-field recursions".
 
-    - `schedule`: a named schedule, any function of the step, or one multiplier of lr for each step; None is constant.
-    - `steps`: length of the run; only needed where the schedule does not know it.
-    - `norm`: where the vectors start; like the next two a number, or an array with one value for each layer.
-    - `fan_in`: entries of one vector.
-    - `unit_grad_norm`: RMS gradient norm times the weight norm.
-    - `shape`: of the whole matrix, for Muon.
-    - `weight_decay_schedule`: multiplier of the rule's weight decay at each step, given as `schedule` is.
-    - `betas_schedule`: from the step to its (β1, β2), for AdamW and NAdam; bias corrections have them too, as torch's.
-    - `progress`: called now and then with the number of steps done.
+    schedule               a named schedule, any function of the step, or one multiplier of lr for each step
+    steps                  length of the run, needed if the schedule has none
+    norm                   initial norm, like the next two a number or an array with one value for each layer
+    fan_in                 entries of one vector
+    unit_grad_norm         RMS gradient norm times the weight norm
+    shape                  of the whole matrix, for Muon
+    weight_decay_schedule  multiplier of the rule's weight decay, in the form of `schedule`
+    betas_schedule         from the step to its (β1, β2), for AdamW and NAdam. Bias corrections use them, as in torch
+    progress               called now and then with the number of steps done
 
     >>> from gyroscope.theory import AdamW, cosine
     >>> f = forecast(AdamW(1e-2, 0.5), cosine(2000, warmup=100), norm=1.0, fan_in=256)
@@ -132,15 +132,15 @@ def forecast(
     layers = _layers(norm=start, fan_in=weights.fan_in, unit_grad_norm=weights.unit_grad_norm)
     if len(lr) * max(layers, default=1) > LARGEST:
         raise ValueError(
-            f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory; forecast fewer at once"
+            f"{len(lr)} steps × {max(layers, default=1)} layers do not fit in memory. Forecast fewer at once"
         )
-    # A copy, for the motion writes into it; one column at least, also where no layers were given.
     with np.errstate(over="ignore"):  # an infinite square is refused below, in a sentence
+        # A copy, because the motion writes into it. Without layers it has one column.
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
     norms, angles = _follow(rules, start2, lr, weights, progress)
     if rule.rectified and weights.unit_grad_norm is None:
-        # RAdam's first steps are as long as their gradients: 0 would be an answer that is wrong.
+        # RAdam's first steps are as long as their gradients, which are unknown.
         angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
     by_layer = (-1, *layers)
@@ -157,13 +157,13 @@ def forecast(
 
 
 class RuleDuring(NamedTuple):
-    """A rule, and the settings of it that change: one value for each step, along the last axis."""
+    """A rule, and its settings that change: one value for each step, along the last axis."""
 
     rule: UpdateRule
     settings: dict[str, Array]
 
     def at(self, index: Any) -> UpdateRule:
-        """The rule of the steps that `index` takes from the last axis."""
+        """Return the rule of the steps that `index` takes from the last axis."""
         if not self.settings:
             return self.rule
         return self.rule.during(**{name: values[(..., *index)] for name, values in self.settings.items()})
@@ -199,11 +199,11 @@ def _changing_settings(
 def _equilibria(
     rules: RuleDuring, start: Number, lr: Array, weights: Weights, layers: int
 ) -> tuple[Array, Array, Array]:
-    """Equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
+    """Return equilibrium norm and angle at the learning rate of every step, and the sum of the decays."""
     norm = np.empty((len(lr), layers))
     total_decay = np.zeros(layers)
     first_angle = np.asarray(rules.at(np.s_[:1, None]).at(lr[:1, None], weights).angular_update)
-    angle = np.empty((len(lr), first_angle.size))  # one column where no layer's inputs enter it
+    angle = np.empty((len(lr), first_angle.size))  # one column if it does not depend on the layer
     for first in range(0, len(lr), BLOCK):
         block = slice(first, first + BLOCK)
         eq = rules.at((block, None)).at(lr[block, None], weights)
@@ -217,20 +217,22 @@ def _equilibria(
 def _follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
 ) -> tuple[Array, Array]:
-    """Norms after each step and the angle of each step."""
+    """Return the norm after each step and the angle of each step."""
     motion = rules.rule.motion(start2)
     norm, angle = np.empty((2, len(lr), start2.size))
-    # Absurd settings overflow; the check below turns that into a sentence.
-    with np.errstate(all="ignore"):
-        for first in range(0, len(lr), BLOCK):
-            block = slice(first, first + BLOCK)
+    leaps = Leaps(motion, len(lr), lr, rules.settings)
+    with np.errstate(all="ignore"):  # overflow is refused below
+        while motion.done < len(lr):
+            block = slice(motion.done, motion.done + BLOCK)
             before2 = motion.norm2
             motion.rule = rules.at((block,))
             step = motion.advance(lr[block], weights)
             angle[block] = step.angles(before2)
             np.sqrt(step.norm2, out=norm[block])
             if not (np.isfinite(norm[block]).all() and (step.norm2 > 0).all()):
-                raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
+                raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
+            leaps.fill_gap(norm, angle)
+            leaps.leap()
             if progress is not None:
                 progress(motion.done)
     return norm, angle
@@ -243,12 +245,12 @@ def _layers(**inputs: Number | None) -> tuple[int, ...]:
     except ValueError:
         raise ValueError(f"one value for each layer: the inputs have different lengths, {shapes}") from None
     if len(layers) > 1:
-        raise ValueError(f"layers stand in one row: the inputs have shapes {shapes}; pass flat arrays")
+        raise ValueError(f"the inputs have shapes {shapes}: pass flat arrays, one value for each layer")
     return layers
 
 
 def _first(mask: Mask) -> Any:
-    """Index of the first True along axis 0, None where there is none; a tuple over layers."""
+    """Return the index of the first True along axis 0, or None. With layers, return a tuple."""
     if mask.ndim == 1:
         return int(mask.argmax()) if mask.any() else None
     return tuple(_first(layer) for layer in mask.T)

@@ -9,18 +9,18 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED, Forecast, forecast
-from gyroscope.theory.law import Equilibrium, Weights, over
+from gyroscope.theory.law import Equilibrium, Weights, safe_divide
+from gyroscope.theory.leaps import Leaps
+from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule, constant
 
-# Memories of the momentum after a warmup within which a start turns fastest: the momentum is then 99 % filled.
+# Memories of the momentum after a warmup within which rotation is fastest. The momentum is then 99 % filled.
 MEMORIES = 5
-# Steps at most that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds: they hold
-# five memories of any momentum up to 0.9995. A later maximum is still seen in the forecast of the whole run.
+# The most steps that are followed after a warmup, so that a momentum of 0.999999 is answered in seconds. They hold five
+# memories of any momentum up to 0.9995. The forecast of the whole run shows a later maximum.
 MOST_FILLING = 10_000
-# Part of those steps that is looked at first: most starts that are too fast are so early, which saves the rest.
-EARLY = 16
-# Run over warmup below which a warmup is no remedy: the norm itself then starts too small.
+# If a run is shorter than this many warmups, a warmup is no remedy, because the norm itself starts too small.
 SHORTEST_RUN = 10
 
 
@@ -29,7 +29,7 @@ SHORTEST_RUN = 10
 class InitialLayer:
     """A kind of weight vector before the first step: its sizes, its gradient if known, and its RMS norm.
 
-    The vectors of an embedding are tokens. They are predicted and not judged: a rare token rotates late.
+    The vectors of an embedding are tokens. They are predicted and not judged, because a rare token rotates late.
     """
 
     name: str
@@ -43,28 +43,24 @@ class InitialLayer:
         return {name: getattr(self.weights, name) for name in ("fan_in", "unit_grad_norm", "shape")}
 
     def missing(self, rule: UpdateRule) -> tuple[str, ...]:
-        """The inputs that the rule's norm needs and that were not given."""
+        """Return the inputs that the rule's norm needs and that were not given."""
         return tuple(name for name in rule.needs if self.known[name] is None)
 
 
 @final
 @dataclass(frozen=True)
 class LayerPrediction:
-    """What one kind of layer will do under a rule and a schedule; the forecast is None where an input is missing."""
+    """The prediction for one kind of layer under a rule and a schedule."""
 
     layer: InitialLayer
     rule: UpdateRule
     schedule: Schedule
     equilibrium: Equilibrium
-    forecast: Forecast | None = None
-    warmup: int | None = None
-    """Steps of warmup that keep the start within its equilibrium rotation; None where there is no such warmup."""
-    settled_at: int | None = None
-    """First step after the warmup within 10 % of equilibrium; None in a run shorter than its memory."""
-    falls_out_at: int | None = None
-    """First step after that with a norm too large for its rate."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """What of the rule changes during the run: `forecast`'s weight_decay_schedule and betas_schedule, where given."""
+    forecast: Forecast | None = None  # None if an input is missing
+    warmup: int | None = None  # steps of warmup that keep the start within its equilibrium rotation, if there are any
+    settled_at: int | None = None  # first step after the warmup within 10 % of equilibrium, if X ≥ 1
+    falls_out_at: int | None = None  # first step after that with a norm too large for its learning rate
+    changes: Mapping[str, Any] = field(default_factory=dict)  # `forecast`'s weight_decay_schedule and betas_schedule
 
     @property
     def name(self) -> str:
@@ -73,24 +69,24 @@ class LayerPrediction:
 
     @property
     def total_decay(self) -> float:
-        """X = Σ a_t over the run; NaN without forecast."""
+        """X = Σ a_t over the run, NaN without forecast."""
         return float("nan") if self.forecast is None else float(self.forecast.total_decay)
 
     @property
     def is_longer_than_memory(self) -> bool:
-        """Whether the run forgets where it started, X ≥ 1, so that equilibrium is what to compare it with."""
+        """Whether the run forgets its start, X ≥ 1, so that it is compared with equilibrium."""
         return self.rule.keeps_norm or self.total_decay >= MEMORY_PASSED
 
     @property
     def grows_without_end(self) -> bool:
-        """Whether there is no norm to settle at, as without decay, or where steps are relative to the norm."""
+        """Whether there is no norm to settle at, as without decay, or if steps are relative to the norm."""
         return self.equilibrium.norm is not None and bool(np.isinf(self.equilibrium.norm))
 
     @property
     def base_speed(self) -> float | None:
-        """How many times as fast the plain rule would turn this layer on average, from the same norm.
+        """Mean rotation under the plain rule from the same norm, over that under this rule.
 
-        None where nothing holds the norm, where the rule follows the plain one, or where an input of that is missing.
+        None if nothing keeps the norm, if the rule follows the plain one, or if an input is missing.
         """
         plain = self.rule.plain
         if plain is self.rule or self.rule.follows_base or self.layer.missing(plain):
@@ -101,12 +97,12 @@ class LayerPrediction:
 
     @property
     def fastest(self) -> tuple[float, int]:
-        """The largest angle of a step over the equilibrium's at full rate, and that step; (nan, 0) without forecast."""
+        """The largest angle over the equilibrium's at full rate, and its step. (nan, 0) without forecast."""
         if self.forecast is None:
             return float("nan"), 0
         angles = self.forecast.angular_update
         step = int(np.nan_to_num(angles).argmax())
-        return float(over(angles[step], self.forecast.equilibrium_angular_update.max())), step
+        return float(safe_divide(angles[step], self.forecast.equilibrium_angular_update.max())), step
 
 
 def predict_layers(
@@ -116,10 +112,10 @@ def predict_layers(
     progress: Callable[[int], None] | None = None,
     **changes: Any,
 ) -> tuple[LayerPrediction, ...]:
-    """Equilibrium of every layer and, where the inputs allow it, the forecast of the whole run.
+    """Return the equilibrium of every layer and, if the inputs allow it, the forecast of the whole run.
 
     `progress` receives the number of steps done, of all layers together. `changes` are `forecast`'s
-    weight_decay_schedule and betas_schedule; the warmup that a start needs is that of the rule as it is.
+    weight_decay_schedule and betas_schedule, which the needed warmup ignores.
 
     >>> from gyroscope.theory import AdamW
     >>> layer = InitialLayer("weight", Weights(fan_in=256.0), norm=1.0)
@@ -127,7 +123,7 @@ def predict_layers(
     >>> prediction.settled_at, prediction.warmup, prediction.fastest[1]
     (152, None, 0)
     """
-    # Numbers far out of proportion overflow to infinity, which the sentences about them can state.
+    # Extreme settings overflow to infinity, which sentences can state.
     with np.errstate(all="ignore"):
         complete = [layer for layer in layers if not layer.missing(rule)]
         forecasts = _forecasts(rule, schedule, complete, progress, changes)
@@ -135,15 +131,14 @@ def predict_layers(
         futures = dict(zip(complete, zip(forecasts, warmups, strict=True), strict=True))
         predictions = []
         for layer in layers:
-            prediction = LayerPrediction(layer, rule, schedule, rule.equilibrium(**layer.known), changes=changes)
-            if layer in futures:
-                future, warmup = futures[layer]
-                prediction = replace(prediction, forecast=future, warmup=warmup)
-                # Below that a falling target may pass by the norm, which settles nowhere.
-                if prediction.is_longer_than_memory:
-                    # While lr climbs, a norm only passes its equilibrium: count from the end of the warmup.
-                    settled, out = future.settled_after(max(schedule.warmup - 1, 0))
-                    prediction = replace(prediction, settled_at=settled, falls_out_at=out)
+            future, warmup = futures.get(layer, (None, None))
+            equilibrium = rule.equilibrium(**layer.known)
+            prediction = LayerPrediction(layer, rule, schedule, equilibrium, future, warmup, changes=changes)
+            # In a shorter run, a falling equilibrium may pass the norm, which does not settle.
+            if future is not None and prediction.is_longer_than_memory:
+                # While lr climbs, a norm only passes its equilibrium, so count from the end of the warmup.
+                settled, out = future.settled_after(max(schedule.warmup - 1, 0))
+                prediction = replace(prediction, settled_at=settled, falls_out_at=out)
             predictions.append(prediction)
     return tuple(predictions)
 
@@ -155,7 +150,7 @@ def _forecasts(
     progress: Callable[[int], None] | None,
     changes: Mapping[str, Any],
 ) -> list[Forecast]:
-    """The forecast of each layer; all are followed together, but for those that need their whole shape."""
+    """Return the forecast of each layer. All are followed together, unless they need their whole shape."""
     if not layers:
         return []
     if rule.whole_matrix:
@@ -170,14 +165,14 @@ def _forecasts(
 
 
 def _together(rule: UpdateRule, layers: Sequence[InitialLayer]) -> dict[str, Any]:
-    """The inputs that the rule needs, as arrays over layers."""
+    """Return the inputs that the rule needs, as arrays over layers."""
     return {name: np.array([layer.known[name] for layer in layers]) for name in rule.needs}
 
 
 def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> list[int | None]:
-    """For each layer the shortest warmup, to a few percent, with which no step turns faster than settled at full rate.
+    """Return for each layer the shortest warmup with which no step rotates 10 % faster than settled at full rate.
 
-    Faster means by more than `forecast.SETTLED`, 10 %. None where a tenth of the run is not enough.
+    The warmup is exact to a few percent. It is None if a tenth of the run is not enough.
     """
     with np.errstate(all="ignore"):  # as in `predict_layers`
         search = WarmupSearch(rule, steps, layers)
@@ -186,14 +181,14 @@ def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer])
         while open_layers and longest > 0:
             enough, open_layers = search.split(longest, open_layers)
             search.narrow(enough, 0, longest)
-            # A long warmup may fail where a short one does not: norms shrink while lr is low.
+            # A long warmup may fail although a short one does not, because norms shrink while lr is low.
             longest //= 2
     return [search.needed.get(number) for number in range(len(layers))]
 
 
 @final
 class WarmupSearch:
-    """A bisection over warmups, for all layers of a rule together as long as they agree; `needed` is its result."""
+    """A bisection over warmups, for all layers of a rule together as long as they agree. `needed` is the result."""
 
     def __init__(self, rule: UpdateRule, steps: int, layers: Sequence[InitialLayer]) -> None:
         self.rule = rule
@@ -204,9 +199,9 @@ class WarmupSearch:
         self.needed: dict[int, int] = {}
 
     def split(self, warmup: int, numbers: list[int]) -> tuple[list[int], list[int]]:
-        """The layers for which a warmup is enough, and the others; of 0 steps it is then needed."""
+        """Return the layers for which a warmup is enough, and the others. With 0 steps, record the first."""
         filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
-        # Steps beyond the end of the run never happen; one step more is the first at full rate.
+        # Steps beyond the end of the run never happen. One step after the warmup is the first at full rate.
         horizon = min(warmup + filling, max(self.steps, warmup + 1))
         lr = self.rule.lr * constant(horizon, warmup)(np.arange(horizon))
         # A rule that needs the whole shape takes one layer at a time.
@@ -217,19 +212,25 @@ class WarmupSearch:
         return enough, [number for number in numbers if number not in enough]
 
     def _slow_enough(self, numbers: list[int], lr: Array) -> list[int]:
-        """The layers that stay within their limits at these learning rates."""
+        """Return the layers that stay within their limits at these learning rates."""
         if not numbers:
             return []
         layers = [self.layers[number] for number in numbers]
         weights = layers[0].weights if self.rule.whole_matrix else Weights(**_together(self.rule, layers))
         limits = np.array([self.limits[number] for number in numbers])
         motion = self.rule.motion(np.square([layer.norm for layer in layers]))
+        leaps = Leaps(motion, self.steps, lr)
+        angles = np.empty((len(lr), len(numbers)))
         fits = np.ones(len(numbers), dtype=bool)
-        for part in np.split(lr, [len(lr) // EARLY]):
-            if part.size and fits.any():
-                before2 = motion.norm2.copy()
-                # Angles that overflowed are NaN, and not within any limit.
-                fits &= (motion.advance(part, weights).angles(before2) <= limits).all(0)
+        # Most starts that are too fast are too fast early.
+        while motion.done < len(lr) and fits.any():
+            block = slice(motion.done, motion.done + BLOCK)
+            before2 = motion.norm2.copy()
+            angles[block] = motion.advance(lr[block], weights).angles(before2)
+            start = leaps.fill_gap(angles)
+            # Angles that overflowed are NaN and exceed any limit.
+            fits &= (angles[min(start, block.start) : motion.done] <= limits).all(0)
+            leaps.leap()
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:

@@ -1,8 +1,8 @@
 """The same training with another optimizer: hyper-parameters that keep norm, memory or rotation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,10 @@ from gyroscope.theory.rules.base import MEANING, UpdateRule
 from gyroscope.theory.rules.rule import Rule
 from gyroscope.theory.schedules import Schedule
 
-# What two rules can have in common, in the order in which it is kept.
+# The quantities that two rules can have in common, in the order in which they are kept.
 QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update"}
+# From a rule to its quantities by name, those that the inputs determine.
+Measure: TypeAlias = Callable[[UpdateRule], dict[str, float]]
 
 
 @final
@@ -22,8 +24,8 @@ QUANTITIES = {"memory": "timescale", "norm": "norm", "rotation": "angular_update
 class Match:
     """The other rule, what it keeps, and by what factor each quantity changes (None if it is not determined).
 
-    `schedule_power` is the power of the schedule's multipliers with which both rules turn alike all along the run: ½
-    from AdamW to Hyperball, whose rotation follows lr where AdamW's follows √lr. `schedule` applies it.
+    `schedule_power` is the power of the schedule's multipliers with which both rules rotate alike during the run. It is
+    ½ from AdamW to Hyperball, whose rotation follows lr while AdamW's follows √lr. `schedule` applies it.
     """
 
     rule: UpdateRule
@@ -62,15 +64,15 @@ def match(
 ) -> Match:
     """Find the hyper-parameters with which `other` trains as `rule` does.
 
-    lr and weight decay are free unless fixed; they keep the memory first, then the norm, then the rotation, as many as
-    there are free ones. With both free, norm and memory agree and the rotation differs by sqrt(τ1/τ2) (ours:
-    docs/theory.md, "Equal settings for another rule"). Between Muon and a rule that turns neurons, the norm is that of
-    the whole matrix, so the answer holds for matrices of one shape.
+    lr and weight decay are free unless fixed. They keep the memory first, then the norm, then the rotation. With both
+    free, norm and memory agree and the rotation differs by sqrt(τ1/τ2) (ours: docs/theory.md, "Equal settings for
+    another rule"). Between Muon and a rule for neurons, the norm is that of the whole matrix, so the answer holds for
+    matrices of one shape.
 
-    - `rule`: the rule with its settings; `other`: the class of the rule to find settings for.
-    - `fan_in`, `unit_grad_norm`, `shape`: as in `UpdateRule.equilibrium`; needed if the two rules' norms need
-      different inputs.
-    - `fixed`: settings of `other` that are given, for example momentum=0.9.
+    rule      the rule with its settings
+    other     the class of the rule to find settings for
+    fan_in, unit_grad_norm, shape  as in `UpdateRule.equilibrium`, needed if the norms need different inputs
+    fixed     settings of `other` that are given, for example momentum=0.9
 
     >>> from gyroscope.theory import AdamW, Lion
     >>> m = match(AdamW(1e-3, 0.1), Lion)
@@ -79,19 +81,19 @@ def match(
     >>> f"rotation × {m.differs['rotation']:.2f}"
     'rotation × 0.65'
     """
-    _check_options(other, fixed)
+    options = _options(other, fixed)
     inputs: dict[str, Any] = {"fan_in": fan_in, "unit_grad_norm": unit_grad_norm, "shape": shape}
     if rule.needs == other.needs and len(rule.needs) == 1 and not rule.whole_matrix:
         name = rule.needs[0]  # both norms scale with it alike, so any value gives the same answer
         inputs[name] = 1.0 if inputs[name] is None else inputs[name]
 
-    free: list[str] = [name for name in ("lr", "weight_decay") if name in _options(other) and name not in fixed]
-    # A rule without one of them has no value to start from; Newton's method is not particular.
+    free = [name for name in ("lr", "weight_decay") if name in options and name not in fixed]
+    # A rule without one of them has no value to start from. Newton's method converges from any usual one.
     guess: dict[str, float] = {name: getattr(rule, name) or 0.01 for name in free}
     trial = other(**guess, **fixed)
-    measure = Quantities(inputs, of_matrix=rule.whole_matrix != trial.whole_matrix)
+    measure = _measure(inputs, of_matrix=rule.whole_matrix != trial.whole_matrix)
     target = measure(rule)
-    # A trial tells which quantities the other rule can have at all with these inputs.
+    # A trial shows which quantities the other rule can have at all with these inputs.
     possible = measure(trial)
     known = [name for name in QUANTITIES if name in target and name in possible]
     kept = ("memory", "norm") if len(free) == 2 else tuple(known[: len(free)])
@@ -101,41 +103,29 @@ def match(
     reached = measure(solution)
     ratios: dict[str, float | None] = dict.fromkeys(QUANTITIES)
     ratios |= {name: reached[name] / target[name] for name in known}
-    # Beside what was asked for, a quantity may agree by itself: rotation between rules of one correlation time.
+    # Another quantity may agree by itself, such as the rotation between rules of one correlation time.
     same = tuple(name for name, ratio in ratios.items() if ratio is not None and abs(ratio - 1) < 1e-6)
     return Match(solution, same, ratios, schedule_power=rule.angle_exponent / solution.angle_exponent)
 
 
-@final
-@dataclass(frozen=True)
-class Quantities:
-    """What two rules are compared in, at the same inputs.
+def _measure(inputs: dict[str, Any], of_matrix: bool) -> Measure:
+    """Return the function that measures rules at these inputs. `of_matrix` gives neurons the norm of their matrix."""
 
-    `of_matrix` gives the norm of the whole matrix also under a rule that turns each neuron by itself, for comparison
-    with a rule that turns the matrix as one vector.
-    """
-
-    inputs: dict[str, Any]
-    of_matrix: bool
-
-    def __call__(self, rule: UpdateRule) -> dict[str, float]:
-        """Return the quantities that the inputs determine, by name."""
-        eq = rule.equilibrium(**self.inputs)
+    def measure(rule: UpdateRule) -> dict[str, float]:
+        eq = rule.equilibrium(**inputs)
         values = {name: getattr(eq, attribute) for name, attribute in QUANTITIES.items()}
         known = {name: float(value) for name, value in values.items() if value is not None}
-        if self.of_matrix and "norm" in known and not rule.whole_matrix and self.inputs["shape"] is not None:
-            known["norm"] *= float(Weights.checked(**self.inputs).norm_of_matrix)
+        if of_matrix and "norm" in known and not rule.whole_matrix and inputs["shape"] is not None:
+            known["norm"] *= float(Weights.checked(**inputs).norm_of_matrix)
         return known
+
+    return measure
 
 
 def _solve(
-    other: type[UpdateRule],
-    guess: dict[str, float],
-    fixed: dict[str, Any],
-    measure: Quantities,
-    target: dict[str, float],
+    other: type[UpdateRule], guess: dict[str, float], fixed: dict[str, Any], measure: Measure, target: dict[str, float]
 ) -> UpdateRule:
-    """Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
+    """Solve by Newton's method in logarithms: every rule is close to a product of powers of lr and weight decay."""
 
     def rule_at(log_free: Array) -> UpdateRule:
         return other(**dict(zip(guess, np.exp(log_free).tolist(), strict=True)), **fixed)
@@ -144,18 +134,17 @@ def _solve(
         reached = measure(rule_at(log_free))
         return np.log([reached[name] / want for name, want in target.items()])
 
-    # In logarithms, lr and weight decay stay positive and every equilibrium is nearly a plane.
     x = np.log(list(guess.values()))
     try:
         if not all(0 < want < np.inf for want in target.values()):
             raise ValueError("nothing to keep: without lr or decay there is no equilibrium")
-        for _ in range(60):  # a dozen are enough from any guess that is not absurd
+        for _ in range(60):  # a dozen are enough from any usual guess
             here = gap(x)
             # Differences of 1e-6 give the slope to about 1e-9, enough for quadratic convergence down to rounding.
             if np.abs(here).max(initial=0.0) < 1e-12:
                 break
             jacobian = np.stack([(gap(x + 1e-6 * e) - here) / 1e-6 for e in np.eye(len(guess))], axis=1)
-            # At most a factor e³ in one step, so that a guess far off does not leave the range of numbers.
+            # At most a factor e³ in one step, so that a guess far off does not overflow.
             x = x - np.clip(np.linalg.solve(jacobian, here), -3, 3)
         if not np.abs(gap(x)).max(initial=0.0) < 1e-8:
             raise ValueError("no convergence")
@@ -170,25 +159,24 @@ def _explain_what_is_missing(
     other: UpdateRule,
     target: dict[str, float],
     possible: dict[str, float],
-    free: list[str],
+    free: Sequence[str],
     inputs: dict[str, Any],
 ) -> NoReturn:
     remedy = f"fix one of them: {free[0]}=…"
-    if all("memory" in known or needs for known, needs in ((target, rule.needs), (possible, other.needs))):
-        missing = next(name for name in rule.needs + other.needs if inputs[name] is None)
+    missing = next((name for name in rule.needs + other.needs if inputs[name] is None), None)
+    has_memories = all("memory" in known or needs for known, needs in ((target, rule.needs), (possible, other.needs)))
+    # A rule that keeps any norm has none to share, whatever the inputs.
+    if missing is not None and has_memories and not rule.keeps_norm:
         remedy = f"pass {missing}=… ({MEANING[missing]})"
     raise ValueError(f"{rule.name} and {other.name} share too little to choose {' and '.join(free)}; {remedy}")
 
 
-def _options(rule: type[UpdateRule]) -> list[str]:
-    return [field.name for field in fields(rule)]  # type: ignore[arg-type]  # every rule is a dataclass
-
-
-def _check_options(other: type[UpdateRule], fixed: dict[str, Any]) -> None:
+def _options(other: type[UpdateRule], fixed: dict[str, Any]) -> list[str]:
+    """Return the names of a rule's settings. Raise if `fixed` has another name."""
     if not (isinstance(other, type) and issubclass(other, UpdateRule)) or other is Rule:
         raise ValueError(f"match needs the class of a rule with hyper-parameters, for example Lion, not {other!r}")
-    unknown = [name for name in fixed if name not in _options(other)]
+    options = [field.name for field in fields(other)]  # type: ignore[arg-type]  # every rule is a dataclass
+    unknown = [name for name in fixed if name not in options]
     if unknown:
-        raise ValueError(
-            f"{other.__name__} has no {unknown[0]!r}; its hyper-parameters are {', '.join(_options(other))}"
-        )
+        raise ValueError(f"{other.__name__} has no {unknown[0]!r}. Its hyper-parameters are {', '.join(options)}")
+    return options

@@ -1,7 +1,7 @@
 """Averaged motion of a weight vector under noise: the recursions behind every forecast.
 
 A step is  w <- (1-a) w - u,  and norm and angle follow from E⟨w,u⟩ and E‖u‖² alone. Rules whose update is linear in
-weight, momentum and gradient share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖²; they differ in coefficients and step size.
+weight, momentum and gradient share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² with their own coefficients and step size.
 """
 
 from abc import ABC, abstractmethod
@@ -13,31 +13,24 @@ import numpy as np
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Correlation, Weights
 
-# Steps that are prepared, or worked out, at once: enough to amortise NumPy's calls, few enough to stay in cache.
+# Steps that are computed at once: enough to amortise NumPy's calls, few enough to stay in cache.
 BLOCK = 128
 # Steps in which averages fill: five memories of a momentum of 0.99. Adam's v is corrected for what it lacks.
 FILLING = 500
 
 
 class Step(NamedTuple):
-    """Second moments of a step  w <- (1-a) w - u, averaged over the noise: all that norm and angle need.
+    """Second moments of a step  w <- (1-a) w - u, averaged over the noise. Blocks of steps are (steps, layers)."""
 
-    Arrays over layers, or over (steps, layers) for a block of steps.
-    """
-
-    decay: Number
-    """a"""
-    cross: Number
-    """E⟨w, u⟩"""
-    square: Number
-    """E‖u‖²"""
-    norm2: Number
-    """E‖w‖² after the step"""
+    decay: Number  # a
+    cross: Number  # E⟨w, u⟩
+    square: Number  # E‖u‖²
+    norm2: Number  # E‖w‖² after the step
 
     def angles(self, before2: Array) -> Array:
-        """Angle of each step of a block, in radians; `before2` is E‖w‖² before the first."""
+        """Return the angle of each step of a block, in radians. `before2` is E‖w‖² before the first."""
         start2 = np.concatenate([before2[None], self.norm2[:-1]])
-        # Rounding may bring the difference below 0 where a step is purely radial.
+        # Rounding may bring the difference below 0 if a step is purely radial.
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
         along = (1 - self.decay) * start2 - self.cross
         # arcsin takes half the time of arctan2, and all digits of a small angle are in `across2`.
@@ -46,9 +39,9 @@ class Step(NamedTuple):
 
 
 class Motion(ABC):
-    """A rule's averaged motion on its way: the moments of now, and how many steps have led to them.
+    """A rule's averaged motion: the current moments and the number of steps before.
 
-    `rule` may be exchanged between steps for one of the same kind: moments are the weights' own.
+    `rule` may be replaced between steps by one of the same kind, because moments belong to the weights.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
@@ -57,8 +50,7 @@ class Motion(ABC):
         self.done = 0
 
     def advance(self, lr: Array, weights: Weights) -> Step:
-        """Take the next steps, at these learning rates; arrays are (steps, layers)."""
-        # In blocks, so that the tables of coefficients stay in the processor's cache.
+        """Take the next steps at these learning rates, in blocks. Arrays are (steps, layers)."""
         blocks = []
         for first in range(0, len(lr), BLOCK):
             part = lr[first : first + BLOCK]
@@ -68,28 +60,32 @@ class Motion(ABC):
         return blocks[0] if len(blocks) == 1 else Step(*map(np.concatenate, zip(*blocks, strict=True)))
 
     def fill(self, lr: float, weights: Weights) -> None:
-        """Let the averages of the gradient fill while the norm stays: of weights that have been trained before."""
+        """Fill the averages of the gradient while the norm stays, for weights that have been trained before."""
         norm2 = self.norm2.copy()
         for _ in range(FILLING):
             self.advance(np.array([lr]), weights)
             self._hold(norm2)
 
     def _hold(self, norm2: Array) -> None:
-        """Bring the weight back to a norm."""
+        """Set the weight's squared norm."""
         self.norm2 = norm2
 
     def state(self) -> dict[str, Any]:
-        """The moments of now in lists and numbers, all but the rule: for a file."""
+        """Return the current moments in lists and numbers, without the rule, for a file."""
         return {name: np.asarray(value).tolist() for name, value in vars(self).items() if name != "rule"}
 
+    def numbers(self) -> dict[str, Array]:
+        """Return copies of the current moments."""
+        return {name: np.array(vars(self)[name]) for name in vars(self) if name not in ("rule", "done", "_unit")}
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where a saved motion was."""
+        """Continue from a saved state."""
         for name, value in state.items():
             setattr(self, name, np.array(value) if isinstance(value, list) else value)
 
     @abstractmethod
     def _block(self, lr: Array, weights: Weights) -> Step:
-        """The next steps, at most `BLOCK` of them."""
+        """Return the next steps, at most `BLOCK` of them."""
 
 
 class Combination(NamedTuple):
@@ -100,8 +96,8 @@ class Combination(NamedTuple):
     gradient: Number
 
     def dot(self, other: "Combination") -> Array:
-        """Coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², along the last axis."""
-        # Settings that change during the run make these arrays over steps; the others follow suit.
+        """Return the coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², along the last axis."""
+        # Settings that change during the run make these arrays over steps.
         coefficients = (
             self.weight * other.weight,
             self.weight * other.momentum + self.momentum * other.weight,
@@ -118,7 +114,7 @@ class StepNormaliser(NamedTuple):
     """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
 
     Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
-    full: `unit`·D is what is really kept, so that D is rescaled where the unit changes.
+    full and `unit`·D is the true average, so D is rescaled if the unit changes.
     """
 
     keep: Number = 0.0
@@ -127,7 +123,7 @@ class StepNormaliser(NamedTuple):
     unit: Number = 1.0
 
     def aging(self, steps: int, unit_before: float | None) -> tuple[Array, Array, Array]:
-        """What D keeps, and takes of E‖w‖² and E‖m‖², on entering each of `steps` steps."""
+        """Return what D keeps, and takes of E‖w‖² and E‖m‖², on entering each of `steps` steps."""
         keep, weight, momentum, unit = (np.broadcast_to(value, steps) for value in self)
         before = np.concatenate([unit[:1] if unit_before is None else [unit_before], unit[:-1]])
         return keep * (before / unit), weight, momentum
@@ -137,33 +133,30 @@ class StepNormaliser(NamedTuple):
 class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
-    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. E‖u‖² is `excess` times
-    E‖s·update‖²: above 1 if the update adds its own noise. E⟨u, m'⟩ is `coupling` times E⟨s·update, m'⟩: not 1 if that
-    noise is correlated over steps. Decay, scale and coupling have a value for each step, coefficients may.
-    `unit_grad2` = E‖g‖²·E‖w‖² and `size` have one for each layer.
+    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`.
     """
 
-    decay: Array
-    scale: Array
+    decay: Array  # for each step
+    scale: Array  # for each step
     update: Combination
     momentum: Combination
     D: StepNormaliser | None = None
     unadapted: Mask | None = None
-    excess: float = 1.0
-    coupling: Array | None = None
-    unit_grad2: Number = 1.0
-    size: Number = 1.0
+    excess: float = 1.0  # E‖u‖² over E‖s·update‖², above 1 if the update adds its own noise
+    coupling: Array | None = None  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
+    unit_grad2: Number = 1.0  # E‖g‖²·E‖w‖², for each layer
+    size: Number = 1.0  # for each layer
 
     def forms(self, aging: tuple[Array, Array, Array] | None) -> Array:
-        """Coefficients (step, quantity, moment) of a step's outcome; with a D, given by its `aging`, by power of s.
+        """Return the coefficients (step, quantity, moment) of a step's outcome, by power of s if there is a D.
 
-        Quantities are E⟨w,u⟩, E‖u‖², what D' has of the moments, E‖w'‖², E⟨w',m'⟩ and E‖m'‖²; columns are D, then
+        Quantities are E⟨w,u⟩, E‖u‖², the moments' part of D', E‖w'‖², E⟨w',m'⟩ and E‖m'‖². Columns are D, then
         E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².
         """
         keep = 1 - self.decay[:, None]
         scale = self.scale[:, None]
         coupling = 1.0 if self.coupling is None else self.coupling[:, None]
-        # 13 columns: D, and four moments for each of s⁰, s¹ and s²; w' is quadratic in s at most.
+        # 13 columns: D, and four moments for each of s⁰, s¹ and s². w' is quadratic in s at most.
         forms = np.zeros((len(keep), 6, 13))
         plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
         once[:, 0] = scale * WEIGHT.dot(self.update)
@@ -173,11 +166,11 @@ class LinearSteps:
         plain[:, 4] = keep * WEIGHT.dot(self.momentum)
         once[:, 4] = -scale * coupling * self.update.dot(self.momentum)
         plain[:, 5] = self.momentum.dot(self.momentum)
-        # Without D the step size is known beforehand: the powers of s merge into one set of columns.
+        # Without D the step size is known beforehand, so the powers of s merge into one set of columns.
         if aging is None:
             return np.concatenate([forms[:, :, :1], plain + once + twice], axis=2)
-        # D enters a step with that step's settings and the moments before it, rows 3 to 5 of the step before. After the
-        # last step it stays as it is, for only the next block knows what it enters.
+        # D enters a step with that step's settings and the moments before it, rows 3 to 5 of the step before. The next
+        # block ages it after the last step.
         keep_D, weight, momentum = (values[1:, None] for values in aging)
         forms[:-1, 2] = weight * forms[:-1, 3] + momentum * forms[:-1, 5]
         forms[:-1, 2, :1] = keep_D
@@ -187,65 +180,52 @@ class LinearSteps:
 
 @final
 class LinearMotion(Motion):
-    """A rule on its way whose `linear_steps` give the coefficients at learning rates, steps done and weights.
+    """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
 
-    The next moments are polynomials in s with coefficients linear in the moments of now: one small matrix product with
-    (moments, s·moments, s²·moments) makes a step for all layers. A hundred thousand steps are bound by the number of
-    NumPy calls and the time of each. So two tables, of a step and of the one after, are laid out and viewed once: rows
-    0 to 5 receive the product, rows 2 to 6 are D and the moments, rows 7 to 14 their multiples.
+    One matrix product with (D, moments, s·moments, s²·moments) makes a step for all layers.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
-        tables = np.zeros((2, 15, norm2.size))
-        tables[0, 3] = norm2  # the other moments start at zero
-        self._tables = (tables[0], tables[1])
+        self._moments = np.zeros((4, norm2.size))  # D, E‖w‖², E⟨w,m⟩ and E‖m‖²
+        self._moments[1] = norm2
         self._unit: float | None = None  # D's, of the last step
 
     def _hold(self, norm2: Array) -> None:
         super()._hold(norm2)
-        self._tables[0][3] = norm2
+        self._moments[1] = norm2
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
-        unit_grad2, size = (np.broadcast_to(x, self.norm2.shape).copy() for x in (steps.unit_grad2, steps.size))
-        root = np.empty_like(size)
-        s = np.empty((4, size.size))
-        outcome = np.empty((len(lr), 4, size.size))
-        basis = slice(2, 15 if steps.D else 7)
+        unadapted = np.zeros(len(lr), dtype=bool) if steps.unadapted is None else steps.unadapted
         aging = None
         if steps.D:
             aging = steps.D.aging(len(lr), self._unit)
             keep_D, weight, momentum = (values[0] for values in aging)
-            _, _, D, y, _, q, *_ = self._tables[0]
+            D, y, _, q = self._moments
             D[...] = keep_D * D + weight * y + momentum * q
             self._unit = np.broadcast_to(steps.D.unit, len(lr))[-1]
-        now, after = (
-            (table[3], table[2], table[6], table[3:7], table[7:11], table[11:15], table[basis], other[:6], other[:4])
-            for table, other in (self._tables, self._tables[::-1])
-        )
-        unadapted = np.zeros(len(lr), dtype=bool) if steps.unadapted is None else steps.unadapted
-        for form, result, is_unadapted in zip(steps.forms(aging), outcome, unadapted.tolist(), strict=True):
-            y, D, g2, moments, once, twice, columns, product, first_four = now
-            np.divide(unit_grad2, y, g2)
+        outcome = np.empty((len(lr), 6, self.norm2.size))
+        columns = np.empty((13 if steps.D else 5, self.norm2.size))
+        moments, once, twice = columns[1:5], columns[5:9], columns[9:]
+        before = self._moments
+        for form, product, is_unadapted in zip(steps.forms(aging), outcome, unadapted.tolist(), strict=True):
+            columns[:4] = before
+            columns[4] = steps.unit_grad2 / before[1]
             if steps.D:
-                np.add(D, g2, D)
-                np.divide(size, D, root)
-                np.sqrt(root, root)
-                s[...] = 1.0 if is_unadapted else root  # one copy for each moment: a product without broadcasting
-                np.multiply(moments, s, once)
-                np.multiply(once, s, twice)
-            form.dot(columns, product)
-            result[...] = first_four
-            now, after = after, now
-        if len(lr) % 2:
-            self._tables = self._tables[::-1]
-        cross, square, _, norm2 = outcome.transpose(1, 0, 2)
+                columns[0] += columns[4]
+                s = 1.0 if is_unadapted else np.sqrt(steps.size / columns[0])
+                np.multiply(moments, s, out=once)
+                np.multiply(once, s, out=twice)
+            np.dot(form, columns, out=product)
+            before = product[2:]
+        self._moments = before.copy()
+        cross, square, _, norm2, _, _ = outcome.transpose(1, 0, 2)
         return Step(steps.decay[:, None], cross, square, norm2)
 
 
 def adam_scale(lr: Array, betas: tuple[Number, Number], done: int = 0) -> Array:
-    """lr with both bias corrections, for a D that sums what v averages: lr/(1-β1^t)·sqrt((1-β2^t)/(1-β2)), t > done.
+    """Return lr with bias corrections, for a D that sums what v averages: lr/(1-β1^t)·sqrt((1-β2^t)/(1-β2)), t > done.
 
     >>> adam_scale(np.array([0.5]), (0.5, 0.5)).tolist()
     [1.0]
@@ -255,10 +235,7 @@ def adam_scale(lr: Array, betas: tuple[Number, Number], done: int = 0) -> Array:
 
 
 class StationarySteps(NamedTuple):
-    """Decay and size of each update of a block, and how the updates are correlated: first·ratio^(k-1).
-
-    E‖u‖² is `size`, of each layer, times the square of `update_rms`.
-    """
+    """Decay and size of each update, and their correlation. E‖u‖² is the layer's `size` times `update_rms`²."""
 
     decay: Array
     update_rms: Array
@@ -270,12 +247,10 @@ class StationarySteps(NamedTuple):
 class StationaryMotion(Motion):
     """Motion under updates of known size, the rule's `stationary_steps`, whose autocorrelation is first·ratio^(k-1).
 
-    The overlap of the weight with the next update follows from the overlap with the last one:
-    E⟨w', u'⟩ = (1-a)·ratio·E⟨w, u⟩ - first·E‖u‖², both in units of the update's size.
+    The overlap E⟨w, u⟩/(size·update_rms), alike for all layers, follows E⟨w', u'⟩ = (1-a)·ratio·E⟨w, u⟩ - first·E‖u‖².
     """
 
     overlap = 0.0
-    """E⟨w, u⟩ / (size · update_rms), alike for all layers"""
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: step t = 0 … steps-1 to a multiplier of the peak learning rate."""
+"""Learning-rate schedules: functions from step t = 0 … steps-1 to a multiplier of the peak learning rate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ import numpy as np
 from gyroscope._checks import check_count, check_fraction, check_multiplier, check_run_length
 from gyroscope._types import Array, Number
 
-# Any function of the step; the named schedules are such functions that also know how long they run.
+# Any function of the step. A named schedule is such a function with a length.
 Multiplier: TypeAlias = Callable[[Any], Any]
 
-# RAdam divides by √v once v has averaged more gradients than this. The variance of 1/√v exists from 4 on; torch asks
-# for 5.
+# RAdam divides by √v once v has averaged more gradients than this. The variance of 1/√v exists from 4 on, and torch
+# waits for 5.
 ADAPTS_ABOVE = 5.0
 # The largest β2 whose v never averages that many: 2/(1-β2) - 1 = 5.
 NEVER_ADAPTS = 2 / 3
@@ -22,7 +22,7 @@ NEVER_ADAPTS = 2 / 3
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """A course of the learning rate over `steps` steps: a linear ramp (t+1)/warmup times `body`, any function of t.
+    """A learning rate over `steps` steps: a linear ramp (t+1)/warmup times `body`, any function of t.
 
     >>> Schedule("exponential", steps=4, warmup=2, body=lambda t: 0.9**t)(0)
     np.float64(0.5)
@@ -38,17 +38,17 @@ class Schedule:
         check_count("warmup", self.warmup, at_least=0)
         if self.warmup > self.steps:
             raise ValueError(
-                f"warmup={self.warmup} is longer than the run of steps={self.steps}; it counts as part of the run"
+                f"warmup={self.warmup} is longer than the run of steps={self.steps}. The warmup is part of the run"
             )
 
     def __call__(self, t: Number) -> Number:
-        """The multiplier at step t, a number or an array of steps."""
-        # t + 1, so that the first step already moves; at t = warmup - 1 the ramp reaches 1.
+        """Return the multiplier at step t, a number or an array of steps."""
+        # t + 1, so that the first step already moves. At t = warmup - 1 the ramp reaches 1.
         return np.minimum(1.0, (t + 1) / max(self.warmup, 1)) * self.body(t)
 
 
 def constant(steps: int, warmup: int = 0) -> Schedule:
-    """The same learning rate at every step, after the warmup.
+    """Return a schedule that stays at 1 after the warmup.
 
     >>> constant(4, warmup=2)(np.arange(4)).tolist()
     [0.5, 1.0, 1.0, 1.0]
@@ -57,7 +57,7 @@ def constant(steps: int, warmup: int = 0) -> Schedule:
 
 
 def linear(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
-    """A straight line from 1 down to `final`, reached at t = steps.
+    """Return a straight line from 1 down to `final`, reached at t = steps.
 
     >>> linear(4)(np.arange(4)).tolist()
     [1.0, 0.75, 0.5, 0.25]
@@ -67,7 +67,7 @@ def linear(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
 
 
 def cosine(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
-    """Half a cosine from 1 down to `final`, reached at t = steps.
+    """Return half a cosine from 1 down to `final`, reached at t = steps.
 
     >>> f"{cosine(4)(2):.2f}"
     '0.50'
@@ -80,8 +80,23 @@ def cosine(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:
     return Schedule("cosine", steps, warmup, body)
 
 
+def wsd(steps: int, warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
+    """Return warmup-stable-decay: 1 until the last `decay` share of the steps, then a straight line down to `final`.
+
+    `final` is reached at t = steps. If the warmup is longer than the rest leaves room for, the decay starts after it.
+
+    >>> wsd(10, warmup=2, decay=0.4)(np.arange(10)).tolist()
+    [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    check_multiplier("final", final)
+    if not 0 <= decay <= 1:
+        raise ValueError(f"decay={decay!r} is a share of the steps: between 0 and 1, for example 0.2")
+    start = max(steps - decay * steps, warmup)
+    return Schedule("wsd", steps, warmup, lambda t: 1 - (1 - final) * _progress(t, steps, start))
+
+
 def step(steps: int, milestones: Sequence[int], factor: float = 0.1, warmup: int = 0) -> Schedule:
-    """The learning rate multiplied by `factor` at each milestone, as torch's MultiStepLR does.
+    """Return a schedule that is multiplied by `factor` at each milestone, like torch's MultiStepLR.
 
     >>> step(6, milestones=[2, 4], factor=0.5)(np.arange(6)).tolist()
     [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
@@ -96,24 +111,22 @@ def step(steps: int, milestones: Sequence[int], factor: float = 0.1, warmup: int
 
 
 def inverse_sqrt(steps: int, warmup: int = 0) -> Schedule:
-    """1/sqrt(t+1) scaled to start from 1 where the warmup ends.
+    """Return 1/sqrt(t+1), scaled to start from 1 at the end of the warmup.
 
     >>> [f"{m:.2f}" for m in inverse_sqrt(5, warmup=2)(np.arange(5))]
     ['0.50', '1.00', '0.82', '0.71', '0.63']
     """
-    # Scaled so that the curve meets the end of the ramp without a jump.
     start = max(warmup, 1)
     return Schedule("inverse_sqrt", steps, warmup, lambda t: (start / np.maximum(t + 1, start)) ** 0.5)
 
 
 def rectification(beta2: float) -> Multiplier:
-    """RAdam's own warmup, the factor r_t on Adam's step: rho_t counts the gradients that v has averaged.
+    """Return RAdam's own warmup, the factor r_t on Adam's step as a function of t = 0, 1, ….
 
         r_t = sqrt((rho_t-4)(rho_t-2)·rho/((rho-4)(rho-2)·rho_t)),   rho = 2/(1-β2) - 1     (Liu et al. 2020)
-        rho_t = rho - 2t·β2^t/(1-β2^t),   t from 1;   0 while rho_t ≤ 5, where RAdam's step is SGD's
 
-    Rules that are `rectified` multiply their steps by it, and leave decoupled decay as it is. Derived in
-    docs/theory.md, "RAdam".
+    It is 0 while rho_t = `averaged_gradients` is at most 5, because RAdam's step is then SGD's. Decoupled decay is
+    not multiplied by it. Derived in docs/theory.md, "RAdam".
 
     >>> r = rectification(0.999)
     >>> f"{r(4):.0f} {r(5):.3f} {r(100):.3f} {r(10_000):.3f}"
@@ -125,14 +138,14 @@ def rectification(beta2: float) -> Multiplier:
 
     def factor(t: Number) -> Number:
         count = averaged_gradients(t + 1, beta2)
-        # The root is real only above 4; what is put in its place is not used.
+        # The root is real only above 4, so a value that is not used takes the place of smaller ones.
         return np.where(count > ADAPTS_ABOVE, rectified(np.maximum(count, ADAPTS_ABOVE), beta2), 0.0)
 
     return factor
 
 
 def averaged_gradients(t: Number, beta2: float) -> Number:
-    """rho_t, how many gradients v has averaged after t steps, t from 1; a number, an array or a tensor.
+    """Return rho_t = rho - 2t·β2^t/(1-β2^t), the number of gradients that v has averaged after t = 1, 2, … steps.
 
     >>> f"{averaged_gradients(5, 0.999):.3f} {averaged_gradients(6, 0.999):.3f}"
     '4.996 5.994'
@@ -142,7 +155,7 @@ def averaged_gradients(t: Number, beta2: float) -> Number:
 
 
 def rectified(count: Number, beta2: float) -> Number:
-    """r_t at rho_t = `count`, which has to be above 4; a number, an array or a tensor.
+    """Return r_t at rho_t = `count`, which has to be above 4. Numbers, arrays and tensors are accepted.
 
     >>> f"{rectified(1999.0, 0.999):.3f}"
     '1.000'
@@ -152,7 +165,7 @@ def rectified(count: Number, beta2: float) -> Number:
 
 
 def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None) -> Array:
-    """Every multiplier of a run: of a named schedule, any function of the step, a sequence, or None (constant).
+    """Return every multiplier of a run, from a named schedule, any function of the step, a sequence or None (constant).
 
     >>> multipliers(lambda t: 1 / (t + 1), steps=3).round(2).tolist()
     [1.0, 0.5, 0.33]
@@ -168,18 +181,18 @@ def multipliers(schedule: Multiplier | Sequence[float] | None, steps: int | None
         if values.ndim != 1 or (steps is not None and len(values) < steps) or len(values) == 0:
             raise ValueError(f"schedule={schedule!r} must hold one multiplier for each step")
     elif steps is None:
-        raise ValueError("steps is missing: say how many steps the run has, steps=…, or pass a schedule that knows")
+        raise ValueError("steps is missing: pass steps=…, the length of the run, or a schedule that has one")
     else:
-        # One call for each step: a user's function need not take arrays.
+        # One call for each step, because a user's function need not take arrays.
         values = np.ones(steps) if schedule is None else np.array([float(schedule(t)) for t in range(steps)])
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
         raise ValueError(
-            f"the schedule gives {values[bad[0]]} at step {bad[0]}; a multiplier must be finite and not negative"
+            f"the schedule gives {values[bad[0]]} at step {bad[0]}. A multiplier must be finite and 0 or above"
         )
     return np.asarray(values, dtype=np.float64)
 
 
-def _progress(t: Number, steps: int, warmup: int) -> Number:
-    # Clipped below, for during the warmup the body stands at its start; above, for t may go beyond the run.
-    return np.clip((t - warmup) / max(steps - warmup, 1), 0.0, 1.0)
+def _progress(t: Number, steps: int, start: float) -> Number:
+    # Clipped below, because the body stays at its start during the warmup. Clipped above, because t may exceed the run.
+    return np.clip((t - start) / max(steps - start, 1), 0.0, 1.0)

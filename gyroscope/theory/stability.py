@@ -1,8 +1,7 @@
-"""Stability of Adam in its two averages: which (beta1, beta2) keep every update bounded, whatever the gradients.
+"""Stability of Adam: which (beta1, beta2) keep every update bounded, whatever the gradients.
 
 Numbered equations are those of "Continuous-time analysis of adaptive optimization and normalization" (CT), whose γ is
-beta1 and whose β is beta2; beside them stand their exact twins for the discrete step. Step n = 0 is the first.
-Values give floats, and arrays are broadcast.
+beta1 and whose β is beta2. Exact versions for the discrete step are ours. The first step is n = 0. Arrays broadcast.
 """
 
 from collections.abc import Callable
@@ -22,11 +21,11 @@ def _checked(beta1: Values, beta2: Values) -> tuple[Array, Array]:
 
 
 def margin(beta1: Values, beta2: Values) -> Values:
-    """Distance of Adam from instability in continuous time, C; above 0 it is stable, and infinite at beta1 = 0.
+    """Return the distance of Adam from instability in continuous time, C. Above 0 it is stable.
 
         C = (2·β2·(1-β1) - β1·(1-β2))/(β1·β2) = 2/β1 - 1/β2 - 1     (CT Theorem 1)
 
-    C > 0 suffices for the discrete step too: it implies `exact_margin` > 0, but not the reverse.
+    C > 0 implies `exact_margin` > 0, but not the reverse. C is infinite at beta1 = 0.
 
     >>> f"{margin(0.9, 0.999):.4f}"
     '0.2212'
@@ -37,10 +36,9 @@ def margin(beta1: Values, beta2: Values) -> Values:
 
 
 def exact_margin(beta1: Values, beta2: Values) -> Values:
-    """The margin of Adam's discrete step, ln(β2/β1²); above 0, and only there, updates stay bounded for all gradients.
+    """Return the margin of Adam's discrete step, ln(β2/β1²). Only above 0 do updates stay bounded for all gradients.
 
-    Ours: docs/theory.md, "Stability of Adam". `margin` equals it to first order as the betas go to 1. Infinite at
-    beta1 = 0.
+    Ours: docs/theory.md, "Stability of Adam". `margin` equals it to first order as the betas go to 1.
 
     >>> f"{exact_margin(0.9, 0.999):.4f}"
     '0.2097'
@@ -51,7 +49,7 @@ def exact_margin(beta1: Values, beta2: Values) -> Values:
 
 
 def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
-    """Exponent per step with which the largest possible update grows: |C|/2 where C < 0, and 0 where stable     (CT 5).
+    """Return the exponent per step of the largest possible update: |C|/2 if C < 0, and 0 if stable     (CT 5).
 
     `exact` gives the discrete ½·ln(β1²/β2) (ours), which is never larger.
 
@@ -62,26 +60,23 @@ def growth_rate(beta1: Values, beta2: Values, exact: bool = False) -> Values:
 
 
 def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) -> Values:
-    """Largest entry that Adam's update at step n can have, whatever the gradients were, in units of lr.
+    """Return the largest entry that Adam's update at step n can have, whatever the gradients, in units of lr.
 
         sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/β1·sqrt(β2/(1-β2)) · B_n     (CT 5)
         B_n = 1/sqrt(C), sqrt(n) or exp(n|C|/2)/sqrt|C|   for C above, at or below 0
         exact:   sqrt(1-β2^(n+1))/(1-β1^(n+1)) · (1-β1)/sqrt(1-β2) · sqrt(Σ_{j≤n} (β1²/β2)^j)     (ours)
 
-    Without eps and weight decay. It asks nothing of the gradients, so each stage of k-Adam has it with its own betas,
-    whatever the stages before emit (CT Theorem 3); only the first need attain it.
-
-    The exact bound holds always, and gradients g_i ∝ (β1/β2)^(n-i) attain it. (5) lies above it wherever C > 0 but can
-    lie below it in early steps where C ≤ 0; it is void, returned as inf, at beta1 = 0 and at n = 0 with C = 0. Growth
-    beyond a float's range is inf.
+    Without eps and weight decay. The bound holds for any gradients, and so for each stage of k-Adam with its own betas
+    (CT Theorem 3). Gradients g_i ∝ (β1/β2)^(n-i) attain the exact bound. (5) is above it if C > 0, but can be below it
+    in early steps if C ≤ 0. At beta1 = 0, and at n = 0 with C = 0, (5) is void and inf is returned. Overflow gives inf.
 
     >>> f"{update_bound(1000, 0.9, 0.999):.3f} {update_bound(1000, 0.9, 0.999, exact=True):.3f}"
     '5.939 5.783'
     """
     gamma, beta = _checked(beta1, beta2)
     steps = step_array("n", n)
-    # expm1 and log keep the digits of 1 - β^(n+1) where β is near 1. The growth e^(n·rate) is taken out of the series
-    # and multiplied last: it alone may exceed a float's range, and is inf then.
+    # expm1 and log keep the digits of 1 - β^(n+1) if β is near 1. The growth e^(n·rate) is multiplied last, because it
+    # alone may overflow.
     with np.errstate(divide="ignore", over="ignore"):
         unbias = np.sqrt(-np.expm1((steps + 1) * np.log(beta))) / -np.expm1((steps + 1) * np.log(gamma))
         if exact:
@@ -94,14 +89,14 @@ def update_bound(n: Steps, beta1: Values, beta2: Values, exact: bool = False) ->
 
 
 def _discrete_series(n: Integers, gamma: Array, beta: Array) -> Array:
-    """Σ_{j≤n} (γ²/β)^j, over its largest term."""
+    """Return Σ_{j≤n} (γ²/β)^j over its largest term."""
     x = np.abs(exact_margin(gamma, beta))
-    x = np.maximum(x, np.finfo(np.float64).tiny)  # at ratio 1 the sum is n+1: the quotient says so, but not for 0/0
+    x = np.maximum(x, np.finfo(np.float64).tiny)  # at ratio 1 the sum is n+1, but 0/0 is not
     return np.asarray(np.expm1(-(n + 1) * x) / np.expm1(-x))
 
 
 def _continuous_series(n: Integers, gamma: Array, beta: Array) -> Array:
-    """B_n² of (5), over its growth; inf where (5) is void."""
+    """Return B_n² of (5) over its growth, or inf if (5) is void."""
     c = np.abs(margin(gamma, beta))
     rounding = 4 * np.finfo(np.float64).eps * (1 / beta + 1)  # of C = 2/γ - (1/β + 1) for the betas nearest to C = 0
     series = np.where(c <= rounding, n, 1 / c)
@@ -109,9 +104,9 @@ def _continuous_series(n: Integers, gamma: Array, beta: Array) -> Array:
 
 
 def level_curve(c: float, beta2: Values) -> Values:
-    """The beta1 at which Adam's `margin` is c, for each beta2: β1 = 2/(c + 1 + 1/β2)     (CT 3.1).
+    """Return the beta1 at which Adam's `margin` is c, for each beta2: β1 = 2/(c + 1 + 1/β2)     (CT 3.1).
 
-    A margin of c is reached where c > 1 - 1/β2, thus everywhere for c ≥ 0.
+    It exists if c > 1 - 1/β2.
 
     >>> f"{level_curve(0.0, 0.5):.4f} {level_curve(margin(0.9, 0.999), 0.999):.4f}"
     '0.6667 0.9000'
@@ -126,11 +121,11 @@ def level_curve(c: float, beta2: Values) -> Values:
 
 
 def normal_curve(beta1: Values, beta2: Values, at_beta2: Values) -> Values:
-    """The beta1 at `at_beta2` on the curve through (beta1, beta2) that crosses every level curve at a right angle.
+    """Return beta1 at `at_beta2` on the curve through (beta1, beta2) that crosses every level curve at a right angle.
 
         β1 = (2·β2³ + β1³ - 2·at_beta2³)^(1/3)     (CT Appendix F)
 
-    The margin rises with at_beta2 along it: the fastest way out of instability, in the plane of the betas.
+    The margin rises fastest along it, in the plane of the betas.
 
     >>> f"{normal_curve(0.9, 0.999, at_beta2=0.97):.4f}"
     '0.9647'
@@ -156,7 +151,7 @@ STRATEGIES: dict[str, Callable[[float, int], float]] = {
 
 
 def kadam_betas(strategy: str, k: int, betas: tuple[float, float]) -> list[tuple[float, float]]:
-    """The betas of k-Adam's k stages, derived from one pair; the same pair for every stage     (CT 4.3).
+    """Return the betas of k-Adam's k stages, one pair for all, derived from a pair of Adam's     (CT 4.3).
 
         inverse_exp 1-(1-β)^(1/k),   exp β^k,   scaled β/k,   naive β
 

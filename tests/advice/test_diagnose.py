@@ -25,9 +25,9 @@ def only(diagnosis, kind):
 def test_layers_in_equilibrium_are_well_with_the_evidence():
     diagnosis = diagnose(record())
     assert diagnosis.kinds == ("well",)
-    assert "All 3 layers turn as predicted, within 0.25 %: 0.023 rad per step" in diagnosis[0].sentence
-    assert "X = 5, a memory of 200 steps" in diagnosis[0].sentence
-    assert "whether training is good, the loss says" in diagnosis[0].sentence
+    assert "All 3 layers rotate as predicted, within 0.25 %: 0.023 rad per step" in diagnosis[0].sentence
+    assert "Run length: 5 memories of 200 steps" in diagnosis[0].sentence
+    assert "does not judge the loss" in diagnosis[0].sentence
     assert diagnosis[0].evidence["largest_error"] < 0.02
 
 
@@ -76,7 +76,7 @@ def test_a_run_shorter_than_its_memory_is_a_fact_without_advice():
     found = only(diagnose(short), "short_memory")
     assert (found.severity, found.remedy) == ("note", "")
     assert found.evidence["total_decay"] == pytest.approx(0.1, rel=0.01)
-    assert found.sentence.startswith("The run is shorter than the memory of a, b and c: X = 0.099 (below 1)")
+    assert found.sentence.startswith("The run is shorter than the memory of all 3 layers. Run length: 0.099 memories")
     short.status = "running"
     assert only(diagnose(short), "short_memory").sentence.startswith("So far the run")
 
@@ -91,12 +91,12 @@ def test_a_short_run_is_compared_with_its_forecast_and_not_with_equilibrium():
     diagnosis = diagnose(short)
     assert only(diagnosis, "short_memory").evidence["fastest"] == pytest.approx(1.02, rel=0.01)
     assert "within 2.6 %" in only(diagnosis, "well").sentence
-    assert "Compared with the forecast" in only(diagnosis, "well").sentence
+    assert "The prediction is the forecast" in only(diagnosis, "well").sentence
     for series in short.data.values():
         series["forecast_angular_update"] = series["predicted_angular_update"]
     diagnosis = diagnose(short)
     assert "well" not in diagnosis.kinds
-    assert "1.7 times as predicted" in only(diagnosis, "off_prediction").sentence
+    assert "1.7 times as far as predicted" in only(diagnosis, "off_prediction").sentence
 
 
 def test_a_falling_target_that_passes_the_norm_of_a_short_run_is_neither_settling_nor_falling_out():
@@ -150,7 +150,7 @@ def test_a_layer_without_decay_is_not_taken_for_one_with_little():
     without, short = (finding for finding in diagnose(mixed) if finding.kind == "short_memory")
     assert without.sentence.startswith("b has no weight decay")
     assert (without.layers, without.evidence["total_decay"]) == (("b",), 0.0)
-    assert short.sentence.startswith("The run is shorter than the memory of a and c: X = 0.099")
+    assert short.sentence.startswith("The run is shorter than the memory of a and c. Run length: 0.099 memories")
     assert short.layers == ("a", "c")
 
 
@@ -160,14 +160,14 @@ def test_a_layer_that_another_finding_explains_does_not_hide_how_the_others_turn
     run.data["c"] |= pushed
     diagnosis = diagnose(run)
     assert only(diagnosis, "scale_sensitive").layers == ("c",)
-    assert "c is not scale-invariant, so predictions are rough: the gradient acts as λ_u = -0.3" in str(diagnosis)
+    assert "c is not scale-invariant, so predictions are rough. The gradient acts as λ_u = -0.3" in str(diagnosis)
     well = only(diagnosis, "well")
     assert well.layers == ("a", "b")
-    assert "2 of 3 layers turn as predicted, within 0.25 %" in well.sentence
+    assert "2 of 3 layers rotate as predicted, within 0.25 %" in well.sentence
 
 
 def test_one_layer_alone_is_named_not_counted():
-    assert only(diagnose(record(["a"])), "well").sentence.startswith("a turns as predicted, within 0.25 %")
+    assert only(diagnose(record(["a"])), "well").sentence.startswith("a rotates as predicted, within 0.25 %")
 
 
 def cosine(steps):
@@ -179,7 +179,7 @@ def test_falling_out_names_its_step_and_is_a_note_where_the_rate_goes_to_zero():
     rate = (1 + np.cos(np.pi * steps / 1000)) / 2
     lagging = np.maximum(1.0, np.where(steps > 600, rate[60] ** 0.5 / rate**0.5, 1.0))
     diagnosis = diagnose(record(lr=cosine(1000), norm=lagging, speed=1 / lagging))
-    assert "turn as predicted, or did before falling out" in only(diagnosis, "well").sentence
+    assert "rotate as predicted, or did before falling out" in only(diagnosis, "well").sentence
     found = only(diagnosis, "fell_out")
     assert found.severity == "note"
     assert found.evidence["step"] == steps[np.argmax(lagging > 1.3)]
@@ -230,7 +230,7 @@ def test_a_layer_that_turns_at_another_speed_than_the_rest_is_named():
     found = only(diagnose(mixed), "layer_imbalance")
     assert found.evidence["ratio"] == pytest.approx(3.0, rel=0.02)
     assert found.layers[1] == "b"
-    assert "turns 3 times as fast as b" in found.sentence
+    assert "rotates 3 times as fast as b" in found.sentence
     assert (found.severity, found.remedy) == ("note", "")
 
 
@@ -302,7 +302,7 @@ def test_scale_sensitivity_quotes_lambda_u_and_what_was_measured():
     assert (found.severity, found.remedy) == ("note", "")
     assert found.evidence["lambda_u"] == pytest.approx(-0.3, rel=0.05)
     assert found.evidence["decay_error"] == pytest.approx(0.4, rel=0.1)
-    assert "λ_u = -0.3 beside a weight decay of 0.5; it turns 0.6 times as far as predicted at 1.5" in found.sentence
+    assert "λ_u = -0.3 beside a weight decay of 0.5. It rotates 0.6 times as far as predicted at 1.5" in found.sentence
 
 
 def test_a_scale_sensitive_layer_that_turns_as_predicted_is_not_mentioned():
@@ -383,18 +383,18 @@ def test_layers_without_measurement_or_prediction_are_named():
 def test_layers_that_stay_off_their_prediction_are_neither_well_nor_wrong():
     diagnosis = diagnose(record(norm=1.4, speed=1 / 1.4))
     assert diagnosis.kinds == ("off_prediction",)
-    assert "turn 0.72 times as predicted" in diagnosis[0].sentence
+    assert "rotate 0.72 times as far as predicted" in diagnosis[0].sentence
 
 
 def test_a_run_at_rate_zero_says_something():
     still = record(lr=lambda t: 0.0 * t)
-    assert "cannot be confirmed" in str(diagnose(still))
+    assert "no prediction to compare all 3 layers with" in str(diagnose(still))
 
 
 def test_many_layers_are_counted_not_listed():
     names = [f"blocks.{i}.weight" for i in range(15)]
     found = only(diagnose(record(names, rule=AdamW(1e-3, 0.1), norm=0.4)), "short_memory")
-    assert "of blocks.0.weight, blocks.1.weight, blocks.2.weight and 12 more: X = 0.099" in found.sentence
+    assert "of all 15 layers. Run length: 0.099 memories" in found.sentence
     assert len(found.layers) == 15
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from gyroscope.advice import diagnose
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents import incident_finding, incidents, loss_name
-from gyroscope.advice.incidents.baseline import Baseline, LayerBaselines, Window
+from gyroscope.advice.incidents import IncidentSearch, incident_finding, incidents, judged_steps, loss_name
+from gyroscope.advice.incidents.baseline import SAMPLE_STAGES, Baseline, LayerBaselines, Window
 from gyroscope.advice.incidents.unusual_values import Losses
 from gyroscope.store import Run, Sample, open_run
 from tests.advice.memory import Memory
@@ -65,6 +65,13 @@ def only(record):
     found = incidents(record)
     assert len(found) == 1, found
     return found[0]
+
+
+def after_spike(record):
+    """Of a record with a spike of the loss at step 500, which is found too, the one incident after it."""
+    spike, found = incidents(record)
+    assert (spike.cause, spike.since, spike.step, spike.end) == ("batches", 500, 500, 500)
+    return found
 
 
 @pytest.mark.parametrize("loss", [True, False])
@@ -260,7 +267,8 @@ def test_a_gradient_that_grows_for_good_is_told_once_and_becomes_the_usual():
 def test_one_layer_raises_no_alarm_in_layers_of_noise(layers):
     """With heavy tails, one value in a hundred being three times as far from the middle: one in 10,000 values."""
     random = np.random.default_rng(0)
-    baselines = LayerBaselines([limit.LAYER_FLOOR])
+    names = [str(number) for number in range(layers)]
+    baselines = LayerBaselines(names, [limit.LAYER_FLOOR], [limit.EARLY_SAMPLES])
     spread = np.where(random.random((4000, layers)) < 0.01, 0.6, 0.2)
     values = random.normal(0, spread)
     alarms = sum(np.count_nonzero(baselines.excess(row[None])) for row in values)
@@ -268,6 +276,27 @@ def test_one_layer_raises_no_alarm_in_layers_of_noise(layers):
     values[-1, 1] = 10.0
     (excess,) = baselines.excess(values[-1][None])
     assert np.flatnonzero(excess).tolist() == [1]
+
+
+FUSED = ("0.qkv[q]", "0.qkv[k]", "0.qkv[v]", "1.qkv[q]", "1.qkv[k]", "1.qkv[v]", "0.out", "1.out", "head")
+TOGETHER = {"0.qkv[q]": 70, "0.qkv[k]": 60, "1.qkv[q]": 30, "1.qkv[k]": 25}
+OF_ONE_WEIGHT = {"0.qkv[q]": 90, "0.qkv[k]": 95, "0.qkv[v]": 100}
+
+
+@pytest.mark.parametrize(("factors", "causes"), [(TOGETHER, []), (OF_ONE_WEIGHT, ["layer_gradient"])])
+def test_the_gradient_of_one_layer_is_its_own_only_if_those_of_other_parameters_do_not_grow(factors, causes):
+    record = quiet(loss=False, names=FUSED)
+    for name, factor in factors.items():
+        record.data[name]["unit_grad_norm"][PLACE] *= factor
+    assert [found.cause for found in incidents(record)] == causes
+
+
+def test_the_losses_after_the_last_sample_of_a_run_that_has_ended_are_judged():
+    for status, steps in (("finished", [1497]), ("running", [])):
+        record = quiet()
+        record.loss[1497] *= 33
+        record.status = status
+        assert [found.step for found in incidents(record)] == steps
 
 
 def skipping(counts):
@@ -334,7 +363,7 @@ def test_a_jump_that_lasts_is_found_whatever_single_spike_there_was(start):
     record = quiet()
     record.loss[500] *= 33
     record.loss[start : start + 24] *= 300
-    found = only(record)
+    found = after_spike(record)
     assert (found.cause, found.since, found.step) == ("batches", start, start)
     assert start + 15 <= found.end < start + 24
     finding = incident_finding(found)
@@ -348,7 +377,11 @@ def test_a_jump_does_not_hide_the_next_one():
     record.loss[500] *= 33
     for start in (850, 1250):
         record.loss[start : start + 24] *= 300
-    assert [(found.cause, found.step) for found in incidents(record)] == [("batches", 850), ("batches", 1250)]
+    assert [(found.cause, found.step) for found in incidents(record)] == [
+        ("batches", 500),
+        ("batches", 850),
+        ("batches", 1250),
+    ]
 
 
 @pytest.mark.parametrize("start", [1000, 1003, 1006])
@@ -358,7 +391,7 @@ def test_shuffled_labels_are_a_jump_of_the_loss_and_not_two_gradients_of_a_layer
     record.loss[start : start + 50] *= 300
     for place in (PLACE + 1, PLACE + 3):
         record.data["b"]["unit_grad_norm"][place] *= 100
-    found = only(record)
+    found = after_spike(record)
     assert (found.cause, found.since, found.step) == ("batches", start, start)
     assert "the gradient of b" not in incident_finding(found).sentence
 
@@ -368,7 +401,7 @@ def test_weights_that_move_far_after_a_jump_of_the_loss_were_moved_by_its_gradie
     record.loss[500] *= 33
     record.loss[1000:1050] *= 300
     record.data["b"]["accumulated_angle"][PLACE + 1] = 1.5
-    assert only(record).cause == "batches"
+    assert after_spike(record).cause == "batches"
 
 
 def test_the_loss_of_a_layers_gradient_rises_after_it_and_does_not_explain_it():
@@ -376,18 +409,33 @@ def test_the_loss_of_a_layers_gradient_rises_after_it_and_does_not_explain_it():
     record.loss[500] *= 33
     record.data["b"]["unit_grad_norm"][PLACE] *= 100
     record.loss[1001:1050] *= 300
-    found = only(record)
+    found = after_spike(record)
     assert (found.cause, found.step, found.layers) == ("layer_gradient", 1000, ("b",))
     assert "From step 1,001 on the loss reached" in incident_finding(found).sentence
 
 
 def test_a_loss_that_rises_with_the_learning_rate_is_no_incident():
     """As after a restart of a cosine schedule."""
-    for lr, expected in ((SCHEDULES["restarts"], []), (None, [1000])):
+    for lr, expected in ((SCHEDULES["restarts"], []), (None, [500, 1000])):
         record = quiet(lr=lr, noise=0.1)
         record.loss[500] *= 33  # single losses are not judged by less
         record.loss[1000:1300] *= 3
         assert [found.step for found in incidents(record)] == expected
+
+
+@pytest.mark.parametrize("step", [60, 300, 503])
+def test_a_loss_is_judged_after_fifty_logged_values(step):
+    """A jump from 0.66 to 4.5 at step 503 was once missed, because the first 600 losses were not judged."""
+    record = quiet(noise=0.1)
+    record.loss[step] *= 7
+    found = only(record)
+    assert (found.cause, found.since, found.step, found.end) == ("batches", step, step, step)
+
+
+def test_a_detector_tells_from_which_step_it_judges():
+    search = IncidentSearch()
+    search.read_on(quiet())
+    assert (search.losses_judged_from, search.gradients_judged_from) == (60, 200)
 
 
 def losses_found(losses):
@@ -477,7 +525,7 @@ def test_a_window_has_the_median_of_its_last_values():
 
 def test_a_baseline_alarms_as_seldom_as_its_thresholds_say():
     """Of normal numbers five standard deviations: none in 10,000 values, and a jump is seen at once."""
-    baseline = Baseline(level=30, memory=100, floor=0.0)
+    baseline = Baseline(SAMPLE_STAGES, floor=0.0)
     values = np.random.default_rng(0).normal(size=10_000)
     assert sum(baseline.excess(float(value)) > 0 for value in values) == 0
     assert baseline.excess(20.0) == pytest.approx(20, abs=1)
@@ -503,3 +551,23 @@ def test_of_a_long_run_that_grows_only_the_new_samples_are_read(tmp_path, monkey
         assert found[1] == found[2] == [("lr", 200)]
         with open_run(tmp_path) as whole:
             assert [(each.cause, each.step) for each in incidents(whole)] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (True, "Incidents are judged by losses from step 60 on and gradients from step 200 on. Expect"),
+        (False, "Incidents are judged by gradients from step 200 on. Log the loss to judge it too. Expect"),
+    ],
+)
+def test_a_sentence_says_from_which_steps_on_incidents_are_judged(loss, sentence):
+    assert judged_steps(quiet(loss=loss)).startswith(sentence)
+
+
+def test_a_short_run_says_nothing_about_incidents():
+    record = quiet(loss=False)
+    record.steps = record.steps[:15]
+    record.data = {
+        layer: {name: values[:15] for name, values in series.items()} for layer, series in record.data.items()
+    }
+    assert judged_steps(record) is None

@@ -10,9 +10,10 @@ import pytest
 from gyroscope import advice
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import KINDS
-from gyroscope.advice.judgements.dead_vectors import dead_vectors
-from gyroscope.advice.judgements.fast_rotation import fast_rotation
-from gyroscope.advice.judgements.layer_imbalance import layer_imbalance
+from gyroscope.advice.judged_layers import Layers
+from gyroscope.advice.judgements.fast import fast_rotation
+from gyroscope.advice.judgements.imbalance import layer_imbalance
+from gyroscope.advice.judgements.still_weights import dead_vectors
 from gyroscope.advice.judgements.unstable_betas import unstable_betas
 from gyroscope.advice.layer_view import CheckpointView, LayerView
 from gyroscope.advice.plan_view import PlanView
@@ -68,21 +69,23 @@ def layer(name="a", *, vectors=20, ratio=1.0, **numbers):
 @pytest.mark.parametrize(("dead", "severity"), [(0, None), (1, "warn"), (2, "warn"), (3, "bad")])
 def test_dead_vectors_are_bad_beyond_their_threshold(dead, severity):
     assert limit.BAD_DEAD_SHARE == 2 / 20
-    assert [finding.severity for finding in dead_vectors([layer(dead=dead)])] == [severity] * (severity is not None)
+    assert [finding.severity for finding in dead_vectors(Layers([layer(dead=dead)]))] == [severity] * (
+        severity is not None
+    )
 
 
 @pytest.mark.parametrize(("ratio", "is_judged"), [(1.9, False), (2.1, True), (float("nan"), False), (0.0, False)])
 def test_an_imbalance_is_a_ratio_beyond_its_threshold(ratio, is_judged):
-    views = [layer("a"), layer("b", ratio=ratio)]
-    found = list(layer_imbalance((view, view.rotation_ratio) for view in views))
+    views = Layers([layer("a"), layer("b", ratio=ratio)])
+    found = list(layer_imbalance(views, [(view, view.rotation_ratio) for view in views]))
     assert [finding.layers for finding in found] == [("b", "a")] * is_judged
 
 
 def test_an_unknown_rotation_is_not_fast():
-    assert list(fast_rotation([layer(predicted_rotation=float("nan"))])) == []
-    assert [finding.layers for finding in fast_rotation([layer(predicted_rotation=0.2)])] == [("a",)]
+    assert list(fast_rotation(Layers([layer(predicted_rotation=float("nan"))]))) == []
+    assert [finding.layers for finding in fast_rotation(Layers([layer(predicted_rotation=0.2)]))] == [("a",)]
 
 
 def test_each_pair_of_betas_is_judged_once():
     views = [layer("a", rule=AdamW(1e-2, 0.5, (0.9, 0.5))), layer("b"), layer("c", rule=AdamW(1e-2, 0.5, (0.9, 0.5)))]
-    assert [(finding.layers, finding.severity) for finding in unstable_betas(views)] == [(("a", "c"), "warn")]
+    assert [(finding.layers, finding.severity) for finding in unstable_betas(Layers(views))] == [(("a", "c"), "warn")]

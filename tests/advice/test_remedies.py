@@ -9,6 +9,7 @@ import gyroscope
 from gyroscope.advice import remedies
 from gyroscope.advice.findings import Remedy
 from gyroscope.advice.remedies import TRIALS
+from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
 from gyroscope.planner.settings import plan_settings, read_settings
 from gyroscope.theory import AdamL2
 
@@ -17,20 +18,26 @@ RESULTS = PACKAGE.parent / "results" / "advice.md"
 MADE = [
     *(value for value in vars(remedies).values() if isinstance(value, Remedy)),
     remedies.slower_start(0, [30]),
-    remedies.balance(AdamL2(1e-3, 0.1), keeps_norm=False),
+    remedies.balance(CheckpointLayer("a", (8, 64), 0, "neuron", 8, 64, AdamL2(1e-3, 0.1))),
     remedies.stable_betas(0.9),
 ]
 
 
 def test_every_trial_belongs_to_a_remedy_and_every_remedy_to_a_trial():
-    assert {remedy.trial for remedy in MADE if remedy.trial} == set(TRIALS)
+    assert {remedy.trial for remedy in MADE if remedy.trial} == {
+        *TRIALS,
+        remedies.ROTATIONAL_RECIPE,
+        remedies.NOISE_AVERAGE.trial,
+    }
 
 
 def test_every_trial_is_an_experiment_of_the_lab():
     from gyroscope_lab.framework.catalogue import catalogue
 
     implemented = {entry.id for entry in catalogue().values() if entry.implemented}
-    assert {f"remedies/{trial}" for trial in TRIALS} <= implemented
+    statements = {remedies.SHORT_RUN, remedies.ROTATIONAL_RECIPE, remedies.NOISE_AVERAGE.trial}
+    assert {f"remedies/{trial}" for trial in TRIALS} | statements <= implemented
+    assert all((RESULTS.parent / f"{trial}.json").is_file() for trial in statements)
 
 
 @pytest.mark.parametrize("trial", TRIALS)

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_layers_in_equilibrium_are_as_predicted_in_every_number(equilibrium):
         assert abs(layer.lambda_u) < 4 * layer.lambda_u_error
         assert layer.explained_share == pytest.approx(1.0, rel=0.15)
     assert [finding.severity for finding in autopsy.findings if finding.kind == "well"] == ["good"]
-    assert "2 of 2 layers turned as predicted" in str(autopsy)
+    assert "2 of 2 layers rotated as predicted" in str(autopsy)
 
 
 def test_a_planted_signal_is_reported_with_its_noise_scale():
@@ -140,6 +141,54 @@ def test_a_saved_rate_of_0_is_asked_for_and_not_used(equilibrium):
     autopsy = gyro.autopsy(state)
     assert np.isnan(autopsy.layers["0.weight"].rotation)
     assert "pass lr" in str(autopsy)
+
+
+def finished(state: dict, last: float, peak: float = LR) -> dict:
+    """The same state at the end of a cosine whose schedule is a function, which the file does not have."""
+    state = deepcopy(state)
+    state["optimizer"]["param_groups"][0] |= {"lr": last, "initial_lr": peak}
+    return state
+
+
+def test_norm_and_run_length_of_a_finished_run_are_those_of_the_peak_rate_and_its_rotation_of_the_last(
+    equilibrium,
+):
+    """At a last rate of almost 0, norms would be hundreds of times predicted, and the run far shorter than a memory."""
+    autopsy = gyro.autopsy(finished(equilibrium, 1e-6 * LR))
+    constant = gyro.autopsy(equilibrium)
+    for name, layer in autopsy.layers.items():
+        assert layer.peak_lr == LR
+        assert layer.norm_ratio == pytest.approx(1.0, rel=0.05)
+        assert layer.norm_state == "settled"
+        # 1,500 steps of half the peak rate on average, and a memory of 100 steps.
+        assert layer.timescale == pytest.approx(1 / (LR * DECAY))
+        assert layer.run_length == layer.run_length == pytest.approx(1500 * LR * DECAY / 2, rel=1e-5)
+        assert not layer.run_length_known
+        assert layer.rotation == pytest.approx(1e-6 * constant.layers[name].rotation, rel=0.02)
+        assert layer.predicted_rotation == pytest.approx(1e-3 * constant.layers[name].predicted_rotation, rel=0.02)
+    assert not {"short_memory", "off_prediction"} & set(autopsy.findings.kinds)
+
+
+def test_the_run_length_of_a_constant_rate_is_known_and_without_a_count_of_steps_unknown(equilibrium):
+    layer = gyro.autopsy(equilibrium).layers["0.weight"]
+    assert layer.run_length == pytest.approx(1500 * LR * DECAY)
+    assert layer.run_length_known
+    described = gyro.autopsy({"model": equilibrium["model"]}, optimizer="adamw", lr=LR, weight_decay=DECAY)
+    assert np.isnan(described.layers["0.weight"].run_length)
+    assert described.layers["0.weight"].peak_lr == LR
+
+
+def test_norms_are_compared_at_the_peak_rate_also_if_the_last_rate_is_0(equilibrium):
+    layer = gyro.autopsy(finished(equilibrium, 0.0)).layers["0.weight"]
+    assert layer.norm_ratio == pytest.approx(1.0, rel=0.05)
+    assert np.isnan(layer.rotation)
+
+
+def test_the_share_of_a_push_that_may_be_0_is_unknown(equilibrium):
+    layer = next(iter(gyro.autopsy(equilibrium).layers.values()))
+    assert layer.turned_back > 2 * layer.push_error
+    for push in (0.5, -10):
+        assert np.isnan(replace(layer, turned_back=push * layer.push_error).explained_share)
 
 
 @pytest.mark.slow
@@ -262,7 +311,7 @@ def test_an_optimizer_without_a_known_state_gives_norms_and_says_why_no_more(opt
     sum((p**2).sum() for p in model.parameters()).backward()
     stepping.step()
     text = str(gyro.autopsy({"model": model.state_dict(), "optimizer": stepping.state_dict()}))
-    assert "cannot be taken back" in text
+    assert "cannot be reconstructed" in text
 
 
 def test_a_layer_that_did_not_move_between_two_files_forgets_0_times_as_fast_as_in_equilibrium(equilibrium):

@@ -309,7 +309,7 @@ def test_adam_without_a_count_of_its_steps_gives_no_rotation(count):
         each["step"] = count
     autopsy = gyro.autopsy(state)
     assert all(np.isnan(layer.rotation) and layer.norm > 0 for layer in autopsy.layers.values())
-    assert "cannot be taken back" in str(autopsy)
+    assert "cannot be reconstructed" in str(autopsy)
 
 
 @pytest.mark.parametrize("change", [{"params": 7}, {"params": [[0], [1]]}])

@@ -71,13 +71,16 @@ def train(monitor, model, optimizer, steps, interval=1):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_monitor_logs_how_far_each_weight_turned_and_its_norm(monitor, row):
     model = network()
-    logged, weights = train(monitor(batch_log_interval=1), model, row.make(model.parameters()), steps=3)
+    optimizer = row.make(model.parameters())
+    logged, weights = train(monitor(batch_log_interval=1), model, optimizer, steps=3)
+    # Neurons, or whole matrices under AdamH.
+    split = Split.of(optimizer.param_groups[0])
     assert not any(name.startswith("rotation/since_report") for name in logged[0]), "there is nothing before it"
     for step, numbers in list(enumerate(logged))[1:]:
         # The second layer's three rows are all measured: of the first layer's 100, every other.
-        turned = Split().angle(weights[step][4], weights[step + 1][4]).square().mean().sqrt()
+        turned = split.angle(weights[step][4], weights[step + 1][4]).square().mean().sqrt()
         assert numbers["rotation/since_report/2.weight"] == pytest.approx(turned.item(), rel=1e-4)
-        some = Split().angle(weights[step][0], weights[step + 1][0])[::2].square().mean().sqrt()
+        some = split.angle(weights[step][0], weights[step + 1][0])[::2].square().mean().sqrt()
         assert numbers["rotation/since_report/0.weight"] == pytest.approx(some.item(), rel=1e-4)
         assert numbers["l2_norm/param/0.weight"] == pytest.approx(weights[step + 1][0].norm().item(), rel=1e-5)
         assert not any(name.endswith("bias") and name.startswith("rotation") for name in numbers)

@@ -1,15 +1,13 @@
 """Weights & Biases gets what the tracker measured; the real package runs offline where it is installed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gyroscope.integrations.extras import extra
 from gyroscope.integrations.wandb import WandB
+from tests.forked import TRAINERS, run_script
 from tests.measure.test_sinks import tracked
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -49,14 +47,17 @@ def test_what_training_logged_has_its_own_name_on_the_same_axis():
     assert theirs.logged == [{"loss": 0.5, "gyroscope/step": step} for step in (0, 1)]
 
 
-QUIET = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_X_DISABLE_STATS": "true", "WANDB_SILENT": "true"}
+QUIET = {
+    "WANDB_MODE": "offline",
+    "WANDB_CONSOLE": "off",
+    "WANDB_X_DISABLE_STATS": "true",
+    "WANDB_SILENT": "true",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def offline(code, folder):
-    """Run the code in a process of its own, with Weights & Biases offline; the one run that it leaves there, as bytes.
-
-    The last line that it prints is returned too.
-    """
+    """Run the code in a process of its own with Weights & Biases offline. Return its one run, and its last JSON."""
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'gyroscope[wandb]'")
     start = f"""
 import sys
@@ -64,11 +65,12 @@ sys.path.insert(0, {str(REPOSITORY)!r})
 from gyroscope.measure import sinks
 sinks.PATIENCE = 60.0  # a busy machine is not what is tested
 """
-    options = {"check": True, "capture_output": True, "encoding": "utf-8", "timeout": 300}
-    environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", start + code], cwd=folder, env=environment, **options)
+    ended = run_script(start + code, folder, preload=TRAINERS, **QUIET)
+    assert ended.code == 0, ended.written
     (stored,) = folder.glob("**/offline-run-*/*.wandb")
-    return stored.read_bytes(), done.stdout.strip().rpartition("\n")[2]
+    # Libraries may write notes of their own after it.
+    lists = [line for line in ended.written.splitlines() if line.startswith("[")]
+    return stored.read_bytes(), lists[-1] if lists else ""
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def test_the_table_sorts_and_filters(imbalanced):
     names = tab.page.locator("#layers-table td:first-child").all_inner_texts()
     assert len(names) == 2
     assert all("conv2" in name for name in names)
-    assert tab.page.inner_text("#table-count") == "2 of 5 rows"
+    assert tab.page.inner_text("#table-count") == "2 of 5 layers"
     assert tab.wrong == []
 
 

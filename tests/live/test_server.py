@@ -341,6 +341,33 @@ def test_a_run_that_has_only_begun_is_waited_for(client, folder):
         assert client.get("/data", params={"run": id}).status_code == 200
 
 
+def test_the_list_has_the_head_of_every_run(client, folder):
+    make.log_at(folder / "logged")
+    head = listed(client)["logged"]["head"]
+    assert head["optimizer"] == "AdamW"
+    assert head["loss_name"] == "loss"
+    assert [head["lr"], head["weight_decay"], head["run_length"]] == pytest.approx([0.01, 0.5, 1.2], rel=0.02)
+
+
+def test_runs_that_share_some_layers_are_compared_on_these_and_grow_together(client, folder):
+    story = make.healthy(**{**make.SMALL, "names": ("stem.parametrizations.weight.original", "else.weight")})
+    with make.writer(folder / "other", story) as writer:
+        samples = list(make.samples(story))
+        put(writer, samples[:10])
+        ids = [listed(client)[name]["id"] for name in ("first", "other")]
+        data = client.get("/data", params={"run": ids}).json()
+        assert [[layer["name"] for layer in run["layers"]] for run in data["report"]["runs"]] == [["stem.weight"]] * 2
+        assert any("Only other has else" in sentence for sentence in data["report"]["summary"])
+        put(writer, samples[10:12])
+        at = [".".join(map(str, data["at"][id])) for id in ids]
+        updates = client.get("/update", params={"run": ids, "at": at}).json()
+        other = next(update for update in updates if update["id"] == ids[1])
+        assert len(other["steps"]) == 2
+        assert len(other["layers"]["norm.rms"]) == 2
+        found = {"run": ids[1], "layer": "stem.weight", "quantity": "norm", "step": 0}
+        assert client.get("/distribution", params=found).json() is not None
+
+
 def test_runs_of_different_models_are_not_compared(client, folder):
     make.run_at(folder / "other", make.healthy(**{**make.SMALL, "names": ("else.weight",)}))
     ids = [one["id"] for one in client.get("/runs").json()]

@@ -166,7 +166,21 @@ def test_the_highest_rate_between_samples_is_recorded(tmp_path):
         run = tracker.run
     np.testing.assert_allclose(run.series("0.weight", "highest_lr"), [1e-2, 1e-2, 0.1], rtol=1e-6)
     np.testing.assert_allclose(run.series("0.weight", "lr"), 1e-2, rtol=1e-6)
+    np.testing.assert_array_equal(run.series("0.weight", "lr_jump_step"), [np.nan, np.nan, 7])
+    np.testing.assert_allclose(run.series("0.weight", "lr_before_jump"), [np.nan, np.nan, 1e-2], rtol=1e-6)
     assert run.series("0.weight", "beta2") == pytest.approx(0.999)
+
+
+def test_a_weight_decay_that_jumps_between_samples_has_its_exact_step(tmp_path):
+    model = mlp()
+    optimizer = adamw(model)
+    with gyro.Tracker(model, optimizer, tmp_path, every=5) as tracker:
+        for step in range(61):
+            optimizer.param_groups[0]["weight_decay"] = 0.1 if step < 53 else 10.0
+            train(model, optimizer, 1, seed=step)
+        found = [finding for finding in tracker.run.diagnose() if finding.mark == "weight decay"]
+    assert [finding.evidence["step"] for finding in found] == [53]
+    assert found[0].sentence.startswith("At step 53 weight decay changed from 0.1 to 10")
 
 
 def test_a_run_that_was_resumed_says_at_which_step(tmp_path):

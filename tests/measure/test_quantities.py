@@ -127,6 +127,9 @@ def test_every_vector_is_measured_as_its_twin_says(row, recorded):
     [
         "lr",
         "highest_lr",
+        "lr_jump_step",
+        "lr_before_jump",
+        "setting_jump_step",
         "beta1",
         "beta2",
         "weight_decay",
@@ -198,7 +201,7 @@ def test_a_closure_that_makes_the_gradients_within_the_step_changes_no_reading(o
 
 
 def test_long_vectors_are_measured_in_parts_with_the_same_result(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyroscope.measure._pipeline.layers.LONGEST", 17)
+    monkeypatch.setattr("gyroscope.measure._pipeline.layers.MAX_PIECE_ENTRIES", 17)
     monkeypatch.setattr("gyroscope.measure._pipeline.batches.AT_ONCE_CPU", 40)
     run, moments = record(tmp_path, *OPTIMIZERS["AdamW"])
     for row in PER_VECTOR:
@@ -229,6 +232,7 @@ PURE_NUMBERS = {
     "lr",
     "weight_decay",
     "highest_lr",
+    "lr_before_jump",
     "beta1",
     "beta2",
     "non_finite",

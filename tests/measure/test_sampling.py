@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import gyroscope as gyro
-from gyroscope.measure.sampling import FREE, LONGEST, RECOVERY, Auto, DefaultInterval, EveryNth, sampling
+from gyroscope.measure.sampling import FREE, MAX_GAP_STEPS, RECOVERY, Auto, DefaultInterval, EveryNth, sampling
 from tests.measure.fakes import Turner, rows_only, train
 
 
@@ -44,7 +44,7 @@ def test_the_first_steps_are_all_sampled_then_ever_fewer():
 
 def test_samples_are_never_further_apart_than_the_timescale_asks_for():
     assert np.diff(steps_sampled(5000, timescale=2000.0))[-5:].tolist() == [20] * 5
-    assert np.diff(steps_sampled(40 * LONGEST))[-1] == LONGEST
+    assert np.diff(steps_sampled(40 * MAX_GAP_STEPS))[-1] == MAX_GAP_STEPS
 
 
 def test_a_dear_sample_waits_until_the_budget_allows_it():

@@ -180,15 +180,34 @@ def test_a_resumed_run_replaces_what_it_logs_again(loop):
     assert columns(open_run(watch.path), "loss") == ([0, 1, 2, 3, 4], [1.0, 1.0, 10.0, 10.0, 10.0])
 
 
-def test_after_the_end_a_call_is_one_warning(loop):
-    _, _, tracker = loop
-    watch = tracker()
-    watch.close()
-    with pytest.warns(RuntimeWarning, match=r"after tracker\.close"):
+def test_what_is_logged_after_the_end_is_stored_and_the_run_ends_as_before(loop):
+    model, optimizer, tracker = loop
+    with tracker() as watch:
+        train(model, optimizer, 3)
         watch.log(loss=1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        watch.log(loss=2.0)
+    watch.log(eval_loss=torch.tensor(2.0))
+    watch.log(eval_loss=3.0, accuracy=0.5)
+    run = open_run(watch.path)
+    assert columns(run, "loss") == ([2], [1.0])
+    assert columns(run, "eval_loss") == ([2], [3.0])
+    assert columns(run, "accuracy") == ([2], [0.5])
+    assert (run.status, run.resumed_at) == ("finished", [])
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_after_another_tracker_resumed_the_run_a_call_is_one_warning(loop, late):
+    model, optimizer, tracker = loop
+    first = tracker()
+    train(model, optimizer, 2)
+    first.close()
+    for _ in range(late):
+        first.log(eval_loss=3.0)
+    with tracker(resume=True) as second:
+        with pytest.warns(RuntimeWarning, match="log with that one"):
+            first.log(loss=1.0)
+        train(model, optimizer, 1)
+        second.log(loss=2.0)
+    assert columns(open_run(second.path), "loss") == ([2], [2.0])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")

@@ -14,6 +14,7 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope.cli import main
+from gyroscope.report.run_layers import distributions
 from gyroscope.store import open_run
 from tests.forked import run_program
 from tests.measure.fakes import Turner, noise_gradients, rows_only, train
@@ -812,3 +813,57 @@ def test_gradients_that_other_hooks_throw_away_are_still_read(tmp_path):
         optimizer.step()
     run = open_run(tmp_path)
     assert run.series("0.weight", "scaled_grad_norm")[0] == pytest.approx(1, rel=1e-3)
+
+
+def test_the_last_step_is_stored_with_what_is_known_without_measuring_it(tmp_path):
+    model = mlp()
+    optimizer = adamw(model)
+    with gyro.Tracker(model, optimizer, tmp_path):
+        train(model, optimizer, 26)
+    run = open_run(tmp_path)
+    assert run.steps.tolist() == [*range(21), 25]
+    (name, *_) = run.layers
+    norm = dict(model.named_parameters())[name].detach().flatten(1).norm(dim=1).square().mean().sqrt().item()
+    assert run.series(name, "norm", "rms")[-1] == pytest.approx(norm, rel=1e-5)
+    assert np.isfinite(run.series(name, "accumulated_angle")[-1])
+    assert np.isfinite(run.series(name, "forecast_norm")[-1])
+    for unknown in ("angular_update", "unit_grad_norm", "lr", "dead_vectors"):
+        assert np.isnan(run.series(name, unknown)[-1]), unknown
+    assert "diverged" not in run.diagnose().kinds
+    # Pages show the last rotation that was measured.
+    assert run.histogram(name, "angular_update").sum() == len(dict(model.named_parameters())[name])
+    assert run.extremes(name, "angular_update") == run.extremes(name, "angular_update", 20)
+    shown = distributions(run, name)
+    assert [shown[quantity][-1].step for quantity in ("angular_update", "norm")] == [20, 20]
+
+
+def test_steps_that_were_given_stay_as_they_were_given(tmp_path):
+    for number, every in enumerate((5, lambda step: step % 5 == 0)):
+        model = mlp()
+        optimizer = adamw(model)
+        with gyro.Tracker(model, optimizer, tmp_path / str(number), every=every):
+            train(model, optimizer, 13)
+        assert open_run(tmp_path / str(number)).steps.tolist() == [0, 5, 10]
+
+
+def test_a_closed_run_knows_its_last_step_also_if_it_was_not_sampled(tmp_path):
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+
+    with gyro.Tracker(model, optimizer, tmp_path, every=10) as tracker:
+        train(15)
+    tracker.log(eval_loss=1.0)
+    run = open_run(tmp_path)
+    assert (run.steps.tolist(), run.last_step) == ([0, 10], 14)
+    assert "last_step" not in run.config
+    assert "2 samples in 15 steps" in run.diagnose()[0].sentence
+    with gyro.Tracker(model, optimizer, tmp_path, every=10, resume=True) as tracker:
+        assert (tracker.steps, tracker.run.last_step) == (15, 14)
+        train(10)
+    assert (open_run(tmp_path).steps.tolist(), open_run(tmp_path).last_step) == ([0, 10, 20], 24)

@@ -203,6 +203,15 @@ def highest_lr(layer):
     return layer[0].group["lr"]
 
 
+def lr_jump_step(layer):
+    """Of runs whose settings stay."""
+    return math.nan
+
+
+lr_before_jump = lr_jump_step
+setting_jump_step = lr_jump_step
+
+
 def skipped_steps(layer):
     """Of runs without a GradScaler."""
     return 0

@@ -3,12 +3,13 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from gyroscope.model.groups import param_groups
-from gyroscope.model.parameters import clean_name, parameter_names
+from gyroscope.model.parameters import clean_name
 from gyroscope.model.selection import Invariance
 from gyroscope.nn import add_gain, standardise
-from tests.model.zoo import Conv1D, Experts, tied
+from tests.model.zoo import Conv1D, Experts, parameter_names, tied
 from tests.needs import needs_muon
 
 
@@ -203,7 +204,7 @@ def test_a_tied_weight_answers_to_all_its_names():
 def test_vectors_of_one_entry_do_not_rotate_even_on_request():
     groups = param_groups(nn.Linear(4, 3), weight_decay=0.1, overrides={"bias": "neuron"})
     assert sorted_by(groups)["bias"] == ("none", 0, 1, 0.0)
-    assert "no direction to turn" in groups.describe()
+    assert "no direction to rotate" in groups.describe()
 
 
 def test_an_override_that_matches_nothing_is_quoted_beside_near_names():
@@ -255,7 +256,7 @@ def test_a_probe_replaces_the_default_by_type_and_an_override_replaces_the_probe
 
 
 def test_a_probe_of_another_model_is_an_error():
-    with pytest.raises(ValueError, match=r"the probe knows 'qkv\.weight'.*probe this model.*qk\.weight"):
+    with pytest.raises(ValueError, match=r"the probe has 'qkv\.weight'.*probe this model.*qk\.weight"):
         param_groups(transformer(), weight_decay=0.1, probe={"qkv.weight": Invariance("neuron")})
 
 
@@ -283,3 +284,19 @@ def test_wrappers_are_taken_off_names_and_nothing_else_is():
     alike = nn.Module()
     alike.module, alike.weight = nn.Linear(2, 2, bias=False), nn.Parameter(torch.ones(2))
     assert sorted(parameter_names(alike).values()) == ["module.weight", "weight"]
+
+
+def test_gains_have_a_learning_rate_of_their_own():
+    model = nn.Sequential(add_gain(nn.Linear(4, 3), per="both"), weight_norm(nn.Linear(3, 3)), nn.LayerNorm(3))
+    groups = param_groups(model, weight_decay=0.1, gain_lr=0.01)
+    assert {group.get("lr"): group["param_names"] for group in groups if group["granularity"] == "none"} == {
+        None: ["0.bias", "1.bias", "2.weight", "2.bias"],
+        0.01: [
+            "0.parametrizations.weight.0.gain",
+            "0.parametrizations.weight.1.gain",
+            "1.parametrizations.weight.original0",
+        ],
+    }
+    assert all(group["weight_decay"] == 0 for group in groups if "lr" in group)
+    with pytest.raises(ValueError, match=r"gain_lr=0\.1, and the model has no gains.*add_gain"):
+        param_groups(nn.Linear(4, 3), weight_decay=0.1, gain_lr=0.1)

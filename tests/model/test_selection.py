@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import StepLR
 import gyroscope as gyro
 from gyroscope.geometry import Split
 from gyroscope.measure._pipeline.layers import tracked
-from gyroscope.model.parameters import model_parameters, parameter_names
+from gyroscope.model.parameters import model_parameters
 from gyroscope.model.selection import Invariance, decide, select
 from gyroscope.optim import EquilibriumRescale, to_equilibrium_
-from tests.model.zoo import Conv1D, Experts, TransposedExperts, tied, untied
+from tests.model.zoo import Conv1D, Experts, TransposedExperts, parameter_names, tied, untied
 from tests.needs import needs_muon
 
 ROWS = Split("neuron", 0)
@@ -345,7 +345,7 @@ def test_without_a_model_groups_decide_and_else_the_rule_of_bare_tensors():
     }
     names = [weight.name for weight in select(None, torch.optim.AdamW(model.named_parameters()))]
     assert names == ["wte.weight", "mix.weight", "head.weight"]
-    with pytest.raises(ValueError, match="neither a model nor an optimizer"):
+    with pytest.raises(ValueError, match="needs a model or an optimizer"):
         select(None)
 
 

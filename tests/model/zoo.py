@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from gyroscope.model.parameters import model_parameters
+
 
 class Conv1D(nn.Module):
     """As in Hugging Face's transformers: weight (in, out)."""
@@ -50,3 +52,8 @@ def tied():
     model = untied()
     model["head"].weight = model["wte"].weight
     return model
+
+
+def parameter_names(model):
+    """Return the cleaned name of every parameter. Tied ones are there once, by their first name."""
+    return {known.parameter: known.name for known in model_parameters(model)}

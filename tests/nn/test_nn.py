@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from gyroscope.model.groups import param_groups
-from gyroscope.nn import Gain, Standardise, add_gain, fold, standardise
+from gyroscope.nn import Gain, Standardise, add_gain, fold, folded_state_dict, standardise
 
 
 class Conv1D(nn.Module):
@@ -227,3 +227,96 @@ def test_mistakes_are_told_with_a_remedy():
 
 def test_standardise_is_a_module_of_its_own():
     assert isinstance(standardise(nn.Linear(4, 4)).parametrizations.weight[0], Standardise)
+
+
+PLAIN_MODELS = {
+    "linear": lambda: nn.Linear(6, 4),
+    "conv": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1)),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("granularity", ["neuron", "tensor"])
+@pytest.mark.parametrize("name", PLAIN_MODELS)
+def test_checkpoints_of_the_plain_model_load_into_the_one_with_gains_and_back(name, granularity):
+    torch.manual_seed(0)
+    plain, gained = PLAIN_MODELS[name](), add_gain(PLAIN_MODELS[name](), granularity)
+    state = copy.deepcopy(plain.state_dict())
+    with torch.no_grad():
+        for gain in gains(gained):
+            gain.fill_(3.0)
+    gained.load_state_dict(plain.state_dict(), strict=True)
+    assert all(torch.equal(gain, torch.ones_like(gain)) for gain in gains(gained))
+    for module, other in zip(plain.modules(), fold(copy.deepcopy(gained)).modules(), strict=True):
+        for key, value in module.named_parameters(recurse=False):
+            assert torch.equal(getattr(other, key), value)
+    assert all(torch.equal(state[key], value) for key, value in plain.state_dict().items()), "left as it was"
+
+    with torch.no_grad():
+        for gain in gains(gained):
+            gain.uniform_(0.5, 2.0)
+    before = copy.deepcopy(gained.state_dict())
+    plain.load_state_dict(folded_state_dict(gained), strict=True)
+    folded = fold(copy.deepcopy(gained)).state_dict()
+    assert folded.keys() == plain.state_dict().keys()
+    assert all(torch.equal(folded[key], value) for key, value in plain.state_dict().items())
+    assert all(torch.equal(before[key], value) for key, value in gained.state_dict().items())
+
+
+def test_a_folded_model_loads_plain_checkpoints_and_gains_load_their_own():
+    layer = add_gain(nn.Linear(6, 4))
+    with torch.no_grad():
+        gains(layer)[0].uniform_(0.5, 2.0)
+    other = add_gain(nn.Linear(6, 4))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.weight, layer.weight)
+    fold(other).load_state_dict(nn.Linear(6, 4).state_dict())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        add_gain(standardise(nn.Linear(6, 4))).load_state_dict(nn.Linear(6, 4).state_dict())
+
+
+def test_the_folded_state_of_a_tied_weight_warns():
+    model = nn.ModuleDict({"embedding": nn.Embedding(9, 4), "head": nn.Linear(4, 9, bias=False)})
+    model["head"].weight = model["embedding"].weight
+    add_gain(model["head"])
+    with pytest.warns(UserWarning, match=r"head.weight is tied to embedding.weight and has its own gains"):
+        folded_state_dict(model)
+
+
+def test_folding_a_copy_leaves_the_original_whole():
+    layer = add_gain(nn.Linear(6, 4))
+    fold(copy.deepcopy(layer))
+    assert layer(torch.ones(1, 6)).shape == (1, 4)
+    assert fold(layer).weight.shape == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "per", "shapes"),
+    [
+        (lambda: nn.Linear(6, 4), "row", [(4,)]),
+        (lambda: nn.Linear(6, 4), "column", [(6,)]),
+        (lambda: nn.Linear(6, 4), "both", [(4,), (6,)]),
+        (lambda: nn.Conv2d(6, 4, 3), "both", [(4,), (6,)]),
+        (lambda: nn.ConvTranspose2d(6, 4, 3), "both", [(4,), (6,)]),
+    ],
+)
+def test_gains_of_rows_and_columns_multiply_outputs_and_inputs(layer, per, shapes):
+    torch.manual_seed(0)
+    gained = layer()
+    plain = copy.deepcopy(gained)
+    add_gain(gained, per=per)
+    assert [tuple(gain.shape) for gain in gains(gained)] == shapes
+    x = torch.randn(2, 6, *(5,) * (plain.weight.dim() - 2))
+    torch.testing.assert_close(gained(x), plain(x))
+    with torch.no_grad():
+        gains(gained)[-1][0] = 3.0
+    changed = plain.weight.detach().clone()
+    inputs_first = isinstance(plain, nn.ConvTranspose2d)
+    of_inputs = per != "row"
+    changed.select(0 if of_inputs == inputs_first else 1, 0).mul_(3.0)
+    torch.testing.assert_close(gained.weight.detach(), changed)
+
+
+def test_gains_per_column_of_a_whole_tensor_are_refused():
+    with pytest.raises(ValueError, match="per='column' must be"):
+        add_gain(nn.Linear(4, 4), "tensor", per="column")

@@ -19,7 +19,8 @@ class Row:
     """`make(params, **options)` builds the optimizer, `twin(weights)` its float64 twin with the same settings.
 
     `moments` counts the tensors of the parameters' size in a state, `rotates` says that vectors keep their norm,
-    `wraps` that another library's optimizer checks the options, `angle_is_given` that no weight decay sets the angle.
+    `wraps` that another library's optimizer checks the options, `angle_is_given` that no weight decay sets the angle,
+    `whole` that matrices rotate as a whole.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Row:
     rotates: bool = True
     wraps: bool = False
     angle_is_given: bool = False
+    whole: bool = False
 
 
 def row(cls, options, twin, moments, rotates=True, name=""):
@@ -40,6 +42,7 @@ def turned(direction, lr, wd, **options):
 
 
 ADAMW = {"lr": 2e-3, "weight_decay": 0.1}
+ADAMH = {"lr": 1e-2, "weight_decay": 0.0}
 SGD = {"lr": 0.1, "weight_decay": 1e-3}
 STAR = {"lr": 0.7, "betas": (0.0, 0.99), "v0": 50.0, "eps": 1e-30}
 LION = {"lr": 2e-4, "weight_decay": 1.0}
@@ -56,6 +59,20 @@ CATALOGUE = [
         name="RotationalSGD-nesterov",
     ),
     row(optim.RotationalLion, LION, turned(reference.LionDirection(), 2e-4, 1.0), 1),
+    row(
+        optim.RotationalAdamW,
+        {**ADAMW, "update_average": "noise"},
+        turned(reference.AdamWDirection(), 2e-3, 0.1, noise=True),
+        2,
+        name="RotationalAdamW-noise",
+    ),
+    row(
+        optim.RotationalSGD,
+        {**SGD, "nesterov": True, "update_average": "noise"},
+        turned(reference.SGDDirection(nesterov=True), 0.1, 1e-3, l2=True, noise=True),
+        1,
+        name="RotationalSGD-nesterov-noise",
+    ),
     Row(
         "Rotational(AdamW)",
         lambda params, **more: optim.Rotational(torch.optim.AdamW(params, **{**ADAMW, **more})),
@@ -70,6 +87,16 @@ CATALOGUE = [
         2,
         wraps=True,
         angle_is_given=True,
+    ),
+    Row(
+        "AdamH",
+        lambda params, **more: optim.Rotational(torch.optim.AdamW(params, **{**ADAMH, **more}), mode="hyperball"),
+        partial(reference.HyperballTwin, direction=reference.AdamWDirection(), lr=1e-2, wd=0.0),
+        2,
+        rotates=False,
+        wraps=True,
+        angle_is_given=True,
+        whole=True,
     ),
     row(optim.AdamS, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1), 1, False),
     row(optim.AdamSRT, ADAMW, partial(sphere.AdamSTwin, lr=2e-3, wd=0.1, transport=True), 1, False),

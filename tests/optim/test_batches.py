@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, formulas
-from gyroscope.optim._engine import batching, memory
+from gyroscope.optim._engine import memory
 from tests.optim.catalogue import CATALOGUE, compiles
 
 pytestmark = pytest.mark.compile
@@ -39,7 +39,7 @@ def assert_the_same_in_pieces(make, monkeypatch):
     whole = train(make(params), params)
     monkeypatch.setattr(memory, "PIECE", 20)
     monkeypatch.setattr(memory, "BATCH", 70)
-    monkeypatch.setattr(batching, "SMALL", 10)
+    monkeypatch.setattr(memory, "SMALL", 10)
     params = weights()
     for found, expected in zip(train(make(params), params), whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
@@ -158,7 +158,7 @@ def test_memory_between_steps_is_that_of_a_few_pieces(monkeypatch):
         for p in params:
             p.grad = torch.randn_like(p)
         optimizer.step()
-        assert sum(buffer.numel() for buffer in optimizer._kept.scratch.buffers.values()) <= 4 * 4000
+        assert sum(buffer.numel() for buffer in optimizer._step_cache.scratch.buffers.values()) <= 4 * 4000
 
 
 @compiles

@@ -163,7 +163,7 @@ def test_torch_compile_takes_over_where_inductors_own_interface_fails(name, fres
         UserWarning, match=r"inductor of torch .*this interface has changed\): torch.compile is"
     ) as caught:
         results = trained_with_two_kinds(name)
-    assert len([w for w in caught if "compile=True" in str(w.message)]) == 1
+    assert len([w for w in caught if str(w.message).startswith("compile: ")]) == 1
     assert forms() == {"torch.compile"}
     for found, expected in zip(results, expected_of_two_kinds(name), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
@@ -173,9 +173,9 @@ def test_torch_compile_takes_over_where_inductors_own_interface_fails(name, fres
 def test_eager_steps_take_over_where_torch_compile_fails_too(name, fresh_programs, monkeypatch):
     monkeypatch.setattr(compiled, "_by_inductor", broken)
     monkeypatch.setattr(compiled, "_by_torch_compile", lambda flat: broken)
-    with pytest.warns(UserWarning, match="compile=True") as caught:
+    with pytest.warns(UserWarning, match="compile: ") as caught:
         results = trained_with_two_kinds(name)
-    messages = [str(w.message) for w in caught if "compile=True" in str(w.message)]
+    messages = [str(w.message) for w in caught if str(w.message).startswith("compile: ")]
     assert len(messages) == 2
     assert "torch.compile is used instead" in messages[0]
     assert "taken eagerly instead; pass compile=False" in messages[1]
@@ -241,3 +241,16 @@ def test_autograd_notices_a_compiled_step_between_forward_and_backward(name):
     optimizer.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_auto_compiles_large_tensors_on_a_cpu_and_no_others():
+    small = torch.empty(8, 8)
+    large = torch.empty(1024, 1024)
+    assert [compiled.is_compiled("auto", w) for w in (small, large)] == [False, True]
+    assert [compiled.is_compiled(True, w) for w in (small, large)] == [True, True]
+    assert not compiled.is_compiled("auto", large.to("meta"))
+
+
+def test_an_unknown_value_of_compile_is_refused():
+    with pytest.raises(ValueError, match="compile='always' is unknown"):
+        RotationalAdamW([torch.nn.Parameter(torch.ones(2, 2))], compile="always")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gyroscope.optim import Rotational
-from gyroscope.optim.loss_part import Coupled, radam
+from gyroscope.optim.loss_gradient_part import CoupledStep, radam
 from gyroscope.theory import AdamW
 from tests import reference
 from tests.optim.catalogue import compiles, turned
@@ -137,10 +137,10 @@ def test_radam_on_a_device_is_radam_on_the_host_and_waits_for_nothing(betas):
         updates = []
         for steps in (t, torch.tensor(t)):
             state = {name: moment.clone() for name, moment in numbers.items()}
-            updates.append(radam(Coupled(state, grad, l2, steps), group))
+            updates.append(radam(CoupledStep(state, grad, l2, steps), group))
         torch.testing.assert_close(updates[0], updates[1], rtol=2e-6, atol=0)
         state = {name: moment.to("meta") for name, moment in numbers.items()}
-        waiting = radam(Coupled(state, grad.to("meta"), l2.to("meta"), torch.empty((), device="meta")), group)
+        waiting = radam(CoupledStep(state, grad.to("meta"), l2.to("meta"), torch.empty((), device="meta")), group)
         assert waiting.is_meta
         assert waiting.shape == (4, 8)
         assert waiting.dtype == torch.float32

@@ -294,7 +294,8 @@ def test_ddp_trains_as_one_process_does_and_the_optimizer_communicates_nothing(n
 def test_fsdp2_trains_as_one_process_does_and_whole_neurons_need_no_communication(name, folder):
     weights, counts = torch.load(folder / f"{name}.pt")["under_fsdp"]
     assert_same(weights, alone(name, "rows"))
-    assert counts == [0, 0]
+    # Matrices that rotate as a whole take one reduction for all layers.
+    assert counts == ([1, 1] if ROWS[name].whole else [0, 0])
 
 
 @every_row

@@ -110,7 +110,7 @@ def test_the_tracker_says_what_turns_that_should_not(tmp_path):
     model = gpt2()
     bare = optim.RotationalAdamW(model.parameters())
     said = (
-        r"RotationalAdamW was made of bare tensors and turns what it should not: wte.weight \(weight of Embedding\), "
+        r"RotationalAdamW was made of bare tensors and rotates what it should not: wte.weight \(weight of Embedding\), "
     )
     with pytest.warns(RuntimeWarning, match=said + r".* and 3 more. Make it of the model, RotationalAdamW\(model"):
         gyro.Tracker(model, bare, tmp_path / "bare").close()

@@ -10,7 +10,7 @@ from torch import nn
 from gyroscope import rule_of
 from gyroscope.geometry import Split
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
-from gyroscope.optim._engine.steps import imbalance_factors
+from gyroscope.optim._engine.rotation import imbalance_factors
 from gyroscope.theory import AdamL2, AdamW, cosine
 from gyroscope.theory.rules import adamw, lion, sgdm
 
@@ -332,10 +332,10 @@ def test_a_groups_angle_schedule_multiplies_its_angle():
     torch.testing.assert_close(angles, torch.full((6,), math.atan(0.02 * cosine(4)(1)), dtype=torch.float64))
 
 
-def test_hyperball_turns_by_arctan_of_lr_without_centring():
+def test_tangent_hyperball_turns_by_arctan_of_lr_without_centring():
     p = parameter()
     norms, means = p.detach().norm(dim=1), p.detach().mean(1)
-    optimizer = Rotational(torch.optim.Adam([p], lr=0.03), mode="hyperball")
+    optimizer = Rotational(torch.optim.Adam([p], lr=0.03), mode="hyperball", tangent=True)
     angles = one_turn(optimizer, p, steps=3)
     torch.testing.assert_close(angles, torch.full((6,), math.atan(0.03), dtype=torch.float64))
     torch.testing.assert_close(p.detach().norm(dim=1), norms)

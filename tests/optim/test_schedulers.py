@@ -1,4 +1,5 @@
 import copy
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch.optim.lr_scheduler import (
 
 from gyroscope import theory
 from gyroscope.model.groups import param_groups
+from gyroscope.optim.adamw import RotationalAdamW
 from gyroscope.optim.equilibrium_init import to_equilibrium_
 from gyroscope.optim.schedulers import CorrectedDecay, EquilibriumRescale, instead_of_decay
 from gyroscope.optim.torch_rules import rule_of
@@ -519,7 +521,9 @@ def test_embeddings_start_at_equilibrium_only_on_request_and_only_where_they_dec
         model = Tied()
         before = model.token.weight.detach().clone()
         adamw = AdamW(make(model), lr=1e-2, weight_decay=0.1)
-        start = to_equilibrium_(model, adamw, embeddings=embeddings)
+        left_out = embeddings and not moves
+        with pytest.warns(UserWarning, match="token.weight") if left_out else nullcontext():
+            start = to_equilibrium_(model, adamw, embeddings=embeddings)
         assert ("token.weight" in [layer.name for layer in start.layers]) == moves
         assert torch.equal(model.token.weight.detach(), before) != moves
         norms = model.token.weight.detach().norm(dim=1)
@@ -642,3 +646,24 @@ def test_weights_without_a_norm_to_settle_at_are_left_as_they_are_and_it_is_said
     with pytest.raises(ValueError, match="Adafactor with these settings has no norm at which 'weight' would settle"):
         to_equilibrium_(model, grows)
     assert torch.equal(model.weight, before)
+
+
+def test_a_start_that_changes_nothing_warns_and_names_the_embeddings_left_out():
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 4))
+    groups = param_groups(model, weight_decay=0.1)
+    before = model[0].weight.detach().clone()
+    with pytest.warns(
+        UserWarning, match=r"did not change 0.weight, which has no weight decay .*'0.weight': \{'weight_decay'"
+    ):
+        start = to_equilibrium_(model, RotationalAdamW(groups, lr=1e-3), embeddings=True)
+    assert [layer.name for layer in start.layers] == ["1.weight"]
+    assert torch.equal(model[0].weight, before)
+    with pytest.warns(UserWarning, match="changed nothing, because no weight of the model both rotates and decays"):
+        to_equilibrium_(model, torch.optim.AdamW(model.parameters(), weight_decay=0.0))
+
+
+def test_embeddings_that_decay_start_at_equilibrium_by_the_remedy_of_the_warning():
+    model = nn.Sequential(nn.Embedding(9, 512), nn.Linear(512, 4))
+    groups = param_groups(model, weight_decay=0.1, overrides={"0.weight": {"weight_decay": 0.1}})
+    start = to_equilibrium_(model, RotationalAdamW(groups, lr=1e-3), embeddings=True)
+    assert [(layer.name, round(layer.after, 3)) for layer in start.layers] == [("0.weight", 1.599), ("1.weight", 1.599)]

@@ -6,6 +6,7 @@ import torch
 from torch.optim import SGD, Adam, Adamax, NAdam, RAdam, Rprop
 
 from gyroscope import theory
+from gyroscope.optim import Lion, Rotational
 from gyroscope.optim.torch_rules import rule_of
 from tests.needs import needs_muon
 from tests.optim.torch_walk import walk
@@ -90,7 +91,9 @@ def test_each_optimizer_of_ours_has_its_rule(name):
 def test_k_adam_is_known_only_where_it_is_adam():
     group = {"lr": 0.1, "weight_decay": 0.3, "betas": BETAS, "k": 1, "coupled": True}
     assert rule_of(group, named("KAdam")) == theory.AdamL2(0.1, 0.3, BETAS)
-    with pytest.raises(ValueError, match=r"k-Adam with k=2 and coupled decay has no equilibrium.*coupled=False"):
+    with pytest.raises(
+        ValueError, match=r"KAdam with coupled=True, k=2 .* is not covered by the theory.*Set coupled=False"
+    ):
         rule_of({**group, "k": 2}, named("KAdam"))
     stages = {**group, "k": 2, "coupled": False, "strategy": "exp"}
     assert rule_of(stages, named("KAdam")) == theory.KAdam(0.1, 0.3, 2, BETAS, "exp")
@@ -104,9 +107,43 @@ def test_rotational_has_the_inner_rule_the_one_it_was_given_or_hyperballs():
     assert rule_of(group, wrapper) == theory.SGDM(0.1, 1e-3, 0.9)
     asked = theory.AdamW(0.1, 0.2)
     assert rule_of({**group, "angular_update": asked}, wrapper) is asked
-    assert rule_of({**group, "mode": "hyperball"}, wrapper) == theory.Hyperball(0.1, tangent=True)
+    assert rule_of({**group, "mode": "hyperball", "tangent": True}, wrapper) == theory.Hyperball(0.1, tangent=True)
+    assert rule_of({**group, "mode": "hyperball", "tangent": False}, wrapper) == theory.Hyperball(0.1, momentum=0.9)
     with pytest.raises(ValueError, match=r"angular_update=0\.01 sets the angle by hand"):
         rule_of({**group, "angular_update": 0.01}, wrapper)
+
+
+@needs_muon
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: torch.optim.AdamW([W], 0.1, BETAS), {"betas": BETAS}),
+        (lambda: Adam([W], 0.1, BETAS, weight_decay=0.1), {"betas": BETAS}),
+        (lambda: RAdam([W], 0.1, BETAS), {"betas": BETAS}),
+        (lambda: SGD([W], 0.1), {"momentum": 0.0}),
+        (lambda: SGD([W], 0.1, 0.9, nesterov=True), {"momentum": 0.9, "correlation_time": 14.2}),
+        (lambda: torch.optim.Muon([torch.ones(256, 256)], 0.1), {"momentum": 0.95, "correlation_time": 23.3}),
+        (lambda: torch.optim.Muon([torch.ones(64, 256)], 0.1), {"momentum": 0.95, "correlation_time": 30.7}),
+        (lambda: NAdam([W], 0.1, BETAS), {"momentum": 0.8, "correlation_time": 5.7}),
+        (lambda: Lion([W], 0.1, weight_decay=0.0), {"momentum": 0.99, "correlation_time": 45.9}),
+    ],
+)
+def test_hyperball_has_the_momentum_of_the_optimizer_inside(make, expected):
+    optimizer = Rotational(make(), mode="hyperball")
+    settings = rule(optimizer).settings
+    time = settings.pop("correlation_time")
+    assert time == pytest.approx(expected.pop("correlation_time", None), abs=0.2)
+    assert settings == {"lr": 0.1, "tangent": False, "momentum": None, "betas": None, **expected}
+
+
+def test_hyperball_around_an_optimizer_without_a_rule_names_the_remedy_unless_it_is_tangent():
+    optimizer = Rotational(torch.optim.Adagrad([W], 0.1), mode="hyperball")
+    with pytest.raises(ValueError, match=r"Adagrad is not among the known optimizers .* pass rules="):
+        rule(optimizer)
+    rules = {torch.optim.Adagrad: lambda group: theory.Rule(0.01, 5.0)}
+    assert rule_of(optimizer.param_groups[0], optimizer, rules) == theory.Hyperball(0.1, correlation_time=5.0)
+    optimizer.param_groups[0]["tangent"] = True
+    assert rule(optimizer) == theory.Hyperball(0.1, tangent=True)
 
 
 def test_wrappers_and_subclasses_are_looked_through():
@@ -127,7 +164,7 @@ def test_the_rule_has_the_hyper_parameters_of_the_moment_and_of_the_group():
 
 @pytest.mark.parametrize("make", [Adam, torch.optim.AdamW])
 def test_amsgrad_says_what_to_do_instead(make):
-    with pytest.raises(ValueError, match=r"amsgrad=True has no equilibrium.*amsgrad=False.*Rule\(decay="):
+    with pytest.raises(ValueError, match=r"amsgrad=True is not covered.*amsgrad=False.*Rule\(decay="):
         rule(make([W], amsgrad=True))
 
 
@@ -188,7 +225,7 @@ def test_cautious_decay_is_found_in_the_group(option):
 def test_options_that_change_update_or_decay_are_refused_and_not_passed_over(option):
     group = {"lr": 0.1, "weight_decay": 0.3, "betas": BETAS}
     assert rule_of({**group, option: False}, named("AdamW")) == theory.AdamW(0.1, 0.3, BETAS)
-    with pytest.raises(ValueError, match=rf"AdamW with {option}=True has no equilibrium.*set {option}=False, or pass"):
+    with pytest.raises(ValueError, match=rf"AdamW with {option}=True is not covered.*set {option}=False, or pass"):
         rule_of({**group, option: True}, named("AdamW"))
 
 

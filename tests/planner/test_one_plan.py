@@ -11,7 +11,8 @@ from torch import nn
 
 import gyroscope as gyro
 from gyroscope.cli import main
-from gyroscope.planner.rule_settings import RULES, TYPICAL
+from gyroscope.planner import rule_settings
+from gyroscope.planner.rule_settings import RULES
 
 FAN_IN = 64
 ROWS = 16
@@ -19,6 +20,9 @@ UNIT_GRAD_NORM = 0.5
 STEPS = 1000
 STARTS = (0.25, 0.92, 1.0, 4.0)
 """Initial norm over the equilibrium's; at 0.92 an SGDM layer turns 1.18 times as fast as settled."""
+
+# The rule of an optimizer always has its momentum.
+TYPICAL = {**rule_settings.TYPICAL, "hyperball": {"lr": 0.01, "momentum": 0.95}}
 
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
@@ -32,7 +36,9 @@ OPTIMIZERS = {
     "sgd_mrt": gyro.optim.SGDMRT,
     "muon": torch.optim.Muon,
     "adafactor": torch.optim.Adafactor,
-    "hyperball": lambda params, lr, tangent: gyro.optim.Rotational(torch.optim.SGD(params, lr=lr), mode="hyperball"),
+    "hyperball": lambda params, **options: gyro.optim.Rotational(
+        torch.optim.SGD(params, **options), mode="hyperball", granularity="neuron"
+    ),
 }
 
 

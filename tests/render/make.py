@@ -112,13 +112,13 @@ def not_finite(sample):
     return LayerSample(statistics, scalars, np.zeros_like(sample.histograms), np.full_like(sample.extremes, -1))
 
 
-def writer(path, story):
+def writer(path, story, rows=None):
     rule = {"name": type(story.rule).__name__, **vars(story.rule)}
     group = {"optimizer": type(story.rule).__name__, "rule": rule, "lr": story.rule.lr}
     config = {"model": "Sequential", "optimizer": "AdamW", "every": story.every, "seed": 0, "groups": [group]}
     new = Writer(path, quantities=QUANTITIES, config={**config, **story.config})
     for name in story.names:
-        shape = (story.vectors, story.fan_in)
+        shape = (rows or story.vectors, story.fan_in)
         new.add_layer(LayerInfo(name, shape, "neuron", 0, 1, story.vectors, story.fan_in, 0, repr(story.rule), None))
     return new
 

@@ -52,7 +52,8 @@ def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
     for verdict in gather([path]).runs[0].verdicts:
         assert verdict.sentence in words
         assert verdict.remedy in words
-    assert all(name in printed for name in make.NAMES[:2])
+    assert all(name.removesuffix(".weight") in printed for name in make.NAMES[:2])
+    assert "AdamW, 291 steps, learning rate 0.01, weight decay 0.5, run length 1.2 memories" in printed
 
 
 def with_incident(path, step=200):
@@ -89,9 +90,9 @@ def test_a_step_that_the_run_does_not_have_is_refused_in_a_sentence(at, path, tm
 def test_text_says_of_a_layer_that_its_numbers_are_not_finite(tmp_path, capsys):
     code, printed, _ = run(capsys, "report", diverging(tmp_path / "lost"), "--text")
     assert code == 0
-    line = next(line for line in printed.splitlines() if line.startswith(make.NAMES[0]))
+    line = next(line for line in printed.splitlines() if line.startswith("stem "))
     assert line.count("not finite") == 2
-    assert not any(line.startswith(make.NAMES[1]) and "not finite" in line for line in printed.splitlines())
+    assert not any(line.startswith("block.0.conv1 ") and "not finite" in line for line in printed.splitlines())
 
 
 def test_text_has_the_last_value_of_all_that_was_logged(path, tmp_path, capsys):
@@ -142,11 +143,11 @@ def text_file(path):
     ("prepare", "words"),
     [
         (lambda path: None, "no such directory"),
-        (lambda path: path.mkdir(), "holds no run"),
+        (lambda path: path.mkdir(), "contains no run"),
         (text_file, "is not a run"),
         (lambda path: make.writer(path, make.healthy()).close(), "no samples yet"),
         (without_tracker, "no data of a tracker"),
-        (newer, "newer Gyroscope"),
+        (newer, "another version of Gyroscope"),
     ],
 )
 def test_what_is_no_run_is_one_sentence(tmp_path, capsys, prepare, words):
@@ -166,6 +167,22 @@ def test_a_report_over_the_database_of_its_run_is_refused(tmp_path, capsys):
     assert code == 2
     assert "is an input, which the page would replace" in said
     assert (path / "run.sqlite").read_bytes() == before
+
+
+def test_runs_are_compared_on_the_layers_they_share_with_their_losses_at_the_head(tmp_path, capsys):
+    renamed = [name.replace(".weight", ".parametrizations.weight.original") for name in make.NAMES[:2]]
+    first = make.log_at(tmp_path / "adamw", make.healthy(**{**make.SMALL, "names": ("wte.weight", *make.NAMES[:2])}))
+    second = make.log_at(tmp_path / "gained", make.healthy(**{**make.SMALL, "names": tuple(renamed)}), seed=1)
+    report = gather([first, second])
+    assert {run.name: [layer.name for layer in run.layers] for run in report.runs} == {
+        "adamw": list(make.NAMES[:2]),
+        "gained": list(make.NAMES[:2]),
+    }
+    code, printed, said = run(capsys, "report", first, second, "--text")
+    words = " ".join(printed.split())
+    assert (code, said) == (0, "")
+    assert words.startswith("adamw ends with the lowest loss, 0.01713. gained ends at 0.03426 (+0.017).")
+    assert "Only adamw has wte, so the comparison leaves it out." in words
 
 
 def test_runs_of_different_models_are_not_compared(path, tmp_path, capsys):

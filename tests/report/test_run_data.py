@@ -235,6 +235,18 @@ def test_a_layer_whose_numbers_are_not_finite_shows_none_of_its_earlier_ones(tmp
     assert run["verdicts"][0]["layers"] == [make.NAMES[0]]
 
 
+def test_repeated_layers_are_one_family_and_parts_of_fused_weights_have_their_own_shape(tmp_path):
+    parts = [f"h.{block}.attn.c_attn.weight[{part}]" for block in range(3) for part in "qkv"]
+    story = make.healthy(**{**make.SMALL, "names": (*parts, "head.weight")})
+    with make.writer(tmp_path / "run", story, rows=3 * story.vectors) as writer:
+        for step, samples in make.samples(story):
+            writer.put(make.Sample(step, 1.7e9 + step, dict(enumerate(samples))))
+    layers = data_of(tmp_path / "run")["runs"][0]["layers"]
+    assert [layer["family"] for layer in layers] == [f"h.*.attn.c_attn[{part}]" for part in "qkv"] * 3 + ["head"]
+    assert layers[0]["label"] == "h.0.attn.c_attn[q]"
+    assert layers[0]["shape"] == [8, 144]
+
+
 def test_a_run_without_samples_is_refused(tmp_path):
     make.writer(tmp_path / "run", make.healthy()).close()
     with pytest.raises(RunError, match="no samples yet"):

@@ -1,18 +1,13 @@
 """Damaged, hostile and old files: what is read is what was written, or the answer is a sentence."""
 
-import gzip
 import random
 import sqlite3
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gyroscope.store import STATISTICS, RunError, open_run
 from gyroscope.store.codec import row_checksum
 from tests.store import make
-
-HERE = Path(__file__).parent
 
 
 def everything(path):
@@ -149,35 +144,3 @@ def test_a_column_that_makes_no_sense_is_a_sentence_also_where_its_checksum_is_r
     with pytest.raises(RunError, match="is damaged") as caught:
         open_run(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def old_run(path, schema):
-    """A run of two layers and three samples, as a Gyroscope of that schema wrote it."""
-    path.mkdir()
-    (path / "run.sqlite").write_bytes(gzip.decompress((HERE / f"schema_{schema}.sqlite.gz").read_bytes()))
-    return path
-
-
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_run_of_an_older_schema_is_read_as_it_was_written(tmp_path, schema):
-    with open_run(old_run(tmp_path / "old", schema)) as run:
-        assert run.scalars == ()
-        assert run.scalar_count == 0
-        assert run.steps.tolist() == [0, 1, 2]
-        assert run.status == "finished"
-        for index, name in enumerate(run.layers):
-            for step in range(3):
-                written = make.layer_sample(step, index)
-                assert run.series(name, "norm", "rms")[step] == written.statistics[1, 1]
-                assert run.values_at(step, [("norm", "rms")])[0, index] == written.statistics[1, 1]
-                assert np.array_equal(run.histogram(name, "norm", step), written.histograms[1])
-                assert np.array_equal(run.raw(name, "norm")[step], make.values(step, index)[1])
-
-
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_run_of_an_older_schema_cannot_be_resumed_and_is_left_alone(tmp_path, schema):
-    path = old_run(tmp_path / "old", schema)
-    before = (path / "run.sqlite").read_bytes()
-    with pytest.raises(RunError, match=rf"schema {schema}\), which can be read but not resumed. Start a new run"):
-        make.writer(path, layers=2, resume=True)
-    assert (path / "run.sqlite").read_bytes() == before

@@ -123,7 +123,7 @@ def test_a_full_queue_drops_samples_counts_them_and_hardly_waits(tmp_path, monke
     writer.close()
     run = open_run(tmp_path)
     assert run.steps.tolist() == [0, 1, 2, 3]
-    assert run.notes == ["100 samples could not be stored and are missing."]
+    assert run.notes == ["100 samples could not be stored."]
 
 
 def test_a_hundred_layers_before_the_first_sample_do_not_fill_the_queue(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_what_the_database_cannot_take_is_dropped_and_what_comes_later_is_stored
     writer.close()
     run = open_run(tmp_path)
     assert run.steps.tolist() == [1]
-    assert run.notes[1:] == ["a lone surrogate \\udc80", "1 sample could not be stored and is missing."]
+    assert run.notes[1:] == ["a lone surrogate \\udc80", "1 sample could not be stored."]
 
 
 def test_without_a_thread_everything_is_stored_at_the_end(tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def test_close_waits_for_a_database_that_is_locked_and_loses_nothing(tmp_path, m
 def test_a_database_that_stays_locked_until_the_end_is_a_warning_with_the_number_of_lost_samples(tmp_path, monkeypatch):
     monkeypatch.setattr("gyroscope.store.database.LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(writing, "RETRY", 0.05)
-    monkeypatch.setattr(writing, "LONGEST", 0.6)
+    monkeypatch.setattr(writing, "MAX_WAIT_SECONDS", 0.6)
     writer = make.writer(tmp_path)
     assert writer.flush()
     other = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)

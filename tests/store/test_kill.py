@@ -91,7 +91,7 @@ def test_a_process_that_dies_while_it_makes_the_run_leaves_a_place_where_a_run_c
             refusals.append(str(error))
         make.writer(path, resume=True).close()
         assert open_run(path).status == "finished"
-    assert all("empty" in said or "There is no run" in said or "holds no run" in said for said in refusals)
+    assert all("empty" in said or "There is no run" in said or "contains no run" in said for said in refusals)
 
 
 POLL = """

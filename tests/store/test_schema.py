@@ -5,7 +5,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from gyroscope.store import BINS, SCHEMA_VERSION, Quantity, Writer, bin_edges, count_bins, open_run
+from gyroscope.store import BINS, SCHEMA_VERSION, bin_edges, count_bins
 from gyroscope.store.schema import APPLICATION_ID, TABLES
 from tests.store import make
 
@@ -58,18 +58,3 @@ def test_the_file_carries_its_schema_version_and_its_kind(tmp_path, pragma, valu
     connection = sqlite3.connect(tmp_path / "run.sqlite")
     assert connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
     connection.close()
-
-
-@pytest.mark.parametrize(("old", "new"), [("kappa", "rotation_discrepancy"), ("signal", "signal_ratio")])
-def test_a_quantity_that_was_renamed_is_read_and_resumed_under_its_new_name(tmp_path, old, new):
-    def quantities(name):
-        return [*make.QUANTITIES[:-1], Quantity(name, "", "", "", per_vector=False)]
-
-    with Writer(tmp_path, quantities=quantities(old), config={}) as writer:
-        writer.add_layer(make.layer())
-        writer.put(make.sample(0))
-    with open_run(tmp_path) as run:
-        assert new in run.quantities
-        assert old not in run.quantities
-        assert len(run.series("fc.weight", new)) == 1
-    Writer(tmp_path, quantities=quantities(new), config={}, resume=True).close()

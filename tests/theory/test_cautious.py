@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from gyroscope_lab.simulate import random_walk
 from torch import nn
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import AdamW, Lion, Muon, NAdam, constant, cosine, forecast
 from gyroscope.theory.cautious import masked_decay
 from tests import walk

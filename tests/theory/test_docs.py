@@ -6,8 +6,8 @@ from math import pi
 from pathlib import Path
 
 import pytest
+from gyroscope_lab.simulate import random_walk
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamS, AdamSRT, AdamW, Lion, NAdam, NAdamL2, UpdateRule
 
 ROOT = Path(__file__).parents[2]

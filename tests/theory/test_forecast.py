@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gyroscope_lab.beyond.falling_out import end_norm_ratio, falls_out_before_end
 
 from gyroscope.theory import (
     SGDM,
@@ -24,7 +25,7 @@ from gyroscope.theory import (
     linear,
     step,
 )
-from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end, settling
+from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.law import Weights
 from tests import walk
 
@@ -353,7 +354,7 @@ def test_the_end_of_a_linear_decay_has_the_closed_form(name):
 
 def test_a_run_with_too_little_decay_never_settles():
     f = forecast(AdamW(1e-3, 0.1), cosine(5000, 100), norm=0.6, fan_in=384)
-    assert settling(f.total_decay) == "never"
+    assert f.total_decay < MEMORY_PASSED
     assert f.total_decay == pytest.approx(1e-4 * (4900 / 2 + 50.5), rel=1e-3)
 
 
@@ -380,7 +381,7 @@ def test_a_step_schedule_falls_out_at_its_milestone_and_comes_back():
         (lambda: forecast(AdamW(1e-3, 0.1), steps=10**12, norm=1.0, fan_in=3), "choose at most 3,000,000"),
         (lambda: forecast(AdamW(1e-3, 0.1), lambda t: -t, steps=3, norm=1.0, fan_in=3), "gives -1.0 at step 1"),
         (lambda: forecast(AdamW(1e-3, 0.1), cosine(10), steps=11, norm=1.0, fan_in=3), "goes beyond the schedule"),
-        (lambda: forecast(SGDM(1e-3, 0.1), steps=10, norm=1e-200, unit_grad_norm=1.0), "range of numbers"),
+        (lambda: forecast(SGDM(1e-3, 0.1), steps=10, norm=1e-200, unit_grad_norm=1.0), "Numeric overflow"),
     ],
 )
 def test_bad_input_is_quoted(call, quoted):

@@ -176,3 +176,16 @@ def test_learning_rate_and_weight_decay_change_at_once():
     """Beside the old weight decay, the new learning rate of 250,000 would remove the whole weight."""
     moved = transfer(SGDM(0.5, 1e-4), base=Scale(1, 1e6), to=Scale(5e5, 5e17))
     assert row(moved, "linear").lr == pytest.approx(2.5e5)
+
+
+@pytest.mark.parametrize("axis", ["batch", "tokens", "width"])
+def test_a_recommendation_says_what_trials_found_on_its_axis(axis):
+    moved = transfer(TUNED, base=BASE, to=Scale(**{**vars(BASE), axis: 2 * getattr(BASE, axis)}))
+    assert moved.trials.startswith("Our trials")
+    assert moved.decided == (len(moved.recommended) == 1)
+
+
+def test_rules_of_ones_own_have_no_trial():
+    mine = TransferRule("mine", {"batch": 0.4}, {}, "my notebook")
+    moved = transfer(TUNED, base=BASE, to=Scale(1e6, 10e9, width=768, depth=12), transfer_rules=[mine])
+    assert (moved.decided, moved.trials) == (False, "No trial of ours covers these rules.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from gyroscope_lab.re._correction import Corrected, correct
 
 from gyroscope._types import Array
 from gyroscope.theory import sensitivity
@@ -90,7 +91,7 @@ def test_under_sgd_the_correction_gives_norm_and_rotation_to_one_percent(share):
     run = sgd(lr, wd, start=1.0, radial=share * wd)
     error = sensitivity.decay_error(wd, run.radial)
     assert error == pytest.approx(1 + share, rel=0.01)
-    found = sensitivity.correct(math.sqrt(2 * lr * wd), sgd_norm(lr, wd), decay_error=error, norm_power=0.25)
+    found = correct(math.sqrt(2 * lr * wd), sgd_norm(lr, wd), decay_error=error, norm_power=0.25)
     assert run.norm == pytest.approx(found.norm, rel=0.01)
     assert run.angle == pytest.approx(found.angular_update, rel=0.01)
 
@@ -103,7 +104,7 @@ def test_under_adamw_both_corrections_together_give_norm_and_rotation_to_three_p
     gradient = sensitivity.scaled_gradient_error(run.gradient, C)
     assert gradient == pytest.approx(0.7 if shrink else 1.0, rel=0.03)  # (1 - beta2 exp(shrink)) / (1 - beta2)
     predicted_angle, predicted_norm = math.sqrt(2 * lr * wd / 19), math.sqrt(lr * C / (2 * wd))
-    found = sensitivity.correct(predicted_angle, predicted_norm, decay_error=decay, gradient_error=gradient)
+    found = correct(predicted_angle, predicted_norm, decay_error=decay, gradient_error=gradient)
     assert run.norm == pytest.approx(found.norm, rel=0.03)
     assert run.angle == pytest.approx(found.angular_update, rel=0.03)
     assert abs(run.norm / predicted_norm - 1) > 0.1  # what was corrected is more than the tolerance
@@ -117,7 +118,7 @@ def test_a_vector_pushed_outwards_faster_than_it_decays_goes_to_the_stated_limit
     assert late.angle < early.angle / 400
     error = sensitivity.decay_error(wd, late.radial)
     assert sensitivity.effective_decay(wd, late.radial) == pytest.approx(-0.5 * wd, rel=1e-6)
-    assert sensitivity.correct(0.1, 1.0, decay_error=error, norm_power=0.25) == sensitivity.Corrected(0.0, math.inf)
+    assert correct(0.1, 1.0, decay_error=error, norm_power=0.25) == Corrected(0.0, math.inf)
 
 
 def test_the_discrepancy_is_one_in_an_equilibrium_of_noise_to_two_percent():
@@ -167,11 +168,11 @@ def test_the_discrepancy_above_one_with_a_steady_norm_is_a_persistent_signal():
 def test_arrays_give_what_floats_give_entry_by_entry():
     dots, squares = np.array([0.1, -0.2, -2.0]), np.array([4.0, 1.0, 4.0])
     errors = sensitivity.decay_error(0.4, sensitivity.radial_decay(dots, squares))
-    found = sensitivity.correct(np.array([0.1, 0.2, 0.3]), 2.0, decay_error=errors, gradient_error=0.5)
+    found = correct(np.array([0.1, 0.2, 0.3]), 2.0, decay_error=errors, gradient_error=0.5)
     assert found.norm[2] == math.inf
     for i, (dot, square) in enumerate(zip(dots.tolist(), squares.tolist(), strict=True)):
         error = sensitivity.decay_error(0.4, sensitivity.radial_decay(dot, square))
-        one = sensitivity.correct(0.1 * (i + 1), 2.0, decay_error=error, gradient_error=0.5)
+        one = correct(0.1 * (i + 1), 2.0, decay_error=error, gradient_error=0.5)
         assert found.norm[i] == pytest.approx(one.norm, rel=1e-12)
         assert found.angular_update[i] == pytest.approx(one.angular_update, rel=1e-12)
 
@@ -185,9 +186,9 @@ def test_a_vector_without_norm_or_rotation_is_not_an_error_but_has_no_number():
     ("call", "message"),
     [
         (lambda: sensitivity.decay_error(0.0, 0.1), "weight_decay=0.0 must be finite and above 0"),
-        (lambda: sensitivity.correct(0.1, 1.0, decay_error=math.nan), "decay_error=nan must be finite"),
-        (lambda: sensitivity.correct(0.1, 1.0, decay_error=2.0, gradient_error=0.0), "gradient_error=0.0 must be"),
-        (lambda: sensitivity.correct(0.1, 1.0, decay_error=2.0, norm_power=1 / 3), "norm_power=0.333.* 1/2 .* or 1/4"),
+        (lambda: correct(0.1, 1.0, decay_error=math.nan), "decay_error=nan must be finite"),
+        (lambda: correct(0.1, 1.0, decay_error=2.0, gradient_error=0.0), "gradient_error=0.0 must be"),
+        (lambda: correct(0.1, 1.0, decay_error=2.0, norm_power=1 / 3), "norm_power=0.333.* 1/2 .* or 1/4"),
     ],
 )
 def test_bad_input_is_quoted_with_the_remedy(call, message):

@@ -5,14 +5,15 @@ type Values = Known[];
 type Severity = "bad" | "warn" | "note" | "good";
 
 // ---- a report on runs: report/run_data.py
-interface Report { runs: RunData[]; gyroscope: string; version: number; max_usual_ratio: number; at: number | null }
+interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; at: number | null }
 interface RunData extends Findings {
   name: string; id: string; status: string; total: number; stride: number;
   steps: number[]; series: Record<string, Values>;
   groups: GroupData[]; layers: LayerData[];
   plane: Plane | null; stability: Stability | null; config: unknown;
 }
-interface Findings { verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
+interface RunHead { optimizer: string; steps: number; lr: Known; weight_decay: Known; run_length: Known; loss_name: string; loss: Known }
+interface Findings { head: RunHead; summary: string[]; verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
 interface FindingData {
   kind: string; severity: Severity; sentence: string; remedy: string; layers: string[];
   evidence: Record<string, Known>; panel: string; trial: string;
@@ -21,7 +22,7 @@ interface Mark { step: number; what: string; incident: boolean }
 interface LoggedSeries { steps: number[]; values: Values; last: Known }
 interface GroupData { rule: string; layers: number; series: Record<string, Values> }
 interface LayerData {
-  name: string; shape: number[]; granularity: string; vectors: number; fan_in: number; group: number;
+  name: string; label: string; family: string; shape: number[]; granularity: string; vectors: number; fan_in: number; group: number;
   summary: LayerSummary; spread: Record<"q05" | "q25" | "q75" | "q95" | "noise", Known>;
   distributions: Record<string, Distribution[]>; series: Record<string, Values>;
 }
@@ -33,7 +34,7 @@ interface Plane {
   group: number; lr: number[]; weight_decay: number[]; rotation: Values[]; timescale: Values[]; neighbours: Neighbour[];
 }
 interface Neighbour { name: string; lr: number; weight_decay: number; kept: string[]; rotation: Known }
-interface Betas { beta1: number; beta2: number; margin: number; exact_margin: number }
+interface Betas { beta1: number; beta2: number; exact_margin: number }
 interface Stability { betas: Betas[]; beta2: number[]; continuous: number[]; exact: number[] }
 
 // ---- a run that is being written: live/feed.py, live/run_index.py
@@ -44,7 +45,7 @@ interface Update {
   findings?: Findings & { layers: Partial<LayerData>[] };
 }
 interface LiveData { distribution(run: RunData, layer: string, quantity: string, step: number): Promise<Distribution | null> }
-interface ListedRun { id: string; name: string; status: string; problem: string; samples: number; step: number; layers: number; idle: number }
+interface ListedRun { id: string; name: string; status: string; problem: string; step: number; idle: number; head: RunHead | null }
 
 // ---- a sweep: report/sweep_data.py
 interface SweepData {
@@ -77,7 +78,7 @@ interface PageElement extends Figure { value: any; max: any }
 // Light and dark: theme.js. render/theme.py sets the colours.
 interface Theme {
   listeners: (() => void)[]; chosen: boolean | null; dark: boolean; paper: boolean; system: MediaQueryList; readonly wanted: boolean;
-  of(name: string): string; paint(dark?: boolean): void; layout(): Layout; figures(): void; start(): void; colours: string[];
+  of(name: string): string; paint(dark?: boolean): void; families(): void; layout(): Layout; figures(): void; start(): void; colours: string[];
 }
 // Scripts ask only for elements that their page has.
 interface Document { getElementById(id: string): PageElement }
@@ -91,10 +92,10 @@ declare const Plotly: {
 // ---- what a page of runs shows at the moment: report.js. The report is there before anything is drawn.
 interface PageState {
   report: Report; live: LiveData | null; run: number; layer: string; quantity: string; look: number;
-  sort: [string, number]; filter: string; redraw: number; spoken: string;
+  sort: [string, number]; filter: string; open: Set<string>; redraw: number; spoken: string;
 }
 
-interface TableRow { number: number; layer: LayerData }
+interface TableRow { number: number; layers: LayerData[]; label: string; key: string }
 
 // ---- a small chart of a layer: layer.js
 interface Curve {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gyroscope_lab.sp._effective_step import effective_step
 
 from gyroscope import optim, theory
 from outside.tally import Tally, require
@@ -209,7 +210,7 @@ def sphere_identities(tally: Tally, draw: np.random.Generator, number: int) -> N
     a = draw.normal(size=d)
     b = draw.uniform(0.5, 2, size=d)
     lr = 0.05 * np.linalg.norm(x) / np.linalg.norm(a / b)
-    step = theory.sphere.effective_step(x, a, b, lr)
+    step = effective_step(x, a, b, lr)
     moved = x - lr * a / b
     u, v = x / np.linalg.norm(x), moved / np.linalg.norm(moved)
     across = moved - (moved @ u) * u

@@ -1,10 +1,14 @@
-"""Whether a number is beyond what its own past allows: medians and extremes, which a few odd values do not move."""
+"""Whether a number is beyond what its own past allows: medians and extremes, which a few odd values do not move.
+
+A past has two stages. A short one judges from some twenty samples or fifty losses on, with wider thresholds because few
+values are known. A long one takes over when it is full.
+"""
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Sequence
-from math import isfinite, nan
-from typing import final
+from collections.abc import Sequence
+from math import inf, isfinite, isnan, log, nan
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -15,9 +19,35 @@ from gyroscope.advice import thresholds as limit
 NORMAL = 1.4826
 
 
+class StageSize(NamedTuple):
+    """How much of the past a stage needs.
+
+    level       values over whose median the next one is measured
+    deviations  such deviations that must be known before anything is judged
+    memory      deviations that are remembered: the threshold is above all of them
+    caution     factor by which the thresholds are wider
+    """
+
+    level: int
+    deviations: int
+    memory: int
+    caution: float = 1.0
+
+
+BLOCK = limit.LOSSES_PER_BLOCK
+LOSS_STAGES = (
+    StageSize(limit.EARLY_LOSS_LEVEL, limit.EARLY_LOSSES, BLOCK * limit.INCIDENT_MEMORY, limit.EARLY_LOSS_CAUTION),
+    StageSize(BLOCK * limit.INCIDENT_LEVEL, BLOCK * limit.INCIDENT_LEVEL, BLOCK * limit.INCIDENT_MEMORY),
+)
+SAMPLE_STAGES = (
+    StageSize(limit.EARLY_LEVEL, limit.EARLY_SAMPLES, limit.INCIDENT_MEMORY, limit.EARLY_CAUTION),
+    StageSize(limit.INCIDENT_LEVEL, limit.INCIDENT_LEVEL, limit.INCIDENT_MEMORY),
+)
+
+
 @final
 class Window:
-    """The last values of a series, and their median: kept sorted, since one is asked for after each value."""
+    """The last values of a series, and their median. They are kept sorted, since it is asked for after each value."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -37,37 +67,62 @@ class Window:
 
     @property
     def median(self) -> float:
-        """NaN of none."""
+        """The median, NaN without values."""
         count = len(self._sorted)
         return (self._sorted[(count - 1) // 2] + self._sorted[count // 2]) / 2 if count else nan
 
 
 @final
-class Baseline:
-    """The past of one series of logarithms, by which the next value is judged.
+class Stage:
+    """One stage of a past: recent values, and how far earlier ones were from the median of those before them."""
 
-    level   values over whose median the next one is measured
-    memory  such deviations that are remembered: the threshold is above all of them
-    floor   deviation that counts at least
-    """
-
-    def __init__(self, level: int, memory: int, floor: float) -> None:
-        self._level = level
-        self._floor = floor
-        self._values = Window(level)
-        self._deviations: deque[float] = deque(maxlen=memory)
-        self._peak = 0.0
-        self._usual_since = 0
+    def __init__(self, size: StageSize) -> None:
+        self.size = size
+        self.values = Window(size.level)
+        self.deviations: deque[float] = deque(maxlen=size.memory)
 
     @property
     def is_judging(self) -> bool:
         """Whether the past is long enough."""
-        return len(self._deviations) >= self._level
+        return len(self.deviations) >= self.size.deviations
+
+    def learn(self, value: float) -> None:
+        """Make a value part of the past."""
+        if len(self.values) == self.size.level:
+            self.deviations.append(value - self.values.median)
+        self.values.append(value)
+
+
+@final
+class Baseline:
+    """The past of one series of logarithms in two stages, by which the next value is judged.
+
+    floor   deviation that counts at least
+    fall    fall since the start after which a value higher than all before it is beyond the early stage's threshold
+    """
+
+    def __init__(self, stages: tuple[StageSize, StageSize], floor: float, fall: float = inf) -> None:
+        self._early, self._late = (Stage(size) for size in stages)
+        self._floor = floor
+        self._fall = fall
+        self._start = nan
+        self._highest = -inf
+        self._peak = 0.0
+        self._usual_since = 0
+
+    @property
+    def _stage(self) -> Stage:
+        return self._late if self._late.is_judging else self._early
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether the past is long enough."""
+        return self._early.is_judging
 
     @property
     def level(self) -> float:
         """The usual value."""
-        return self._values.median
+        return self._stage.values.median
 
     def excess(self, value: float) -> float:
         """Return the deviation of a value beyond the threshold. Any other value gives 0, and a usual one is learned."""
@@ -84,9 +139,9 @@ class Baseline:
         if not isfinite(value):
             return nan
         deviation = value - self.level
-        if not self._is_beyond(deviation, allowed):
+        if not (self._is_far(deviation) and self._is_beyond(value)):
             self._usual_since += 1
-            if self._usual_since >= self._level:
+            if self._usual_since >= self._stage.size.level:
                 self._peak = 0.0
             return 0.0
         self._usual_since = 0
@@ -97,19 +152,42 @@ class Baseline:
 
     def is_jump(self, value: float) -> bool:
         """Return whether a value that most of several in a row reach is beyond the threshold for a jump that lasts."""
-        return self._is_beyond(value - self.level, lambda past: limit.JUMP_DEVIATIONS * upward_noise(past))
+        deviation = value - self.level
+        if not self._is_far(deviation):
+            return False
+        return deviation > self._caution * limit.JUMP_DEVIATIONS * upward_noise(self._deviations)
 
     def learn(self, value: float) -> None:
         """Make a value part of the past."""
-        if len(self._values) == self._level:
-            self._deviations.append(value - self.level)
-        self._values.append(value)
+        self._highest = max(self._highest, value)
+        if isnan(self._start) and len(self._early.values) == self._early.size.level:
+            self._start = self._early.values.median
+        self._late.learn(value)
+        if not self._late.is_judging:
+            self._early.learn(value)
 
-    def _is_beyond(self, deviation: float, threshold: Callable[[Array], float]) -> bool:
-        # The threshold takes longer to find than most values need.
-        if not (self.is_judging and deviation > self._floor):
-            return False
-        return deviation > threshold(np.array(self._deviations))
+    def begin_early(self) -> None:
+        """Forget the early stage: what comes now has other deviations."""
+        self._early = Stage(self._early.size)
+
+    def _is_far(self, deviation: float) -> bool:
+        """Return whether a deviation is above the floor: finding the threshold takes longer than most values need."""
+        return self.is_judging and deviation > self._floor
+
+    def _is_beyond(self, value: float) -> bool:
+        deviation = value - self.level
+        if deviation > self._caution * allowed(self._deviations):
+            return True
+        is_record = value > self._highest + log(limit.EARLY_RECORD)
+        return self._stage is self._early and is_record and self._start - self.level > self._fall
+
+    @property
+    def _deviations(self) -> Array:
+        return np.array(self._stage.deviations)
+
+    @property
+    def _caution(self) -> float:
+        return self._stage.size.caution
 
 
 def allowed(deviations: Array) -> float:
@@ -133,24 +211,31 @@ class LayerBaselines:
     """The pasts of some series of logarithms in every layer: what a layer does that the others do not do with it.
 
     A layer's deviation is measured from its own median, and from that of the other layers' deviations: what a batch
-    does to all of them is not told of one.
+    does to all of them is not told of one. Nor is what it does to some: the gradients of all queries and keys grow
+    together when attention begins to learn.
+
+    parameters  parameter to which each layer belongs: q, k and v of a fused weight belong to one
+    floors      deviation of each series that counts at least
+    needed      deviations of each series that must be known before a layer is judged by it
     """
 
-    def __init__(self, floors: Sequence[float]) -> None:
+    def __init__(self, parameters: Sequence[str], floors: Sequence[float], needed: Sequence[int]) -> None:
+        self._parameters = np.array(parameters)
         self._floors = np.array(floors)[:, None]
+        self._needed = needed
         self._count = 0
         self._values: Array = np.empty(0)
         self._deviations: Array = np.empty(0)
         self._levels: Array = np.empty(0)
 
     def excess(self, values: Array) -> Array:
-        """Of (series, layers) the deviations where a layer alone is beyond its past, else 0."""
+        """Return, for (series, layers), the deviations by which a layer alone is beyond its past. Others are 0."""
         if not self._count:
             self._values = np.full((limit.INCIDENT_LEVEL, *values.shape), nan)
             self._deviations = np.full((limit.INCIDENT_MEMORY, *values.shape), nan)
         if self._count % limit.LEVELS_EVERY == 0:
             # NaN are sorted to the end: a layer without a past has NaN for its level.
-            half = limit.INCIDENT_LEVEL // 2
+            half = max(limit.EARLY_LEVEL, min(self._count, limit.INCIDENT_LEVEL)) // 2
             self._levels = np.partition(self._values, half, axis=0)[half]
         deviations = values - self._levels
         unusual = deviations > self._floors
@@ -163,8 +248,13 @@ class LayerBaselines:
         self._count += 1
         return np.where(unusual, deviations, 0.0)
 
+    def forget(self, series: list[bool]) -> None:
+        """Forget the deviations of some series: what comes now has others."""
+        if self._count:
+            self._deviations[:, series] = nan
+
     def _is_alone(self, series: int, deviations: Array) -> Mask:
-        """Layers that differ from the others by more than the floor, and than they did in the past."""
+        """Return the layers that differ from the others by more than the floor, and than they did in the past."""
         alone = deviations - median_of_others(deviations)
         far: Mask = alone > self._floors[series]
         if not far.any():
@@ -172,12 +262,18 @@ class LayerBaselines:
         past = self._deviations[:, series] - [median_of_others(of_sample) for of_sample in self._deviations[:, series]]
         for layer in np.flatnonzero(far).tolist():
             known = past[~np.isnan(past[:, layer]), layer]
-            far[layer] = len(known) >= limit.INCIDENT_LEVEL and alone[layer] > allowed(known)
+            caution = limit.EARLY_CAUTION if len(known) < limit.INCIDENT_LEVEL else 1.0
+            others = alone[self._parameters != self._parameters[layer]]
+            far[layer] = (
+                len(known) >= self._needed[series]
+                and alone[layer] > caution * allowed(known)
+                and alone[layer] > limit.MIN_ALONE * np.fmax.reduce(others, initial=0.0)
+            )
         return far
 
 
 def median_of_others(values: Array) -> Array:
-    """For each value the median of all others; NaN are left out, and NaN where there is no other.
+    """Return for each value the median of all others. NaN are left out. The median of none is NaN.
 
     >>> median_of_others(np.array([1.0, 2.0, 10.0, 4.0])).tolist()
     [4.0, 4.0, 2.0, 2.0]

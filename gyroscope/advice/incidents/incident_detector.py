@@ -70,6 +70,10 @@ class IncidentDetector:
 
     def __init__(self) -> None:
         self.incidents: list[Incident] = []
+        self.losses_judged_from: int | None = None
+        """First step whose loss was judged."""
+        self.gradients_judged_from: int | None = None
+        """First step whose gradients were judged."""
         self._layers: list[str] = []
         self._forget()
 
@@ -79,15 +83,16 @@ class IncidentDetector:
         self._weights = WeightJumps()
         self._not_finite = NotFinite()
         self._losses = Losses()
-        self._gradients = Gradients()
+        self._gradients = Gradients(self._layers)
         self._skipped = Skipped()
         self._seen: Detected | None = None
         self._rates: deque[float] = deque(maxlen=limit.INCIDENT_LEVEL)
+        self._samples_after_jump = limit.INCIDENT_LEVEL + 1
         # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
         self._explained = 0
 
     def resumed(self, step: int) -> None:
-        """The run was interrupted, and goes on with this step."""
+        """Record that the run was interrupted, and goes on with this step."""
         self._cause("resumed", Detected(step, step, step, (), "the run"))
 
     @np.errstate(all="ignore")
@@ -100,16 +105,19 @@ class IncidentDetector:
         loss_steps  steps of what was logged as the loss since the last sample, and `losses` their values
         """
         if list(layers) != self._layers:  # another model, whose past is not known
-            self._forget()
             self._layers = list(layers)
+            self._forget()
         known = len(self.incidents)
         now = LayerValues(step, dict(zip(SERIES, values, strict=True)))
         for setting, detected in self._settings.update(now):
             self._cause(setting, detected)
         self._cause("frozen", self._frozen.update(now))
+        if self.gradients_judged_from is None and self._gradients.is_judging:
+            self.gradients_judged_from = step
         gradients, of_layer = self._gradients.update(now)
+        self._follow_lr(now)
         had_jumped = self._losses.has_jumped
-        unusual = self._unusual(gradients, loss_steps, losses, lr_rose=self._lr_rose(now))
+        unusual = self._unusual(gradients, loss_steps, losses)
         self._weights_or_gradient(self._weights.update(now), of_layer, self._jump(unusual))
         self._cause("not_finite", self._not_finite.update(now))
         self._cause("skipped", self._skipped.update(now))
@@ -118,11 +126,31 @@ class IncidentDetector:
         self._explained -= 1
         return self.incidents[known:]
 
-    def _lr_rose(self, now: LayerValues) -> bool:
-        """Return whether the losses of late are those of a lower learning rate, as after a restart of the schedule."""
+    def finish(self, loss_steps: Array, losses: Array) -> list[Incident]:
+        """Judge the losses after the last sample of a run that has ended, and return the incidents among them."""
+        known = len(self.incidents)
+        had_jumped = self._losses.has_jumped
+        unusual = self._unusual(None, loss_steps, losses)
+        if unusual is not None:
+            self._batches(unusual, had_jumped)
+        return self.incidents[known:]
+
+    def _follow_lr(self, now: LayerValues) -> None:
         rate = float(np.nanmax(now["lr"], initial=0.0))
+        if len(self._rates) >= limit.MIN_SAMPLES and rate > limit.SETTING_JUMP * self._rates[-1]:
+            self._samples_after_jump = 0
+        self._samples_after_jump += 1
         self._rates.append(rate)
-        return rate > limit.MAX_SMOOTH_FACTOR * min(self._rates)
+
+    @property
+    def _lr_rose(self) -> bool:
+        """Whether the losses of late are those of a lower learning rate, as after a restart of the schedule."""
+        return bool(self._rates) and self._rates[-1] > limit.MAX_SMOOTH_FACTOR * min(self._rates)
+
+    @property
+    def _lr_jumped(self) -> bool:
+        """Whether losses are compared with those of before a restart of the schedule."""
+        return self._samples_after_jump <= limit.INCIDENT_LEVEL
 
     def _jump(self, unusual: Detected | None) -> Detected | Incident | None:
         """Return the jump of the loss that explains what gradients and weights do now."""
@@ -146,7 +174,7 @@ class IncidentDetector:
         if weights is not None and gradient is not None and "update" in gradient.evidence:
             others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
             weights = replace(weights, layers=others) if others else None
-        if weights is not None and not _follows(weights, jump):
+        if weights is not None and not _follows(weights, jump) and not self._was_moved(weights):
             self._cause("weights", weights)
         if gradient is None or _follows(gradient, jump):
             return
@@ -155,6 +183,11 @@ class IncidentDetector:
             self._consequence(gradient)
         else:
             self._cause("layer_gradient", gradient)
+
+    def _was_moved(self, weights: Detected) -> bool:
+        """Return whether updates can have moved the weights, because what raised them lasted until then."""
+        latest = self._explanation
+        return latest is not None and latest.cause in ("lr", "layer_gradient") and latest.end >= weights.since - 1
 
     def _batches(self, unusual: Detected, had_jumped: bool) -> None:
         """Record unusual losses and gradients, as an incident of their own unless another one explains them."""
@@ -171,23 +204,26 @@ class IncidentDetector:
         if _lasts(unusual):
             self._explained = limit.INCIDENT_LEVEL
 
-    def _unusual(
-        self, gradients: Detected | None, loss_steps: Array, losses: Array, *, lr_rose: bool
-    ) -> Detected | None:
-        """Gradients and losses beyond their past. The loss decides where it is logged, and gradients say how far."""
+    def _unusual(self, gradients: Detected | None, loss_steps: Array, losses: Array) -> Detected | None:
+        """Return gradients and losses beyond their past. A logged loss decides, gradients tell how far."""
         decides = self._losses.is_judging and len(losses) > 0
         # The loss of a step is logged after its sample, and comes with the next one.
         seen = gradients or self._seen
         self._seen = gradients
-        unusual = self._losses.update(loss_steps, losses, lr_rose=lr_rose)
-        if not decides:
-            return gradients
-        if unusual is None or seen is None or seen.step < unusual.since:
+        is_restart = self._lr_jumped and self._explanation is None
+        unusual = self._losses.update(loss_steps, losses, lr_rose=self._lr_rose, is_restart=is_restart)
+        if self.losses_judged_from is None:
+            self.losses_judged_from = self._losses.judged_from
+        if unusual is None:
+            return None if decides else gradients
+        if is_restart and not _lasts(unusual):
+            return None
+        if seen is None or seen.step < unusual.since:
             return unusual
         return replace(unusual, layers=seen.layers, evidence={**unusual.evidence, **seen.evidence})
 
     def _cause(self, cause: Cause, detected: Detected | None) -> None:
-        """What explains itself, and whatever gradients and losses do after it."""
+        """Record what explains itself, and whatever gradients and losses do after it."""
         if detected is not None:
             self._record(cause, detected)
             self._explained = limit.INCIDENT_LEVEL
@@ -200,7 +236,7 @@ class IncidentDetector:
         latest.evidence.setdefault("then_step", unusual.step)
 
     def _record(self, cause: Cause, detected: Detected, gap: float = 0) -> None:
-        """A new incident, or more of the one before it, at most `gap` steps after its end."""
+        """Add an incident, or extend the one before it if that ended at most `gap` steps ago."""
         names = self._names(detected)
         latest = next((incident for incident in reversed(self.incidents) if incident.cause == cause), None)
         if latest is None or detected.since > latest.end + 1 + gap:

@@ -4,8 +4,9 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, Remedy
 from gyroscope.advice.history import Record
 from gyroscope.advice.incidents.incident_detector import Cause, Incident
-from gyroscope.advice.incidents.incident_search import incidents
-from gyroscope.advice.phrases import clause, listed, sig
+from gyroscope.advice.incidents.incident_search import incidents, search_of
+from gyroscope.advice.layer_families import join_words
+from gyroscope.advice.phrases import format_number
 from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, look_at_batches, look_at_layer
 
 # What a time axis calls them.
@@ -27,12 +28,25 @@ SETTINGS = {"weight_decay": "weight decay", "beta1": "the momentum (β1)", "beta
 
 
 def incident_findings(record: Record) -> list[Finding]:
-    """What happened in a run. Numbers that are not finite have a finding of their own, and are left out."""
+    """Return what happened in a run. Numbers that are not finite have a finding of their own, and are left out."""
     return [incident_finding(incident) for incident in incidents(record) if incident.cause != "not_finite"]
 
 
+def judged_steps(record: Record) -> str | None:
+    """Return a sentence on the steps from which on incidents are judged, or None if there are none yet."""
+    search = search_of(record)
+    search.read_on(record)
+    first_steps = {"losses": search.losses_judged_from, "gradients": search.gradients_judged_from}
+    known = [f"{name} from step {step:,} on" for name, step in first_steps.items() if step is not None]
+    if not known:
+        return None
+    unknown = "" if search.losses_judged_from is not None else " Log the loss to judge it too."
+    rate = f"Expect about one false alarm in {limit.STEPS_PER_FALSE_ALARM:,} steps."
+    return f"Incidents are judged by {' and '.join(known)}.{unknown} {rate}"
+
+
 def incident_finding(incident: Incident) -> Finding:
-    """One incident."""
+    """Return the finding on one incident."""
     sentence, remedy = _described(incident)
     return Finding(
         "incident",
@@ -47,14 +61,14 @@ def incident_finding(incident: Incident) -> Finding:
 
 
 def _described(incident: Incident) -> tuple[str, Remedy]:
-    """What happened and its likely cause, and where to look."""
+    """Return what happened with its likely cause, and where to look."""
     when = _when(incident)
     if incident.cause == "lr":
         return f"{when} the learning rate was {_raised(incident)}.", FIND_SETTING
     if incident.cause in ("weight_decay", "betas"):
         return f"{when} {_changes(incident)}.", FIND_SETTING
     if incident.cause == "frozen":
-        names = clause(incident.layers, "has", "have")
+        names = f"{join_words(incident.layers)} {'has' if len(incident.layers) == 1 else 'have'}"
         text = f"{names} had no gradient since step {incident.step:,}, while other layers go on: frozen, or no part of"
         return f"{text} the loss any more.", CHECK_LAYER
     if incident.cause == "weights":
@@ -65,7 +79,7 @@ def _described(incident: Incident) -> tuple[str, Remedy]:
         text = f"{_skipped(incident)}: gradients overflowed at its scale, or were NaN."
         return text, look_at_batches(incident.since, incident.end)
     if incident.cause == "not_finite":
-        return f"{when} weights or gradients of {listed(incident.layers)} are not finite.", NOTHING
+        return f"{when} weights or gradients of {join_words(incident.layers)} are not finite.", NOTHING
     if incident.cause == "resumed":
         return f"The run was resumed at step {incident.step:,}.", NOTHING
     return _unusual(incident), look_at_batches(incident.since, incident.end)
@@ -79,18 +93,19 @@ def _when(incident: Incident) -> str:
 
 def _raised(incident: Incident) -> str:
     number = incident.evidence
-    text = f"{sig(number['factor'], 2)} times as high as before, {sig(number['highest'])} after {sig(number['before'])}"
+    change = f"{format_number(number['highest'])} after {format_number(number['before'])}"
+    text = f"{format_number(number['factor'], 2)} times as high as before, {change}"
     came_back = number["highest"] > limit.SETTING_JUMP * number["after"]
-    return f"{text}, and came back to {sig(number['after'])}" if came_back else text
+    return f"{text}, and came back to {format_number(number['after'])}" if came_back else text
 
 
 def _changes(incident: Incident) -> str:
     number = incident.evidence
-    changed = [name for name in SETTINGS if f"{name}_after" in number]
-    changes = (
-        f"{SETTINGS[name]} changed from {sig(number[f'{name}_before'])} to {sig(number[f'{name}_after'])}"
-        for name in changed
-    )
+    changes = []
+    for name, words in SETTINGS.items():
+        if f"{name}_after" in number:
+            before, after = (format_number(number[f"{name}_{when}"]) for when in ("before", "after"))
+            changes.append(f"{words} changed from {before} to {after}")
     return ", and ".join(changes)
 
 
@@ -98,9 +113,9 @@ def _written(incident: Incident) -> str:
     number = incident.evidence
     name = incident.layers[0]
     others = f" (and of {len(incident.layers) - 1} more)" if len(incident.layers) > 1 else ""
-    moved = f"the norm went from {sig(number['norm_before'])} to {sig(number['norm_after'])}"
-    turned = f"and turned by {sig(number['turn'], 2)} rad"
-    most = f"its updates explain {sig(100 * number['explained'], 2)} % of the norm at most"
+    moved = f"the norm went from {format_number(number['norm_before'])} to {format_number(number['norm_after'])}"
+    turned = f"and turned by {format_number(number['turn'], 2)} rad"
+    most = f"its updates explain {format_number(100 * number['explained'], 2)} % of the norm at most"
     return f"the weights of {name}{others} were changed by something else than the optimizer: {moved}, {turned}; {most}"
 
 
@@ -116,7 +131,7 @@ def _unusual(incident: Incident) -> str:
 
 
 def _loss_jump(incident: Incident) -> str:
-    jumped = f"the loss jumped to as much as {sig(incident.evidence['loss'], 2)} times the usual"
+    jumped = f"the loss jumped to as much as {format_number(incident.evidence['loss'], 2)} times the usual"
     others = {name: value for name, value in incident.evidence.items() if name in ("gradient", "update")}
     also = f" Meanwhile {_factors(others)}." if others else ""
     cause = "No setting changed, so these batches are most likely unlike the others (data, labels or their order)"
@@ -131,34 +146,35 @@ def _skipped(incident: Incident) -> str:
 
 
 def _of_layer(incident: Incident) -> str:
-    """What was seen of the gradient, at once or by what it left, and what follows under Adam."""
+    """Return what was seen of the gradient, at once or by what it left, and what follows under Adam."""
     number = incident.evidence
     name = incident.layers[0]
     words = {"gradient": "the gradient", "update": "the updates"}
-    unusual = {word: sig(number[key], 2) for key, word in words.items() if key in number}
+    unusual = {word: format_number(number[key], 2) for key, word in words.items() if key in number}
     text = f"{_when(incident)} {name} had a gradient far too large, and no other layer had."
     if unusual:
-        reached = f"reached {listed(list(unusual.values()))} times the usual"
-        text = f"{_when(incident)} {listed(list(unusual))} of {name} {reached}, and those of no other layer did."
+        reached = f"reached {join_words(list(unusual.values()))} times the usual"
+        text = f"{_when(incident)} {join_words(list(unusual))} of {name} {reached}, and those of no other layer did."
     if "denominator" not in number:
         return text
     memory = 1 / (1 - number["beta2"])
     # √v falls by a factor e in two memories of v.
-    grown = f"Adam's denominator of the layer, {sig(number['denominator'], 2)} times as large after it"
-    return f"{text} {grown}, slows its rotation until it is forgotten, over about {sig(2 * memory, 2)} steps."
+    grown = f"Adam's denominator of the layer, {format_number(number['denominator'], 2)} times as large after it"
+    return f"{text} {grown}, slows its rotation until it is forgotten, over about {format_number(2 * memory, 2)} steps."
 
 
 def _factors(number: dict[str, float], prefix: str = "") -> str:
-    """How many times the usual each was at most, of those that are unusual."""
+    """Return how many times the usual each was at most, of those that are unusual."""
     words = {"loss": "the loss", "gradient": "gradients", "update": "updates"}
-    unusual = {word: sig(number[prefix + name], 2) for name, word in words.items() if prefix + name in number}
+    unusual = {word: format_number(number[prefix + name], 2) for name, word in words.items() if prefix + name in number}
     if unusual:
-        return f"{listed(list(unusual))} reached {listed(list(unusual.values()))} times the usual"
-    return f"Adam's denominators grew {sig(number[prefix + 'denominator'])} times, as after a gradient far too large"
+        return f"{join_words(list(unusual))} reached {join_words(list(unusual.values()))} times the usual"
+    growth = format_number(number[prefix + "denominator"])
+    return f"Adam's denominators grew {growth} times, as after a gradient far too large"
 
 
 def _consequence(incident: Incident) -> str:
-    """What gradients and losses did after an incident with a cause of its own."""
+    """Return what gradients and losses did after an incident with a cause of its own."""
     if "then_step" not in incident.evidence:
         return ""
     return f" From step {int(incident.evidence['then_step']):,} on {_factors(incident.evidence, 'then_')}."

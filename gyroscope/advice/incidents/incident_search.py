@@ -16,10 +16,13 @@ HELD_OUT = ("val", "test", "eval")
 
 
 def incidents(record: Record) -> list[Incident]:
-    """All incidents of a run, in the order of their steps."""
-    # A run that holds only some of its samples is long, and remembers what was found in those that were read.
-    search: IncidentSearch = record.incident_search if _is_thinned(record) else IncidentSearch()  # type: ignore[attr-defined]
-    return search.read_on(record)
+    """Return all incidents of a run, in the order of their steps."""
+    return search_of(record).read_on(record)
+
+
+def search_of(record: Record) -> "IncidentSearch":
+    """Return a new search, or the one that a run of which only some samples were read remembers."""
+    return record.incident_search if _is_thinned(record) else IncidentSearch()  # type: ignore[attr-defined]
 
 
 @final
@@ -35,8 +38,18 @@ class IncidentSearch:
         self._last_step = -1
         self._losses_read = 0
 
+    @property
+    def losses_judged_from(self) -> int | None:
+        """First step whose loss was judged, None if too few are logged."""
+        return self._detector.losses_judged_from
+
+    @property
+    def gradients_judged_from(self) -> int | None:
+        """First step whose gradients were judged, None if there are too few samples."""
+        return self._detector.gradients_judged_from
+
     def read_on(self, record: Record) -> list[Incident]:
-        """All incidents up to now."""
+        """Return all incidents up to now."""
         layers = list(record.layers)
         if not layers:
             return []
@@ -53,6 +66,9 @@ class IncidentSearch:
                 self._detector.update(step, layers, of_step, loss_steps[new], losses[new])
                 self._losses_read = end
                 self._last_step = step
+        if getattr(record, "status", "running") != "running":
+            self._detector.finish(loss_steps[self._losses_read :], losses[self._losses_read :])
+            self._losses_read = len(losses)
         return sorted(self._detector.incidents, key=lambda incident: incident.step)
 
 
@@ -61,9 +77,9 @@ def _is_thinned(record: Record) -> bool:
 
 
 def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
-    """Steps and values (samples, SERIES, layers) of all samples after a step, NaN where there is no value, in parts.
+    """Yield steps and values (samples, SERIES, layers) of all samples after a step, NaN if there is no value, in parts.
 
-    Of a record that holds only some samples of a run, the others are read too: an incident is over within a few.
+    If a record holds only some samples of a run, the others are read too, because an incident is over within a few.
     """
     known = [(name, stat) for name, stat in SERIES.items() if name in record.quantities]
     places = [list(SERIES).index(name) for name, _ in known]
@@ -71,7 +87,8 @@ def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
         parts = record.every_sample(known, after)  # type: ignore[attr-defined]  # a record with a stride has it
     else:
         table = [[record.series(layer, name, stat) for layer in record.layers] for name, stat in known]
-        parts = [(np.asarray(record.steps), np.moveaxis(np.array(table), -1, 0))]
+        new = np.asarray(record.steps) > after
+        parts = [(np.asarray(record.steps)[new], np.moveaxis(np.array(table), -1, 0)[new])]
     for steps, stored in parts:
         values = np.full((len(steps), len(SERIES), len(record.layers)), nan)
         values[:, places] = np.where(np.isfinite(stored), stored, nan)
@@ -79,7 +96,7 @@ def _samples(record: Record, after: int) -> Iterator[tuple[Array, Array]]:
 
 
 def loss_name(names: Sequence[str]) -> str | None:
-    """Which of the logged scalars is the loss of training; None: none is.
+    """Return which of the logged scalars is the loss of training, or None.
 
     >>> loss_name(["accuracy", "val_loss", "train/loss"])
     'train/loss'
@@ -89,7 +106,7 @@ def loss_name(names: Sequence[str]) -> str | None:
 
 
 def logged_loss(record: Record) -> tuple[Array, Array]:
-    """Steps and values of the loss that training logged; empty where it logged none."""
+    """Return steps and values of the loss that training logged, empty if it logged none."""
     name = loss_name(getattr(record, "scalars", ()))
     if name is None:
         return np.empty(0), np.empty(0)

@@ -10,6 +10,9 @@ from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.incidents.layer_values import Detected, LayerValues, layer_numbers
 
+# Samples of the early stage: no layer is judged by fewer.
+EARLY = limit.EARLY_LEVEL + limit.EARLY_SAMPLES
+
 
 @final
 class Frozen:
@@ -19,17 +22,21 @@ class Frozen:
         self._alive: Array | float = 0.0  # samples in a row with a gradient, up to the last but one
         self._last: LayerValues | None = None
         self._before = -1
+        self._samples = 0
 
     def update(self, now: LayerValues) -> Detected | None:
-        """Those that had their last gradient before the previous sample."""
+        """Return the layers that had their last gradient before the previous sample."""
         last = self._last
         self._last = now
         if last is None:
             return None
         moves = _has_gradient(last)
-        still = ~moves & ~_has_gradient(now) & (self._alive >= limit.INCIDENT_LEVEL)
+        # All samples before, of which there must be some.
+        required = min(max(self._samples, EARLY), limit.INCIDENT_LEVEL)
+        still = ~moves & ~_has_gradient(now) & (self._alive >= required)
         others = moves & _has_gradient(now)
         self._alive = np.where(moves, self._alive + 1, 0)
+        self._samples += 1
         since = self._before + 1
         self._before = last.step
         if not still.any() or not others.any():
@@ -52,7 +59,7 @@ class WeightJumps:
         self._turns: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
 
     def update(self, now: LayerValues) -> Detected | None:
-        """Layers whose weights were changed between the samples by something else than the optimizer."""
+        """Return the layers whose weights were modified outside the optimizer since the last sample."""
         last = self._last
         self._last = now
         if last is None:
@@ -89,8 +96,8 @@ class WeightJumps:
 
 
 def _largest(past: deque[Array]) -> Array | float:
-    """Of each layer, over the past samples; infinite while they are too few to judge by."""
-    if len(past) < limit.INCIDENT_LEVEL:
+    """Return the largest value of each layer over the past samples, infinite if they are too few to judge by."""
+    if len(past) < EARLY:
         return inf
     # A layer that was never measured has no past to compare with.
     largest = np.fmax.reduce(list(past))
@@ -105,7 +112,7 @@ class NotFinite:
         self._last_step = -1
 
     def update(self, now: LayerValues) -> Detected | None:
-        """Those of this sample."""
+        """Return the layers that are not finite in this sample."""
         since = self._last_step + 1
         self._last_step = now.step
         lost = now.present & np.isnan(now["unit_grad_norm"])
@@ -123,7 +130,7 @@ class Skipped:
         self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
 
     def update(self, now: LayerValues) -> Detected | None:
-        """Too many since the last sample, or within the latest ones."""
+        """Return the skipped steps if they are too many since the last sample, or within the latest samples."""
         taken = now.step - self._last_step
         self._last_step = now.step
         known = now["skipped_steps"][np.isfinite(now["skipped_steps"])]
@@ -147,5 +154,5 @@ class Skipped:
 
 
 def _too_many(skipped: float, taken: int) -> bool:
-    """Whether so many skipped steps among those taken are more than a scaler's search."""
+    """Return whether so many skipped steps among those taken are more than a scaler's search."""
     return skipped > limit.SKIPPED_STEPS + limit.SKIPPED_SHARE * taken

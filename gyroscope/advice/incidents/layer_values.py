@@ -24,6 +24,9 @@ SERIES = {
     "angular_update": "rms",
     "accumulated_angle": "rms",
     "skipped_steps": "mean",
+    "lr_jump_step": "mean",
+    "lr_before_jump": "mean",
+    "setting_jump_step": "mean",
 }
 
 

@@ -1,7 +1,7 @@
 """Losses, gradients and updates beyond what their own past allows."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, nan
 from typing import final
@@ -10,8 +10,9 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents.baseline import Baseline, LayerBaselines
+from gyroscope.advice.incidents.baseline import LOSS_STAGES, SAMPLE_STAGES, Baseline, LayerBaselines
 from gyroscope.advice.incidents.layer_values import Detected, LayerValues, jumped
+from gyroscope.advice.layer_families import FUSED_PART
 
 # Logarithms of what a gradient that is too large leaves in a layer, and the deviation of each that counts at least:
 # over most layers, and of one layer alone.
@@ -25,6 +26,15 @@ LAYER_FLOORS = {
     "update": limit.LAYER_FLOOR,
     "denominator": limit.LAYER_DENOMINATOR_FLOOR,
 }
+# Deviations of one layer that must be known. In the first steps denominators grow fast, in some layers more than in
+# others.
+NEEDED = {
+    "gradient": limit.EARLY_SAMPLES,
+    "update": limit.EARLY_SAMPLES,
+    "denominator": limit.INCIDENT_LEVEL,
+}
+# Factor of the steps between samples from which on they are rarer than before.
+WIDER = 2
 
 
 @final
@@ -49,12 +59,13 @@ class Losses:
     """
 
     def __init__(self) -> None:
+        self.judged_from: int | None = None
+        """First step whose loss was judged."""
         self._last_step = -1
         self._begin()
 
     def _begin(self) -> None:
-        level = limit.LOSSES_PER_BLOCK * limit.INCIDENT_LEVEL
-        self._baseline = Baseline(level, limit.LOSSES_PER_BLOCK * limit.INCIDENT_MEMORY, limit.INCIDENT_FLOOR)
+        self._baseline = Baseline(LOSS_STAGES, limit.LOSS_FLOOR, fall=log(limit.MIN_FALL))
         self._block: list[Loss] = []
         self._block_before: list[Loss] = []
         self._blocks_of_jump = 0
@@ -72,15 +83,24 @@ class Losses:
         """Whether the losses have not come down from a jump yet."""
         return self._blocks_of_jump > 0
 
-    def update(self, steps: Array, losses: Array, *, lr_rose: bool = False) -> Detected | None:
-        """Return what is unusual among the losses since the last sample. A learning rate that rose explains a jump."""
+    def update(
+        self, steps: Array, losses: Array, *, lr_rose: bool = False, is_restart: bool = False
+    ) -> Detected | None:
+        """Return what is unusual among the losses since the last sample.
+
+        lr_rose     the learning rate explains a jump
+        is_restart  it was restarted, so whatever losses follow are usual
+        """
         single: list[Loss] = []
         lasting: list[Loss] = []
         for step, loss in zip(steps.astype(int).tolist(), losses.tolist(), strict=True):
             # A loss that is not positive has no logarithm, and is not judged.
             value = log(loss) if 0 < loss < inf else nan
+            if self.judged_from is None and self.is_judging:
+                self.judged_from = step
             excess = self._baseline.judge(value)
-            logged = Loss(self._last_step + 1, step, value, value - self._baseline.level, is_usual=excess == 0)
+            is_usual = excess == 0 or is_restart
+            logged = Loss(self._last_step + 1, step, value, value - self._baseline.level, is_usual)
             self._last_step = step
             if excess > 0:
                 single.append(logged)
@@ -138,16 +158,23 @@ class Losses:
 class Gradients:
     """Gradients, updates and Adam's denominators that go beyond their own past, in most layers at once or in one."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Sequence[str]) -> None:
         self._baselines = {name: self._new_baseline(floor) for name, floor in FLOORS.items()}
-        self._of_layers = LayerBaselines(list(LAYER_FLOORS.values()))
+        parameters = [FUSED_PART.sub("", name) for name in layers]
+        self._of_layers = LayerBaselines(parameters, list(LAYER_FLOORS.values()), list(NEEDED.values()))
+        self._spacing = 0
         self._past: deque[Array] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._denominators: Array | float = nan
         self._lr: Array | float = nan
         self._last_step = -1
 
+    @property
+    def is_judging(self) -> bool:
+        """Whether enough samples were taken to judge others by."""
+        return self._baselines["gradient"].is_judging
+
     def update(self, now: LayerValues) -> tuple[Detected | None, Detected | None]:
-        """What is unusual in a sample: in most layers, and in a layer alone."""
+        """Return what is unusual in a sample: in most layers, and in a layer alone."""
         # η_e = lr/(‖w‖²·B): B grows between samples where one of the gradients between them was large.
         denominators = np.log(now["lr"] / (now["effective_lr"] * now["norm"] ** 2))
         series = {
@@ -164,11 +191,26 @@ class Gradients:
         self._lr = now["lr"]
         self._denominators = denominators
         since = self._last_step + 1
+        self._begin_at_wider_spacing(now.step - self._last_step)
         self._last_step = now.step
         return self._of_most(since, now.step, series), self._of_one(since, now, table)
 
+    def _begin_at_wider_spacing(self, steps: int) -> None:
+        """Begin the early stage anew when samples become rarer: more happens between them."""
+        if self._last_step < 0:  # the first sample has none before it
+            return
+        is_wider = 0 < WIDER * self._spacing <= steps
+        if is_wider or not self._spacing:
+            self._spacing = steps
+        if not is_wider:
+            return
+        for baseline in self._baselines.values():
+            baseline.begin_early()
+        # The gradient of one layer is measured against those of the others, which change with it.
+        self._of_layers.forget([name != "gradient" for name in LAYER_FLOORS])
+
     def _of_most(self, since: int, step: int, series: Mapping[str, Array]) -> Detected | None:
-        """Layers in the order in which they differ from their own past."""
+        """Return the layers that differ from their own past, the most unusual first."""
         excesses = {name: self._baselines[name].excess(_middle(values)) for name, values in series.items()}
         evidence = {name: exp(excess) for name, excess in excesses.items() if excess > 0}
         gradient = series["gradient"]
@@ -180,7 +222,7 @@ class Gradients:
         return Detected(since, step, step, tuple(reached), "the gradients", evidence)
 
     def _of_one(self, since: int, now: LayerValues, table: Array) -> Detected | None:
-        """The layer that differs most from its own past, and from what the other layers do."""
+        """Return the layer that differs most from its own past, and from what the other layers do."""
         excesses = self._of_layers.excess(table)
         if not excesses.any():
             return None
@@ -193,11 +235,11 @@ class Gradients:
 
     @staticmethod
     def _new_baseline(floor: float) -> Baseline:
-        return Baseline(limit.INCIDENT_LEVEL, limit.INCIDENT_MEMORY, floor)
+        return Baseline(SAMPLE_STAGES, floor)
 
 
 def _middle(values: Array) -> float:
-    """Median over the layers that have a number."""
+    """Return the median over the layers that have a number."""
     known = np.sort(values[~np.isnan(values)])
     # NumPy's own median checks its arguments for longer than it takes.
     return float(known[(known.size - 1) // 2] + known[known.size // 2]) / 2 if known.size else nan

@@ -1,55 +1,55 @@
-"""Layers that turn as predicted. Only closeness is green, and it says nothing of training."""
+"""Layers that rotate as predicted. Only closeness is green, and it does not judge training."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, Severity, make_finding
+from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.layer_view import CheckpointView, LayerView
 from gyroscope.advice.norm_state import course_from_start
-from gyroscope.advice.phrases import clause, sig, span
+from gyroscope.advice.phrases import format_number, format_range, memories_text
 from gyroscope.advice.run_view import RunView
 
-# Beside every green: runs that turned as predicted have ended with a poor loss.
-NO_JUDGEMENT = "This compares rotation with theory; whether training is good, the loss says."
-ONE_STEP = "This is one step of a run; whether training is good, the loss says."
+# Beside every green, because runs that rotated as predicted have ended with a poor loss.
+NO_JUDGEMENT = "This does not judge the loss."
 
 
-def as_predicted(views: Sequence[RunView], total: int) -> Iterator[Finding]:
-    """Judge how closely layers of a run turn as predicted: those of all `total` that no other finding explains."""
-    known = [view for view in views if view.rotation_ratio > 0]
+def as_predicted(layers: Layers[RunView], total: int) -> Iterator[Finding]:
+    """Judge how closely layers of a run rotate as predicted: those of all `total` that no other finding explains."""
+    known = layers.where(lambda view: view.rotation_ratio > 0)
     if not known:
         return
     ratios = [view.rotation_ratio for view in known]
     error = _largest_error(ratios)
-    names = [view.name for view in known]
-    angles = f"{span([view.history.rms(view.history.rms_angle) for view in known], 2)} rad per step"
+    angles = f"{format_range([view.rotation for view in known], 2)} rad per step"
     evidence = {"largest_error": error, "slowest": min(ratios), "fastest": max(ratios)}
     context = _context(known)
     if 1 + error > limit.MAX_AS_PREDICTED_RATIO:
-        sentence = f"{clause(names, 'turns', 'turn')} {span(ratios, 2)} times as predicted, {angles}.{context}"
-        yield make_finding("off_prediction", "note", sentence, names, evidence=evidence)
+        rotates = known.clause("rotates", "rotate")
+        sentence = f"{rotates} {format_range(ratios, 2)} times as far as predicted, {angles}.{context}"
+        yield make_finding("off_prediction", "note", sentence, known, evidence=evidence)
         return
     count = f"All {total}" if len(known) == total else f"{len(known)} of {total}"
-    turn = f"{names[0]} turns" if total == 1 else f"{count} layers turn"
-    earlier = ", or did before falling out" if any(view.norm_state == "fell out" for view in views) else ""
-    sentence = f"{turn} as predicted{earlier}, within {sig(100 * error, 2)} %: {angles}.{context} {NO_JUDGEMENT}"
-    yield make_finding("well", _green(known), sentence, names, evidence=evidence)
+    rotate = f"{known.label(known[0])} rotates" if total == 1 else f"{count} layers rotate"
+    earlier = ", or did before falling out" if layers.in_state("fell out") else ""
+    within = f"within {format_number(100 * error, 2)} %"
+    sentence = f"{rotate} as predicted{earlier}, {within}: {angles}.{context} {NO_JUDGEMENT}"
+    yield make_finding("well", _green(known), sentence, known, evidence=evidence)
 
 
-def last_step_as_predicted(views: Sequence[CheckpointView]) -> Iterator[Finding]:
+def last_step_as_predicted(layers: Layers[CheckpointView]) -> Iterator[Finding]:
     """Judge how closely the last step of a checkpoint is as predicted."""
-    known = [view for view in views if isfinite(view.rotation_ratio) and view.rotation_ratio > 0]
+    known = layers.where(lambda view: isfinite(view.rotation_ratio) and view.rotation_ratio > 0)
     error = _largest_error([view.rotation_ratio for view in known])
     if not known or 1 + error > limit.MAX_AS_PREDICTED_RATIO:
         return
+    angles = format_range([view.rotation for view in known], 2)
     sentence = (
-        f"In the last step {len(known)} of {len(views)} layers turned as predicted, within {sig(100 * error, 2)} %: "
-        f"{span([view.rotation for view in known], 2)} rad. {ONE_STEP}"
+        f"In the last step {len(known)} of {len(layers)} layers rotated as predicted, within "
+        f"{format_number(100 * error, 2)} %: {angles} rad. {NO_JUDGEMENT}"
     )
-    yield make_finding(
-        "well", _green(known), sentence, [view.name for view in known], evidence={"largest_error": error}
-    )
+    yield make_finding("well", _green(known), sentence, known, evidence={"largest_error": error})
 
 
 def _largest_error(ratios: Sequence[float]) -> float:
@@ -57,31 +57,31 @@ def _largest_error(ratios: Sequence[float]) -> float:
 
 
 def _green(views: Sequence[LayerView]) -> Severity:
-    # An optimizer that sets the angle turns by it whatever training does: that earns no green.
+    # An optimizer that sets the angle rotates by it whatever training does, which earns no green.
     return "note" if all(view.keeps_norm for view in views) else "good"
 
 
-def _context(views: Sequence[RunView]) -> str:
-    """Return a sentence on X, the memory and the reference, or on the base rule of a rotational optimizer.
+def _context(layers: Layers[RunView]) -> str:
+    """Return the run length and the reference, or what the base rule of a rotational optimizer would do.
 
-    It begins with a space, and is empty if X is unknown.
+    It begins with a space, and is empty if the run length is unknown.
     """
-    totals = [view.total_decay for view in views if view.total_decay > 0]
-    if not totals:
+    lasting = [view for view in layers if view.run_length > 0]
+    if not lasting:
         return ""
-    steps = views[0].history.steps[-1] + 1
-    memory = f"X = {span(totals, 2)}, a memory of {span([steps / total for total in totals], 2)} steps"
-    for view in views:
+    length = f" Run length: {memories_text(lasting)}."
+    for view in layers:
         ratio = _base_speed(view)
-        if ratio is not None and view.rule is not None:
-            base = f"{view.rule.name} with these settings would turn {view.name}"
-            return f" {memory}. {base} {sig(ratio, 2)} times as fast on average."
-    references = " and ".join(dict.fromkeys(view.history.reference for view in views))
-    return f" Compared with the {references}; {memory}."
+        # Hyperball is its own plain rule.
+        if ratio is not None and view.rule is not None and not view.rule.keeps_norm:
+            base = f"{view.rule.name} with these settings would rotate {layers.label(view)}"
+            return f"{length} {base} {format_number(ratio, 2)} times as fast on average."
+    references = " and ".join(dict.fromkeys(view.history.reference for view in layers))
+    return f" The prediction is the {references}.{length}"
 
 
 def _base_speed(view: RunView) -> float | None:
-    """Return how many times as fast the plain rule would turn a layer that a rotational optimizer turns.
+    """Return how many times as fast the plain rule would rotate a layer that a rotational optimizer rotates.
 
     Over the run, from the same norms; None if the optimizer follows the plain rule.
     """

@@ -5,9 +5,11 @@ from math import isfinite
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
+from gyroscope.advice.judged_layers import begin_sentence
+from gyroscope.advice.layer_families import describe_layers, short_labels
 from gyroscope.advice.layer_view import DriftView
-from gyroscope.advice.phrases import clause, sig, span
-from gyroscope.theory.law import over
+from gyroscope.advice.phrases import format_number, format_range
+from gyroscope.theory.law import safe_divide
 
 DRIFT = (
     "b = ⟨w_2,w_1⟩/‖w_1‖², -ln b = Σ of the effective decay; in equilibrium b = e^(-(steps - lag)/memory), "
@@ -20,28 +22,28 @@ def drift(drifts: Sequence[DriftView]) -> Iterator[Finding]:
     known = sorted((layer for layer in drifts if isfinite(layer.angle)), key=lambda layer: -layer.angle)
     if not known:
         return
-    names = tuple(layer.name for layer in known)
+    among = [layer.name for layer in drifts]
+    label = short_labels(among)
     steps = known[0].steps
     apart = f"In {steps:,.0f} steps" if isfinite(steps) else "Between the files"
-    most = sig(known[0].angle, 2)
-    least = sig(known[-1].angle, 2)
-    sentence = f"{apart} {known[0].name} turned most, by {most} rad, {known[-1].name} least, by {least} rad."
+    most = format_number(known[0].angle, 2)
+    least = format_number(known[-1].angle, 2)
+    ends = f"{label[known[0].name]} rotated most, by {most} rad, and {label[known[-1].name]} least, by {least} rad"
     if most == least:
-        sentence = f"{apart} {clause(names, 'turned', 'turned')} by {most} rad."
+        ends = f"{describe_layers([layer.name for layer in known], among, worst=False)} rotated by {most} rad"
+    sentence = f"{apart} {ends}."
     memories = [layer.memory for layer in known if isfinite(layer.memory)]
     if memories:
-        sentence += f" At this rate directions are forgotten in {span(memories, 2)} steps."
-    yield make_finding("drift", "note", sentence, names, formula=DRIFT, evidence={"angle": known[0].angle})
-    ratios = {layer.name: float(over(layer.effective_decay, layer.expected_decay)) for layer in known}
+        sentence += f" At this rate directions are forgotten in {format_range(memories, 2)} steps."
+    yield make_finding("drift", "note", sentence, known, formula=DRIFT, evidence={"angle": known[0].angle})
+    ratios = {layer.name: float(safe_divide(layer.effective_decay, layer.expected_decay)) for layer in known}
     # A layer that did not move has the ratio 0. One that moved away from 0 has no memory to compare.
     off = {name: ratio for name, ratio in ratios.items() if _is_off(ratio)}
     if off:
-        sentence = (
-            f"{clause(list(off), 'forgets', 'forget')} {span(off.values(), 2)} times as fast as in equilibrium at the "
-            "mean of both files' rates."
-        )
+        forgets = begin_sentence(describe_layers(list(off), among, worst=False), "forget" + "s" * (len(off) == 1))
+        times = f"{format_range(off.values(), 2)} times as fast as in equilibrium at the mean of both files' rates"
         evidence = {"most": max(off.values()), "least": min(off.values())}
-        yield make_finding("drift", "note", sentence, off, formula=DRIFT, evidence=evidence)
+        yield make_finding("drift", "note", f"{forgets} {times}.", off, formula=DRIFT, evidence=evidence)
 
 
 def _is_off(ratio: float) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
 from gyroscope.advice.history import Record
-from gyroscope.advice.phrases import sig
+from gyroscope.advice.phrases import format_number
 
 
 def rising_loss(record: Record) -> Iterator[Finding]:
@@ -19,16 +19,13 @@ def rising_loss(record: Record) -> Iterator[Finding]:
         finite = np.isfinite(values)
         if finite.sum() < limit.MIN_SAMPLES:
             continue
-        # Means of an eighth of the run each: a single batch says little.
+        # Means of an eighth of the run each, because the loss of a single batch is noise.
         parts = np.array_split(np.flatnonzero(finite), limit.MIN_SAMPLES)
         means = np.array([values[part].mean() for part in parts])
         best = int(means.argmin())
         if means[best] > 0 and means[-1] > limit.MAX_LOSS_RISE * means[best]:
-            sentence = (
-                f"The logged {name} rose from {sig(means[best])} around step {int(steps[parts[best]].mean()):,} to "
-                f"{sig(means[-1])} at the end."
-            )
-            yield make_finding(
-                "rising_loss", "warn", sentence, evidence={"best": float(means[best]), "last": float(means[-1])}
-            )
+            around = int(steps[parts[best]].mean())
+            rose = f"rose from {format_number(means[best])} around step {around:,} to {format_number(means[-1])}"
+            evidence = {"best": float(means[best]), "last": float(means[-1])}
+            yield make_finding("rising_loss", "warn", f"The logged {name} {rose} at the end.", evidence=evidence)
             return

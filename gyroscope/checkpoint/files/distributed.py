@@ -1,7 +1,7 @@
 """Folders of torch.distributed.checkpoint, read without a process group and without executing anything.
 
-A folder has a pickled index, `.metadata`, and files in which each tensor, or the part of it that one process held, is
-a file of torch.save within the file.
+A folder has a pickled index, `.metadata`, and files. Each tensor, or the part of it that one process had, is a file of
+torch.save within such a file.
 """
 
 import io
@@ -16,7 +16,7 @@ from torch import Tensor
 from gyroscope.checkpoint.files.reading import StoredTensor, check_zip, stored
 
 METADATA = ".metadata"
-# What an index consists of: records, sizes and dtypes. Everything else stays unmade.
+# Classes of an index: records, sizes and dtypes. No other object is made.
 ALLOWED = {
     "torch.distributed.checkpoint.metadata": {
         "Metadata",
@@ -55,9 +55,9 @@ def read_distributed(folder: Path) -> tuple[Any, bool]:
     for name, description in index.state_dict_metadata.items():
         if name not in parts:
             raise ValueError(f"{str(folder)!r} has no part of {name!r}: the folder is not complete")
-        # An older planner keeps no paths; the name is then the key.
+        # Some planners keep no paths. The name is then the key.
         _put(tree, tuple(paths.get(name, (name,))), _leaf(folder, name, description, parts[name]))
-    # One process saves in the order of the state dict. Of several, each saves its share.
+    # One process saves in the order of the state dict. Each of several saves its share.
     files = {str(info.relative_path) for info in index.storage_data.values()}
     return _with_lists(tree), len({file.split("_")[2] for file in files if file.startswith("__")}) <= 1
 
@@ -96,7 +96,7 @@ def _leaf(folder: Path, name: str, description: Any, parts: list[tuple[Any, Any]
 
 
 def _assemble(folder: Path, name: str, shape: tuple[int, ...], dtype: Any, parts: list[tuple[Any, Any]]) -> Tensor:
-    """The whole tensor of the parts that processes held."""
+    """Return the whole tensor from the parts of all processes."""
     if len(parts) == 1:
         return _checked(folder, name, _load_part(folder, parts[0][1]), shape)
     whole = torch.empty(shape, dtype=dtype)
@@ -140,7 +140,7 @@ def _load_part(folder: Path, info: Any) -> Any:
 
 @final
 class _Window(io.RawIOBase):
-    """A part of a file as a file of its own, so that its tensor is read without a copy of the bytes beside it."""
+    """A part of a file as a file of its own, so that its tensor is read without a copy of the bytes."""
 
     def __init__(self, file: Any, start: int, length: int) -> None:
         self.file = file
@@ -176,7 +176,7 @@ def _put(tree: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
 
 
 def _with_lists(tree: Any) -> Any:
-    """Dictionaries whose keys count from 0 were lists; those of an optimizer's `state` are parameters and stay."""
+    """Convert dictionaries whose keys count from 0 to lists, except the parameters of an optimizer's `state`."""
     if not isinstance(tree, dict):
         return tree
     values = {key: _with_lists(value) if key != "state" else _inner(value) for key, value in tree.items()}

@@ -1,8 +1,7 @@
-"""Which part of a checkpoint holds what: weights, optimizer state, schedulers and the step, by shape and by name.
+"""The parts of a checkpoint, found by shape and by name: weights, optimizer state, schedulers and the step.
 
-Known are plain dictionaries of torch.save in any nesting (nanoGPT's, Lightning's, our own), folders of the Hugging Face
-Trainer (model.safetensors or pytorch_model.bin, optimizer.pt, scheduler.pt, trainer_state.json) and folders of
-torch.distributed.checkpoint.
+A checkpoint is a plain dictionary of torch.save in any nesting (nanoGPT's, Lightning's, our own), or a folder of the
+Hugging Face Trainer or of torch.distributed.checkpoint.
 """
 
 from collections import OrderedDict
@@ -19,14 +18,16 @@ from gyroscope.checkpoint.files.reading import StoredTensor, read_file, refusing
 from gyroscope.checkpoint.files.trainer_folder import read_trainer_folder
 from gyroscope.model.parameters import clean_name
 
-# Where weights are kept, the likeliest first; "" is the file itself.
+# Keys of weights, the likeliest first. "" is the file itself.
 WEIGHT_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "params", "")
-# Levels of nesting at which something may be found.
+# Levels of nesting that are searched.
 DEEPEST = 4
 NAN = float("nan")
+# A dictionary of a tree, with the path of keys to it.
+Node = tuple[str, Mapping[str, Any]]
 # Tensors that a state dict has beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias")
-# Names under which files keep the number of steps that were taken.
+# Keys of the number of steps that were taken.
 STEP_KEYS = ("iter_num", "global_step", "step", "steps", "iteration", "num_updates")
 EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
 
@@ -34,9 +35,9 @@ EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
 @final
 @dataclass(frozen=True, eq=False)
 class ParameterState:
-    """A weight in a checkpoint with what the optimizer keeps of it; `group` is -1 where no optimizer is.
+    """A weight in a checkpoint with its optimizer state. `group` is -1 without an optimizer.
 
-    `angle_factor` multiplied the angle of a rotational optimizer in the last step, where `follow` set one.
+    `angle_factor` multiplied the angle of a rotational optimizer in the last step, if `follow` set one.
     """
 
     name: str
@@ -47,11 +48,11 @@ class ParameterState:
 
     @property
     def step(self) -> int | None:
-        """Updates of this weight, which Adam counts; None where nothing does."""
+        """Number of updates of this weight, which Adam counts. None if unknown."""
         return self.count("step")
 
     def count(self, name: str) -> int | None:
-        """A count in the state; None where there is none."""
+        """Return a count in the state, or None if there is none."""
         count = self.state.get(name)
         if isinstance(count, StoredTensor) and prod(count.shape) == 1:
             count = float(count.load())
@@ -61,14 +62,14 @@ class ParameterState:
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a file or folder holds.
+    """The contents of a file or folder.
 
     name        of the file
     parameters  weights with their optimizer state, in the model's order
-    groups      the optimizer's settings, without the parameters; empty where the file has no optimizer
+    groups      the optimizer's settings, without the parameters. Empty without an optimizer
     schedulers  states of torch's schedulers
     extras      nanoGPT's config, the Trainer's log
-    step        steps that were taken; None where nothing says
+    step        number of steps that were taken, None if unknown
     """
 
     name: str
@@ -80,9 +81,9 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None = None) -> Checkpoint:
-    """Open a checkpoint by its path, or a dictionary of state dicts; a ValueError says in a sentence what it lacks.
+    """Open a checkpoint by its path, or a dictionary of state dicts. Raise ValueError that names what it lacks.
 
-    `model` says in which order the optimizer has the weights, if the file does not.
+    `model` has the order of the optimizer's weights, if the file does not.
     """
     if isinstance(source, Mapping):
         with refusing("state dicts"):
@@ -126,24 +127,19 @@ def _parameter(name: str, weight: StoredTensor, member: Member | None, angle_fac
     return ParameterState(name, weight, member.group, member.state, factor)
 
 
-def _nodes(tree: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _nodes(node: Any, path: str = "", depth: int = 0, entered: set[int] | None = None) -> Iterator[Node]:
     """Yield every dictionary of a tree that may be a part of a checkpoint, with the path of keys to it."""
-    entered: set[int] = set()
-
-    def visit(node: Any, path: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        if isinstance(node, Mapping):
-            yield path, node
-        # What belongs to a part is no part of its own, and what is in the tree many times is entered once.
-        is_part = isinstance(node, Mapping) and (_is_optimizer(node) or _is_scheduler(node))
-        if depth == DEEPEST or id(node) in entered or is_part:
-            return
-        entered.add(id(node))
-        for key, value in node.items() if isinstance(node, Mapping) else enumerate(node):
-            if isinstance(value, Mapping | list):
-                yield from visit(value, f"{path}.{key}" if path else str(key), depth + 1)
-
-    if isinstance(tree, Mapping | list):
-        yield from visit(tree, "", 0)
+    entered = set() if entered is None else entered
+    if isinstance(node, Mapping):
+        yield path, node
+    # The contents of a part are no parts, and what is in the tree many times is entered once.
+    is_part = isinstance(node, Mapping) and (_is_optimizer(node) or _is_scheduler(node))
+    if depth == DEEPEST or id(node) in entered or is_part or not isinstance(node, Mapping | list):
+        return
+    entered.add(id(node))
+    for key, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+        if isinstance(value, Mapping | list):
+            yield from _nodes(value, f"{path}.{key}" if path else str(key), depth + 1, entered)
 
 
 def _is_optimizer(node: Mapping[str, Any]) -> bool:
@@ -158,7 +154,7 @@ def _is_optimizer(node: Mapping[str, Any]) -> bool:
 
 
 def _are_keys(params: Any) -> bool:
-    """Whether these are the numbers or names by which a group knows its parameters."""
+    """Return whether these are the numbers or names of a group's parameters."""
     return isinstance(params, list) and all(isinstance(key, int | str) for key in params)
 
 
@@ -168,7 +164,7 @@ def _is_scheduler(node: Mapping[str, Any]) -> bool:
 
 
 def _angle_factors(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """By weight, what `gyro.optim.follow` multiplied its last angle with; NaN where the file does not say."""
+    """Return the factors of `gyro.optim.follow` on the last angles by weight, NaN if unknown."""
     factors: dict[str, float] = {}
     for node in nodes.values():
         if isinstance(node.get("names"), list) and isinstance(node.get("courses"), list):
@@ -186,11 +182,11 @@ def _is_state_dict(node: Mapping[str, Any]) -> bool:
 
 
 def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
-    """The one dictionary of named tensors; parameters only, and a tied weight once."""
+    """Return the one dictionary of named tensors, with parameters only, and a tied weight once."""
     found = {path: node for path, node in nodes.items() if _is_state_dict(node)}
     if not found:
         raise ValueError(
-            f"{name!r} holds no weights: no dictionary of named tensors with two dimensions or more is in it"
+            f"{name!r} holds no weights: it has no dictionary of named tensors with two or more dimensions"
         )
     named = [path for key in WEIGHT_KEYS for path in found if path.rpartition(".")[2] == key]
     if not named and len(found) > 1:
@@ -217,7 +213,7 @@ def _is_sorted(weights: Mapping[str, StoredTensor]) -> bool:
 
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:
-    """Adam's own count where there is one: what a file calls a step may be a batch."""
+    """Return Adam's own count if there is one, because what a file calls a step may be a batch."""
     counts = [count for count in (each.step for each in (*parameters[:1], *parameters[-1:])) if count is not None]
     if counts:
         return max(counts)

@@ -1,9 +1,8 @@
 """Parameter groups without names, found again in the model's order by the shapes of their members.
 
-Every group is a sequence of shapes. The model's weights are a sequence into which all groups are interleaved, with
-weights of no group between them. To find an interleaving is hard in general (the shuffle problem). Here groups with the
-same shapes left are interchangeable, which keeps the usual cases small: one group per parameter or per layer, decay and
-no decay. Cases that remain large are refused.
+Every group is a sequence of shapes. The model's weights are an interleaving of all groups and of weights without a
+group. Finding it is hard in general (the shuffle problem). Groups with the same remaining shapes are interchangeable,
+which keeps the usual cases small: one group per parameter or layer, decay and no decay. Large cases are refused.
 """
 
 from collections import Counter

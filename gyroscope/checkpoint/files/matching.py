@@ -1,8 +1,8 @@
-"""Whose state is whose: an optimizer numbers its parameters, a model names them.
+"""Optimizer states matched with weights: an optimizer numbers its parameters, and a model names them.
 
-Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group
-holds its parameters in the model's order, as every comprehension over model.parameters() leaves them, and a state has
-the shape of its weight. A match is accepted only if all orders that fit give each weight with vectors the same state.
+Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group has
+its parameters in the model's order, as a comprehension over model.parameters() does, and a state has the shape of its
+weight. A match is accepted only if all orders that fit give each weight with vectors the same state.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,14 +18,11 @@ FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
 
 
 class UnknownOrderError(ValueError):
-    """The model's order is needed to match weights and states, and is not known."""
+    """A match of weights and states needs the model's order, which is unknown."""
 
 
 class Member(NamedTuple):
-    """A parameter as an optimizer knows it.
-
-    `shape` is None without a state. `angle_factor` is what `follow` multiplied its last angle with.
-    """
+    """A parameter in an optimizer. `shape` is None without a state. `follow` multiplied its last angle."""
 
     group: int
     shape: Shape | None

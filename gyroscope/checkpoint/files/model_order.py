@@ -1,4 +1,4 @@
-"""The order of a model's parameters. Optimizers number parameters by it, and safetensors files do not keep it."""
+"""The order of a model's parameters. Optimizers number parameters by it, but safetensors files do not keep it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ MADE_PER_WEIGHT = 4
 @final
 @dataclass(frozen=True, eq=False)
 class WeightOrder:
-    """What is known of the model's order.
+    """The known sources of the model's order.
 
     model   as the user passed it
     kept    whether the file has its weights in the model's order

@@ -1,7 +1,7 @@
 """Files to trees of dictionaries whose leaves are plain values and stored tensors, read on demand.
 
-Nothing is executed: torch's files are unpickled with weights_only=True, and safetensors hold no code. Files are mapped
-into memory, and the pages of each tensor are given back after use, so a file may be larger than memory.
+Nothing is executed: torch's files are unpickled with weights_only=True, and safetensors contain no code. Files are
+mapped into memory, and the pages of each tensor are released after use, so a file may be larger than memory.
 """
 
 import argparse
@@ -23,11 +23,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-# Settings that Lightning and others store beside the weights. Making one of these objects has no side effect.
+# Classes of settings that Lightning and others store. Making one of these objects has no side effect.
 HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
-# Entries of the largest tensor that may repeat its memory, as `expand` does: 10⁸ are read within a second.
+# Entries of a tensor that may repeat its memory, as `expand` does. 10⁸ are read within a second.
 MAX_REPEATED_ENTRIES = 10**8
-# madvise's number for "give these pages back" on Linux.
+# madvise's number for releasing pages on Linux.
 DONTNEED = 4
 
 # Addresses at which a file is mapped into memory: first byte, and first byte after.
@@ -37,9 +37,9 @@ Ranges = Sequence[tuple[int, int]]
 @final
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
-    """A tensor in a file or in memory: shape and dtype now, values when `load` is called; `release` gives pages back.
+    """A tensor in a file or in memory. `load` returns its values, and `release` releases its pages.
 
-    `identity` is equal for two names of one tensor, as tied weights are. It is None if that is unknown.
+    `identity` is equal for two names of one tensor, such as tied weights, and None if unknown.
     """
 
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class StoredTensor:
 
 
 def _with_values(tensor: Tensor) -> Tensor:
-    """Return the tensor for reading; raise ValueError if it has no values, or repeats a few of them without end."""
+    """Return the tensor for reading. Raise ValueError if it has no values, or repeats a few of them too often."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided:
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} in the file is sparse or has no values")
     repeated = tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
@@ -80,13 +80,13 @@ def _with_values(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
-    """Turn any exception of reading a checkpoint into a ValueError with one sentence: damaged files raise anything."""
+    """Convert any exception of reading a checkpoint into a ValueError, because damaged files raise anything."""
     try:
         yield
     except OSError as error:
         raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from error
     except Exception as error:
-        # The library's own refusals pass. A UnicodeDecodeError is a ValueError too, but names no file and no remedy.
+        # The library's own refusals pass. A UnicodeDecodeError is a ValueError, but names no file and no remedy.
         if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -97,7 +97,7 @@ def refusing(name: str) -> Iterator[None]:
 
 
 def read_file(path: Path) -> Any:
-    """Read the tree in a file of torch or safetensors; a ValueError says in a sentence why not."""
+    """Read the tree in a file of torch or safetensors. Raise ValueError if that is impossible."""
     return read_safetensors(path) if is_safetensors(path) else read_torch(path)
 
 
@@ -127,7 +127,7 @@ def read_torch(path: Path) -> Any:
             try:
                 tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             except RuntimeError as error:
-                # Before version 1.6 torch wrote no zip files, and others cannot be mapped.
+                # Only zip files can be mapped, and torch wrote others before version 1.6.
                 if "mmap can only be used" not in str(error):
                     raise
                 tree = torch.load(path, map_location="cpu", weights_only=True)
@@ -140,8 +140,8 @@ def read_torch(path: Path) -> Any:
 
 
 def check_zip(file: Any, name: str) -> None:
-    """Raise ValueError if parts of a zip file are compressed: they may unpack to any size. torch compresses none."""
-    # A damaged archive is left to torch, which says more about it.
+    """Raise ValueError if parts of a zip file are compressed, because they may unpack to any size."""
+    # torch has a better error for a damaged archive.
     with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
             raise ValueError(
@@ -162,7 +162,7 @@ def _why_not(path: Path, error: Exception) -> str:
 
 
 def stored(tree: Any, mapped: Ranges = ()) -> Any:
-    """Return the same tree with stored tensors for tensors; what the tree holds twice is made once."""
+    """Return the tree with stored tensors for tensors. What the tree contains twice is made once."""
     made: dict[int, Any] = {}
 
     def convert(value: Any) -> Any:
@@ -188,7 +188,7 @@ def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any
 
 
 def mapped_ranges(path: Path) -> Ranges:
-    """Return where the file is mapped into this process; empty on systems other than Linux."""
+    """Return where the file is mapped into this process. Empty on systems other than Linux."""
     if sys.platform != "linux":
         return ()
     name = os.path.realpath(path)
@@ -202,10 +202,10 @@ def mapped_ranges(path: Path) -> Ranges:
 
 
 def _give_back(storage: torch.UntypedStorage, mapped: Ranges) -> None:
-    """Return the pages of a storage to the system if the file is mapped there; a later read reads the file again."""
+    """Release the pages of a storage if the file is mapped there. A later read reads the file again."""
     start = storage.data_ptr()
     stop = start + storage.nbytes()
-    # The unpickler can also make tensors in ordinary memory, whose pages would be lost, and the process with them.
+    # The unpickler can also make tensors in ordinary memory, whose values would be lost.
     if start == stop or not any(first <= start and stop <= last for first, last in mapped):
         return
     page_start = start // mmap.PAGESIZE * mmap.PAGESIZE

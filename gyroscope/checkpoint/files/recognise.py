@@ -1,14 +1,14 @@
-"""Whether a path is a checkpoint, told from its name and what is in it; without torch, as the command line needs it."""
+"""Recognition of checkpoints by name and content. It does not import torch, so the command line starts fast."""
 
 from pathlib import Path
 
 SUFFIXES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"}
-# What makes a folder a checkpoint: torch.distributed.checkpoint's index, or the Trainer's weights.
+# Files that make a folder a checkpoint: torch.distributed.checkpoint's index, or the Trainer's weights.
 MARKS = (".metadata", "model.safetensors", "pytorch_model.bin")
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file or folder looks like a checkpoint and not like a run.
+    """Return whether a file or folder looks like a checkpoint and not like a run.
 
     >>> is_checkpoint(Path("runs/first")), is_checkpoint(Path("out/ckpt.pt"))
     (False, True)

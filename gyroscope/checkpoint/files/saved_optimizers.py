@@ -1,11 +1,12 @@
-"""Which optimizer left a state, by its options and the names of what it keeps, and the theory's rule of it."""
+"""The optimizer of a saved state, by its options and the names of its state, and its update rule."""
 
 from collections.abc import Collection
 
-from gyroscope.optimizers import COMMANDS, SPECS, Group, OptimizerSpec, rule_by_spec, spec_by_name
-from gyroscope.theory import FixedNorm, Hyperball, UpdateRule
+from gyroscope.optimizers import COMMANDS, SPECS, Group, OptimizerSpec, hyperball, rule_by_spec, spec_by_name
+from gyroscope.optimizers.group_rules import is_tangent
+from gyroscope.theory import FixedNorm, UpdateRule
 
-# Names on the command line of optimizers that a user may give where the file leaves them open.
+# Names on the command line of optimizers, which a user may give if the file does not determine one.
 NAMES = {command: spec.name for command, spec in COMMANDS.items()}
 
 
@@ -21,7 +22,7 @@ def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> s
 
 
 def inner_name(group: Group, state: Collection[str]) -> str | None:
-    """Return the same for an optimizer that has no options of its own, also for the one that a wrapper turns."""
+    """Return the same for an optimizer without options of its own, also for the inner one of a wrapper."""
     return _only([spec for spec in SPECS if spec.is_shown_by(group, state, distinctive=False)], group)
 
 
@@ -50,7 +51,7 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
         return None
     for option in ("lr", *spec.needed):
         if group.get(option) is None:
-            raise ValueError(f"the file does not say the {option} of its {spec.name}: pass {option}=… (--{option} …)")
+            raise ValueError(f"the file lacks the {option} of its {spec.name}: pass {option}=… (--{option} …)")
     try:
         rule = rule_by_spec(spec, group)
     except ValueError:  # settings that theory does not cover
@@ -61,7 +62,11 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
 def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
     """Return hyperball's rule, or the inner optimizer's unless the angle is given; None if that is by code."""
     if group.get("mode") == "hyperball":
-        return Hyperball(float(group["lr"]), tangent=True)
+        if is_tangent(group):
+            return hyperball(group, None)
+        # Decay is along the weights, so that the kind of it does not matter.
+        momentum_rule = rule_of_group(inner_name({**group, "weight_decay": 0.0}, state), group)
+        return None if momentum_rule is None else hyperball(group, momentum_rule)
     # A state_dict leaves out what is code.
     by_rule = group.get("angular_update", "code") is None and group.get("angle_schedule", "code") is None
     inner = rule_of_group(inner_name(group, state), group) if by_rule else None

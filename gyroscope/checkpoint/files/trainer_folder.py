@@ -47,7 +47,7 @@ def _dictionary(file: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the dictionary in a JSON file; empty if it is something else."""
+    """Read the dictionary in a JSON file. Return an empty one for other values."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

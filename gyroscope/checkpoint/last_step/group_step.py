@@ -1,81 +1,98 @@
-"""The last step of each parameter group: its settings as the file and the user give them, its rate and its rule."""
+"""The last step of each parameter group: its settings as the file and the user give them, its rates and its rule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, final
 
-from gyroscope.advice.phrases import sig
+from gyroscope.advice.phrases import format_range
 from gyroscope.checkpoint.files.formats import Checkpoint
 from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.checkpoint.files.saved_optimizers import NAMES, optimizer_name, rule_of_group
-from gyroscope.checkpoint.last_step.last_rates import Rate, last_rate
+from gyroscope.checkpoint.last_step.last_rates import Rate, RunRates, SavedRate
 from gyroscope.checkpoint.last_step.last_update import NOTHING, LastUpdate, last_update
 from gyroscope.optimizers import GroupRuleFunction, OptimizerSpec, spec_by_name, user_rule
 from gyroscope.theory import UpdateRule
 
-# Settings that are numbers, 0 or above, wherever they are set.
+# Settings that are numbers, 0 or above.
 NUMBERS = ("lr", "weight_decay", "momentum", "beta")
 
 
 @final
 @dataclass(frozen=True)
-class Asked:
-    """What the user says of a checkpoint."""
+class StepRequest:
+    """The user's settings of a checkpoint. `rule` is that of the user's own optimizer, which the file does not name."""
 
     optimizer: str | None
     lr: float | None
     settings: Mapping[str, Any]
     rule: GroupRuleFunction | None = None
-    """The rule of an optimizer of the user's own, which the file does not know."""
 
 
 @final
 @dataclass(frozen=True)
 class GroupStep:
-    """The last step of a parameter group: its settings, rate, rule, how the step is taken back, and its optimizer."""
+    """The last step of a parameter group.
+
+    settings    of the optimizer in that step
+    rate        learning rate of that step
+    run_rates   peak and mean of the learning rate over the run
+    rule        update rule at the rate of that step, None if unknown
+    peak_rule   update rule at the peak learning rate
+    update      how the step is reconstructed
+    spec        optimizer, None if unknown
+    """
 
     settings: Mapping[str, Any]
     rate: Rate
+    run_rates: RunRates
     rule: UpdateRule | None
-    update: LastUpdate
+    peak_rule: UpdateRule | None
+    update: LastUpdate = NOTHING
     spec: OptimizerSpec | None = None
 
 
-def group_steps(checkpoint: Checkpoint, asked: Asked) -> list[GroupStep]:
-    """Every group of the file; of a file with weights alone the one that the user describes, if any."""
+def group_steps(checkpoint: Checkpoint, asked: StepRequest) -> list[GroupStep]:
+    """Return the last step of every group. For weights alone, return the group that the user describes, if any."""
     if not checkpoint.groups:
         return _described_group(asked)
-    first = 0.0
-    groups = []
-    for number, group in enumerate(checkpoint.groups):
-        # The file's own settings count; the user fills what it lacks.
-        settings = {key: _plain(value) for key, value in group.items()}
-        settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
-        _check(checkpoint.name, settings)
-        saved = float(settings.get("lr") or 0.0)
-        first = saved if number == 0 else first
-        # Of what does not turn a rotational optimizer keeps less.
-        kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
-        rate = _rate(checkpoint, number, saved, first, asked.lr, settings)
-        settings = rate.settings(settings)
-        own = _own_rule(settings, asked)
-        if own is not None:
-            groups.append(GroupStep(settings, rate, own, NOTHING))
-            continue
-        name = optimizer_name(group, kept, asked.optimizer)
-        rule = rule_of_group(name, settings, kept)
-        groups.append(GroupStep(settings, rate, rule, last_update(name, settings, kept), spec_by_name(name)))
-    return groups
+    return [_group_step(checkpoint, asked, number) for number in range(len(checkpoint.groups))]
 
 
-def _own_rule(settings: Mapping[str, Any], asked: Asked) -> UpdateRule | None:
-    """Return the rule that the user gives, in the group or for the file."""
+def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> GroupStep:
+    group = checkpoint.groups[number]
+    settings = {key: _plain(value) for key, value in group.items()}
+    # The file's own settings count. The user adds those that it lacks.
+    settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
+    _check(checkpoint.name, settings)
+    saved = float(settings.get("lr") or 0.0)
+    in_file = SavedRate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, settings)
+    if asked.lr is None:
+        rate = in_file.last()
+    else:
+        first = _plain(checkpoint.groups[0].get("lr")) or 0.0
+        rate = Rate.known(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr, "given")
+    run_rates = in_file.over_run(rate.value)
+    settings = rate.settings(settings)
+    at_peak = {**settings, "lr": run_rates.peak}
+    own = _own_rule(settings, asked)
+    if own is not None:
+        return GroupStep(settings, rate, run_rates, own, _own_rule(at_peak, asked))
+    # A rotational optimizer keeps less of parameters that do not rotate.
+    kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
+    name = optimizer_name(group, kept, asked.optimizer)
+    rule = rule_of_group(name, settings, kept)
+    update = last_update(name, settings, kept)
+    return GroupStep(settings, rate, run_rates, rule, rule_of_group(name, at_peak, kept), update, spec_by_name(name))
+
+
+def _own_rule(settings: Mapping[str, Any], asked: StepRequest) -> UpdateRule | None:
+    """Return the rule that the user gives, in the group or for the file, or None."""
     return user_rule(settings if "rule" in settings else {**settings, "rule": asked.rule}, (), None)
 
 
 def _check(file: str, settings: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a setting in the file that is none."""
+    """Raise ValueError for an invalid setting in the file."""
     for option in NUMBERS:
         value = settings.get(option)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
@@ -96,40 +113,30 @@ def _is_pair(betas: Any) -> bool:
     )
 
 
-def _described_group(asked: Asked) -> list[GroupStep]:
-    """The group of a file that has weights alone: what the user says, if that is enough for a prediction."""
+def _described_group(asked: StepRequest) -> list[GroupStep]:
+    """Return the group of a file that has weights alone, if the user says enough for a prediction."""
     if asked.lr is None or (asked.optimizer is None and asked.rule is None):
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
     rule = _own_rule(settings, asked) or rule_of_group(NAMES[str(asked.optimizer)], settings)
-    return [GroupStep(settings, Rate.known(asked.lr, "given"), rule, NOTHING)]
+    return [GroupStep(settings, Rate.known(asked.lr, "given"), RunRates(asked.lr, asked.lr), rule, rule)]
 
 
 def _plain(value: Any) -> Any:
-    """An option as plain numbers: torch lets lr, betas and weight decay be tensors."""
+    """Return an option as plain numbers, because torch lets lr, betas and weight decay be tensors."""
     if isinstance(value, StoredTensor) and value.shape in ((), (1,)):
         return float(value.load())
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
-def _rate(
-    checkpoint: Checkpoint, number: int, saved: float, first: float, given: float | None, group: Mapping[str, Any]
-) -> Rate:
-    if given is not None:
-        return Rate.known(given * saved / first if first > 0 and saved > 0 else given, "given")
-    return last_rate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, group)
-
-
 def rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:
-    """What is to be said of learning rates: nothing where they are known."""
+    """Return what was assumed of learning rates, as sentences without a full stop."""
     if not checkpoint.groups:
         return ()
     notes = []
     doubtful = [group.rate for group in groups if not group.rate.certain and group.rate.value > 0]
     for source in dict.fromkeys(rate.source for rate in doubtful):
-        rates = [rate for rate in doubtful if rate.source == source]
-        low = min(rate.low for rate in rates)
-        high = max(rate.high for rate in rates)
-        value = f"{sig(low)} to {sig(high)}" if sig(low) != sig(high) else sig(low)
-        notes.append(f"The learning rate of the last step is taken as {value}, {source}; pass lr if it was another")
+        values = [value for rate in doubtful if rate.source == source for value in (rate.low, rate.high)]
+        rates = format_range(values)
+        notes.append(f"The learning rate of the last step is taken as {rates}, {source}; pass lr if it was another")
     return tuple(notes)

@@ -1,9 +1,9 @@
-"""The step that led to a checkpoint, taken back: pure functions of sums over each weight vector.
+"""The last step of a checkpoint, reconstructed: pure functions of sums over each weight vector.
 
-The step was  w = (1-a)·w_before - lr·u,  u the direction that the optimizer's state still holds, a = lr·λ where the
-decay is decoupled and 0 where it is part of u. ⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the saved w are then enough for norm, angle
-and forces of the step at any learning rate. Ours: docs/theory.md, "Signal". Directions are made of operators, so that
-an array or a tensor works; sums are NumPy's.
+The step was  w = (1-a)·w_before - lr·u.  The optimizer's state still contains the direction u. a is lr·λ if the decay
+is decoupled, and 0 if it is part of u. ⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the saved w are then enough for norm, angle and forces
+of the step at any learning rate. Ours: docs/theory.md, "Signal". Directions consist of operators, so arrays and tensors
+work. Sums are NumPy's.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from typing import final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Correlation, over
+from gyroscope.theory.law import Correlation, safe_divide
 from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
 
-# NAdam's update under noise over that of a steady gradient, above which neither is an estimate; 1.16 in the end.
-LONGEST = 1.25
+# Above this ratio of NAdam's update under noise to that of a steady gradient there is no estimate. It ends at 1.16.
+MAX_LENGTH_RATIO = 1.25
 
 
 def nesterov_direction(buffer: Number, momentum: float) -> Number:
-    """An estimate of Nesterov's update g + α·m, of which the last g is gone: along m, with the length of white noise.
+    """Estimate Nesterov's update g + α·m without its last g: along m, with the length of white noise.
 
         E‖g + αm‖² = (1-α²)·Σc²·E‖m‖²     (ours: docs/theory.md, "Signal")
 
@@ -34,12 +34,12 @@ def nesterov_direction(buffer: Number, momentum: float) -> Number:
 def nadam_direction(
     m: Number, v: Number, betas: tuple[float, float], momentum_decay: float, eps: float, step: int
 ) -> Number:
-    """An estimate of NAdam's u = (a·g + b·m)/(√v̂ + ε), of which the last g is gone: along m, as long as of white noise.
+    """Estimate NAdam's u = (a·g + b·m)/(√v̂ + ε) without its last g: along m, with the length of white noise.
 
         E‖a·g + b·m‖²/E‖m‖² = b² + (a² + 2ab(1-β1))·(1+β1)/(1-β1)     (ours: docs/theory.md, "Signal")
 
-    a = 1-μ_t and b = μ_{t+1} are torch's, whose momentum μ climbs from β1/2 to β1 within some 15,000 steps. Before
-    that an update is mostly its last gradient, and could be this long or that of a steady gradient, (a+b)·m: NaN.
+    a = 1-μ_t and b = μ_{t+1} are torch's. Their momentum μ grows from β1/2 to β1 within some 15,000 steps. Before that
+    an update is mostly its last gradient, so the result is NaN.
 
     >>> [f"{nadam_direction(1.0, 1.0, (0.9, 0.999), 4e-3, 0.0, step):.3f}" for step in (100_000, 5_000)]
     ['1.158', 'nan']
@@ -48,24 +48,21 @@ def nadam_direction(
     a = 1 - nadam_momentum(beta1, step, momentum_decay)
     b = nadam_momentum(beta1, step + 1, momentum_decay)
     length = (b**2 + (a**2 + 2 * a * b * (1 - beta1)) * (1 + beta1) / (1 - beta1)) ** 0.5
-    known = length if length < LONGEST * (a + b) else float("nan")
+    known = length if length < MAX_LENGTH_RATIO * (a + b) else float("nan")
     return m * known / ((v / (1 - beta2**step)) ** 0.5 + eps)
 
 
 @final
 @dataclass(frozen=True)
 class StepSums:
-    """Sums over each vector of the weight and the direction of a step: arrays over vectors."""
+    """⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the weight and the direction of a step: arrays over vectors."""
 
     ww: Array
-    """⟨w,w⟩"""
     wu: Array
-    """⟨w,u⟩"""
     uu: Array
-    """⟨u,u⟩"""
 
     def before(self, lr: float, decay: float) -> "StepSums":
-        """The same with the weight before the step, w_before = (w + lr·u)/(1-a).
+        """Return the sums with the weight before the step, w_before = (w + lr·u)/(1-a).
 
         >>> sums = StepSums(np.array([1.0]), np.array([0.0]), np.array([4.0]))
         >>> sums.before(lr=0.5, decay=0.0).ww
@@ -76,18 +73,18 @@ class StepSums:
         return StepSums(ww, (self.wu + lr * self.uu) / keep, self.uu)
 
     def scaled(self, factor: Array) -> "StepSums":
-        """The same with u times a factor per vector."""
+        """Return the sums with u times a factor per vector."""
         return StepSums(self.ww, factor * self.wu, factor**2 * self.uu)
 
     def total(self) -> "StepSums":
-        """Sums over all vectors together, without those that are not finite."""
+        """Return the sums over all vectors together, without those that are not finite."""
         finite = np.isfinite(self.ww) & np.isfinite(self.wu) & np.isfinite(self.uu)
         ww, wu, uu = (np.asarray(part[finite].sum()) for part in (self.ww, self.wu, self.uu))
         return StepSums(ww, wu, uu)
 
 
 def angles(before: StepSums, lr: float, decay: float) -> Array:
-    """Angle of the step per vector, in radians, from sums with the weight before it; NaN without a direction.
+    """Return the angle of the step per vector in radians, from sums with the weight before it. NaN if unknown.
 
         η_r = atan2(lr·sqrt(⟨u,u⟩ - ⟨w,u⟩²/⟨w,w⟩), (1-a)·√⟨w,w⟩ - lr·⟨w,u⟩/√⟨w,w⟩)     (ours: docs/theory.md, "Signal")
 
@@ -95,7 +92,7 @@ def angles(before: StepSums, lr: float, decay: float) -> Array:
     0.7853981633974483
     """
     with np.errstate(all="ignore"):
-        # Rounding may bring the difference below 0 where a step is purely radial.
+        # Rounding may make the difference negative if a step is purely radial.
         across2 = np.maximum(before.uu * before.ww - before.wu**2, 0.0)
         along = (1 - decay) * before.ww - lr * before.wu
         turned = np.arctan2(lr * np.sqrt(across2), along)
@@ -105,64 +102,62 @@ def angles(before: StepSums, lr: float, decay: float) -> Array:
 @final
 @dataclass(frozen=True)
 class Forces:
-    """What changed ‖w‖² in the step, each as a share of ‖w‖²; positive outwards."""
+    """Changes of ‖w‖² in the step as shares of ‖w‖², positive if they lengthen the vector.
+
+    decay        by weight decay
+    growth       lr²‖u‖²: a step sideways lengthens the vector
+    turned_back  -2·lr·⟨w,u⟩ without the decay: the push of the momentum, and of a radial gradient, along the weight
+    push_error   standard error of that push under noise
+    explained    push of the momentum if all gradients are orthogonal to the weight, (τ-1)·growth
+    """
 
     decay: float
-    """weight decay"""
     growth: float
-    """lr²‖u‖²: a step sideways lengthens the vector"""
     turned_back: float
-    """-2·lr·⟨w,u⟩ without the decay: what the momentum, and a radial gradient, do along the weight"""
+    push_error: float
     explained: float
-    """what the momentum of any gradients orthogonal to the weight makes of it, (τ-1)·growth"""
-
-    @property
-    def explained_share(self) -> float:
-        """Part of the push along the weight that tangent gradients explain; the rest is a radial gradient."""
-        return float(over(self.explained, self.turned_back))
 
 
-def forces(total: StepSums, lr: float, decay: float, weight_decay: float, momentum: float) -> Forces:
-    """The forces on a layer, from its total sums with the weight before the step.
-
-    With decoupled decay `decay` is above 0; where it is 0, L2 of `weight_decay` is part of u, and of the momentum α.
+def forces(total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, momentum: float) -> Forces:
+    """Return the forces on a layer, from its total sums with the weight before the step.
 
         ‖w'‖² - ‖w‖² = -2(1-a)·lr·⟨w,u⟩ + lr²‖u‖² - a(2-a)‖w‖²     (ours: docs/theory.md, "Signal")
+
+    Decoupled decay is `decay` above 0. If it is 0, L2 of `weight_decay` is part of u, and of the momentum α.
     """
     y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
     growth = lr**2 * r
     tau = Correlation.of_average(momentum).time(decay)
-    # L2 within a momentum: λw has been added up 1/(1-α) times.
+    # A momentum adds L2's λw up 1/(1-α) times.
     inside = 0.0 if decay else weight_decay * y / (1 - momentum)
     pulled = decay * (2 - decay) * y + 2 * lr * inside
-    turned_back = -2 * (1 - decay) * lr * (p - inside)
-    return Forces(*(float(over(part, y)) for part in (-pulled, growth, turned_back, (tau - 1) * growth)))
-
-
-@final
-@dataclass(frozen=True)
-class RadialDecay:
-    """λ_u of a layer in the unit of weight decay, and its standard error under noise: one step is not many."""
-
-    value: float
-    error: float
+    pushed = -2 * (1 - decay) * lr * (p - inside)
+    push_error = 2 * (1 - decay) * lr * _scatter(y, r, entries) * y
+    parts = (-pulled, growth, pushed, push_error, (tau - 1) * growth)
+    return Forces(*(float(safe_divide(part, y)) for part in parts))
 
 
 def radial_decay(
     total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, beta: float
-) -> RadialDecay:
-    """Weight decay that a radial gradient amounts to, from total sums with the weight before the step.
+) -> tuple[float, float]:
+    """Return λ_u, the weight decay that a radial gradient amounts to, and its standard error under noise.
 
         decoupled:  λ_u = [⟨w,u⟩·(1-β(1-a)) + β·lr·‖u‖²]/((1-β)·‖w‖²)     (ours: docs/theory.md, "Signal")
         L2:         λ_u = [(1-α)·⟨w,u⟩ + α·lr·‖u‖²]/‖w‖² - λ
 
-    u is the momentum itself, of SGD or scaled as Adam's. The error is that of ⟨w,u⟩ between independent entries.
+    u is the momentum itself, of SGD or scaled as Adam's. The sums are total, with the weight before the step. The error
+    is that of ⟨w,u⟩ between independent entries.
     """
     y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
-    scatter = float(over((r / max(entries, 1)) ** 0.5, y**0.5))
+    scatter = _scatter(y, r, entries)
     if decay == 0 and weight_decay > 0:
-        value = float(over((1 - beta) * p + beta * lr * r, y)) - weight_decay
-        return RadialDecay(value, (1 - beta) * scatter)
+        value = float(safe_divide((1 - beta) * p + beta * lr * r, y)) - weight_decay
+        return value, (1 - beta) * scatter
     forgotten = 1 - beta * (1 - decay)
-    value = float(over(p * forgotten + beta * lr * r, (1 - beta) * y))
-    return RadialDecay(value, forgotten / (1 - beta) * scatter)
+    value = float(safe_divide(p * forgotten + beta * lr * r, (1 - beta) * y))
+    return value, forgotten / (1 - beta) * scatter
+
+
+def _scatter(ww: float, uu: float, entries: int) -> float:
+    """Return the standard error of ⟨w,u⟩/⟨w,w⟩ between independent entries."""
+    return float(safe_divide((uu / max(entries, 1)) ** 0.5, ww**0.5))

@@ -20,7 +20,7 @@ AT_ONCE = 2**16
 
 
 def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> VectorMeasurement:
-    """All sums of a parameter; its memory is given back at the end."""
+    """Return all sums of a parameter, and release its memory."""
     weight = parameter.weight
     kept = _kept(parameter, split, update)
     steps = parameter.step or 1
@@ -34,7 +34,7 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
     for place, (w, *state) in blocks(views):
         rows[0, place] += dot(w, w)
         for part in state:
-            # Before `direction`, which may write on its tensors.
+            # Before `direction`, which may overwrite its tensors.
             rows[7, place] += part.sum(1).numpy()
         if known and update.direction is not None:
             u = update.direction(state, steps)
@@ -77,7 +77,7 @@ def _has_all(parameter: ParameterState, names: tuple[str, ...]) -> bool:
 
 
 def _entries(parameter: ParameterState, name: str) -> Tensor:
-    """A state tensor of the weight's shape; of a stack of them, as k-Adam's stages have it, the last."""
+    """Return a state tensor of the weight's shape, or the last of a stack of them, as k-Adam's stages are."""
     shape = parameter.weight.shape
     stored: StoredTensor = parameter.state[name]
     if stored.shape != shape and stored.shape[1:] != shape:
@@ -89,7 +89,7 @@ def _entries(parameter: ParameterState, name: str) -> Tensor:
 
 
 def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mapping[str, Array] | None:
-    """The values per vector that the last step is told from; None where one is not there."""
+    """Return the per-vector state needed to reconstruct the step, or None if any is missing."""
     values = {}
     for name in update.rows:
         value = parameter.state.get(name)
@@ -106,7 +106,7 @@ def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mappin
 
 
 def blocks(views: list[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Parts of matrices of vectors, in float64: some rows each, or a piece of a long row. Copies, to be written on."""
+    """Yield parts of matrices of vectors as float64 copies: some rows each, or a piece of a long row."""
     vectors = len(views[0])
     entries = views[0][:1].numel()
     pieces = max(1, ceil(entries / AT_ONCE))
@@ -120,5 +120,5 @@ def blocks(views: list[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
 
 
 def dot(x: Tensor, y: Tensor) -> Array:
-    """Inner product of each row with its twin."""
+    """Return the inner product of each row of x with that of y."""
     return np.asarray(torch.linalg.vecdot(x, y))

@@ -1,6 +1,6 @@
-"""torch's learning rate schedulers, one step back, from what a file has of their state.
+"""torch's learning rate schedulers as functions of the step, from what a file has of their state.
 
-A scheduler is known by the names of its settings. Its closed form is used only if it gives the rate that was saved.
+A scheduler is recognised by the names of its settings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,14 +8,14 @@ from math import cos, floor, isclose, pi
 from typing import Any, NamedTuple
 
 State = Mapping[str, Any]
-# A schedule that was computed step by step, as torch does it, drifts from its closed form by rounding.
+# torch computes schedules step by step, and rounding makes them drift from their closed form.
 AGREES = 1e-5
-# Steps of a ChainedScheduler that are gone through one by one: about two seconds.
+# Steps of a ChainedScheduler that are computed one by one: about two seconds.
 MAX_CHAINED_STEPS = 1_000_000
 
 
 class Setting(NamedTuple):
-    """A learning rate, and the momentum or first beta, if the schedule sets it."""
+    """A learning rate, and the momentum or first beta if the schedule sets it."""
 
     lr: float
     momentum: float | None = None
@@ -28,16 +28,19 @@ class Decline(NamedTuple):
     low: float = 0.0
 
 
+Schedule = Callable[[int], Setting]
+
+
 def steps_done(state: State) -> int | None:
-    """Return how often a scheduler was stepped; ChainedScheduler leaves the count to its parts."""
+    """Return how often a scheduler was stepped. ChainedScheduler leaves the count to its parts."""
     if "last_epoch" not in state and state.get("_schedulers"):
         return steps_done(state["_schedulers"][0])
     epoch = state.get("last_epoch")
     return epoch if isinstance(epoch, int) else None
 
 
-def setting_before(saved: float, number: int, state: State, group: State) -> Setting | None:
-    """Return what the scheduler set before its last step; None if its form is unknown or disagrees with the saved rate.
+def confirmed_schedule(saved: float, number: int, state: State, group: State) -> Schedule | None:
+    """Return what a scheduler sets after t steps. None if its form is unknown or disagrees with the saved rate.
 
     Args:
         saved: the rate in the file, which is that of the next step.
@@ -48,53 +51,17 @@ def setting_before(saved: float, number: int, state: State, group: State) -> Set
     epoch = steps_done(state)
     if epoch is None or epoch < 1:
         return None
-    if "_schedulers" in state:
-        if "_milestones" in state:
-            return _sequential(saved, number, epoch, state, group)
-        return _chained(saved, number, epoch, state["_schedulers"])
     schedule = _schedule(number, state, group)
-    if schedule is None or not _agree(schedule(epoch).lr, saved):
-        return None
-    return schedule(epoch - 1)
+    agrees = schedule is not None and isclose(schedule(epoch).lr, saved, rel_tol=AGREES, abs_tol=1e-12)
+    return schedule if agrees else None
 
 
-def _agree(rate: float, saved: float) -> bool:
-    return isclose(rate, saved, rel_tol=AGREES, abs_tol=1e-12)
-
-
-def _sequential(saved: float, number: int, epoch: int, state: State, group: State) -> Setting | None:
-    """SequentialLR: the part that is active, or the end of the one before it."""
-    active = sum(milestone <= epoch for milestone in state["_milestones"])
-    part = state["_schedulers"][active]
-    if part.get("last_epoch", 0) < 1 and active > 0:
-        last = state["_schedulers"][active - 1].get("_last_lr")
-        return Setting(float(last[number])) if isinstance(last, Sequence) and number < len(last) else None
-    return setting_before(saved, number, part, group)
-
-
-def _chained(saved: float, number: int, epoch: int, parts: Sequence[State]) -> Setting | None:
-    """ChainedScheduler: in each step every part multiplies the distance of the rate from its own lowest.
-
-    lr <- low + (lr - low)·f(t)/f(t-1)
-    """
-    declines = [decline for part in parts if (decline := _decline(part)) is not None]
-    is_known = len(declines) == len(parts) and all(part["last_epoch"] == epoch for part in parts)
-    if not is_known or epoch > MAX_CHAINED_STEPS:
-        return None
-    base = float(parts[0]["base_lrs"][number])
-    lr = base
-    before = base
-    for t in range(epoch + 1):
-        before = lr
-        for factor, low in declines:
-            earlier = factor(t - 1) if t > 0 else 1.0
-            # A cosine begins anew from its lowest. The others stay there.
-            lr = low + (lr - low) * factor(t) / earlier if earlier else lr + (base - low) * factor(t)
-    return Setting(before) if _agree(lr, saved) else None
-
-
-def _schedule(number: int, state: State, group: State) -> Callable[[int], Setting] | None:
-    """Return what a scheduler sets after t steps; None if it is a function, or of an unknown form."""
+def _schedule(number: int, state: State, group: State) -> Schedule | None:
+    """Return what a scheduler sets after t steps. None if it is a function, or of an unknown form."""
+    if "_milestones" in state:
+        return lambda t: _sequential(t, number, state, group)
+    if "_schedulers" in state:
+        return _chained(number, steps_done(state) or 0, state["_schedulers"])
     if "_schedule_phases" in state:
         return lambda t: _one_cycle(t, state, group)
     base = float(state["base_lrs"][number])
@@ -106,8 +73,43 @@ def _schedule(number: int, state: State, group: State) -> Callable[[int], Settin
     return None if decline is None else lambda t: Setting(decline.low + (base - decline.low) * decline.factor(t))
 
 
+def _sequential(t: int, number: int, state: State, group: State) -> Setting:
+    """Return what the part of a SequentialLR that is active after t steps sets."""
+    starts = [0, *state["_milestones"]]
+    active = sum(start <= t for start in starts) - 1
+    part = state["_schedulers"][active]
+    schedule = _schedule(number, part, group)
+    if schedule is not None:
+        return schedule(t - starts[active])
+    # A part of an unknown form still has its last rate.
+    if t + 1 != starts[active + 1]:
+        raise LookupError("this part is of an unknown form")
+    return Setting(float(part["_last_lr"][number]))
+
+
+def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule | None:
+    """Return ChainedScheduler's rates: every part multiplies the distance of the rate from its own lowest.
+
+    lr <- low + (lr - low)·f(t)/f(t-1)
+    """
+    declines = [decline for part in parts if (decline := _decline(part)) is not None]
+    is_known = len(declines) == len(parts) and all(part["last_epoch"] == epoch for part in parts)
+    if not is_known or epoch > MAX_CHAINED_STEPS:
+        return None
+    base = float(parts[0]["base_lrs"][number])
+    rates = []
+    lr = base
+    for t in range(epoch + 1):
+        for factor, low in declines:
+            earlier = factor(t - 1) if t > 0 else 1.0
+            # A cosine begins anew from its lowest. The others stay there.
+            lr = low + (lr - low) * factor(t) / earlier if earlier else lr + (base - low) * factor(t)
+        rates.append(lr)
+    return lambda t: Setting(rates[t])
+
+
 def _one_cycle(t: int, state: State, group: State) -> Setting:
-    """OneCycleLR: phases between two rates, whose names are in the state and whose values are in the group."""
+    """Return OneCycleLR's setting: phases between two rates, named in the state, with values in the group."""
     start = 0.0
     phases = state["_schedule_phases"]
     phase = phases[-1]
@@ -128,7 +130,7 @@ def _one_cycle(t: int, state: State, group: State) -> Setting:
 
 
 def _cyclic(t: int, number: int, base: float, state: State) -> Setting:
-    """CyclicLR: up to the highest rate and down again, by less in every cycle or step."""
+    """Return CyclicLR's setting: up to the highest rate and down again, by less in every cycle or step."""
     cycle = floor(1 + t / state["total_size"])
     x = 1 + t / state["total_size"] - cycle
     ratio = state["step_ratio"]
@@ -145,7 +147,7 @@ def _cyclic(t: int, number: int, base: float, state: State) -> Setting:
 
 
 def _warm_restarts(t: int, base: float, state: State) -> float:
-    """CosineAnnealingWarmRestarts: half a cosine, again and again, each T_mult times as long as the one before."""
+    """Return CosineAnnealingWarmRestarts' rate: half cosines, each T_mult times as long as the one before."""
     low = float(state["eta_min"])
     length = int(state["T_0"])
     if state["T_mult"] == 1:
@@ -157,7 +159,7 @@ def _warm_restarts(t: int, base: float, state: State) -> float:
 
 
 def _decline(state: State) -> Decline | None:
-    """Return the closed form of a scheduler that multiplies the rate; None for others."""
+    """Return the closed form of a scheduler that multiplies the rate, or None for others."""
     if "T_max" in state and "eta_min" in state:
         return Decline(lambda t: (1 + cos(pi * t / state["T_max"])) / 2, float(state["eta_min"]))
     if "start_factor" in state and "end_factor" in state:

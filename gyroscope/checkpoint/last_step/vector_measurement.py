@@ -1,4 +1,4 @@
-"""What is measured of the vectors of a parameter: sums, and the values that its optimizer keeps of each."""
+"""Measurements of the vectors of a parameter: sums, and the optimizer's values per vector."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,18 +15,18 @@ from gyroscope.checkpoint.last_step.inverse_step import StepSums
 @final
 @dataclass(frozen=True, eq=False)
 class VectorMeasurement:
-    """Sums over each vector of a parameter: arrays over vectors, NaN without a state that they are made of.
+    """Sums over each vector of a parameter: arrays over vectors, NaN if the state is unknown.
 
-    known          whether the optimizer's state of the parameter is there
+    known          whether the file has the optimizer's state of the parameter
     sums           of the weight and the direction u of the last step
     first, second  of Adam's m̂² and v̂
-    ones           ⟨w,1⟩ and ⟨u,1⟩, for steps that take means away
+    ones           ⟨w,1⟩ and ⟨u,1⟩, for steps that remove means
     state_sum      of all entries of the optimizer's state, which is finite if they are
     kept           values per vector of the optimizer's state, by name
     shape, fan_in, dtype    of the whole parameter, of one vector, and of the weights
-    steps          updates of this parameter; 1 where nothing counts them
-    turns          the same of a rotational optimizer
-    angle_factor   of its last angle, where `follow` set one
+    steps          updates of this parameter, 1 if unknown
+    turns          the same for a rotational optimizer
+    angle_factor   of its last angle, if `follow` set one
     """
 
     known: bool
@@ -45,12 +45,12 @@ class VectorMeasurement:
 
     @property
     def non_finite(self) -> npt.NDArray[np.bool_]:
-        """Vectors with a weight, or something of its state, that is not finite."""
+        """Mask of vectors with a weight or a state that is not finite."""
         state = sum(self.kept.values(), self.state_sum)
         return ~np.isfinite(self.sums.ww) | (self.known & ~np.isfinite(state))
 
     def part(self, start: int, stop: int) -> "VectorMeasurement":
-        """The same of some of the vectors."""
+        """Return the measurement of some of the vectors."""
         of = slice(start, stop)
         return replace(
             self,

@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope._worker import Worker
 from gyroscope.advice import Finding
-from gyroscope.advice.incidents import SERIES, IncidentDetector, incident_finding, loss_name
+from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, loss_name
 from gyroscope.measure.quantities import PER_VECTOR, PLACE
 from gyroscope.store import STATISTICS, LayerSample
 
@@ -50,15 +50,23 @@ class IncidentAlarm:
         for number, name in enumerate(self._layers):
             if name in layers:
                 values[:, number] = _values(layers[name])
-        logged = np.array(self._losses, np.float64).reshape(-1, 2)
-        self._losses = []
-        for incident in self._detector.update(step, self._layers, values, logged[:, 0], logged[:, 1]):
-            self._worker.put(incident_finding(incident), always=True)
+        self._send(self._detector.update(step, self._layers, values, *self._logged()))
 
     def close(self) -> None:
-        """Let the function finish, for a few seconds."""
+        """Search the losses after the last sample, and let the function finish, for a few seconds."""
+        self._send(self._detector.finish(*self._logged()))
         if not self._worker.close(PATIENCE):
             self._report(f"on_incident did not finish within {PATIENCE:g} s and was left behind")
+
+    def _logged(self) -> Array:
+        """Return steps and losses since the last sample, and forget them."""
+        logged = np.array(self._losses, np.float64).reshape(-1, 2)
+        self._losses = []
+        return logged.T
+
+    def _send(self, incidents: Sequence[Incident]) -> None:
+        for incident in incidents:
+            self._worker.put(incident_finding(incident), always=True)
 
     def _call(self, findings: list[Finding]) -> None:
         if not self._failed:
@@ -70,7 +78,7 @@ class IncidentAlarm:
 
 
 def _values(sample: LayerSample) -> Array:
-    """The numbers of a layer that the detector reads."""
+    """Return the numbers of a layer that the detector reads."""
     return np.array(
         [
             sample.statistics[PLACE[name], STATISTICS.index(stat)]

@@ -121,7 +121,7 @@ class SumsBatch:
         self.num_rows = row
 
     def prepare(self, weight: Tensor) -> Tensor:
-        """An empty table for one sample, and room for the copy, with the previous sample's weights where known."""
+        """Make an empty table for one sample, and room for the copy, with the previous sample's weights if known."""
         # A new table for each sample: the last one may still wait to be processed.
         size = (len(SUMS), self.num_rows * self.cuts)
         self.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
@@ -141,7 +141,7 @@ class SumsBatch:
 
 
 def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
-    """Layers in batches: on a CPU, small ones together whose vectors have equal length and dtype."""
+    """Return layers in batches. On a CPU, small ones with vectors of equal length and dtype share one."""
     together: dict[Any, list[LayerSums]] = {}
     for layer in layers:
         pieces = layer.layer.pieces
@@ -154,5 +154,5 @@ def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
 
 
 def precise(weight: Tensor) -> torch.dtype:
-    """The dtype of sums: float64, but on Apple's GPUs, which have none."""
+    """Return the dtype of sums: float64, or float32 on Apple's GPUs, which have no other."""
     return torch.float32 if weight.device.type == "mps" else torch.float64

@@ -38,7 +38,7 @@ class HostCopy:
         self.num_bytes = self._numbers.nbytes
 
     def wait(self) -> Array:
-        """The numbers, once they have arrived."""
+        """Return the numbers, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.double().numpy()
@@ -54,7 +54,7 @@ class SentSums:
     gathered: bool = False
 
     def unpack(self) -> Iterator[tuple[Tracked, Ids, Array]]:
-        """Each layer with the ids of its pieces and their sums."""
+        """Return each layer with the ids of its pieces and their sums."""
         arrived = [copy.wait().ravel() for copy in self.copies]
         start = 0
         for layers in self.tables:
@@ -102,7 +102,7 @@ def _columns(layer: Tracked, gathered: bool) -> int:
 
 
 def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
-    """Ids above sums, with room for as many pieces as any process may have; places left over have id -1."""
+    """Return ids above sums, with room for as many pieces as any process may have. Unused places have id -1."""
     p = layer.parameter
     size = (len(SUMS) + 1, _columns(layer, gathered=True))
     table = torch.full(size, -1.0, dtype=precise(p), device=p.device)
@@ -114,7 +114,7 @@ def _with_ids(layer: Tracked, sums: Tensor | None) -> Tensor:
 
 
 def merge_pieces(ids: Ids, pieces: Array) -> tuple[Ids, Array]:
-    """From sums over pieces to sums over vectors, in the order of their ids.
+    """Return sums over vectors, in the order of their ids, from sums over pieces.
 
     Sums add up and largest entries compete. The tangential part of a vector has two sources: those of its pieces, and
     that the pieces grow by different factors,  ‖d - r·w‖² = Σ_i (‖d_i - r_i·w_i‖² + (r_i - r)²·‖w_i‖²).

@@ -22,7 +22,7 @@ Ids = Int64
 
 # Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
 # would spread over threads.
-LONGEST = 2**13
+MAX_PIECE_ENTRIES = 2**13
 
 
 @final
@@ -66,7 +66,7 @@ class Tracked:
     vector: str
 
     def views(self, tensors: list[Tensor | None]) -> list[Any]:
-        """This process's chosen pieces of tensors shaped like the parameter: (pieces, entries…), entries in its order.
+        """Return this process's chosen pieces of tensors shaped like the parameter: (pieces, entries…) in its order.
 
         None stays None.
         """
@@ -79,7 +79,7 @@ class Tracked:
         return [None if x is None else next(chosen) for x in tensors]
 
     def per_vector(self, values: Tensor) -> Tensor:
-        """Of values per vector, kept as the optimizer keeps them, those of this process's chosen pieces."""
+        """Return the values per vector of this process's chosen pieces, from the optimizer's layout."""
         mine = local(values)
         if mine.shape == values.shape:
             return mine[self.pieces.owners]
@@ -94,7 +94,7 @@ def tracked(
     rows: int | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Tracked]:
-    """The layers that are watched (`gyroscope.model.measured`), `rows` vectors of each at most."""
+    """Return the layers that are watched (`gyroscope.model.measured`), `rows` vectors of each at most."""
     tracked_layers = []
     for measured in measured_layers(model, optimizer, layers=layers, probe=probe, parts=parts):
         parameter = measured.decision.parameter
@@ -120,7 +120,7 @@ def tracked(
 
 
 def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
-    """Ids of `rows` vectors, evenly spread; None where that is all of them.
+    """Return the ids of `rows` vectors, evenly spread, or None if that is all of them.
 
     >>> chosen_rows(10, 4), chosen_rows(3, 4)
     ((0, 2, 5, 7), None)
@@ -129,7 +129,7 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
 
 
 def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
-    """Rows of x. On a CPU NumPy takes them, because torch would start threads for it beside the training's own."""
+    """Return rows of x. On a CPU NumPy takes them, because torch would start threads beside the training's own."""
     if isinstance(places, slice):
         return x[places]
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
@@ -138,7 +138,7 @@ def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
 
 
 def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:
-    """What this process holds of the vectors from `start` to `stop`; of the chosen ones, where there are such."""
+    """Return this process's pieces of the vectors from `start` to `stop`, or of the chosen ones among them."""
     of_all = split.num_vectors(p.shape)
     shape = list(p.shape)
     sharded = hasattr(p, "placements")
@@ -159,12 +159,12 @@ def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, .
         ids = ids[kept]
         places = torch.from_numpy(kept).to(p.device)
     most = split.num_vectors(shape)
-    cuts = max(1, ceil(prod(shape) / max(most, 1) / LONGEST))
+    cuts = max(1, ceil(prod(shape) / max(most, 1) / MAX_PIECE_ENTRIES))
     return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 
 def _held_ids(p: Tensor, split: Split) -> Int64:
-    """Of a DTensor: the vectors to which the pieces that this process holds belong.
+    """Return the vectors of a DTensor to which the pieces belong that this process holds.
 
     Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id.
     """
@@ -202,7 +202,7 @@ def _cuts_groups(p: Tensor, split: Split) -> bool:
 
 
 def _largest_shard(p: Tensor) -> list[int]:
-    """The shape of the largest part of a DTensor that any process holds."""
+    """Return the shape of the largest part of a DTensor that any process holds."""
     shape = list(p.shape)
     for number, placement in enumerate(cast(Any, p).placements):
         if placement.is_shard():

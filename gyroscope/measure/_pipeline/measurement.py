@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -26,14 +26,21 @@ NAN = float("nan")
 
 
 def rank() -> int:
-    """Number of this process; 0 where there is only one."""
+    """Return the number of this process, 0 if there is only one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-# (lr, weight decay) of every group; None of a group that was not stepped.
-Rates = list[tuple[Any, Any] | None]
-# Rates, and the number of consecutive steps for which they held.
-RateHistory = list[tuple[Rates, int]]
+class GroupSettings(NamedTuple):
+    """What a parameter group was stepped with. Betas are (momentum, NaN) if there is one average."""
+
+    lr: Any
+    weight_decay: Any
+    beta1: Any
+    beta2: Any
+
+
+# Settings of every group, None for a group that was not stepped, and the consecutive steps for which they held.
+SettingsHistory = list[tuple[list[GroupSettings | None], int]]
 
 
 @final
@@ -61,7 +68,7 @@ class StepMeasurement:
         self._seen: list[Any] = []
         self._decoupled: list[bool] = []
         self._steps: list[LayerStep] = []
-        self._rates: dict[int, tuple[Any, Any]] = {}
+        self._settings: dict[int, GroupSettings] = {}
         self._rescaled = False
         self._scaler: Tensor | None = None
         self._found_inf: Tensor | None = None
@@ -70,8 +77,8 @@ class StepMeasurement:
         """Options of each group as they were when it was stepped last."""
         self.scaler: HostCopy | None = None
         """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
-        self.history: RateHistory = []
-        """Rates of the steps since the last sample that was handed over."""
+        self.history: SettingsHistory = []
+        """Settings of the steps since the last sample that was handed over."""
 
     @property
     def sharded(self) -> bool:
@@ -79,7 +86,7 @@ class StepMeasurement:
         return any(sums.layer.pieces.sharded for sums in self.layers.values())
 
     def agreed(self, step: int) -> int:
-        """The number of the next step as process 0 knows it, where all must know the same."""
+        """Return the number of the next step as process 0 knows it, because all must use the same."""
         if not self.sharded:
             return step
         numbers = [step]
@@ -87,7 +94,7 @@ class StepMeasurement:
         return numbers[0]
 
     def refresh(self, step: int = 0) -> list[Tracked]:
-        """Look for parameters that came, went or changed their shape since the last time; those that are new."""
+        """Find parameters that came, went or changed their shape since the last time, and return the new ones."""
         # The shape too: pruning and growing methods put another tensor into the `.data` of the same parameter.
         of_all = [group for member in self.optimizers.members for group in member.param_groups]
         seen = [(id(p), p.shape, p.dtype, p.device) for group in of_all for p in group["params"]]
@@ -116,7 +123,7 @@ class StepMeasurement:
         return [layer for key, layer in found.items() if key not in old]
 
     def _named(self, layer: Tracked, step: int) -> Tracked:
-        """The layer under a name of its own, weight@step, if its name had vectors of another shape before.
+        """Return the layer, renamed to weight@step if its name had vectors of another shape before.
 
         A run knows one shape for each name, and numbers about other vectors are no continuation.
         """
@@ -132,7 +139,7 @@ class StepMeasurement:
     @torch.no_grad()
     @np.errstate(all="ignore")
     def before(self, optimizer: Optimizer, closure: bool) -> None:
-        """Before an optimizer's step: copy weights, and read gradients unless the closure is yet to make them."""
+        """Copy weights before an optimizer's step, and read gradients unless the closure is yet to make them."""
         scaler = _scaler_state(optimizer)
         self._rescaled = scaler is not None
         if scaler is not None:
@@ -153,14 +160,14 @@ class StepMeasurement:
     @torch.no_grad()
     @np.errstate(all="ignore")
     def after(self, optimizer: Optimizer, sampled: bool, ends: bool) -> tuple[list[SentSums], dict[str, LayerReading]]:
-        """After that step: what it did, if `sampled`. The sums are on their way; how they were made is known at once.
+        """Measure what a step did, if `sampled`. The sums are on their way, and how they were made is known at once.
 
         What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer
         that takes part in the step of the run.
         """
         # Numbers as of the last sample: a group that was added since has no layers yet.
         for number, group in zip(self.optimizers.numbers[optimizer], optimizer.param_groups, strict=False):
-            self._rates[number] = (_rate(group, "lr", NAN), _rate(group, "weight_decay", 0.0))
+            self._settings[number] = settings_of(group)
             if sampled:
                 self.options[number] = _frozen_options(group)
         if ends:
@@ -201,7 +208,7 @@ class StepMeasurement:
         return True
 
     def is_skipped(self, optimizer: Optimizer) -> bool:
-        """Whether a GradScaler makes this step do nothing, where that is known without waiting for a device.
+        """Return whether a GradScaler skips this step, if that is known without waiting for a device.
 
         An optimizer with a fused step is called all the same, and told by its attribute `found_inf`.
         """
@@ -215,18 +222,18 @@ class StepMeasurement:
         return False
 
     def skipped_steps(self) -> HostCopy | None:
-        """How many of the steps counted so far a GradScaler skipped; None where the host knows that it was none."""
+        """Return how many of the steps so far a GradScaler skipped, or None if the host knows that it was none."""
         return None if self._skipped is None else HostCopy(self._skipped)
 
     def end_step(self) -> None:
-        """All that take part have stepped: this step's rates join the history, its skipping joins the count."""
-        rates: Rates = [self._rates.get(number) for number in range(max(self._rates, default=-1) + 1)]
-        # Rates on a device count as different, for comparing them would wait for it.
-        comparable = not any(isinstance(value, Tensor) for pair in rates if pair is not None for value in pair)
-        if comparable and self.history and self.history[-1][0] == rates:
-            self.history[-1] = (rates, self.history[-1][1] + 1)
+        """End a step in which all that take part have stepped: keep its settings, and count it if it was skipped."""
+        groups = [self._settings.get(number) for number in range(max(self._settings, default=-1) + 1)]
+        # Settings on a device count as different, for comparing them would wait for it.
+        comparable = not any(isinstance(value, Tensor) for group in groups if group is not None for value in group)
+        if comparable and self.history and self.history[-1][0] == groups:
+            self.history[-1] = (groups, self.history[-1][1] + 1)
         else:
-            self.history.append((rates, 1))
+            self.history.append((groups, 1))
         found_inf = self._found_inf
         if found_inf is not None:
             # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
@@ -239,9 +246,30 @@ class StepMeasurement:
 
     def drop_step(self) -> None:
         """Forget what was read of the step that is being taken: a GradScaler skips it, or it has ended."""
-        self._rates = {}
+        self._settings = {}
         self._found_inf = None
         self._scaler = None
+
+    @torch.no_grad()
+    @np.errstate(all="ignore")
+    def at_end(self) -> tuple[list[SentSums], dict[str, LayerReading]]:
+        """Measure the weights as the last step left them. No step moves them, and their gradient is unknown."""
+        steps = []
+        for sums in self.layers.values():
+            p = sums.layer.parameter.detach()
+            if p.shape == sums.layer.shape:
+                no_gradient = p.new_zeros(()).expand_as(p)
+                step = LayerStep(sums, no_gradient, had_momentum=False)
+                step.views = _views(sums.layer, [p, no_gradient, None])
+                steps.append(step)
+        sum_before(steps)
+        for step in steps:
+            step.views = [*step.views, None]
+        if self._skipped is not None:
+            ended = torch.tensor([0.0, 1.0], dtype=torch.float64, device=self._skipped.device)
+            self.scaler = HostCopy(torch.cat([ended, self._skipped.reshape(1).to(ended)]))
+        reading = LayerReading(adam=False, late=False, had_momentum=False)
+        return send_to_host(sum_after(steps)), {step.sums.layer.name: reading for step in steps}
 
     def take_part(self, optimizer: Optimizer) -> None:
         """Take part in the gathering for which other processes wait, without numbers: measuring failed here."""
@@ -252,21 +280,29 @@ class StepMeasurement:
 
 
 def frozen(value: Any) -> Any:
-    """A number that will not change: of a tensor on the CPU its value, of one on a device a copy."""
+    """Return a number that will not change: the value of a tensor on the CPU, a copy of one on a device."""
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if value.device.type != "cpu" or value.numel() != 1 else value.item()
 
 
 def _frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a group as they are now; numbers that live on a device are copied without waiting for it."""
+    """Return the options of a group as they are now. Numbers on a device are copied without waiting for it."""
     return {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def _rate(group: Mapping[str, Any], name: str, missing: float) -> Any:
-    """An option that may be missing, or None where the optimizer chooses it by itself."""
-    value = group.get(name)
-    return missing if value is None else frozen(value)
+def settings_of(group: Mapping[str, Any]) -> GroupSettings:
+    """Return the settings of a group. One that is missing, or that the optimizer chooses by itself, is NaN.
+
+    >>> settings_of({"lr": 0.1, "momentum": 0.9})
+    GroupSettings(lr=0.1, weight_decay=0.0, beta1=0.9, beta2=nan)
+    """
+    betas = group.get("betas") or (group.get("momentum"),)
+    if isinstance(betas[0], tuple | list):  # k-Adam with a pair for each stage: those of the first
+        betas = betas[0]
+    betas = (*betas, None)[:2]
+    options = (group.get("lr"), group.get("weight_decay", 0.0), *betas)
+    return GroupSettings(*(NAN if value is None else frozen(value) for value in options))
 
 
 def _on_host(found_inf: Tensor) -> bool:
@@ -274,7 +310,7 @@ def _on_host(found_inf: Tensor) -> bool:
 
 
 def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
-    """Rows of vectors of tensors shaped like the parameter; None stays None."""
+    """Return rows of vectors of tensors shaped like the parameter. None stays None."""
     if layer.pieces.sharded or layer.pieces.places is not None:
         return layer.views(tensors)
     rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
@@ -285,12 +321,12 @@ def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
 
 
 def _usable(grad: Tensor | None) -> bool:
-    """Whether there is a gradient, and a dense one."""
+    """Return whether there is a dense gradient."""
     return grad is not None and not grad.is_sparse
 
 
 def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
-    """The optimizer's average of gradients; None where it has none, or one of another shape."""
+    """Return the optimizer's average of gradients, or None if it has none of the parameter's shape."""
     for name in MOMENTUM_KEYS:
         m = state.get(name)
         if isinstance(m, Tensor) and m.shape == p.shape:
@@ -299,7 +335,7 @@ def _momentum(state: Mapping[str, Any], p: Tensor) -> Tensor | None:
 
 
 def _second_moment(state: Mapping[str, Any], group: Mapping[str, Any], p: Tensor, vectors: int) -> SecondMoment | None:
-    """The optimizer's average of squared gradients after the step; None where it has none, or of some other kind."""
+    """Return the optimizer's average of squared gradients after the step, or None if it has none of that kind."""
     for name in SECOND_MOMENT_KEYS:
         v = state.get(name)
         if isinstance(v, Tensor) and (v.shape == p.shape or v.shape == (vectors,)):
@@ -324,7 +360,7 @@ def _are_numbers(*values: Any) -> bool:
 
 
 def _scaler_state(optimizer: Optimizer) -> Tensor | None:
-    """found_inf and the gradients' scale, which GradScaler sets on an optimizer with a fused step while it steps."""
+    """Return found_inf and the gradients' scale, which GradScaler sets on an optimizer during a fused step."""
     found_inf = getattr(optimizer, "found_inf", None)
     if not isinstance(found_inf, Tensor):
         return None

@@ -13,18 +13,21 @@ from gyroscope.optimizers import Group, Rules
 from gyroscope.theory import UpdateRule
 
 # Options of a parameter group that the run's configuration shows.
-SHOWN = ("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps", "granularity", "centre")
+SHOWN = (
+    *("lr", "weight_decay", "betas", "momentum", "nesterov", "dampening", "eps"),
+    *("granularity", "centre", "beta", "update_average", "imbalance"),
+)
 
 
 def steps_taken(optimizers: Optimizers) -> int:
-    """How many steps the state of the optimizers counts, of the one that took most; 0 where none counts."""
+    """Return the largest count of steps in the state of the optimizers, 0 if none counts."""
     states = [state for member in optimizers.members for state in member.state.values()]
     counts = [state["step"] for state in states if isinstance(state, dict) and "step" in state]
     return max((int(steps) for steps in counts), default=0)
 
 
 def rule_or_none(group: Group, optimizer: Optimizer, rules: Rules | None) -> UpdateRule | None:
-    """The theory's rule, None where the theory does not cover the optimizer."""
+    """Return the theory's rule, or None if the theory does not cover the optimizer."""
     try:
         return rule_of(group, optimizer, rules)
     except ValueError:
@@ -47,7 +50,7 @@ class GroupRule:
     recursion: how the momentum came about; None where it is transported, or there is none.
     lr_factor: what torch's dampening makes of the learning rate.
     norms_kept: the optimizer holds every vector at the norm it started with.
-    follows_base: and turns it as the rule would by then, not by the equilibrium angle.
+    follows_base: and rotates it as the rule would by then, not by the equilibrium angle.
     sign_beta, heavy_ball, whole_matrix: the rule's own, kept because every sample asks for them many times.
     """
 
@@ -62,7 +65,7 @@ class GroupRule:
 
     @classmethod
     def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
-        """Of a rule and the options of the group for which it was made."""
+        """Make it of a rule and the options of the group for which the rule was made."""
         undamped = 1 - float(options.get("dampening", 0.0))  # only torch's SGD has it
         recursion = None
         if rule.momentum_step is not None:
@@ -91,24 +94,38 @@ class LayerReading:
     scaled: bool = False
 
 
+class StepSettings(NamedTuple):
+    """Settings of a parameter group in a step, and what happened to them since the previous sample.
+
+    beta1, beta2: those of Adam or Lion, or (momentum, NaN).
+    highest_lr: of the steps since the previous sample, this one included.
+    skipped_steps: that a GradScaler skipped since the previous sample.
+    lr_jump_step, lr_before_jump: first of these steps at which the learning rate jumps up, and the rate before it.
+    setting_jump_step: first of these steps at which weight decay or a beta jumps.
+    """
+
+    lr: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    highest_lr: float
+    skipped_steps: int
+    lr_jump_step: float
+    lr_before_jump: float
+    setting_jump_step: float
+
+
 @final
 @dataclass(frozen=True)
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
-    lr, weight_decay, betas: of the group in this step; betas are (momentum, NaN) where there is one average.
-    highest_lr: of the steps since the previous sample, this one included.
-    skipped_steps: that a GradScaler skipped since the previous sample.
-    group_rule: the theory's; None where it does not cover the optimizer.
+    group_rule: the theory's; None if it does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
-    sign: -1 where the objective is maximised, and gradients point the other way.
+    sign: -1 if the objective is maximised, and gradients point the other way.
     """
 
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float]
-    highest_lr: float
-    skipped_steps: int
+    settings: StepSettings
     group_rule: GroupRule | None
     reading: LayerReading
     scale: float
@@ -116,7 +133,7 @@ class StepContext:
 
 
 def run_config(model: nn.Module, optimizers: Optimizers, every: Any, rows: int | None, user: Any) -> dict[str, Any]:
-    """What goes into the run's configuration, beside what the user passed."""
+    """Return the run's configuration, with what the user passed."""
     return {
         "model": type(_inner(model)).__name__,
         "optimizer": optimizers.name,
@@ -146,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def _inner(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile's, DDP's and the like's."""
+    """Return the model inside wrappers such as torch.compile's and DDP's."""
     for name in ("_orig_mod", "module"):
         if isinstance(inner := getattr(model, name, None), nn.Module) and type(model).__module__.startswith("torch"):
             return _inner(inner)

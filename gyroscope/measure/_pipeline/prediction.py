@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from gyroscope.measure._pipeline.measurement import SettingsHistory
 from gyroscope.measure._pipeline.optimizers import GroupRule
 from gyroscope.measure.quantities import NAN, StepPrediction
 from gyroscope.theory import FixedNorm, UpdateRule
@@ -75,7 +76,7 @@ class Forecaster:
     def predict(
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
     ) -> dict[str, StepPrediction]:
-        """The predictions of every layer at the last of the steps to which `rates` belong."""
+        """Return the predictions of every layer at the last of the steps to which `rates` belong."""
         rates = [rate._replace(lr=group_rule.lr_factor * rate.lr) for rate in rates]
         for layer in layers:
             known = layer.unit_grad_norm > 0 and isfinite(layer.unit_grad_norm)
@@ -106,7 +107,7 @@ class Forecaster:
         if key == self._settled[0]:
             return dict(self._settled[1])
         predictions = {}
-        settled = FixedNorm(rule) if self.norms_kept else rule
+        settled = FixedNorm(rule) if self.norms_kept and not rule.keeps_norm else rule
         for several in _alike(group_rule, layers):
             at = settled.at(lr, _weights(group_rule, several))
             columns = (_values(value, len(several)) for value in (at.angular_update, at.norm, at.timescale))
@@ -123,7 +124,7 @@ class Forecaster:
     def _advance_all(
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
     ) -> Iterator[tuple[str, float, float]]:
-        """Angle of the last step and norm after it, of every layer."""
+        """Return the angle of the last step and the norm after it, of every layer."""
         names = {layer.name for layer in layers}
         followed = set()
         for forecast in self._forecasts:
@@ -167,19 +168,19 @@ class GroupForecasts:
     def predict(
         self,
         rules: Mapping[int, GroupRule | None],
-        history: Sequence[tuple[Sequence[tuple[float, float] | None], int]],
+        history: SettingsHistory,
         layers: Mapping[int, Sequence[LayerState]],
         note: Callable[[str], None],
     ) -> dict[str, StepPrediction]:
-        """The predictions of all layers, which are given by group; where theory has none, a note says why."""
+        """Return the predictions of all layers, given by group. If theory has none, a note gives the reason."""
         predictions: dict[str, StepPrediction] = {}
         for number, states in layers.items():
             rule = rules[number]
             if rule is None:
                 continue
-            of_group = [(pairs[number], steps) for pairs, steps in history if number < len(pairs)]
+            of_group = [(groups[number], steps) for groups, steps in history if number < len(groups)]
             # Without the steps that another optimizer took alone.
-            rates = [StepRates(*pair, steps) for pair, steps in of_group if pair is not None]
+            rates = [StepRates(own.lr, own.weight_decay, steps) for own, steps in of_group if own is not None]
             forecaster = self._forecasters.setdefault(number, Forecaster(rule.norms_kept))
             try:
                 predictions |= forecaster.predict(rule, rates, states)
@@ -189,14 +190,14 @@ class GroupForecasts:
 
 
 def _with_decay(rule: UpdateRule, weight_decay: float) -> UpdateRule:
-    """The rule with the weight decay of an earlier step."""
+    """Return the rule with the weight decay of an earlier step."""
     if not rule.has_weight_decay or rule.weight_decay == weight_decay:
         return rule
     return rule.replace(weight_decay=weight_decay)
 
 
 def _alike(group_rule: GroupRule, layers: Sequence[LayerState]) -> list[list[LayerState]]:
-    """Layers that one `Weights` can describe, and that start alike."""
+    """Return groups of layers that one `Weights` can describe, and that start alike."""
     kinds: dict[Any, list[LayerState]] = {}
     for layer in layers:
         shape = (layer.shape, layer.fan_in) if group_rule.whole_matrix else None
@@ -211,7 +212,7 @@ def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:
 
 
 def _parts(group_rule: GroupRule, layer: LayerState) -> float:
-    """Norm of what the rule takes for one vector over the norm of one of ours: Muon's is the whole matrix."""
+    """Return the norm of what the rule takes for one vector over that of one of ours. Muon's is the whole matrix."""
     return float(Weights(layer.fan_in, shape=layer.shape).norm_of_matrix) if group_rule.whole_matrix else 1.0
 
 

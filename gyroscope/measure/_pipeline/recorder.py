@@ -36,6 +36,7 @@ MAX_SAMPLES = 9
 MAX_BYTES = 2**29
 # Seconds that training waits for room before a sample is given up.
 PATIENCE = 0.1
+STORED = [row.quantity for row in QUANTITIES]
 
 
 @final
@@ -77,7 +78,7 @@ class FailureLog:
 
 
 def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool) -> Writer:
-    """A writer at `path`, by default runs/<date>_<time>; where that holds a run that is not resumed, at <path>-2.
+    """Return a writer at `path`, by default runs/<date>_<time>, or at <path>-2 if that has a run not to be resumed.
 
     A forgotten `resume=True` must neither end a training nor touch what an earlier one has measured.
     """
@@ -85,7 +86,7 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
     place = wanted
     for number in count(2):
         try:
-            writer = Writer(place, quantities=[row.quantity for row in QUANTITIES], config=config, resume=resume)
+            writer = Writer(place, quantities=STORED, config=config, resume=resume)
             break
         except RunExistsError:
             taken = file_of(wanted).parent.resolve()
@@ -123,6 +124,9 @@ class Recorder:
         self.failures = FailureLog(self.writer.note)
         self.indices: dict[str, int] = {}
         self.closed = False
+        self.last_step: int | None = None
+        self._status: Status = "finished"
+        self._config = config
         self._final_note = final_note
         self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
@@ -161,10 +165,10 @@ class Recorder:
             info = LayerInfo(layer.name, tuple(layer.shape), *split, layer.group, text, layer.rows)
             self.indices[layer.name] = self.writer.add_layer(info)
 
-    def put(self, sample: RawSample) -> bool:
-        """Hand over a sample; False where those before it are not yet processed and there is no room for it."""
+    def put(self, sample: RawSample, *, always: bool = False) -> bool:
+        """Hand over a sample, and return False if there is no room, because those before it wait to be processed."""
         size = sum(copy.num_bytes for sent in sample.sums for copy in sent.copies)
-        return self._worker.put(sample, size=size, timeout=PATIENCE)
+        return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
 
     def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
         """Keep what training logged; it goes to the run with the next sample, or after a second."""
@@ -172,6 +176,22 @@ class Recorder:
         # Without room it stays where it is, and no sample loses its place to it.
         if self.scalars.is_due():
             self._worker.put(None)
+
+    def log_after_end(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
+        """Store what is logged when the run has ended, such as a last evaluation. The run ends as it did before."""
+        # The next writer of the run is a successor of this recorder only if another one makes it.
+        on_successor = self.writer.on_successor
+        self.writer.on_successor = lambda: None
+        try:
+            self.writer = Writer(self.writer.path, quantities=STORED, config=self._config, resume=True)
+        finally:
+            self.writer.on_successor = on_successor
+        try:
+            late = ScalarLog(self.writer, (), self.failures.report)
+            late.add(step, scalars, skipped)
+            late.store()
+        finally:
+            self.writer.close(self._status, self.last_step)
 
     def flush(self) -> None:
         """Wait until everything handed over can be read in the run."""
@@ -184,6 +204,7 @@ class Recorder:
         if self.closed:
             return
         self.closed = True
+        self._status = status
         atexit.unregister(self._at_exit)
         self._send_logged()
         # In the order in which a sample travels: no stage may close before the one that feeds it.
@@ -194,14 +215,16 @@ class Recorder:
             self._alarm.close()
         if (text := self._final_note()) is not None:
             self.writer.note(text)
-        self.writer.close(status)
+        if self.last_step is not None:
+            self.last_step = max(0, self.last_step - self._processor.skipped)
+        self.writer.close(status, self.last_step)
 
     def _send_logged(self) -> None:
         if self.scalars.waiting:
             self._worker.put(None, always=True)
 
     def status_after(self, error: BaseException | None) -> Status:
-        """How a run ended that an exception ended; an exit with code 0 is a regular end."""
+        """Return how a run ended that an exception ended. An exit with code 0 is a regular end."""
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "finished"
         if isinstance(error, SystemExit):

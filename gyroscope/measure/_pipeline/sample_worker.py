@@ -7,22 +7,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gyroscope._types import Array
+from gyroscope.advice.thresholds import SETTING_JUMP
 from gyroscope.measure._pipeline.alarm import IncidentAlarm
 from gyroscope.measure._pipeline.batches import OLD
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, merge_pieces
 from gyroscope.measure._pipeline.layers import Ids, Tracked
-from gyroscope.measure._pipeline.measurement import RateHistory
-from gyroscope.measure._pipeline.optimizers import GroupRule, LayerReading, StepContext
+from gyroscope.measure._pipeline.measurement import GroupSettings, SettingsHistory
+from gyroscope.measure._pipeline.optimizers import GroupRule, LayerReading, StepContext, StepSettings
 from gyroscope.measure._pipeline.prediction import GroupForecasts, LayerState
 from gyroscope.measure._pipeline.scalar_log import ScalarLog
-from gyroscope.measure._pipeline.statistics import LayerPart, summarise
+from gyroscope.measure._pipeline.statistics import LayerPart, forget_step, summarise
 from gyroscope.measure.quantities import VectorSums
 from gyroscope.measure.sinks import SinkWorker, by_layer, overall
 from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
@@ -43,10 +44,11 @@ class RawSample:
     step, time: number of the step, and Unix seconds.
     owners, groups: by number of each group the optimizer that stepped it last, and its options then.
     sums, readings: of each layer, and how they were made.
-    history: rates of every step since the last sample.
+    history: settings of every step since the last sample.
     scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
     gap: the sample before this one was lost, so that the last copy of the weights is not that sample's.
     skipped: steps since the last sample of which the host knew that a GradScaler skipped them; `step` counts them not.
+    is_end: it measures no step, only the weights at the end of the run.
     """
 
     step: int
@@ -55,20 +57,11 @@ class RawSample:
     groups: Mapping[int, Mapping[str, Any]]
     sums: Sequence[SentSums]
     readings: Mapping[str, LayerReading]
-    history: RateHistory
+    history: SettingsHistory
     scaler: HostCopy | None = None
     gap: bool = False
     skipped: int = 0
-
-
-class GroupSettings(NamedTuple):
-    """What a parameter group was stepped with last, and what happened to it since the previous sample."""
-
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float]
-    highest_lr: float
-    skipped_steps: int
+    is_end: bool = False
 
 
 @final
@@ -96,8 +89,9 @@ class SampleProcessor:
         self._user_rules = rules
         self._forecasts = GroupForecasts()
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
-        self._passed: RateHistory = []  # rates of steps that no forecast knows of yet
-        self._skipped = 0
+        self._passed: SettingsHistory = []  # settings of steps that no forecast knows of yet
+        self._last: dict[int, GroupSettings] = {}
+        self.skipped = 0
         self._skipped_since_sample = 0
         self._skipped_in_a_row = 0
         self._gap = False
@@ -114,10 +108,10 @@ class SampleProcessor:
         if self._first_step is None:
             self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
-        newly_skipped = int(skipped) - self._skipped
+        newly_skipped = int(skipped) - self.skipped
         history = _without_skipped([*self._passed, *sample.history], newly_skipped, bool(found_inf))
         gap = self._gap or sample.gap
-        self._skipped = int(skipped)
+        self.skipped = int(skipped)
         self._skipped_since_sample += sample.skipped + newly_skipped
         none_taken = newly_skipped == sum(steps for _, steps in sample.history)
         self._skipped_in_a_row = self._skipped_in_a_row + newly_skipped if none_taken else 0
@@ -125,28 +119,25 @@ class SampleProcessor:
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
             if self._skipped_in_a_row >= STUCK:
-                self.writer.note(stuck_text(sample.step + 1 - self._skipped))
+                self.writer.note(stuck_text(sample.step + 1 - self.skipped))
             return
-        rates = [([_numbers(pair) for pair in pairs], steps) for pairs, steps in history]
+        step = sample.step - self.skipped
+        on_host = [([_numbers(group) for group in groups], steps) for groups, steps in history]
         rules = {number: self._rule(sample, number) for number in sample.groups}
-        skipped_steps = self._skipped_since_sample
+        settings = {number: self._settings(number, on_host, step) for number in sample.groups}
         self._skipped_since_sample = 0
-        settings = {
-            number: _settings(number, options, rates, skipped_steps) for number, options in sample.groups.items()
-        }
         groups, states = self._groups(sample, rules, settings, scale, gap)
-        predictions = self._forecasts.predict(rules, rates, states, self.writer.note)
+        predictions = self._forecasts.predict(rules, on_host, states, self.writer.note)
         layers: dict[str, LayerSample] = {}
         for vectors, parts in groups:
             layers |= summarise(vectors, parts, predictions)
-        stored = {}
-        for name, layer in layers.items():
-            stored[self.indices[name]] = layer
-        step = sample.step - self._skipped
-        self.writer.put(Sample(step, sample.time, stored))
+        if sample.is_end:
+            for layer in layers.values():
+                forget_step(layer)
+        self.writer.put(Sample(step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))
         if self.alarm is not None:
             self.alarm.update(step, layers)
-        if self.sinks:
+        if self.sinks and not sample.is_end:
             scalars = overall(layers)
             if self.sink_layers is not None:
                 scalars |= by_layer(layers, self.sink_layers)
@@ -154,7 +145,7 @@ class SampleProcessor:
                 sink.put(step, dict(scalars))
 
     def _rule(self, sample: RawSample, number: int) -> GroupRule | None:
-        """The theory's rule of a group; the last sample's as long as no option has changed."""
+        """Return the theory's rule of a group, that of the last sample if no option has changed."""
         options = sample.groups[number]
         known = self._rules.get(number)
         # Tensors, as lr may be one, are not compared: `==` on them is no truth value, and may wait for a device.
@@ -180,11 +171,23 @@ class SampleProcessor:
             self._rules[number] = (options, group_rule)
         return group_rule
 
+    def _settings(self, number: int, history: SettingsHistory, last_step: int) -> StepSettings:
+        """Return what a group was stepped with last, and what happened to it since the previous sample."""
+        # A group that was not stepped has None, or stands beyond the end.
+        groups = [(groups[number] if number < len(groups) else None, steps) for groups, steps in history]
+        stepped = [group for group, _ in groups if group is not None]
+        jumps = setting_jumps(groups, self._last.get(number), last_step)
+        if stepped:
+            self._last[number] = stepped[-1]
+        last = self._last.get(number, GroupSettings(nan, nan, nan, nan))
+        highest_lr = max((group.lr for group in stepped), default=nan)
+        return StepSettings(*last, highest_lr, self._skipped_since_sample, *jumps)
+
     def _groups(
         self,
         sample: RawSample,
         rules: Mapping[int, GroupRule | None],
-        settings: Mapping[int, GroupSettings],
+        settings: Mapping[int, StepSettings],
         scale: float,
         gap: bool,
     ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
@@ -203,7 +206,7 @@ class SampleProcessor:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
             its_scale = scale if reading.scaled else 1.0
-            context = StepContext(*settings[number], rules[number], reading, its_scale, sign)
+            context = StepContext(settings[number], rules[number], reading, its_scale, sign)
             parts = []
             fan_in = np.empty(sums.shape[1])
             start = 0
@@ -227,41 +230,63 @@ class SampleProcessor:
 
 
 def stuck_text(step: int) -> str:
-    """A note on a run that does not go on."""
+    """Return a note on a run that does not go on."""
     return (
         f"A GradScaler skips every step since step {step:,}, {STUCK} and more: gradients are inf or NaN at any scale. "
         "Look for weights, data or a loss that are not finite."
     )
 
 
-def _settings(
-    number: int, options: Mapping[str, Any], rates: Sequence[tuple[Sequence[Any], int]], skipped_steps: int
-) -> GroupSettings:
-    # A group that was not stepped has None, or stands beyond the end.
-    of_group = [pairs[number] for pairs, _ in rates if number < len(pairs) and pairs[number] is not None]
-    lr, weight_decay = of_group[-1] if of_group else (nan, nan)
-    highest_lr = max((pair[0] for pair in of_group), default=nan)
-    return GroupSettings(lr, weight_decay, _betas_of(options), highest_lr, skipped_steps)
+def _numbers(group: GroupSettings | None) -> GroupSettings | None:
+    """Return the settings as numbers, read from the device if they are on one."""
+    return None if group is None else GroupSettings(*map(float, group))
 
 
-def _numbers(pair: tuple[Any, Any] | None) -> tuple[float, float] | None:
-    """Learning rate and weight decay, read from the device where they are on one."""
-    return None if pair is None else (float(pair[0]), float(pair[1]))
+def setting_jumps(
+    history: Sequence[tuple[GroupSettings | None, int]], before: GroupSettings | None, last_step: int
+) -> tuple[float, float, float]:
+    """Return the first step at which the learning rate jumps up, the rate before it, and the first of other settings.
 
+    Arguments:
+        history: settings of consecutive steps with their number, None if the group was not stepped
+        before: settings of the step before them, None if there was none
+        last_step: number of the last of them
 
-def _betas_of(group: Mapping[str, Any]) -> tuple[float, float]:
-    """Memories of a group's averages: betas, or (momentum, NaN); NaN where there is none.
+    NaN without a jump.
 
-    >>> _betas_of({"betas": (0.9, 0.999)}), _betas_of({"momentum": 0.9})
-    ((0.9, 0.999), (0.9, nan))
+    >>> normal, raised = GroupSettings(0.1, 0.0, 0.9, nan), GroupSettings(1.0, 0.0, 0.9, nan)
+    >>> setting_jumps([(normal, 3), (raised, 2), (normal, 5)], normal, last_step=20)
+    (14.0, 0.1, nan)
     """
-    betas = tuple(group.get("betas") or (group.get("momentum"),))[:2]
-    first, second = (nan if value is None else float(value) for value in (*betas, None, None)[:2])
-    return first, second
+    lr_step = lr_before = other_step = nan
+    step = last_step + 1 - sum(steps for _, steps in history)
+    for now, steps in history:
+        if now is not None and before is not None:
+            if lr_step != lr_step and now.lr > SETTING_JUMP * before.lr:
+                lr_step = float(step)
+                lr_before = before.lr
+            if other_step != other_step and _has_jumped(now, before):
+                other_step = float(step)
+        before = now or before
+        step += steps
+    return lr_step, lr_before, other_step
 
 
-def _without_skipped(history: RateHistory, skipped: int, last: bool) -> RateHistory:
-    """The rates of the steps that were taken: without the latest ones, and with the last step unless it is `last`."""
+def _has_jumped(now: GroupSettings, before: GroupSettings) -> bool:
+    """Return whether the weight decay or 1 - β is another than before by more than a factor."""
+    pairs = (
+        (now.weight_decay, before.weight_decay),
+        (1 - now.beta1, 1 - before.beta1),
+        (1 - now.beta2, 1 - before.beta2),
+    )
+    return any(a > SETTING_JUMP * b or b > SETTING_JUMP * a for a, b in pairs)
+
+
+def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> SettingsHistory:
+    """Return the settings of the steps that were taken: without the latest ones that a GradScaler may have skipped.
+
+    last: whether the last step was skipped.
+    """
     if not skipped:
         return history
     # Which of the earlier steps were skipped is not known, only how many; their rates hardly differ.

@@ -63,7 +63,7 @@ class ScalarLog:
         self.waiting.append(LoggedScalars(step, values, skipped))
 
     def is_due(self) -> bool:
-        """Whether values have waited long enough without a sample; true once in that time."""
+        """Return whether values have waited long enough without a sample, once in that time."""
         now = time.monotonic()
         if not self.waiting or now < self._due_at:
             return False
@@ -95,7 +95,7 @@ class ScalarLog:
 
 
 def _sent(value: Any) -> float | HostCopy:
-    """A number now, or of a tensor on a device its copy to the host; raises where the value is neither."""
+    """Return a number, or the copy of a tensor on a device to the host. Raise if the value is neither."""
     if isinstance(value, Tensor) and value.numel() == 1:
         # The value of a tensor on the CPU is read at once: the loop may change it in place.
         return float(value.item()) if value.device.type == "cpu" else HostCopy(value.detach().reshape(()))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gyroscope._types import Float32
 from gyroscope.measure._pipeline.layers import Ids, Tracked
-from gyroscope.measure.quantities import PER_VECTOR, StepPrediction, VectorSums
+from gyroscope.measure.quantities import PER_LAYER, PER_VECTOR, StepPrediction, VectorSums
 from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 
 Counts = npt.NDArray[np.uint32]
@@ -25,6 +25,12 @@ MANTISSA = 23
 UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
 # Half octaves below the store's first bin.
 FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
+# Quantities per vector that need no step, and those per layer that do: a layer without a learning rate took no step.
+KNOWN_AT_END = ("norm", "accumulated_angle")
+UNKNOWN_AT_END = (
+    *("lr", "predicted_angular_update", "forecast_angular_update"),
+    *("signal_ratio", "noise_scale", "alignment", "dead_vectors", "frozen_entries"),
+)
 
 
 class LayerPart(NamedTuple):
@@ -42,7 +48,7 @@ class LayerPart(NamedTuple):
 def summarise(
     vectors: VectorSums, layers: Sequence[LayerPart], predictions: Mapping[str, StepPrediction]
 ) -> dict[str, LayerSample]:
-    """What is stored of each layer.
+    """Return what is stored of each layer.
 
     Layers with equally many vectors are summarised together, for most of a small layer's time is NumPy's calls; a large
     layer is summarised quantity by quantity, for its memory.
@@ -85,8 +91,19 @@ def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], 
             sample.raw[rows] = tables[place]
 
 
+def forget_step(sample: LayerSample) -> None:
+    """Leave of a sample at the end of a run what is known without a step: weights, settings and predictions."""
+    unknown = [row.quantity.name not in KNOWN_AT_END for row in PER_VECTOR]
+    sample.statistics[unknown] = np.nan
+    sample.histograms[unknown] = 0
+    sample.extremes[unknown] = -1
+    if sample.raw is not None:
+        sample.raw[unknown] = np.nan
+    sample.scalars[[row.quantity.name in UNKNOWN_AT_END for row in PER_LAYER]] = np.nan
+
+
 def statistics(values: Float32) -> Float32:
-    """`STATISTICS` of each row, NaN left out; NaN for a row that has nothing else.
+    """Return `STATISTICS` of each row without its NaN, or NaN for a row that has nothing else.
 
     >>> dict(zip(STATISTICS, statistics(np.array([[3.0, np.nan, 4.0]], np.float32))[0].round(3).tolist()))["rms"]
     3.5360000133514404
@@ -114,7 +131,7 @@ def statistics(values: Float32) -> Float32:
 
 
 def histograms(values: Float32) -> Counts:
-    """How many magnitudes of each row fall between the store's edges; NaN is left out.
+    """Return how many magnitudes of each row fall between the store's edges. NaN are left out.
 
     A float32's exponent says which octave it is in; from an octave's upper half, `UPPER_HALF` reaches the next.
     """
@@ -128,7 +145,7 @@ def histograms(values: Float32) -> Counts:
 
 
 def extremes(ids: Ids, values: Float32) -> Int32:
-    """Ids of the vectors with the smallest and the largest value of each row; -1 where there is none."""
+    """Return the ids of the vectors with the smallest and the largest value of each row, -1 if there is none."""
     table = np.full((len(values), 2), -1, np.int32)
     if values.shape[1]:
         missing = np.isnan(values)

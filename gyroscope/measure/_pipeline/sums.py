@@ -31,7 +31,7 @@ TINY = 1e-37
 
 
 def sum_before(steps: Sequence[LayerStep]) -> None:
-    """Before the step: the turn since the last copy, a new copy, and what the gradient says if it is there.
+    """Sum before the step: the rotation since the last copy, a new copy, and the gradient if it is there.
 
     The views of each layer are its weight, gradient and momentum.
     """
@@ -50,7 +50,7 @@ def sum_before(steps: Sequence[LayerStep]) -> None:
 
 
 def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Tensor]]:
-    """After the step: how far the weights moved, and what Adam makes of the gradient. Layers with their table.
+    """Sum after the step: how far the weights moved, and what Adam makes of the gradient. Return layers with tables.
 
     The views of each layer are its weight, gradient, momentum and second moment.
     """
@@ -93,14 +93,14 @@ def _by_batch(steps: Sequence[LayerStep]) -> Iterator[tuple[SumsBatch, list[Laye
 
 
 def _summed_together(batch: SumsBatch, members: list[LayerStep]) -> list[list[LayerStep]]:
-    """All layers of the batch, if all take part in this step in the same way; else each by itself."""
+    """Return all layers of the batch, if all take part in this step in the same way, or else each by itself."""
     if len(members) == len(batch.layers) and all(step.kind == members[0].kind for step in members[1:]):
         return [members]
     return [[step] for step in members]
 
 
 def _blocks(batch: SumsBatch, together: Sequence[LayerStep]) -> Iterator[tuple[Vectors, ...]]:
-    """The copy and all views in parts that are worked on at once. A view that is None stays None."""
+    """Return the copy and all views in parts that are worked on at once. A view that is None stays None."""
     assert batch.copy is not None
     if len(together) == 1:
         step = together[0]
@@ -113,7 +113,7 @@ def _blocks(batch: SumsBatch, together: Sequence[LayerStep]) -> Iterator[tuple[V
 
 
 def _cut(copy: Tensor, cuts: int, views: Sequence[Tensor | None]) -> Iterator[tuple[Vectors, ...]]:
-    """Parts of one layer: a few vectors, or a cut of long ones."""
+    """Yield parts of one layer: a few vectors, or a cut of long ones."""
     rows, entries = copy.shape
     if not entries:
         return
@@ -144,18 +144,18 @@ def _fill(table: Tensor, together: Sequence[LayerStep], blocks: list[dict[str, V
 
 
 def _flat(x: Tensor, dtype: torch.dtype) -> Vectors:
-    """A view of a small layer on a CPU as a matrix; most are one already, and asking is cheaper than converting."""
+    """Return a view of a small layer on a CPU as a matrix. Most are one already, and asking is cheaper."""
     x = x if x.dtype == dtype else x.to(dtype)
     return (x if x.dim() == 2 else x.reshape(len(x), -1)).numpy()
 
 
 def _array(x: Tensor) -> Vectors:
-    """The tensor itself, or on a CPU the same memory as NumPy sees it; types that NumPy lacks stay tensors."""
+    """Return the tensor, or on a CPU the same memory as a NumPy array. Types that NumPy lacks stay tensors."""
     return x.numpy() if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) else x
 
 
 def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
-    """The displacement d = new - w of each vector, exact but for the last digit, and its sums.
+    """Compute the displacement d = new - w of each vector, exact but for the last digit, and its sums.
 
     In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
     """
@@ -193,7 +193,7 @@ def _turn_sums(w: Vectors, d: Vectors) -> dict[str, Vectors]:
 
 
 def _gradient(w: Vectors, g: Vectors, m: Vectors | None, *, late: bool = False) -> dict[str, Vectors]:
-    """What the gradient has to do with the weights before the step and with the momentum."""
+    """Compute sums of the gradient with the weights before the step and with the momentum."""
     sums = {"wg": _dot(w, g), "gg": _dot(g, g)}
     if m is not None:
         sums |= {"gm": _dot(g, m), "mm": _dot(m, m)}
@@ -203,7 +203,7 @@ def _gradient(w: Vectors, g: Vectors, m: Vectors | None, *, late: bool = False) 
 
 
 def _scaled(w: Vectors, g: Vectors, v: Vectors, second: SecondMoment) -> dict[str, Vectors]:
-    """What Adam makes of the gradient as the step left it."""
+    """Compute sums of the gradient as Adam scales it after the step."""
     # Operators only, so that the same line serves NumPy and torch.
     b = (v / second.correction) ** 0.5 + second.eps
     s = g / b
@@ -221,7 +221,7 @@ def _largest(x: Vectors) -> Vectors:
 
 
 def _frozen(d: Vectors, g: Vectors) -> dict[str, Vectors]:
-    """How many entries of each vector have a gradient and did not move."""
+    """Return how many entries of each vector have a gradient and did not move."""
     if not isinstance(d, np.ndarray):
         return {"frozen": torch.count_nonzero((d == 0) & (g != 0), dim=1)}
     if d.all():  # on a CPU, asking first whether any entry stood still is cheaper

@@ -1,1 +1,1 @@
-"""How a step is carried out: one loop, scratch memory, batches, rounding, shards, compiled programs."""
+"""The engine of all optimizers: one loop, scratch memory, batches, rounding, shards, compiled programs."""

@@ -1,27 +1,23 @@
-"""Plain steps of many tensors at once: what goes entry by entry may be laid together as is fastest."""
+"""Plain steps of many tensors at once, in the fastest of three ways."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, pieces
+from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, is_small, pieces
 from gyroscope.optim._engine.steps import PlainStep
 from gyroscope.optim.formulas import is_fusable
 
-# Tensors of fewer entries take their step laid end to end: one by one they would wait for Python.
-SMALL = 2**13
-
-# Of a step, scratch memory, and of each tensor its [weight, gradient, *moments].
+# (step, scratch memory, [weight, gradient, *moments] of each tensor)
 Runner = Callable[[PlainStep, Scratch, list[list[Tensor]]], None]
 
 
 def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, Runner]:
-    """How tensors like these take their step, and a name for those that may take it together; None: alone."""
-    # One call of a kernel for all tensors of a batch, whatever their sizes.
+    """Return how such tensors take their step, with a name of the batch that they join. None: alone."""
     if step.fused is not None and is_fusable(tensors):
         return "fused", _run_fused
-    if tensors[0].numel() < SMALL and all(x.is_contiguous() for x in tensors):
+    if is_small(tensors[0]) and all(x.is_contiguous() for x in tensors):
         return "end to end", _run_end_to_end
     return None, _run_in_pieces
 
@@ -32,7 +28,7 @@ def _run_fused(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> 
 
 
 def _run_in_pieces(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
-    """Piece by piece: a piece stays in cache through all the operations of the step."""
+    """Step piece by piece: a piece stays in cache through all operations of the step."""
     scratch.reserved.clear()
     for tensors in batch:
         for part in pieces(tensors[0]) if tensors[0].dim() else [WHOLE]:
@@ -40,7 +36,10 @@ def _run_in_pieces(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]])
 
 
 def _run_end_to_end(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
-    """One step of many small tensors, their entries laid end to end."""
+    """Take one step of many small tensors with their entries concatenated."""
+    if len(batch) == 1:
+        _run_in_pieces(step, scratch, batch)
+        return
     columns = [[x if x.dim() == 1 else x.view(-1) for x in tensors] for tensors in zip(*batch, strict=True)]
     joined = [torch.cat(tensors) for tensors in columns]
     _run_in_pieces(step, scratch, [joined])

@@ -1,31 +1,35 @@
-"""Compiled steps, sealed: all that knows torch's compiler is in this file (docs/decisions/0002-compiled-steps.md).
+"""Compiled steps: the only file that uses torch's compiler (docs/decisions/0002-compiled-steps.md).
 
-A program is tried in three forms, each behind a single warning: Inductor's own interface, which is internal to torch
-and may change; `torch.compile`, which is public; and the function itself, eagerly. All give the same numbers.
+A program has three forms, each with one warning if it fails: Inductor's interface, which is internal to torch and may
+change, then the public `torch.compile`, then the eager function. All give the same numbers.
 """
 
 import types
 import warnings
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import torch
 from torch import Tensor
 
 from gyroscope.optim._engine.memory import is_dense
 
-# Of tensors with an entry per weight, tensors with a value per vector, and numbers; it changes them in place.
+# (tensors with an entry per weight, tensors with a value per vector, numbers), changed in place.
 Function = Callable[[list[Tensor], list[Tensor], Tensor], Sequence[Tensor]]
-# Of [*entries, *rows, numbers]; it may empty the list.
+# Takes [*entries, *rows, numbers], and may empty the list.
 Program = Callable[[list[Tensor]], Sequence[Tensor]]
 
-# What was compiled so far in this process.
+# "auto" compiles where it pays.
+Compile = bool | Literal["auto"]
+# All programs compiled in this process.
 PROGRAMS: dict[tuple[object, ...], "SafeProgram"] = {}
-# Entries from which a tensor is beyond the numbers with which a program may count them.
-LARGEST = 2**31
-# Sizes of the tensors on which a step is captured: large, so that loops are spread over threads, and all different, so
-# that no two are taken for the same; primes, so that no product of some is taken for another.
+# Programs count entries with 32-bit integers.
+MAX_ENTRIES = 2**31
+# Entries from which compile="auto" makes a program on a CPU. Smaller tensors share eager operations.
+AUTO_ENTRIES = 2**16
+# Sizes of the tensors on which a step is captured: large, so that loops run on several threads, and different primes,
+# so that no size or product of sizes is taken for another.
 MATRIX = (1031, 2053)
 ROW = (1, 1_000_003, 13, 11, 7, 5, 3)
 TENSOR = (1031, 67, 13, 11, 7, 5, 3)
@@ -41,10 +45,10 @@ def program_for(
     numbers: Tensor,
     scratch: bool = False,
 ) -> Program:
-    """`function` compiled for tensors of this kind: sizes stay free. `key` names what else it depends on.
+    """Return `function` compiled for tensors of this kind and any size. `key` lists what else it depends on.
 
-    The entries have one shape and one layout (`merged`). With `scratch` the last of them is memory to work in: left to
-    itself, a program would ask the system for new pages at each call.
+    The entries have one shape and one layout (`merged`). With `scratch` the last of them is memory to work in, because
+    a program would otherwise map new pages at each call.
     """
     dtypes = [x.dtype for x in (*entries, *rows)]
     kind = (key, scratch, len(entries), numbers.numel(), entries[0].device, *dtypes, *_layout(entries[0]))
@@ -54,15 +58,31 @@ def program_for(
     return program
 
 
-def can_run(w: Tensor) -> bool:
-    """Whether a program may take this weight: it fills its memory, has entries, and not too many."""
-    return 0 < w.numel() < LARGEST and (w.is_contiguous() or is_dense(w))
+def is_compiled(compile: Compile, w: Tensor) -> bool:
+    """Return whether a program takes the step of this weight, as the option `compile` says.
+
+    The weight must be dense in memory, with entries, and not too many.
+    """
+    if not compile or (compile == "auto" and not pays(w)):
+        return False
+    return 0 < w.numel() < MAX_ENTRIES and (w.is_contiguous() or is_dense(w))
+
+
+def pays(w: Tensor) -> bool:
+    """Return whether a program is faster than eager operations: on CUDA, and for large tensors on a CPU."""
+    return w.device.type == "cuda" or (w.device.type == "cpu" and w.numel() >= AUTO_ENTRIES)
+
+
+def check_compile(compile: object) -> None:
+    """Raise for a value that the option does not have."""
+    if compile not in (True, False, "auto"):
+        raise ValueError(f"compile={compile!r} is unknown: choose True, False or 'auto' (where it pays)")
 
 
 def merged(views: list[Tensor]) -> list[Tensor]:
-    """Views of one shape and layout with as few dimensions as describe them; dimension 0, the vectors, stays.
+    """Return views of one shape and layout with as few dimensions as possible. Dimension 0, the vectors, stays.
 
-    Each number of dimensions and order of strides is a program of its own, so fewer of them are compiled.
+    Each number of dimensions and order of strides needs its own program, so fewer of them are compiled.
     """
     first = views[0]
     if first.dim() == 2:
@@ -82,7 +102,7 @@ def merged(views: list[Tensor]) -> list[Tensor]:
 
 
 def packed(values: Sequence[Any], device: torch.device) -> Tensor:
-    """Numbers as one float64 tensor on the device: one input of a program instead of many."""
+    """Return numbers as one float64 tensor on the device: one input of a program instead of many."""
     if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in values):
         return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device) for value in values])
     return torch.tensor([float(value) for value in values], dtype=torch.float64).to(device, non_blocking=True)
@@ -90,7 +110,7 @@ def packed(values: Sequence[Any], device: torch.device) -> Tensor:
 
 @final
 class SafeProgram:
-    """A program in the first of three forms that works: by Inductor, by torch.compile, or eager."""
+    """A program in the first of three forms that works: Inductor, torch.compile, or eager."""
 
     def __init__(
         self, function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor, scratch: bool
@@ -107,7 +127,7 @@ class SafeProgram:
         try:
             examples = _examples(entries, rows, numbers)
             self._program = _by_inductor(flat, examples, count - 1 if scratch else None)
-        except Exception as error:  # whatever a compiler may raise: a user's training goes on
+        except Exception as error:  # a compiler may raise anything, and training must go on
             self._fall_back(error)
 
     def __call__(self, tensors: list[Tensor]) -> Sequence[Tensor]:
@@ -116,13 +136,13 @@ class SafeProgram:
             try:
                 return self._program(list(tensors))
             except AssertionError as error:
-                # A program compares sizes and strides with what it was made for before it writes anything.
+                # A program checks sizes and strides before it writes anything.
                 self._fall_back(error)
         if self.form == "torch.compile":
             try:
                 outputs = self._program(*tensors)
             except Exception as error:
-                # The first call compiles before it writes; later ones may fail with half of the step taken.
+                # The first call compiles before it writes. Later ones may fail in the middle of the step.
                 if self._has_run or isinstance(error, torch.OutOfMemoryError):
                     raise
                 self._fall_back(error)
@@ -132,7 +152,7 @@ class SafeProgram:
         return self._flat(*tensors)
 
     def _fall_back(self, error: Exception) -> None:
-        """Go on to the next form, with a warning for the first program of the process that does."""
+        """Use the next form, with one warning per process."""
         failed = self.form
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
         if failed == "inductor":
@@ -144,24 +164,24 @@ class SafeProgram:
             remedy = "steps are taken eagerly instead; pass compile=False to do so without this warning"
         if failed not in _warned:
             _warned.add(failed)
-            message = f"compile=True: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"
+            message = f"compile: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"
             warnings.warn(message, stacklevel=2)
 
 
 def _by_torch_compile(flat: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
-    """The function by torch's public compiler, which compiles at the first call."""
-    # Dynamo counts recompilations per code object and gives up after a few: a copy for each kind of tensor.
+    """Return the function by torch's public compiler, which compiles at the first call."""
+    # Dynamo counts recompilations per code object and gives up after a few, so each kind of tensor has a copy.
     inner = cast(types.FunctionType, flat)
     copy = types.FunctionType(inner.__code__.replace(), inner.__globals__, inner.__name__, None, inner.__closure__)
-    # Free sizes, as `_by_inductor` has them; and no graph breaks, behind which a step could fail half taken.
+    # Symbolic sizes as in `_by_inductor`. A graph break could fail in the middle of the step.
     return torch.compile(copy, dynamic=True, fullgraph=True)
 
 
 def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], scratch: int | None) -> Program:
-    """The function captured by make_fx on examples and compiled by Inductor, without what torch.compile puts around it.
+    """Return the function captured by make_fx on examples and compiled by Inductor, without torch.compile's wrappers.
 
-    Dynamo's guards and AOTAutograd's wrappers cost more time than the step of a small tensor. What they would guard is
-    in the kind: types, device, the order of strides, and which sizes are 1.
+    Dynamo's guards and AOTAutograd's wrappers take longer than the step of a small tensor. The kind of the program
+    contains what they would guard: types, device, order of strides, and which sizes are 1.
     """
     from torch._functorch.config import patch as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -178,14 +198,14 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
         programs.append(compile_fx_inner(module, *args, **options))
         return programs[-1]
 
-    with functorch_config(enable_autograd_cache=False):  # from that cache a program would not come by `remember`
+    with functorch_config(enable_autograd_cache=False):  # a cached program would bypass `remember`
         compile_fx(graph, fakes, inner_compile=remember)
-    # Not what compile_fx returns, which has AOTAutograd's wrappers around it.
+    # compile_fx itself returns AOTAutograd's wrapper.
     return cast(Program, programs[-1].current_callable)
 
 
 def _check_symbolic(fakes: list[Tensor]) -> None:
-    """Raise where tracing has fixed a size to the example's: the program would refuse all others."""
+    """Raise if tracing has fixed a size to the example's, because the program would refuse all others."""
     for x in fakes:
         sizes: list[Any] = list(x.shape)
         fixed = [size for size in sizes if size != 1 and not isinstance(size, torch.SymInt)]
@@ -194,9 +214,9 @@ def _check_symbolic(fakes: list[Tensor]) -> None:
 
 
 def _write_early(graph: Any, scratch: int) -> None:
-    """Let what is written into an input at the end stand there as soon as it is known, and be read there."""
+    """Move the write into the scratch input to where its value is computed, and read the value there."""
     memory = [node for node in graph.nodes if node.op == "placeholder"][scratch]
-    # The graph is functional: what a step writes into an input is one copy_ at its end.
+    # The graph is functional: a write into an input is one copy_ at its end.
     (writing,) = (user for user in memory.users if user.target is torch.ops.aten.copy_.default)
     value = writing.args[1]
     value.append(writing)
@@ -204,20 +224,20 @@ def _write_early(graph: Any, scratch: int) -> None:
 
 
 def _layout(x: Tensor) -> tuple[object, ...]:
-    """What a program depends on in the layout of x: which sizes are 1, and the order of strides (None: contiguous)."""
+    """Return what a program depends on: which sizes are 1, and the order of strides (None: contiguous)."""
     ones = tuple(size == 1 for size in x.shape)
     return ones, None if x.is_contiguous() else _order(x)
 
 
 def _order(x: Tensor) -> tuple[int, ...]:
-    """Dimensions from the largest stride to the smallest."""
+    """Return the dimensions from the largest stride to the smallest."""
     return tuple(sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.shape[dim]), reverse=True))
 
 
 def _examples(entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
-    """Other tensors of the same kind, on which a step is captured.
+    """Return other tensors of the same kind, on which a step is captured.
 
-    Not views: to tracing, a view of a base is two tensors, whose sizes it compares, and thereby fixes.
+    They are not views: tracing compares the sizes of a view and its base, and thereby fixes them.
     """
     first = entries[0]
     large = ROW if first.shape[0] == 1 else MATRIX if first.dim() == 2 else TENSOR

@@ -1,4 +1,4 @@
-"""The step of an optimizer inside another: in memory that is lent to it, with groups that stand in for its own."""
+"""The step of an optimizer inside another, in other memory than the weights and with other groups."""
 
 import inspect
 from typing import Any, final
@@ -9,15 +9,19 @@ from torch.optim import Optimizer
 
 
 @final
-class Loan:
-    """Memory of the weights' size in which an inner optimizer steps, while the weights stay where they are."""
+class SpareMemory:
+    """Memory of the weights' size in which an inner optimizer steps, while the weights stay as they are."""
 
     def __init__(self) -> None:
         self._spare: dict[Tensor, Tensor] = {}
+        self._zeroed: dict[Tensor, Tensor] = {}
         self._weights: dict[Tensor, Tensor] = {}  # filled only while the inner optimizer steps
 
-    def lend(self, p: Tensor, from_zero: bool) -> None:
-        """Put other memory in the place of p's weights, holding them or zeros; a DTensor's weights are copied away."""
+    def swap_in(self, p: Tensor, from_zero: bool) -> None:
+        """Put a copy of p's weights, or zeros, in their place. The weights of a DTensor are copied away instead."""
+        if self._zeroed and not self._weights:
+            # A step's first. One launch for all that start at zero, which are those of the last step.
+            torch._foreach_zero_(list(self._zeroed.values()))
         spare = self._spare.get(p)
         if spare is None:
             spare = self._spare[p] = torch.empty_like(p)
@@ -26,15 +30,19 @@ class Loan:
             if from_zero:
                 p.zero_()
             return
-        spare = spare.zero_() if from_zero else spare.copy_(p)
+        if not from_zero:
+            self._zeroed.pop(p, None)
+            spare.copy_(p)
+        elif p not in self._zeroed:
+            self._zeroed[p] = spare.zero_()
         self._weights[p] = p.data
         p.data = spare
 
-    def take_back(self) -> dict[Tensor, Tensor]:
-        """Put all weights back; returns what the inner optimizer left in the place of each."""
-        return {p: self._take_back(p) for p in list(self._weights)}
+    def swap_out(self) -> dict[Tensor, Tensor]:
+        """Put all weights back. Return what the inner optimizer left in the place of each."""
+        return {p: self._swap_out(p) for p in list(self._weights)}
 
-    def _take_back(self, p: Tensor) -> Tensor:
+    def _swap_out(self, p: Tensor) -> Tensor:
         weights = self._weights.pop(p)
         if hasattr(p, "placements"):
             left = p.detach().clone()
@@ -46,10 +54,10 @@ class Loan:
 
 
 def step_with_groups(inner: Optimizer, stand_ins: list[dict[str, Any]]) -> None:
-    """The inner optimizer's step with these groups in the place of its own.
+    """Take the inner optimizer's step with these groups in place of its own.
 
-    torch wraps a class's step so that it calls the optimizer's own hooks and those registered for all optimizers. The
-    latter are called for the outer optimizer already, so what is inside that wrap is called, between its own hooks.
+    torch wraps a class's step to call the optimizer's own hooks and the global ones. The outer optimizer has called the
+    global ones already, so this calls the wrapped function between the inner optimizer's own hooks.
     """
     groups = inner.param_groups
     inner.param_groups = stand_ins
@@ -70,10 +78,10 @@ def step_with_groups(inner: Optimizer, stand_ins: list[dict[str, Any]]) -> None:
 
 
 def refuse_needed_closure(inner: Optimizer) -> None:
-    """Raise for an optimizer that cannot step without a closure: it calls it several times in each step."""
+    """Raise for an optimizer that cannot step without a closure."""
     closure = inspect.signature(type(inner).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
-            f"{type(inner).__name__} calls a closure several times in each step, and a rotational step turns weights "
+            f"{type(inner).__name__} calls a closure several times in each step, and a rotational step rotates weights "
             "once: wrap an optimizer with one update per step, for example torch.optim.AdamW"
         )

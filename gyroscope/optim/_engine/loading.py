@@ -1,4 +1,4 @@
-"""Loading a saved state: it must fit, and what torch casts to the parameters' dtype is put back as it was saved."""
+"""Loading a saved state: matched by name or order, checked, and restored in float32 or better."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,7 +14,7 @@ from gyroscope.optim._engine.loop import vectors_for
 from gyroscope.optim._engine.steps import Group, Step, VectorStep
 
 Saved = Mapping[str, Any]
-# Keys of a group that list its members; all others are options.
+# Keys of a group that list its members. All others are options.
 MEMBERS = ("params", "param_names")
 BY_NAME = (
     "to load by parameter name, make both optimizers of named_parameters(), or save with "
@@ -23,9 +23,25 @@ BY_NAME = (
 )
 
 
-def in_order_of(
-    groups: Sequence[Mapping[str, Any]], saved: Saved, name: str, made_of: Sequence[Tensor] = ()
-) -> dict[str, Any]:
+def regrouped(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved state with the groups of `optimizer`, so that torch's optimizers load it.
+
+    Parameters are matched by name, so both sides need the names that `named_parameters()` gives. The optimizers of
+    this package do this when they load. For torch's own it is a hook: a state of RotationalAdamW goes back into AdamW.
+
+    >>> from gyroscope.optim import RotationalAdamW
+    >>> model = torch.nn.Linear(4, 2)
+    >>> ours = RotationalAdamW(model)
+    >>> adamw = torch.optim.AdamW(model.named_parameters())
+    >>> hook = adamw.register_load_state_dict_pre_hook(regrouped)
+    >>> adamw.load_state_dict(ours.state_dict())
+    >>> len(ours.param_groups), len(adamw.param_groups)
+    (2, 1)
+    """
+    return in_order_of(optimizer.param_groups, state_dict, type(optimizer).__name__)
+
+
+def in_order_of(groups: Sequence[Saved], saved: Saved, name: str, made_of: Sequence[Tensor] = ()) -> dict[str, Any]:
     """Return the saved state with its groups cut as the present ones are.
 
     Parameters are matched by name if both sides know the same names. torch keeps the names of named_parameters(), and
@@ -48,7 +64,7 @@ def in_order_of(
     return {**saved, "param_groups": [_regrouped(*pair, saved_groups, groups) for pair in pairs_of_groups]}
 
 
-def _places(groups: Sequence[Mapping[str, Any]]) -> dict[Any, tuple[Any, Mapping[str, Any]]]:
+def _places(groups: Sequence[Saved]) -> dict[Any, tuple[Any, Saved]]:
     """Return the id and the group of each parameter by its name; empty unless every parameter has a name of its own."""
     named = [(group.get("param_names") or [], group) for group in groups]
     if any(len(names) != len(group["params"]) for names, group in named):
@@ -61,24 +77,20 @@ def _places(groups: Sequence[Mapping[str, Any]]) -> dict[Any, tuple[Any, Mapping
     return places if len(places) == sum(len(names) for names, _ in named) else {}
 
 
-def _is_cut(saved: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], made_of: Sequence[Tensor]) -> bool:
-    """Return whether the present groups are the one saved group in parts, as far as numbers of parameters tell."""
+def _is_cut(saved: Sequence[Saved], groups: Sequence[Saved], made_of: Sequence[Tensor]) -> bool:
+    """Return whether the present groups are parts of the one saved group, judged by numbers of parameters."""
     present = {id(p) for group in groups for p in group["params"]}
     same = len(saved) == 1 and len(saved[0]["params"]) == len(made_of)
     return same and len(groups) > 1 and present == {id(p) for p in made_of}
 
 
 def _regrouped(
-    group: Mapping[str, Any],
-    members: Sequence[tuple[Any, Mapping[str, Any]]],
-    saved: Sequence[Mapping[str, Any]],
-    present: Sequence[Mapping[str, Any]],
+    group: Saved, members: Sequence[tuple[Any, Saved]], saved: Sequence[Saved], present: Sequence[Saved]
 ) -> dict[str, Any]:
     """Return a saved group with the members of a present one.
 
-    It has the options of the saved group with those members. If groups are cut otherwise, an option is loaded only if
-    it is the same in all saved groups and in all present groups: a lower lr is loaded, a weight decay for some
-    parameters is not.
+    Options come from the saved group with the same members. Otherwise an option is loaded only if it is the same in all
+    saved groups and in all present groups: a lower lr is loaded, a weight decay for some parameters is not.
     """
     sources = {id(source): source for _, source in members}
     options: Mapping[str, Any] = next(iter(sources.values()), {})
@@ -89,20 +101,20 @@ def _regrouped(
     return {**options, "params": [number for number, _ in members], **names}
 
 
-def _agree(key: str, groups: Sequence[Mapping[str, Any]]) -> bool:
+def _agree(key: str, groups: Sequence[Saved]) -> bool:
     return all(key in group and group[key] == groups[0][key] for group in groups) or not any(key in g for g in groups)
 
 
-def _check_fits(saved: Saved, groups: Sequence[Mapping[str, Any]], name: str) -> None:
-    """Raise a ValueError that says which group differs, unless saved groups and present groups have equal sizes."""
+def _check_fits(saved: Saved, groups: Sequence[Saved], name: str) -> None:
+    """Raise a ValueError that names the group that differs in size."""
     saved_sizes = [len(group["params"]) for group in saved["param_groups"]]
     sizes = [len(group["params"]) for group in groups]
     if saved_sizes == sizes:
         return
     if len(saved_sizes) != len(sizes):
         raise ValueError(
-            f"the saved state has {len(saved_sizes)} parameter groups (of {_listed(saved_sizes)} parameters) and this "
-            f"{name} has {len(sizes)} (of {_listed(sizes)}): build it with the same groups; {BY_NAME}"
+            f"the saved state has {len(saved_sizes)} parameter groups (of {_joined(saved_sizes)} parameters) and this "
+            f"{name} has {len(sizes)} (of {_joined(sizes)}): build it with the same groups; {BY_NAME}"
         )
     number = next(i for i, (a, b) in enumerate(zip(saved_sizes, sizes, strict=True)) if a != b)
     raise ValueError(
@@ -112,7 +124,7 @@ def _check_fits(saved: Saved, groups: Sequence[Mapping[str, Any]], name: str) ->
 
 
 def pairs(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Group]]:
-    """(saved id, parameter, its group) of every parameter, in order."""
+    """Yield (saved id, parameter, its group) of every parameter, in order."""
     saved_ids = chain.from_iterable(group["params"] for group in saved["param_groups"])
     present = ((p, group) for group in groups for p in group["params"])
     for saved_id, (p, group) in zip(saved_ids, present, strict=True):
@@ -120,17 +132,17 @@ def pairs(saved: Saved, groups: list[Group]) -> Iterator[tuple[Any, Tensor, Grou
 
 
 def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step], name: str) -> None:
-    """Raise a ValueError for a parameter whose saved state another rule made, or another shape of it."""
+    """Raise a ValueError for a saved state of another rule or another shape."""
     for number, (saved_id, p, group) in enumerate(pairs(saved, groups)):
         state = saved["state"].get(saved_id, {})
         kept = {key: value for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
         if not kept:
             continue
         vectors = vectors_for(p, group)
-        # Any step count would do: names and shapes of a state do not depend on it.
+        # Names and shapes of a state do not depend on the step count.
         step = step_for(group, 1, vectors)
         shapes = expected_shapes(step, p, vectors.split)
-        # A rotational variant takes over its rule's own moments and begins its values per vector then.
+        # A rotational variant loads the moments of its rule, and starts its values per vector anew.
         required = set(shapes) if getattr(step, "angle", None) is None else set(step.moments)
         missing = sorted(required - kept.keys())
         if missing:
@@ -148,7 +160,7 @@ def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step]
 
 
 def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size]:
-    """The shape of each tensor that a step keeps in a parameter's state."""
+    """Return the shape of each tensor that a step keeps in a parameter's state."""
     stacked = () if isinstance(step, VectorStep) or not step.stacked else (step.stacked,)
     shapes = {key: torch.Size((*stacked, *p.shape)) for key in step.moments}
     if isinstance(step, VectorStep):
@@ -157,10 +169,7 @@ def expected_shapes(step: Step, p: Tensor, split: Split) -> dict[str, torch.Size
 
 
 def restored(value: Tensor, like: Tensor, split: Split) -> Tensor:
-    """A saved tensor on the parameter's device: float32 or better, and in the parameter's layout if of its shape.
-
-    What was saved whole is spread over processes where the parameter is.
-    """
+    """Return a saved tensor on the parameter's device, float32 or better, in its layout and sharded as it is."""
     value = value.to(device=like.device, dtype=at_least_float32(like.dtype), copy=True)
     if hasattr(value, "placements"):
         return value
@@ -173,5 +182,5 @@ def restored(value: Tensor, like: Tensor, split: Split) -> Tensor:
     return torch.empty_like(like, dtype=value.dtype).copy_(value) if value.shape == like.shape else value
 
 
-def _listed(sizes: list[int]) -> str:
+def _joined(sizes: list[int]) -> str:
     return ", ".join(map(str, sizes)) or "no"

@@ -5,70 +5,89 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# Entries of a piece of a step on a CPU: more of them leave its cache, fewer wait for Python.
+# Entries of a piece of a step on a CPU: more leave its cache, with fewer Python overhead dominates.
 PIECE = 2**20
-# Entries that may wait for their values per vector to be computed together; also the largest scratch buffer.
+# Entries of a batch whose values per vector are computed together, and of the largest scratch buffer.
 BATCH = 2**22
+# The same on other devices, where deciding takes a hundred launches. 2**24 entries are 64 MiB, and a batch needs about
+# five times that.
+DEVICE_BATCH = 2**24
+# Tensors of fewer entries are copied together for their step. One at a time, Python overhead dominates.
+SMALL = 2**13
+# The same on other devices: below it launching a kernel takes longer than running it.
+DEVICE_SMALL = 2**22
 WHOLE = slice(None)
 
 
-class Scratch:
-    """Uninitialised memory for updates, kept from step to step.
+def on_accelerator(x: Tensor) -> bool:
+    """Return whether x is on a device where launching a small operation takes longer than running it."""
+    return x.device.type != "cpu"
 
-    Fresh memory would cost as much as the arithmetic: the system maps it page by page at each step.
-    """
+
+class Scratch:
+    """Uninitialised memory for updates, kept from step to step: mapping fresh pages costs as much as the arithmetic."""
 
     def __init__(self) -> None:
         self.buffers: dict[torch.dtype, Tensor] = {}
         self.reserved: dict[torch.dtype, int] = {}
 
     def like(self, x: Tensor, dtype: torch.dtype, reserve: bool = False) -> Tensor:
-        """Memory of x's shape, with x's strides where they are dense.
+        """Return memory of x's shape, with x's strides if they are dense.
 
-        The same memory is returned by the next call, unless `reserve` is set: then it stays reserved until `reserved`,
-        the number of reserved entries, is cleared.
+        The next call returns the same memory. With `reserve` it stays reserved until `reserved`, the number of reserved
+        entries, is cleared.
         """
         size = x.numel()
-        # Allocators of other devices keep freed memory themselves; a buffer above BATCH would be too much to hold.
-        if x.device.type != "cpu" or size > BATCH:
+        # Allocators of other devices cache freed memory. A buffer above BATCH would be too much to keep.
+        if on_accelerator(x) or size > BATCH:
             return torch.empty_like(x, dtype=dtype)
         buffer = self.buffers.get(dtype)
         start = self.reserved.get(dtype, 0)
         if buffer is None or buffer.numel() < start + size:
-            # Tensors that were reserved in the old buffer keep it alive: the new one starts empty.
+            # Reserved tensors keep the old buffer alive, and the new one starts empty.
             buffer = self.buffers[dtype] = torch.empty(start + size, dtype=dtype)
             start = 0
         self.reserved[dtype] = start + size if reserve else start
-        # The same strides let operations of x and the scratch memory run as one flat loop.
+        # With the same strides, operations of x and the scratch memory are one flat loop.
         if x.is_contiguous() or is_dense(x):
             return buffer.as_strided(x.shape, x.stride(), start)
         return buffer[start : start + size].view(x.shape)
 
 
-def pieces(x: Tensor) -> list[slice]:
-    """Cuts along dimension 0 that keep what is computed of each piece in a CPU's cache; one cut on other devices.
+def is_small(x: Tensor) -> bool:
+    """Return whether x takes its step together with others, copied end to end."""
+    return x.numel() < (DEVICE_SMALL if on_accelerator(x) else SMALL)
 
-    Pieces have 2 indices or more if x has: a size of 1 would be another kind to a compiled step.
+
+def batch_limit(x: Tensor) -> int:
+    """Return the entries at which a batch of tensors like x is full."""
+    return DEVICE_BATCH if on_accelerator(x) else BATCH
+
+
+def pieces(x: Tensor) -> list[slice]:
+    """Return slices along dimension 0 whose pieces fit a CPU's cache. Other devices take one.
+
+    Pieces have 2 indices or more if x has, because a size of 1 would compile another program.
     """
     size = x.shape[0]
-    # Rounded up: pieces have PIECE entries or fewer, but for whole rows.
+    # Rounded up, so that pieces have at most PIECE entries.
     number = min(-(-x.numel() // PIECE), size // 2)
-    if number <= 1 or x.device.type != "cpu":
+    if number <= 1 or on_accelerator(x):
         return [WHOLE]
     cuts = [piece * size // number for piece in range(number + 1)]
     return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
 def cut(tensors: list[Tensor], part: Tensor | slice) -> list[Tensor]:
-    """A part of each of the tensors."""
+    """Return a part of each tensor."""
     return tensors if part is WHOLE else [x[part] for x in tensors]
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether x's entries fill the memory that they span."""
+    """Return whether x's entries fill the memory that they span."""
     return x.numel() == 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def laid_out_like(x: Tensor, w: Tensor) -> Tensor:
-    """x in w's layout: itself, or a copy where its strides differ."""
+    """Return x in w's layout: itself, or a copy if its strides differ."""
     return x if x.stride() == w.stride() else torch.empty_like(w, dtype=x.dtype).copy_(x)

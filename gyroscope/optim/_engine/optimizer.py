@@ -1,4 +1,4 @@
-"""What every optimizer shares: checked options, state that survives loading, and the call of the loop."""
+"""The base class of all optimizers: checked options, state that survives loading, and the call of the loop."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +15,14 @@ from gyroscope._checks import check_decay
 from gyroscope.geometry import Split
 from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
+from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import NO_FACTORS, Kept, Task, take_step, vectors_for
+from gyroscope.optim._engine.loop import NO_FACTORS, StepCache, Task, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
 from gyroscope.optim.parameter_metrics import LastReported, parameter_metrics
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
-# Options of torch's optimizers that say how to compute, not what: left behind when a state is loaded.
+# Options of torch's optimizers that select an implementation: ignored when a state is loaded.
 TORCH_ONLY = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"}
 # Options of torch's optimizers that would change the step, and that no optimizer here has.
 REFUSED = {"amsgrad", "maximize", "dampening"}
@@ -29,30 +30,30 @@ OTHER_NAMES = {"learning_rate": "lr", "wd": "weight_decay", "l2": "weight_decay"
 
 
 class EngineOptimizer(torch.optim.Optimizer, ABC):
-    """A torch optimizer whose options are checked at each group's entry, and whose state stays float32 or better.
+    """A torch optimizer with checked options and a state in float32 or better.
 
     A final class checks its own options in `_check`, and describes its update in `_step_for`.
     """
 
     turns_by_group: ClassVar[bool] = True
-    """Whether each tensor is split and turned as its group's `granularity`, `axis` and `group_size` say."""
+    """Whether each tensor rotates as its group's `granularity`, `axis` and `group_size` say."""
 
     counter: ClassVar[str] = "step"
-    """The name under which a parameter's state counts its steps."""
+    """The key of the step count in a parameter's state."""
 
     angle_factors: Mapping[Tensor, float] = NO_FACTORS
-    """By parameter, what multiplies its angle at the next step: not an option, but what `follow` sets at each step."""
+    """Factors of the next step's angles by parameter, which `follow` sets at each step."""
 
     _made_of: Sequence[Tensor] = ()
-    """The parameters in the order in which a model lists them, if this optimizer has sorted them into groups."""
+    """The parameters in the order of the model, if this optimizer has sorted them into groups."""
 
     def __init__(self, params: ParamsT | nn.Module, arguments: Group) -> None:
-        # A constructor passes its locals(): the options are listed in its signature and nowhere else.
+        # A constructor passes its locals(), so that options are listed in its signature only.
         options = options_of(arguments)
         granularity = options.get("granularity", "neuron")
         # An iterator is read twice, here and by `optimizer_groups`.
         groups: Any = list(params) if isinstance(params, Iterator) else params
-        # What steps entry by entry has nothing to sort by: of names it makes one group, as torch does.
+        # An optimizer that steps entry by entry makes one group of named parameters, as torch does.
         if self.turns_by_group or isinstance(params, nn.Module):
             self._made_of = in_model_order(groups)
             groups = optimizer_groups(groups, weight_decay=options.get("weight_decay", 0.0), granularity=granularity)
@@ -64,12 +65,12 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        """The t-th step, t = 1, 2, …, of tensors of the group with these vectors."""
+        """Return the t-th step, t = 1, 2, …, of tensors of the group with these vectors."""
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters with options of their own; a misspelt option is an error, other keys are left alone."""
+        """Add parameters with their own options. A misspelt option is an error, other keys are ignored."""
         check_spelling(param_group, self.defaults, type(self).__name__)
-        # torch fills in the defaults first; a group that is then refused must not stay behind.
+        # torch fills in the defaults first. A group that is then refused must be removed.
         super().add_param_group(param_group)
         try:
             self._check_group(self.param_groups[-1])
@@ -79,19 +80,20 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
 
     def _check_group(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)
-        if self.turns_by_group:  # what steps entry by entry may be flat
+        if self.turns_by_group:  # an optimizer that steps entry by entry takes flat parameters
             refuse_flat(group["params"])
         check_lr(group)
+        check_compile(group.get("compile", False))
         check_decay(float(group["lr"]), group["weight_decay"])
         split = Split.of(group)
         for p in group["params"]:
-            split.rotates(p.shape)  # raises where the split does not fit the tensor
+            split.rotates(p.shape)  # raises if the split does not fit the tensor
         self._check(group)
 
-    @_disable_dynamo  # in a trace its numbers would be constants, and memory that is lent would be lost
+    @_disable_dynamo  # a trace would make its numbers constants, and lose memory that is swapped
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; a closure recomputes the loss, which is returned."""
+        """Take one step. A closure recomputes the loss, which is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -100,21 +102,21 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             check_lr(group)
         tasks = self._tasks()
         for task in tasks:
-            # A float32 tensor on the CPU, as torch keeps it: reading it waits for no device.
+            # A float32 tensor on the CPU, as in torch: reading it waits for no device.
             if self.counter not in task.state:
                 task.state[self.counter] = torch.tensor(0.0)
         if tasks:
             torch._foreach_add_([task.state[self.counter] for task in tasks], 1.0)
-        # Not pickled with the optimizer, so made when it is first needed.
-        if "_kept" not in self.__dict__:
-            self._kept = Kept()
+        # Not pickled with the optimizer, so made on first use.
+        if "_step_cache" not in self.__dict__:
+            self._step_cache = StepCache()
         weights = [task.p for task in tasks]
-        take_step(tasks, self._step_for, self._kept, self.counter, self.angle_factors)
-        increment_version(weights)  # a compiled program tells autograd nothing of what it changes
+        take_step(tasks, self._step_for, self._step_cache, self.counter, self.angle_factors)
+        increment_version(weights)  # autograd does not see changes by a compiled program
         return loss
 
     def _tasks(self) -> list[Task]:
-        """The parameters that have a gradient, with all that their step needs."""
+        """Return the parameters that have a gradient, with all that their step needs."""
         ready = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
         if any(p.grad.layout != torch.strided for p, _ in ready):
             raise RuntimeError(
@@ -125,30 +127,26 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
     def report_per_parameter_metrics(
         self, param: Tensor, name: str, optimizer_metrics: Mapping[str, Any]
     ) -> dict[str, float | Tensor]:
-        """What Composer's OptimizerMonitor logs of a parameter beside `optimizer_metrics`: see `parameter_metrics`."""
-        if "_last_reported" not in self.__dict__:  # as `_kept`
+        """Return what Composer's OptimizerMonitor logs of a parameter: see `parameter_metrics`."""
+        if "_last_reported" not in self.__dict__:  # not pickled either
             self._last_reported: LastReported = {}
         return parameter_metrics(self, param, name, self._last_reported)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the torch optimizer whose rule it has.
 
-        - By name, into any groups, if both sides have the same names: those of `named_parameters()`, of a model or of
-          `gyro.param_groups`. Prefixes of torch.compile and DDP do not count.
-        - In the order of the model, if the saved state has one group without these names, such as that of
+        - By name, into any groups, if both sides have the same names, from `named_parameters()`, a model or
+          `gyro.param_groups`. Prefixes of torch.compile and DDP are ignored.
+        - In the order of the model, if the saved state has one group without names, such as that of
           `AdamW(model.parameters())`, and this optimizer was made of a model or of `named_parameters()`.
         - Otherwise group by group, in order, which needs groups of equal sizes.
 
         Options come from the saved group with the same members. If groups are cut otherwise, an option is loaded only
-        if it is the same in all saved groups and in all present groups. Options that the saved groups lack keep their
-        present values. Moments and values per vector are float32 or better, though torch casts all state to the
-        parameters' dtype.
-
-        The other way, torch's optimizer loads this state_dict directly if it has the same groups. Into other groups
-        `gyro.optim.regrouped` brings it.
+        if it is the same in all saved groups and in all present groups. Missing options keep their present values.
+        torch's optimizers load this state_dict if they have the same groups. Use `gyro.optim.regrouped` otherwise.
         """
         name = type(self).__name__
-        # All that can be refused is refused before anything is changed.
+        # All errors are raised before anything is changed.
         state_dict = in_order_of(self.param_groups, state_dict, name, self._made_of)
         pairs_of_groups = zip(state_dict["param_groups"], self.param_groups, strict=True)
         groups = [merged(saved, present, name) for saved, present in pairs_of_groups]
@@ -174,23 +172,23 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             if isinstance(saved.get(key), Tensor):
                 state[key] = restored(saved[key], p, vectors.split)
             else:
-                state.pop(key, None)  # torch's SGD saves None for a buffer that it has not begun
+                state.pop(key, None)  # torch's SGD saves None for a buffer before its first step
 
 
 def in_model_order(params: Any) -> list[Tensor]:
-    """Return the parameters of a model, or of a list of (name, parameter), in their order; of all else nothing."""
+    """Return the parameters of a model, or of a list of (name, parameter), in order. Otherwise nothing."""
     if isinstance(params, nn.Module):
         return list(params.parameters())
     return [each[1] for each in params if isinstance(each, tuple)] if isinstance(params, list) else []
 
 
 def options_of(arguments: Group) -> Group:
-    """The arguments of a constructor that are options of groups; `super()` puts a __class__ among its locals()."""
+    """Return the arguments of a constructor that are options of groups. `super()` adds a __class__ to locals()."""
     return {name: value for name, value in arguments.items() if name not in ("self", "params", "inner", "__class__")}
 
 
 def merged(saved: Group, present: Group, name: str) -> Group:
-    """The options of a saved group, and the present ones that it lacks."""
+    """Return the options of a saved group, and the present ones that it lacks."""
     refused = sorted(option for option in REFUSED if saved.get(option))
     if refused:
         option = refused[0]
@@ -200,10 +198,10 @@ def merged(saved: Group, present: Group, name: str) -> Group:
 
 
 def check_spelling(group: Group, options: Group, name: str) -> None:
-    """Raise for a key that looks like a misspelt option, or that would change the step and is not there.
+    """Raise for a key that looks like a misspelt option, or that would change the step.
 
-    Others use groups for notes of their own (timm's lr_scale, what a scheduler leaves, a user's labels): those pass,
-    also where an option's name is one word of theirs.
+    Groups may have other keys (timm's lr_scale, a scheduler's values, a user's labels), also if one word of a key is an
+    option.
     """
     for key in group.keys() - options.keys():
         # 0.75 is one letter wrong in four: "axes" for axis, "center" for centre.

@@ -1,7 +1,7 @@
-"""The steps in the form in which they are compiled: one function of entries, values per vector and packed numbers.
+"""Steps in the form in which they are compiled: functions of entries, values per vector and packed numbers.
 
-They call the formulas of the eager steps. What they add helps Inductor (torch's compiler) to make one loop of them:
-a step of a large tensor takes as long as its memory traffic, and each further loop reads the tensor once more.
+They call the formulas of the eager steps. Their additions let Inductor (torch's compiler) generate one loop: a step of
+a large tensor takes as long as its memory traffic, and each further loop reads the tensor once more.
 """
 
 from math import prod
@@ -15,18 +15,16 @@ from gyroscope.optim.formulas import column, is_per_vector, k_adam_
 
 
 def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
-    """A step of whole vectors: moves weight and moments, and brings the row state up to date.
+    """Take a step of whole vectors, and return the coefficients per vector.
 
-    step       its functions; its numbers are those of the moment at which it was compiled, and come as an input
-    entries    weight, gradient, moments, noise if there is any, and memory for Δ if it is kept
-    rows       the step's values per vector, and ones
-
-    Returns the coefficients per vector: as outputs, Inductor makes them once per vector and not once per entry.
+    Inductor computes an output once per vector instead of once per entry. `entries` are weight, gradient, moments,
+    noise if any, and memory for Δ if it is kept. `rows` are the values per vector, and ones. `step.numbers` are not
+    used, because the present ones are an input.
     """
     *state, ones = rows
     values = numbers.unbind(0)
     w, grad = entries[:2]
-    # Slices, not pop: to Dynamo of torch 2.8 what a star takes is a tuple.
+    # Slices, not pop: in Dynamo of torch 2.8 a starred target is a tuple.
     end = 2 + len(step.moments)
     moments = entries[2:end]
     others = entries[end:-1] if step.keeps_update else entries[end:]
@@ -41,7 +39,7 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
     measured = step.measure([w, nested, *moments], state, u, None, values)
     first, *rest = measured
     change = step.decide([_one_by_one(first), *rest], state, prod(w.shape[1:]), values)
-    # A move may use Δ up, and the scratch memory must not be written twice; Inductor copies nothing for the clone.
+    # A move may overwrite Δ, and the scratch memory must not be written twice. Inductor elides the clone.
     step.move([w, grad, *moments], u.clone(), change.coefficients, others[0] if others else None)
     for row, new in zip(state, change.rows, strict=False):  # factors of the angle do not change
         row.copy_(new)
@@ -49,25 +47,25 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
 
 
 def k_adam_rows(tensors: list[Tensor], rows: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
-    """k-Adam's step: `numbers` are lr, L2, decay and ε, then three for each stage."""
+    """Take k-Adam's step. `numbers` are lr, L2, decay and ε, then three for each stage."""
     values = numbers.unbind(0)
     k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
     return ()
 
 
 def _nested(grad: Tensor, ones: Tensor) -> Tensor:
-    """The gradient times a factor of 1 per vector, which keeps Inductor's loops nested, vectors over entries.
+    """Return the gradient times 1 per vector, which lets Inductor nest its loops, vectors over entries.
 
-    Without it the moments are one flat loop over all entries, and the sums another; with it they make one loop.
+    Without it the moments are one flat loop over all entries and the sums another. With it they are one.
     """
     return grad * column(ones, grad)
 
 
 def _one_by_one(squares: Tensor) -> Tensor:
-    """Values per vector, 0 or above, by way of a type that Inductor does not vectorise on a CPU.
+    """Return values per vector, 0 or above, via a type that Inductor does not vectorise on a CPU.
 
-    What is computed per vector then runs one vector at a time, like the loops over its entries before and after it, and
-    the three become one loop: a vector's entries are in cache when they are moved.
+    The code per vector then runs one vector at a time, like the loops over its entries before and after it, and all
+    three become one loop: a vector's entries are in cache when they are moved.
     """
     if squares.device.type != "cpu":
         return squares

@@ -1,4 +1,4 @@
-"""Steps on the sphere: the description for the loop, and what the Adams on the sphere share."""
+"""Steps on the sphere: their description for the loop, and the numbers of the Adams among them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,9 +18,9 @@ def sphere(
     vectors: Vectors,
     **options: float,
 ) -> VectorStep:
-    """A step on the sphere: `rule(products, rows, fan_in, numbers, **options)` says what becomes of each vector."""
+    """Return a step on the sphere. `rule(products, rows, fan_in, numbers, **options)` returns the `Change`."""
     finish = None
-    # SGD's rule divides nothing; on other devices `combine_` divides.
+    # SGD's rule divides nothing. On other devices `combine_` divides.
     if isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu":
         finish = partial(divide_, eps=numbers.eps)
     return VectorStep(
@@ -42,13 +42,13 @@ def check_adam(group: Group) -> None:
 
 
 def adam_numbers(group: Group, t: int) -> AdamNumbers:
-    """Adam's options of the moment with the bias corrections of step t."""
+    """Return Adam's present options with the bias corrections of step t."""
     beta1, beta2 = group["betas"]
     return AdamNumbers(group["lr"], group["weight_decay"], beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
 
 
 def plain_adam(group: Group, t: int) -> PlainStep:
-    """Adam's own step, L2 in the gradient, of a tensor that does not turn."""
+    """Return Adam's own step, with L2 in the gradient, for a tensor that does not rotate."""
     beta1, beta2 = group["betas"]
     inner = InnerRule(
         direction=formulas.adam_l2,

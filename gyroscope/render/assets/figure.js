@@ -15,11 +15,16 @@ const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).
 /** @type {(x: Known | undefined, digits?: number) => string} */
 const sig = (x, digits = 3) => x === null || x === undefined ? "–"
   : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(digits - 1) : Math.abs(x) >= 10 ** digits ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(digits)));
-// Names as labels: without an ending that all have, and cut where they are long.
+// Names as labels: cut in the middle if they are long, never at the block number. As `cut_middle` of advice/layer_families.py.
 /** @param {string[]} names */
-function labels(names, most = innerWidth < 700 ? 15 : 36) {
-  const ending = names.length > 1 && names.every(name => name.endsWith(".weight")) ? ".weight".length : 0;
-  return names.map(name => name.slice(0, name.length - ending)).map(name => plain(name.length > most ? "…" + name.slice(1 - most) : name));
+function labels(names, most = innerWidth < 700 ? 20 : 40) {
+  return names.map(name => {
+    if (name.length <= most) return plain(name);
+    const number = /(?<![^.])(\d+|\*)(?=[.[]|$)/.exec(name), half = Math.floor((most - 1) / 2);
+    const end = number ? number.index + number[0].length : 0;
+    const start = !number || end <= half ? name.slice(0, half) : end < 0.75 * most ? name.slice(0, end) : "…" + number[0];
+    return plain(start + "…" + name.slice(start.length + 1 - most));
+  });
 }
 /** @type {(values: Values) => number[]} */
 const finite = values => values.filter(value => value !== null);
@@ -81,9 +86,10 @@ function logRange(...lists) {
 const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };
 
 // A table that its headings sort. Columns are { key, label, value, cell, first }: what sorts a row, what its cell shows, and the
-// way that a first click sorts, 1 upwards. `sort` is [key, way] and is changed; `again` draws the table anew.
-/** @template Row @param {HTMLElement} table @param {Column<Row>[]} columns @param {Row[]} rows @param {[string, number]} sort @param {() => void} again */
-function drawRows(table, columns, rows, sort, again) {
+// way that a first click sorts, 1 upwards. `sort` is [key, way] and is changed; `again` draws the table anew; `inside` are the
+// rows that stand below a row, unsorted.
+/** @template Row @param {HTMLElement} table @param {Column<Row>[]} columns @param {Row[]} rows @param {[string, number]} sort @param {() => void} again @param {(row: Row) => Row[]} inside */
+function drawRows(table, columns, rows, sort, again, inside = () => []) {
   const by = columns.find(column => column.key === sort[0]);
   const ranked = !by ? rows : [...rows].sort((a, b) => {
     const [x, y] = [by.value(a), by.value(b)];
@@ -101,7 +107,11 @@ function drawRows(table, columns, rows, sort, again) {
     head.setAttribute("aria-sort", !mark ? "none" : sort[1] > 0 ? "ascending" : "descending");
     return head;
   });
-  const body = ranked.map(row => element("tr", {}, ...columns.map(column => column.cell(row))));
+  const body = ranked.flatMap(row => [row, ...inside(row)]).map(row => element("tr", {}, ...columns.map(column => {
+    const cell = column.cell(row);
+    cell.dataset.label = column.label;
+    return cell;
+  })));
   const focused = table.contains(document.activeElement) ? document.activeElement?.textContent : null;
   table.replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
   if (focused) [...table.querySelectorAll("button")].find(button => button.textContent === focused)?.focus();

@@ -23,7 +23,7 @@ const CURVES = [
 function drawLayer() {
   $("layer").hidden = false;
   const one = layerOf(current(), state.layer);
-  $("layer-name").textContent = state.layer;
+  $("layer-name").textContent = one.name;
   $("layer-about").textContent = `${one.shape.join(" × ")}: ${one.vectors.toLocaleString("en")} vectors of ` +
     `${one.fan_in.toLocaleString("en")} entries (per ${one.granularity}), group ${one.group}.`;
   for (const [id, want] of CURVES) drawCurve("layer-" + id, want);
@@ -64,7 +64,12 @@ function drawCurve(id, want) {
 
 // The steps at which neurons can be looked at: a live page asks the server, a page in a file holds a few.
 /** @type {() => (number | Distribution)[]} */
-const looks = () => state.live ? current().steps : (layerOf(current(), state.layer).distributions[state.quantity] ?? []);
+const looks = () => {
+  const run = current(), layer = layerOf(run, state.layer);
+  if (!state.live) return layer.distributions[state.quantity] ?? [];
+  // The last sample of a run may have norms and no rotation.
+  return run.steps.filter((_, i) => state.quantity === "norm" || layer.series["angular_update.mean"][i] !== null);
+};
 async function drawLook() {
   const all = looks(), slider = $("look-step");
   slider.max = Math.max(0, all.length - 1);

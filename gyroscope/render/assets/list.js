@@ -4,10 +4,17 @@
   const EVERY = 3000;
   /** @type {Set<string>} */
   const chosen = new Set();
-  /** @type {(...children: (Node | string)[]) => HTMLTableCellElement} */
-  const cell = (...children) => { const one = document.createElement("td"); one.append(...children); return one; };
+  /** @type {(label: string, ...children: (Node | string)[]) => HTMLTableCellElement} */
+  const cell = (label, ...children) => {
+    const one = document.createElement("td");
+    one.dataset.label = label;
+    one.append(...children);
+    return one;
+  };
   /** @type {(value: number) => string} */
   const number = value => value.toLocaleString("en");
+  /** @type {(value: number | null, digits?: number) => string} */
+  const digits = (value, digits = 3) => value === null ? "–" : String(Number(value.toPrecision(digits)));
   /** @param {number} seconds */
   function ago(seconds) {
     if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
@@ -20,13 +27,18 @@
     link.href = "view?run=" + encodeURIComponent(run.id);
     Object.assign(box, { type: "checkbox", name: "run", value: run.id, checked: chosen.has(run.id), ariaLabel: `compare ${run.name}` });
     box.addEventListener("change", () => chosen[box.checked ? "add" : "delete"](run.id));
-    const state = cell(run.problem || run.status);
+    const state = cell("state", run.problem || run.status);
     state.className = run.status === "running" ? "good" : run.problem || run.status === "failed" ? "warn" : "";
-    if (run.problem) { // a sentence, over all columns
+    if (run.problem || !run.head) { // a sentence, over all columns
       Object.assign(state, { colSpan: 6, className: "warn sentence" });
-      one.append(cell(run.name), state);
+      one.append(cell("run", run.name), state);
+      return one;
     }
-    else one.append(cell(link), state, cell(number(run.samples)), cell(number(run.step)), cell(String(run.layers)), cell(ago(run.idle)), cell(box));
+    const settings = document.createElement("small"), { head } = run;
+    settings.textContent = `${head.optimizer}, learning rate ${digits(head.lr)}, weight decay ${digits(head.weight_decay)}`;
+    const length = head.run_length === null ? "–" : `${digits(head.run_length, 2)} memories`;
+    one.append(cell("run", link, settings), state, cell("final loss", head.loss_name ? digits(head.loss, 4) : "–"), cell("run length", length),
+      cell("step", number(run.step)), cell("last written", ago(run.idle)), cell("compare", box));
     return one;
   }
   async function load() {

@@ -2,11 +2,11 @@
 // The page of runs: data in the layout of gyroscope/render/run_data.py; its words, its table, and how it grows.
 const SEVERITY = { bad: "✗ Bad", warn: "! Warning", note: "• Note", good: "✓ Good" };
 /** @type {[SummaryNumber, string][]} */
-const SUMMARY = [["rotation", "rotation"], ["predicted_rotation", "predicted"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
+const SUMMARY = [["rotation", "rotation"], ["rotation_ratio", "÷ predicted"], ["norm", "norm"], ["norm_ratio", "÷ predicted"],
   ["decay_ratio", "λₑ/λ"], ["rotation_discrepancy", "D"], ["alignment", "s"], ["imbalance", "spread ÷ noise"], ["dead_vectors", "dead"], ["frozen_share", "frozen"], ["settled_at", "settled at"]];
 /** @type {PageState} */
 const state = { report: /** @type {any} */ (null), live: null, run: 0, layer: "", quantity: "angular_update", look: -1,
-  sort: ["", 1], filter: "", redraw: 0, spoken: "" };
+  sort: ["", 1], filter: "", open: new Set(), redraw: 0, spoken: "" };
 const several = () => state.report.runs.length > 1;
 const current = () => state.report.runs[state.run];
 /** @type {(run: RunData, name: string) => LayerData} */
@@ -18,59 +18,108 @@ function drawVerdict() {
   state.spoken = text;
   const blocks = state.report.runs.flatMap((run, number) => {
     const items = run.verdicts.map(verdict => {
-      const names = verdict.layers.slice(0, 6).flatMap((name, i) => [i ? ", " : "", chip(name, number)]);
-      const rest = verdict.layers.length > 6 ? ` and ${verdict.layers.length - 6} more` : "";
+      const shown = verdict.layers.filter(name => layerOf(run, name)); // a comparison leaves some out
+      const names = shown.slice(0, 6).flatMap((name, i) => [i ? ", " : "", chip(layerOf(run, name), number)]);
+      const rest = shown.length > 6 ? ` and ${shown.length - 6} more` : "";
       const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ": " : "", ...names, rest);
       return element("li", { className: verdict.severity }, element("b", {}, SEVERITY[verdict.severity]),
         element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []),
-        ...(verdict.trial ? [element("span", { className: "more" }, `Tried on real training: ${verdict.trial} in results/advice.md`)] : []), more);
+        ...(verdict.trial ? [element("span", { className: "more" }, `Tried on real training: ${verdict.trial} in results/`)] : []), more);
     });
     const list = element("ul", {}, ...(items.length ? items : [element("li", { className: "note" }, "Nothing to say yet.")]));
     return several() ? [element("h3", {}, swatch(number), run.name + rank(number)), list] : [list];
   });
   const notes = state.report.runs.flatMap(run => [...run.notes, ...(run.stride > 1 ? [`${several() ? run.name + ": " : ""}${run.total.toLocaleString("en")} ` +
     `samples are too many for a page; every ${run.stride}th is shown, ${run.steps.length.toLocaleString("en")} in all.`] : [])]);
-  $("verdict-body").replaceChildren(...blocks, ...notes.map(note => element("p", { className: "note" }, note)));
+  $("verdict-body").replaceChildren(...blocks, ...[...new Set(notes)].map(note => element("p", { className: "note" }, note)));
 }
 /** @type {(number: number) => string} */
 const rank = number => number === 0 ? " (least stands out)" : number === 1 ? " (most stands out)" : "";
-/** @type {(name: string, run: number) => HTMLElement} */
-const chip = (name, run) => element("button", { type: "button", className: "chip", onclick: () => { choose(run); openLayer(name); } }, name);
+/** @type {(layer: LayerData, run: number) => HTMLElement} */
+const chip = (layer, run) => element("button", { type: "button", className: "chip", title: layer.name, onclick: () => { choose(run); openLayer(layer.name); } }, layer.label);
 /** @type {(number: number) => HTMLElement} */
 const swatch = number => { const one = element("span", { className: "swatch" }); one.style.background = colour(number); return one; };
 
+/** @param {string[]} sentences */
+const summary = sentences => sentences.length ? [element("p", { className: "summary" }, sentences.join(" "))] : [];
+// The numbers at the head of a run, as `str(RunHead)` has them.
+/** @param {RunHead} head */
+function headline(head) {
+  const numbers = [head.loss_name && head.loss !== null ? `final ${head.loss_name} ${sig(head.loss, 4)}` : "", head.lr === null ? "" : `learning rate ${sig(head.lr)}`,
+    head.weight_decay === null ? "" : `weight decay ${sig(head.weight_decay)}`, head.run_length === null ? "" : `run length ${sig(head.run_length, 2)} memories`];
+  return [head.optimizer, `${head.steps.toLocaleString("en")} steps`, ...numbers].filter(Boolean).join(", ");
+}
 function drawHead() {
-  const about = state.report.runs.map((run, number) => {
+  const blocks = state.report.runs.flatMap((run, number) => {
     const alive = run.status === "running";
     const status = element("span", { className: alive ? "live" : "", dataset: { status: run.status } }, run.status);
     const samples = `, ${run.total.toLocaleString("en")} samples up to step ${(run.steps.at(-1) ?? 0).toLocaleString("en")}, ${run.layers.length} layers`;
     const rules = [...new Set(run.groups.filter(group => group.layers).map(group => group.rule))].join("; ");
-    return element("p", {}, ...(several() ? [swatch(number), element("strong", {}, run.name), ": "] : []), status, samples,
-      element("br"), element("code", {}, rules));
+    const about = element("p", {}, ...(several() ? [swatch(number), element("strong", {}, run.name), ": "] : []),
+      element("strong", { className: "headline" }, headline(run.head)), element("br"), status, samples, element("br"), element("code", {}, rules));
+    return several() ? [about, ...summary(run.summary)] : [...summary(run.summary), about]; // below the name that it is about
   });
-  $("about").replaceChildren(...about);
+  $("about").replaceChildren(...summary(state.report.summary), ...blocks);
 }
 
 // A layer whose numbers are not finite must not look like one that was not measured.
-/** @type {(summary: LayerSummary, key: SummaryNumber) => string} */
-const shownNumber = (summary, key) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key]);
+/** @type {(summary: LayerSummary, key: SummaryNumber, digits: number) => string} */
+const shownNumber = (summary, key, digits) => summary.diverged && (key === "rotation" || key === "norm") && summary[key] === null ? "not finite" : sig(summary[key], digits);
 /** @type {(key: string, value: Known) => boolean} */
 const off = (key, value) => /_ratio$|_discrepancy$/.test(key) && value !== null
   && (value > state.report.max_usual_ratio || value < 1 / state.report.max_usual_ratio);
+// A row is a family of layers, or one layer. A family shows the smallest and the largest number of its members.
+/** @type {(row: TableRow, text: (layer: LayerData, digits: number) => string, value?: (layer: LayerData) => Known) => string} */
+const span = ({ layers }, text, value = () => null) => {
+  const ranked = layers.filter(layer => value(layer) !== null).sort((a, b) => Number(value(a)) - Number(value(b)));
+  const ends = [...new Set((ranked.length ? [ranked[0], ranked[ranked.length - 1]] : [layers[0]]).map(layer => text(layer, layers.length > 1 ? 2 : 3)))];
+  return ends.join("–");
+};
+/** @param {TableRow} row */
+function nameCell({ number, layers, label, key }) {
+  const mark = several() ? [swatch(number)] : [], first = layers[0];
+  if (layers.length === 1) return element("td", { className: label === first.label ? "" : "member" }, ...mark, element("button", { type: "button", className: "name", title: first.name,
+    onclick: () => { choose(number); openLayer(first.name); } }, first.label));
+  const isOpen = state.open.has(key), button = element("button", { type: "button", className: "family", onclick: () => {
+    state.open[isOpen ? "delete" : "add"](key);
+    drawTable();
+  } }, `${label} (${layers.length})`);
+  button.setAttribute("aria-expanded", String(isOpen));
+  const known = layers.filter(layer => (layer.summary.rotation_ratio ?? 0) > 0);
+  /** @type {(layer: LayerData) => number} */
+  const distance = layer => Math.abs(Math.log(layer.summary.rotation_ratio ?? 1));
+  const worst = known.reduce((most, layer) => distance(layer) > distance(most) ? layer : most, known[0] ?? first);
+  return element("td", {}, ...mark, button, element("small", {}, "worst: ", chip(worst, number)));
+}
 /** @type {Column<TableRow>[]} */
 const COLUMNS = [
-  { key: "name", label: "layer", first: 1, value: row => row.layer.name, cell: ({ number, layer }) => element("td", {}, ...(several() ? [swatch(number)] : []),
-    element("button", { type: "button", className: "name", onclick: () => { choose(number); openLayer(layer.name); } }, layer.name)) },
-  { key: "shape", label: "shape", value: row => row.layer.vectors * row.layer.fan_in, cell: row => element("td", {}, row.layer.shape.join("×")) },
-  { key: "reference", label: "compared with", first: 1, value: row => row.layer.summary.reference, cell: row => element("td", {}, row.layer.summary.reference) },
-  ...SUMMARY.map(([key, label]) => ({ key, label, value: (/** @type {TableRow} */ row) => row.layer.summary[key], cell: (/** @type {TableRow} */ { layer }) =>
-    element("td", { className: off(key, layer.summary[key]) ? "off" : "", dataset: { key } }, shownNumber(layer.summary, key)) })),
+  { key: "name", label: "layer", first: 1, value: row => row.label, cell: nameCell },
+  { key: "shape", label: "shape", value: row => row.layers[0].vectors * row.layers[0].fan_in, cell: row => element("td", {}, row.layers[0].shape.join("×")) },
+  { key: "reference", label: "compared with", first: 1, value: row => row.layers[0].summary.reference, cell: row => element("td", {}, row.layers[0].summary.reference) },
+  ...SUMMARY.map(([key, label]) => ({ key, label, value: (/** @type {TableRow} */ row) => row.layers.map(layer => layer.summary[key]).reduce((a, b) => a === null || (b !== null && b > a) ? b : a),
+    cell: (/** @type {TableRow} */ row) => element("td", { className: row.layers.some(layer => off(key, layer.summary[key])) ? "off" : "", dataset: { key } },
+      span(row, (layer, digits) => shownNumber(layer.summary, key, digits), layer => layer.summary[key])) })),
 ];
+/** @type {(number: number, layers: LayerData[], label: string) => TableRow} */
+const rowOf = (number, layers, label) => ({ number, layers, label, key: `${number} ${label} ${layers[0].shape}` });
 function drawTable() {
-  const rows = state.report.runs.flatMap((run, number) => run.layers.map(layer => ({ number, layer })))
-    .filter(row => row.layer.name.toLowerCase().includes(state.filter.toLowerCase()));
-  drawRows($("layers-table"), COLUMNS, rows, state.sort, drawTable);
-  $("table-count").textContent = `${rows.length} of ${state.report.runs.length * current().layers.length} rows`;
+  const wanted = state.filter.toLowerCase();
+  const rows = state.report.runs.flatMap((run, number) => {
+    if (wanted) return run.layers.filter(layer => layer.name.toLowerCase().includes(wanted)).map(layer => rowOf(number, [layer], layer.label));
+    /** @type {Map<string, LayerData[]>} */
+    const families = new Map();
+    for (const layer of run.layers) {
+      const key = `${layer.family} ${layer.shape}`;
+      families.set(key, [...families.get(key) ?? [], layer]);
+    }
+    return [...families.values()].map(layers => rowOf(number, layers, layers[0].family));
+  });
+  // Columns that are empty, or 0 throughout, would push others off the page.
+  const columns = COLUMNS.filter(({ key }) => !/^(dead|frozen|alignment|decay|settled)/.test(key) || state.report.runs.some(run => run.layers.some(layer => layer.summary[/** @type {SummaryNumber} */ (key)])));
+  drawRows($("layers-table"), columns, rows, state.sort, drawTable, row =>
+    row.layers.length > 1 && state.open.has(row.key) ? row.layers.map(layer => rowOf(row.number, [layer], "")) : []);
+  const count = rows.reduce((sum, row) => sum + row.layers.length, 0);
+  $("table-count").textContent = `${count} of ${state.report.runs.length * current().layers.length} layers`;
 }
 function drawConfig() {
   $("config").replaceChildren(...state.report.runs.map((run, number) => element("details", { open: !several() && !state.live },
@@ -95,7 +144,7 @@ function drawWords() { drawHead(); drawVerdict(); drawTable(); }
 function fillChoices() {
   /** @type {(value: string | number, label: string) => HTMLElement} */
   const option = (value, label) => element("option", { value }, label);
-  $("layer-choice").replaceChildren(option("", "choose a layer"), ...current().layers.map(layer => option(layer.name, layer.name)));
+  $("layer-choice").replaceChildren(option("", "choose a layer"), ...current().layers.map(layer => option(layer.name, layer.label)));
   $("layer-choice").value = state.layer ?? "";
   for (const select of runChoices()) {
     select.replaceChildren(...state.report.runs.map((run, number) => option(number, run.name)));
@@ -146,9 +195,9 @@ function grow(update) {
   }
   run.status = update.status; run.total = update.total;
   if (update.findings) {
-    Object.assign(run, { verdicts: update.findings.verdicts, marks: update.findings.marks, notes: update.findings.notes,
-      scalars: update.findings.scalars });
-    update.findings.layers.forEach((more, i) => Object.assign(run.layers[i], more));
+    const { layers, ...words } = update.findings;
+    Object.assign(run, words);
+    layers.forEach((more, i) => Object.assign(run.layers[i], more));
   }
   redraw();
   return true;

@@ -86,9 +86,9 @@ const ratios = layer => layer.series["angular_update.mean"].map((value, i) => {
   return value !== null && value > 0 && predicted !== null && predicted > 0 ? Math.log2(value / predicted) : null;
 });
 function drawHeat() {
-  const run = current(), names = run.layers.map(layer => layer.name), rows = names.map((_, i) => i);
+  const run = current(), names = run.layers.map(layer => layer.label), rows = names.map((_, i) => i);
   const [low, high] = Look.dark ? ["#4aa8e0", "#f08a3c"] : ["#0072b2", "#c24a00"];
-  const every = Math.ceil(names.length / 55); // labels that stay apart
+  const every = Math.ceil(names.length / 110); // labels that stay apart
   /** @type {Trace} */
   const heat = { type: "heatmap", x: run.steps, y: rows, z: run.layers.map(ratios), zmin: -2, zmax: 2,
     colorscale: [[0, low], [0.5, Look.of("middle")], [1, high]], customdata: rows.map(i => run.steps.map(() => plain(names[i]))),
@@ -96,9 +96,9 @@ function drawHeat() {
     colorbar: { title: { text: "measured ÷ predicted", side: "right" }, tickvals: [-2, -1, 0, 1, 2],
       ticktext: ["≤ ¼", "½", "1", "2", "≥ 4"], thickness: 12 } };
   if (innerWidth < 700) heat.colorbar = { ...heat.colorbar, orientation: "h", y: 1.02, yanchor: "bottom", len: 0.9, title: { text: "" } };
-  draw("heat-figure", [heat], { height: Math.max(240, Math.min(900, 18 * names.length + 110)), showlegend: false,
+  draw("heat-figure", [heat], { height: Math.max(240, Math.min(1600, (names.length > 40 ? 14 : 18) * names.length + 110)), showlegend: false,
     shapes: marked([[run, state.run]]), xaxis: timeAxis({ showgrid: false }), yaxis: { autorange: "reversed", showgrid: false, zeroline: false,
-      tickvals: rows.filter(i => i % every === 0), ticktext: labels(names).filter((_, i) => i % every === 0) } });
+      tickfont: { size: names.length > 40 ? 10.5 : 13 }, tickvals: rows.filter(i => i % every === 0), ticktext: labels(names).filter((_, i) => i % every === 0) } });
   const figure = $("heat-figure");
   figure.removeAllListeners("plotly_click");
   figure.on("plotly_click", event => openLayer(current().layers[event.points[0].y].name));
@@ -119,7 +119,7 @@ function drawBalance() {
     width: 0.55, hoverinfo: "x" };
   draw("balance-figure", [pure, boxes], { height: Math.max(240, 24 * rows.length + 120), showlegend: true,
     xaxis: { type: "log", title: { text: "rotation ÷ median of the layer" }, range: logRange(of("q05"), of("q95"), noise, [0.8, 1.25]) },
-    yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.name)) } });
+    yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.label)) } });
   $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers; the table has all.` : "";
 }
 

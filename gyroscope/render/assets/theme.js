@@ -39,6 +39,16 @@ const Look = {
       Plotly.relayout(figure, layout);
     }
   },
+  // Rows of a family of layers open and close by a click on its name.
+  families() {
+    for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("button.family")))
+      button.addEventListener("click", () => {
+        const isOpen = button.getAttribute("aria-expanded") === "true";
+        button.setAttribute("aria-expanded", String(!isOpen));
+        const rows = button.closest("table")?.querySelectorAll(`[data-member="${button.dataset.family}"]`) ?? [];
+        for (const row of /** @type {Iterable<HTMLElement>} */ (rows)) row.hidden = isOpen;
+      });
+  },
   start() {
     Look.system.addEventListener("change", () => Look.paint());
     addEventListener("beforeprint", () => { Look.paper = true; Look.paint(false); });

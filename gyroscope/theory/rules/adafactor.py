@@ -1,4 +1,4 @@
-"""Adafactor: steps relative to the weights' own size, so that the angle does not know the norm."""
+"""Adafactor: steps relative to the size of the weights, so that the angle does not depend on the norm."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope._checks import check_count, check_decay, check_non_negative
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, over
+from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, safe_divide
 from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at
@@ -15,7 +15,7 @@ from gyroscope.theory.rules.decoupled import decay_at
 
 @final
 class AdafactorMotion(Motion):
-    """Tangent steps of RMS rate·u times the weights' RMS; u² = E‖g‖²/v lags behind where the norm changes.
+    """Tangent steps of RMS rate·u times the weights' RMS. u² = E‖g‖²/v lags behind if the norm changes.
 
     v <- v + t^beta2_decay·(E‖g‖² - v),   y' = (1-a)² y + rate²·min(u², d²)·max(y, eps2²·C)
     """
@@ -33,8 +33,8 @@ class AdafactorMotion(Motion):
         square, norm2 = np.empty((2, len(lr), self.norm2.size))
         y = self.norm2
         for n in range(len(lr)):
-            g2 = 1 / y  # gradients shrink as the norm grows; their own scale cancels
-            # Without v the first step fills it, also of a run that is followed from its middle on.
+            g2 = 1 / y  # gradients shrink as the norm grows, and their own scale cancels
+            # The first step fills v, also if a run is followed from its middle on.
             share = shares[n] if self.done + n else 1.0
             self._v = self._v + share * (g2 - self._v)
             clipped2 = np.minimum(g2 / self._v, self.rule.d**2)
@@ -47,22 +47,21 @@ class AdafactorMotion(Motion):
 @final
 @dataclass(frozen=True)
 class Adafactor(UpdateRule):
-    """Adafactor without momentum, as `torch.optim.Adafactor` has it: the step's RMS is `rate` times the weights' own.
+    """Adafactor without momentum, as in torch: the step's RMS is `rate` times that of the weights.
 
         rate = min(lr, 1/sqrt(t)),   a = lr·λ,   ‖ω'‖² = ((1-a)² + rate²)·‖ω‖²
         rate² ≥ a(2-a):   tan η_r = rate/(1-a) at any norm, which grows without end     (ours)
         else:             cos η_r = 1-a,   ‖ω‖ = eps2·√C·rate/sqrt(a(2-a)), an RMS below eps2     (ours)
 
-    Derived in docs/theory.md, "Adafactor". The RMS is that of the whole tensor, so that a norm is the RMS over its
-    vectors: one twice as long turns half as fast, until all are alike after some 1/rate² steps. Rows have updates of
-    one size where the scale of gradients factors into rows and columns; with one dimension v is an entry's own, and the
-    same holds. Gradients whose mean square is below eps[0] of torch, 1e-7 in float32, are clipped to the RMS d.
+    Derived in docs/theory.md, "Adafactor". The RMS is that of the whole tensor, so a norm is the RMS over its vectors.
+    A vector twice as long rotates half as fast, until all are alike after some 1/rate² steps. Holds if the scale of
+    gradients factors into rows and columns, and their mean square is above torch's eps[0], 1e-7 in float32.
 
-    lr, weight_decay, beta2_decay, d  as torch has them; 1 - t^beta2_decay is β2 of step t
-    eps2             smallest RMS of a tensor that a step is relative to: the second of torch's eps
-    scale_parameter  False: steps of RMS `rate`, as the Trainer of transformers has it: AdamW without momentum
+    lr, weight_decay, beta2_decay, d  as in torch. 1 - t^beta2_decay is β2 of step t
+    eps2             smallest RMS of a tensor that a step is relative to, the second of torch's eps
+    scale_parameter  False for steps of RMS `rate`, AdamW without momentum, as in the Trainer of transformers
     capped           whether 1/sqrt(t) limits the rate: True in torch, False in transformers with relative_step=False
-    steps_done       how many steps the optimizer has taken, for t
+    steps_done       steps that the optimizer has taken, for t
 
     >>> eq = Adafactor(lr=1e-2).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm}, forgets in {eq.timescale:.0f} steps"
@@ -81,6 +80,7 @@ class Adafactor(UpdateRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     is_decoupled: ClassVar[bool] = True
+    counts_steps = True  # the cap on the rate and β2 follow the number of steps
     angle_formula: ClassVar[str] = (
         "tan η_r = rate/(1-a) while norms grow, rate² ≥ a(2-a); else cos η_r = 1-a; rate: min(lr, 1/sqrt(t)), "
         "a: decay per step"
@@ -96,28 +96,23 @@ class Adafactor(UpdateRule):
         if not self.d >= 1:
             raise ValueError(f"d={self.d!r} must be 1 or more: the RMS to which updates are clipped")
 
-    @property
-    def counts_steps(self) -> bool:
-        """True: the cap on the rate and β2 follow the number of steps."""
-        return True
-
     def rate(self, lr: Number, t: Number) -> Number:
-        """RMS of step t = 1, 2, … over that of the weights."""
+        """Return the RMS of step t = 1, 2, … over that of the weights."""
         return np.minimum(lr, t**-0.5) if self.capped else lr
 
     def scale2(self, norm2: Number, fan_in: Number) -> Number:
-        """Mean square of a vector's update at rate 1, its squared norm: what the step is relative to."""
+        """Return the mean square of a vector's update at rate 1, its squared norm that the step is relative to."""
         return np.maximum(norm2, self.eps2**2 * fan_in) if self.scale_parameter else fan_in
 
     @property
     def norm_exponent(self) -> float:
-        """x in: equilibrium norm ∝ lr^x; 0 where there is none, for nothing is to be rescaled then."""
+        """x in: equilibrium norm ∝ lr^x, or 0 if there is no equilibrium norm."""
         room = self.lr * self.weight_decay * (2 - self.lr * self.weight_decay)
         drifts = self.scale_parameter and self.rate(self.lr, self.steps_done + 1.0) ** 2 >= room
         return 0.0 if drifts or self.corrected_decay else self.norm_power
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Decay against growth: both are relative to the norm, unless its RMS is below eps2."""
+        """Return the balance of decay and growth. Both are relative to the norm, unless its RMS is below eps2."""
         rate = self.rate(lr, self.steps_done + 1.0)
         a = decay_at(self, lr)
         room = 2 * a if leading else a * (2 - a)
@@ -128,6 +123,6 @@ class Adafactor(UpdateRule):
         if weights.fan_in is not None:
             smallest = rate * self.scale2(0.0, weights.fan_in) ** 0.5
             rms = np.where(grows, np.inf, smallest)
-            norm = np.where(grows, np.inf, over(smallest, room**0.5))
-        # 1 - cos without loss of digits; to leading order half the square of the angle.
+            norm = np.where(grows, np.inf, safe_divide(smallest, room**0.5))
+        # 1 - cos without loss of digits.
         return Equilibrium(angle, norm, rms, forgetting_time(2 * np.sin(angle / 2) ** 2))

@@ -11,7 +11,7 @@ from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equ
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
-    """Angle a weight vector turns per step once AdamW is in equilibrium, in radians.
+    """Return the angle per step of a weight vector in AdamW's equilibrium, in radians.
 
         η_r = sqrt(2·lr·weight_decay·(1-β1)/(1+β1))     (RE Table 1)
 
@@ -26,15 +26,14 @@ def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
 @final
 @dataclass(frozen=True)
 class AdamW(BetaRule):
-    """AdamW (RE Appendix F): the update averages, with β1, entries of unit size, whatever the gradient's scale.
+    """AdamW (RE Appendix F): the update averages entries of unit size with β1, whatever the gradient's scale.
 
         leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
         exact:          the one law with τ(a) = (1+β1(1-a))/(1-β1(1-a))               (ours)
 
-    The exact norm lies below RE's finite-rate form (37), which is 22 % too large at lr·λ = 0.05 and β1 = 0.9.
     Derived in docs/theory.md, "The one law". With `corrected_decay` (AdamC) `lr` is the schedule's peak and
-    a_t = λ·lr_t²/lr: norms stay, rotation follows lr_t. With `cautious_decay` only entries that the update
-    shrinks decay, about half of them ("Cautious decay" there). With `rectified` it is RAdam with decoupled decay.
+    a_t = λ·lr_t²/lr, so norms stay and rotation follows lr_t. With `cautious_decay` only entries that the update
+    shrinks decay, about half of them. With `rectified` it is RAdam with decoupled decay.
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -48,20 +47,16 @@ class AdamW(BetaRule):
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True
     is_decoupled: ClassVar[bool] = True
-
-    @property
-    def alignment_power(self) -> float | None:
-        """1/2: ‖ω‖² ∝ E‖u‖²."""
-        return 0.5
+    alignment_power = 0.5  # ‖ω‖² ∝ E‖u‖²
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The one law; E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""
+        """Return the one law with E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""
         beta1 = self.betas[0]
         C = weights.fan_in
         rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
         return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """m' = β1·m + (1-β1)·g, u = lr·m'/√v."""
+        """Return steps with m' = β1·m + (1-β1)·g and u = lr·m'/√v."""
         beta1 = self.betas[0]
         return decoupled_adam_steps(self, lr, done, weights, update=Combination(0.0, beta1, 1 - beta1))

@@ -1,4 +1,4 @@
-"""What every update rule is: hyper-parameters in, equilibrium and motion out."""
+"""The base of every update rule: hyper-parameters in, equilibrium and motion out."""
 
 from abc import ABC, abstractmethod
 from copy import copy
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope._checks import check_betas, check_decay, check_fraction, check_non_negative
+from gyroscope._checks import check_betas, check_decay, check_fraction
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import CautiousLinearMotion
 from gyroscope.theory.law import Equilibrium, Weights, plain
@@ -23,58 +23,55 @@ MEANING = {
 
 
 class MomentumStep(NamedTuple):
-    """How a momentum takes in a gradient: m <- keep·m + share·g, g with the L2 term where decay is not decoupled."""
+    """How a momentum takes in a gradient: m <- keep·m + share·g. If decay is not decoupled, g has the L2 term."""
 
     keep: float
     share: float
 
 
 class UpdateRule(ABC):
-    """An optimizer's update rule with its hyper-parameters: what it settles at, and how it gets there.
+    """An optimizer's update rule with its hyper-parameters.
 
-    What other rooms ask of a rule are attributes and properties of this class, so that nobody tests for its type.
+    Other rooms read the attributes and properties of this class and never test for its type.
     """
 
     lr: float
-    weight_decay: float
-    """0 where the rule has no such setting."""
+    weight_decay: float  # 0 if the rule has no such setting
+    # AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay.
     corrected_decay: bool = False
-    """AdamC: decay falls with the square of the schedule. An option of the rules with decoupled decay."""
+    # Only entries that the update shrinks decay (`theory.cautious`). An option of AdamW, NAdam, Lion and Muon.
     cautious_decay: bool = False
-    """Only entries that the update shrinks decay (`theory.cautious`). An option of AdamW, NAdam, Lion and Muon."""
+    # RAdam: early steps are shortened (`schedules.rectification`), decoupled decay is not. An option of the Adams.
     rectified: bool = False
-    """RAdam: early steps are shortened (`schedules.rectification`), decoupled decay is not. An option of the Adams."""
-    has_weight_decay: ClassVar[bool] = True
-    """Whether weight_decay is one of the rule's settings."""
-    is_decoupled: ClassVar[bool] = False
-    """Whether weight decay acts on the weight itself and not through the gradient; these rules have corrected_decay."""
-    keeps_norm: ClassVar[bool] = False
-    """Whether every vector stays at the norm it started with, so that nothing has to settle."""
+    counts_steps: bool = (
+        False  # whether steps depend on `steps_done`, the number of steps before, beyond the first ones
+    )
+    sign_beta: float | None = None  # β1 if the update is the sign of β1·m + (1-β1)·g
+    heavy_ball: float | None = None  # momentum of SGDM in its plain form, for which SMD's map holds
+    alignment_power: float | None = None  # x in: norm ∝ s^x if tangent gradients agree, s as `signal.alignment`
+    has_weight_decay: ClassVar[bool] = True  # whether weight_decay is one of the rule's settings
+    is_decoupled: ClassVar[bool] = False  # whether weight decay acts on the weight itself, not through the gradient
+    keeps_norm: ClassVar[bool] = False  # whether every vector stays at its initial norm
+    # Whether such a rule rotates as its `plain` one would by then, not by the equilibrium angle (`optim.follow`).
     follows_base: bool = False
-    """Whether such a rule turns as its `plain` one would by then, and not by the equilibrium angle (`optim.follow`)."""
-    transports_momentum: ClassVar[bool] = False
-    """Whether the momentum turns with the weight and stays tangent to it (SP's RT)."""
+    transports_momentum: ClassVar[bool] = False  # whether the momentum rotates with the weight, tangent to it (SP's RT)
+    # Whether an update is as long as its gradients, which grow as the weight shrinks. Adam's and Lion's are not.
     gradient_scales_update: ClassVar[bool] = False
-    """Whether an update is as long as its gradients, which grow as the weight shrinks; Adam's and Lion's are not."""
     angle_formula: ClassVar[str] = (
         "η_r = sqrt(2a/τ) to leading order; exact: 1 - cos η_r = a(2 - a - aτ(a))/(2(1-a)τ(a)); "
         "a: decay per step, τ: correlation time of the updates"
     )
-    needs: ClassVar[tuple[str, ...]]
-    """The inputs without which this rule's norm is not determined."""
-    norm_power: ClassVar[float] = 0.5
-    """x in: equilibrium norm ∝ lr^x, without corrected decay."""
-    motion_class: ClassVar[type[Motion]] = LinearMotion
-    """What follows the moments of the weights; it asks the rule for the coefficients of its steps."""
-    cautious_motion_class: ClassVar[type[Motion]] = CautiousLinearMotion
-    """The same with cautious decay."""
+    needs: ClassVar[tuple[str, ...]]  # the inputs that this rule's norm depends on
+    norm_power: ClassVar[float] = 0.5  # x in: equilibrium norm ∝ lr^x, without corrected decay
+    motion_class: ClassVar[type[Motion]] = LinearMotion  # asks the rule for the coefficients of its steps
+    cautious_motion_class: ClassVar[type[Motion]] = CautiousLinearMotion  # the same with cautious decay
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The equilibrium at a learning rate of the moment; unvalidated, so that a schedule's array may pass."""
+        """Return the equilibrium at a learning rate. Nothing is validated, so that a schedule's array may pass."""
 
     def motion(self, norm2: Array) -> Motion:
-        """The averaged motion that starts at these squared norms, to be advanced step by step."""
+        """Return the averaged motion that starts at these squared norms."""
         return (self.cautious_motion_class if self.cautious_decay else self.motion_class)(self, norm2)
 
     def equilibrium(
@@ -85,11 +82,11 @@ class UpdateRule(ABC):
         shape: tuple[int, ...] | None = None,
         leading_order: bool = False,
     ) -> Equilibrium:
-        """Where a scale-invariant weight vector settles under this rule.
+        """Return where a scale-invariant weight vector settles under this rule, exactly or to leading order.
 
-        Exact by default; `leading_order=True` gives the leading order in lr·weight_decay (for SGDM and AdamW RE
-        Table 1). `fan_in` is the number of entries of one vector, `unit_grad_norm` the RMS gradient norm at unit weight
-        norm, `shape` the whole tensor's (for Muon).
+        `fan_in` is the number of entries of one vector, `unit_grad_norm` the RMS gradient norm at unit weight norm,
+        `shape` that of the whole tensor (for Muon). The leading order in lr·weight_decay is RE Table 1 for SGDM and
+        AdamW.
         """
         eq = self.at(self.lr, Weights.checked(fan_in, unit_grad_norm, shape), leading=leading_order)
         values = (eq.angular_update, eq.norm, eq.update_rms, eq.timescale)
@@ -111,74 +108,52 @@ class UpdateRule(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # a dataclass
 
     def replace(self, **changes: Any) -> Self:
-        """The same rule with some settings changed, and checked again."""
-        # Every rule is a dataclass, which an abstract base class cannot say.
+        """Return the rule with some settings changed, and validated again."""
+        # Every rule is a dataclass, which an abstract base class cannot declare.
         return replace(self, **changes)  # type: ignore[type-var]
 
     def during(self, **settings: Array) -> Self:
-        """The same rule with settings that have a value for each step, unvalidated: for `at` and a motion alone."""
+        """Return the rule with settings that have a value for each step, unvalidated, for `at` and a motion."""
         rule = copy(self)
         for name, values in settings.items():
             object.__setattr__(rule, name, values)  # past a frozen dataclass, whose checks are for numbers
         return rule
 
     @property
-    def counts_steps(self) -> bool:
-        """Whether its steps depend on how many were taken before, `steps_done`, beyond the first ones."""
-        return False
-
-    @property
     def betas_may_change(self) -> bool:
-        """Whether a forecast can follow betas that change during the run.
-
-        Elsewhere the momentum is not in the gradient's units (a heavy ball), or τ has no form for arrays (Lion).
-        """
+        """Whether a forecast can follow betas that change during the run."""
+        # Other rules have a momentum that is not in the gradient's units, or a τ without a form for arrays (Lion).
         return self.is_decoupled and self.adam_betas is not None and not self.rectified and not self.cautious_decay
 
     @property
     def plain(self) -> "UpdateRule":
-        """The rule without a norm that is held: itself, for most."""
+        """The rule without a fixed norm, which is itself for most."""
         return self
 
     @property
     def whole_matrix(self) -> bool:
-        """Whether the vector that turns is the whole matrix, as under Muon."""
+        """Whether the vector that rotates is the whole matrix, as under Muon."""
         return "shape" in self.needs
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:
-        """Adam's (β1, β2) where stability of its two averages per entry is a question (CT); None elsewhere."""
-        return None
-
-    @property
-    def sign_beta(self) -> float | None:
-        """β1 of the interpolation c = β1·m + (1-β1)·g of which the update is the sign; None where it is no sign."""
-        return None
-
-    @property
-    def heavy_ball(self) -> float | None:
-        """Momentum of SGDM in its plain form, for which SMD's map holds; None elsewhere."""
+        """Adam's (β1, β2) if the stability of its averages per entry is a question (CT), else None."""
         return None
 
     @property
     def momentum_step(self) -> MomentumStep | None:
-        """How the momentum came about; None where there is none, where it is transported, or where it is unknown."""
+        """How the momentum takes in a gradient, or None if there is no momentum, or it is transported or unknown."""
         return None
 
     @property
     def momentum_factor(self) -> float:
-        """The factor, β1 or momentum, by which a gradient's part in the update falls each step; 0 without momentum."""
+        """β1 or momentum, the factor by which a gradient's part in the update falls each step. 0 without momentum."""
         return 0.0
 
     @property
     def momentum_memory(self) -> float:
-        """Steps over which the momentum averages, 1/(1-β1); 1 without momentum."""
+        """Steps over which the momentum averages, 1/(1-β1)."""
         return 1 / (1 - self.momentum_factor)
-
-    @property
-    def alignment_power(self) -> float | None:
-        """x in: equilibrium norm ∝ s^x where tangent gradients agree, s as `signal.alignment`; None where unknown."""
-        return None
 
     @property
     def norm_exponent(self) -> float:
@@ -187,37 +162,25 @@ class UpdateRule(ABC):
 
     @property
     def angle_exponent(self) -> float:
-        """x in: equilibrium angle ∝ lr^x under a schedule. 1/2 for most rules, 1 at a constant norm.
-
-        An angle is lr·‖u‖/‖ω‖, and ‖u‖ ∝ 1/‖ω‖ where updates are as long as gradients.
-        """
+        """x in: equilibrium angle ∝ lr^x under a schedule. It is 1/2 for most rules, and 1 at a constant norm."""
+        # An angle is lr·‖u‖/‖ω‖, and ‖u‖ ∝ 1/‖ω‖ if updates are as long as gradients.
         return 1 - (2 if self.gradient_scales_update else 1) * self.norm_exponent
 
     @property
     def timescale(self) -> Number | None:
-        """Steps until a direction is forgotten; None where that depends on the gradient."""
+        """Steps until a direction is forgotten, or None if that depends on the gradient."""
         return self.equilibrium().timescale
 
     @property
     def half_life(self) -> Number | None:
-        """Steps until the cosine with an earlier direction has halved; None where that depends on the gradient."""
+        """Steps until the cosine with an earlier direction has halved, or None if that depends on the gradient."""
         return self.equilibrium().half_life
 
     @property
     def falls_out_ratio(self) -> float:
-        """Norm over equilibrium norm above which a vector counts as fallen out of equilibrium.
-
-        1.3 where norms follow lr^(1/2); 1.2 for SGD's lr^(1/4), whose norm has half as far to fall.
-        """
+        """Norm over equilibrium norm above which a vector has fallen out of equilibrium."""
+        # SGD's norms follow lr^(1/4), not lr^(1/2), and have half as far to fall.
         return 1.2 if self.norm_exponent == 0.25 else 1.3
-
-    def rescaling(self, lr: float) -> float:
-        """Factor that takes a norm from this rule's equilibrium to the one at another learning rate (SMD §5.2).
-
-        Gradients then grow by its inverse: momentum of SGD and Adam by 1/factor, Adam's v by 1/factor².
-        """
-        check_non_negative("lr", lr)
-        return float((lr / self.lr) ** self.norm_exponent)
 
 
 def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
@@ -229,7 +192,7 @@ def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None
 
 @dataclass(frozen=True)
 class MomentumRule(UpdateRule):
-    """What the rules with SGD's settings have in common."""
+    """The base of rules with SGD's settings."""
 
     lr: float
     weight_decay: float
@@ -247,14 +210,14 @@ class MomentumRule(UpdateRule):
 
 @dataclass(frozen=True)
 class BetaRule(UpdateRule):
-    """What the rules with Adam's settings have in common."""
+    """The base of rules with Adam's settings."""
 
     lr: float
     weight_decay: float
     betas: tuple[float, float] = (0.9, 0.999)
 
+    # Whether each entry is divided by its own √v, so that CT's bounds on an entry's update hold.
     second_moment_per_entry: ClassVar[bool] = False
-    """Whether each entry is divided by its own √v, so that CT's bounds on an entry's update hold."""
 
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
@@ -263,7 +226,7 @@ class BetaRule(UpdateRule):
             rectification(self.betas[1])  # raises for a β2 with which RAdam never adapts
 
     def adam_scale(self, lr: Array, done: int) -> Array:
-        """`recursion.adam_scale` of this rule's steps after `done`; of `unadapted` ones lr·m̂ is the whole step."""
+        """Return `recursion.adam_scale` of the steps after `done`. An `unadapted` step is lr·m̂."""
         scale = adam_scale(lr, self.betas, done)
         if not self.rectified:
             return scale
@@ -272,14 +235,14 @@ class BetaRule(UpdateRule):
         return np.where(self.unadapted(len(lr), done), plain, scale * rectification(self.betas[1])(t))
 
     def unadapted(self, steps: int, done: int = 0) -> Mask:
-        """Which steps after `done` are not divided by √v: the first ones of RAdam."""
+        """Return which steps after `done` are not divided by √v: the first ones of RAdam."""
         if not self.rectified:
             return np.zeros(steps, dtype=bool)
         return np.asarray(rectification(self.betas[1])(np.arange(done, done + steps)) == 0)
 
     @property
     def adam_betas(self) -> tuple[float, float] | None:
-        """The betas; with β2 = 0 the update is the sign of the gradient and always bounded."""
+        """The betas. With β2 = 0 the update is the sign of the gradient and always bounded."""
         return self.betas if self.second_moment_per_entry and self.betas[1] > 0 else None
 
     @property

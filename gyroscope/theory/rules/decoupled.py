@@ -4,21 +4,13 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
-from gyroscope.theory.law import (
-    Correlation,
-    Equilibrium,
-    OddCorrelation,
-    SampledCorrelation,
-    Weights,
-    law,
-    leading_order,
-)
-from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
+from gyroscope.theory.law import AnyCorrelation, Correlation, Equilibrium, Weights, balanced
+from gyroscope.theory.recursion import Combination, LinearSteps, StationarySteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 
 def decay_at(rule: UpdateRule, lr: Number) -> Number:
-    """Fraction of the weight that decays per step: lr·λ as torch has it, or λ·lr²/peak with corrected decay (AdamC).
+    """Return the fraction of the weight that decays per step: lr·λ as in torch, or λ·lr²/peak if corrected (AdamC).
 
     >>> from gyroscope.theory import AdamW
     >>> decay_at(AdamW(1.0, 0.1, corrected_decay=True), 0.5)
@@ -28,23 +20,27 @@ def decay_at(rule: UpdateRule, lr: Number) -> Number:
 
 
 def decoupled_equilibrium(
-    rule: UpdateRule,
-    lr: Number,
-    momentum: Correlation | OddCorrelation | SampledCorrelation,
-    update_rms: Number | None,
-    leading: bool,
+    rule: UpdateRule, lr: Number, momentum: AnyCorrelation, update_rms: Number | None, leading: bool
 ) -> Equilibrium:
-    """The one law for updates with a momentum's correlation and decoupled decay."""
+    """Return the one law for updates with a momentum's correlation and decoupled decay."""
     decay = decay_at(rule, lr)
     if rule.cautious_decay:
         return cautious_equilibrium(decay, update_rms, momentum.time, leading=leading)
-    if leading:
-        return leading_order(decay, momentum.time(), update_rms)
-    return law(decay, momentum.time(decay), update_rms)
+    return balanced(decay, momentum.time, update_rms, leading=leading)
+
+
+def decoupled_stationary_steps(
+    rule: UpdateRule, lr: Array, momentum: AnyCorrelation, unit_rms: float, size: Number = 1.0
+) -> StationarySteps:
+    """Return steps of known size with the geometric correlation that has the same τ(a) and the momentum's ratio."""
+    a = decay_at(rule, rule.lr)
+    beta = rule.momentum_factor
+    first = (momentum.time(a) - 1) * (1 - beta * (1 - a)) / (2 * (1 - a))
+    return StationarySteps(decay_at(rule, lr), lr * unit_rms, Correlation(first, beta), size)
 
 
 def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights, update: Combination) -> LinearSteps:
-    """An Adam's steps with u = lr·update/√v, v the average of g²: the gradient's scale cancels."""
+    """Return an Adam's steps with u = lr·update/√v, v the average of g², so that the gradient's scale cancels."""
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
     decay = decay_at(rule, lr)
@@ -55,6 +51,6 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
         unit_grad2 = weights.unit_grad_norm**2
     else:  # a step as long as its gradient, which is unknown
         scale = np.where(unadapted, 0.0, scale)
-    # The unit is what v takes of a new gradient; a run whose β2 changes rescales its D by it.
+    # The unit is what v takes of a new gradient. A run whose β2 changes rescales its D by it.
     D = StepNormaliser(beta2, unit=1 - beta2)
     return LinearSteps(decay, scale, update, average, D, unadapted, unit_grad2=unit_grad2, size=weights.fan_in)

@@ -1,4 +1,4 @@
-"""Rules that keep each vector's norm: the update is made tangent and scaled, and the norm restored."""
+"""Rules that keep each vector's norm: the update is made tangent and scaled, and the norm is restored."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -10,13 +10,13 @@ from gyroscope.theory.law import Equilibrium, Weights
 from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
 
-# Radians at most: a step along the tangent, however long, turns by less than π/2.
+# The largest angle in radians. A step along the tangent, however long, rotates by less than π/2.
 STEEPEST = 1.5
 
 
 @final
 class FixedNormMotion(Motion):
-    """Tangent steps, by the rule's angle, at a norm that never changes."""
+    """Tangent steps by the rule's angle at a constant norm."""
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         tangent = np.tan(self.rule.at(lr[:, None], weights).angular_update)
@@ -25,7 +25,7 @@ class FixedNormMotion(Motion):
 
 @final
 class FollowingMotion(Motion):
-    """Tangent steps at a norm that never changes, by the angles of a base whose norm does; both start at the same."""
+    """Tangent steps at a constant norm, by the angles of a base that starts at the same norm and changes it."""
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
@@ -39,7 +39,7 @@ class FollowingMotion(Motion):
 
 
 def tangent_steps(tangent: Number, norm2: Array, steps: int) -> Step:
-    """Return steps along the tangent, of `tangent` times the norm, after each of which the norm is restored."""
+    """Return steps along the tangent of `tangent` times the norm, each with the norm restored."""
     zero = np.zeros((steps, 1))
     return Step(zero, zero, tangent**2 * norm2, np.broadcast_to(norm2, (steps, norm2.size)))
 
@@ -47,12 +47,9 @@ def tangent_steps(tangent: Number, norm2: Array, steps: int) -> Step:
 @final
 @dataclass(frozen=True)
 class FixedNorm(UpdateRule):
-    """A rotational optimizer (RE Algorithm 1): norms stay, and each step turns by the equilibrium angle of `rule`.
+    """A rotational optimizer (RE Algorithm 1): norms stay, and tan η_r(t) = sqrt(2·a_t/τ) of `rule` in each step.
 
-        tan η_r(t) = sqrt(2·a_t/τ)
-
-    The step of that length along the tangent, brought back to the norm, turns by the arctangent of it. With
-    `follows_base` (`gyroscope.optim.follow`) it turns at each step as `rule` would by then, from the same norm.
+    With `follows_base` (`gyroscope.optim.follow`) each step rotates as under `rule` from the same initial norm.
 
     >>> from gyroscope.theory import AdamW
     >>> f"{FixedNorm(AdamW(1e-3, 0.1)).equilibrium().angular_update:.5f}"
@@ -62,7 +59,7 @@ class FixedNorm(UpdateRule):
     rule: UpdateRule
     follows_base: bool = False
 
-    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle and decays nothing
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # the inner rule's sets the angle
     has_weight_decay: ClassVar[bool] = False
     keeps_norm: ClassVar[bool] = True
     angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
@@ -75,13 +72,13 @@ class FixedNorm(UpdateRule):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The whole shape if the rule's angle depends on it; norms are as they are, but for those of a base."""
+        """The inputs of a base that is followed, else the shape if the rule's angle depends on it."""
         if self.follows_base:
             return self.rule.needs
         return tuple(name for name in self.rule.needs if name == "shape")
 
     def motion(self, norm2: Array) -> Motion:
-        """At these squared norms, by the equilibrium angle or by that of the base on its way."""
+        """Return steps at these squared norms, by the equilibrium angle or by that of the base."""
         return (FollowingMotion if self.follows_base else FixedNormMotion)(self, norm2)
 
     @property
@@ -91,11 +88,11 @@ class FixedNorm(UpdateRule):
 
     @property
     def plain(self) -> UpdateRule:
-        """The rule whose angle is taken."""
+        """The rule that sets the angle."""
         return self.rule
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The angle, and the rule's memory of directions, 1/a: any norm stays as it is."""
+        """Return the angle, and the rule's memory 1/a. Norms stay as they are."""
         settled = self.rule.at(lr, weights, leading=True)
         tangent: Number = settled.angular_update
         known = tangent is not None and not leading

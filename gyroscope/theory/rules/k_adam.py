@@ -9,10 +9,10 @@ import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Correlation, Equilibrium, SampledCorrelation, Weights
+from gyroscope.theory.law import Equilibrium, SampledCorrelation, Weights
 from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium
+from gyroscope.theory.rules.decoupled import decoupled_equilibrium, decoupled_stationary_steps
 from gyroscope.theory.stability import kadam_betas
 
 Betas = tuple[float, float]
@@ -27,7 +27,7 @@ FORGOTTEN = 15
 
 
 class NoiseResponse(NamedTuple):
-    """What the stages make of white noise: the mean square of an entry of the update, and its autocorrelation."""
+    """The update under white noise: the mean square of an entry, and its autocorrelation."""
 
     mean_square: float
     correlation: SampledCorrelation
@@ -48,7 +48,8 @@ def noise_response(stages: tuple[Betas, ...]) -> NoiseResponse:
     >>> f"{response.mean_square:.4f} {response.correlation.time():.2f}"
     '0.0526 19.00'
     """
-    lags = _lags(stages)
+    memory = sum(1 / (1 - beta1) for beta1, _ in stages)
+    lags = min(round(FORGOTTEN * memory) + 2, NOISE_STEPS // 2)
     if min(beta2 for _, beta2 in stages) >= NEARLY_CONSTANT:
         filters = _cascade(tuple(beta1 for beta1, _ in stages), 2 * lags)
         variances = [1.0, *(float(h @ h) for h in filters)]
@@ -59,12 +60,6 @@ def noise_response(stages: tuple[Betas, ...]) -> NoiseResponse:
     power = np.abs(np.fft.rfft(updates, 2 * NOISE_STEPS, axis=0)) ** 2
     covariance = np.fft.irfft(power.mean(1), axis=0)[:lags] / (NOISE_STEPS - np.arange(lags))
     return NoiseResponse(float(covariance[0]), SampledCorrelation(covariance[1:] / covariance[0]))
-
-
-def _lags(stages: Sequence[Betas]) -> int:
-    """Return the number of steps after which updates are no longer correlated."""
-    memory = sum(1 / (1 - beta1) for beta1, _ in stages)
-    return min(round(FORGOTTEN * memory) + 2, NOISE_STEPS // 2)
 
 
 def _cascade(betas: Sequence[float], length: int) -> list[Array]:
@@ -98,10 +93,6 @@ def _simulated(stages: Sequence[Betas]) -> Array:
     return updates
 
 
-def _as_pair(beta: float | Sequence[float]) -> float | tuple[float, ...]:
-    return tuple(beta) if isinstance(beta, Sequence) else beta
-
-
 @final
 @dataclass(frozen=True)
 class KAdam(UpdateRule):
@@ -109,8 +100,7 @@ class KAdam(UpdateRule):
 
         η_r = sqrt(2·lr·λ/τ),   ‖ω‖² = lr·C·R·τ/(2λ)     to leading order
 
-    R and τ are those of `noise_response`. With k = 1 this is AdamW. Coupled decay is not covered, because it
-    passes through all stages. With one stage it is AdamL2.
+    R and τ are those of `noise_response`. With k = 1 this is AdamW. Coupled decay is not covered.
 
     >>> eq = KAdam(lr=1e-3, weight_decay=0.1, k=2, strategy="naive").equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"
@@ -131,13 +121,14 @@ class KAdam(UpdateRule):
     def __post_init__(self) -> None:
         check_decay(self.lr, self.weight_decay)
         # Hashable, as a frozen dataclass promises.
-        object.__setattr__(self, "betas", tuple(map(_as_pair, self.betas)))
-        for betas in self.stages:
-            check_betas(betas)
+        betas = (tuple(beta) if isinstance(beta, Sequence) else beta for beta in self.betas)
+        object.__setattr__(self, "betas", tuple(betas))
+        for stage in self.stages:
+            check_betas(stage)
         if self.coupled and self.weight_decay > 0:
             raise ValueError(
-                f"KAdam with coupled=True and weight_decay={self.weight_decay!r} is not covered by the theory. "
-                "Use coupled=False, or k=1, which is AdamL2"
+                f"KAdam with coupled=True, k={self.k!r} and weight_decay={self.weight_decay!r} is not covered by the "
+                "theory, because the decay passes through all stages. Set coupled=False, or use k=1, which is AdamL2"
             )
 
     @property
@@ -167,8 +158,6 @@ class KAdam(UpdateRule):
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Return updates of known size. They are rough during the first steps, while the averages fill."""
         response = noise_response(self.stages)
-        a = decay_at(self, self.lr)
-        beta = self.momentum_factor
-        first = (response.correlation.time(a) - 1) * (1 - beta * (1 - a)) / (2 * (1 - a))
-        rms = lr * response.mean_square**0.5
-        return StationarySteps(decay_at(self, lr), rms, Correlation(first, beta), size=weights.fan_in)
+        return decoupled_stationary_steps(
+            self, lr, response.correlation, response.mean_square**0.5, size=weights.fan_in
+        )

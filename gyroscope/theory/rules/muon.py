@@ -1,4 +1,4 @@
-"""Muon: momentum orthogonalised by Newton–Schulz iterations; the vector that turns is the whole matrix."""
+"""Muon: momentum orthogonalised by Newton–Schulz iterations. The vector that rotates is the whole matrix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,15 +12,14 @@ from gyroscope.theory.cautious import CautiousStationaryMotion
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, forgetting_time
 from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
 from gyroscope.theory.rules.base import MomentumRule, MomentumStep
-from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium
+from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium, decoupled_stationary_steps
 from gyroscope.theory.rules.nadam import nesterov_filter
 
 # The coefficients and the number of iterations of torch.optim.Muon.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
-
-# What each adjustment multiplies lr by: those of torch.optim.Muon, then dion's other two. The second gives entries the
-# RMS of 0.2 that AdamW's usually have.
+# The factor of lr by adjustment: torch.optim.Muon's two, then dion's other two. The second gives entries the RMS of 0.2
+# that AdamW's usually have.
 ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
     "original": lambda rows, columns: max(1, rows / columns) ** 0.5,
     "match_rms_adamw": lambda rows, columns: 0.2 * max(rows, columns) ** 0.5,
@@ -29,12 +28,12 @@ ADJUSTMENTS: dict[str, Callable[[int, int], float]] = {
 }
 
 ODD_POWERS = np.array([1.0, 3.0, 9.0])
-# How what is not linear in orthogonalised Gaussian noise divides between rho³ and rho⁹ (measured, 32² to 128²).
+# Shares of rho³ and rho⁹ in the nonlinear part of orthogonalised Gaussian noise (measured, 32² to 128²).
 ODD_WEIGHTS = np.array([0.4, 0.6])
 
 
 def orthogonalised(sigma: Number) -> Number:
-    """Singular value after torch's five Newton–Schulz iterations: near 1, not at 1.
+    """Return a singular value after torch's five Newton–Schulz iterations, which is near 1.
 
     >>> f"{orthogonalised(0.1):.3f}"
     '0.712'
@@ -47,17 +46,17 @@ def orthogonalised(sigma: Number) -> Number:
 
 @cache
 def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
-    """(q, share): mean square singular value of an orthogonalised Gaussian matrix, and how linear the map is.
+    """Return the mean square singular value q of an orthogonalised Gaussian matrix, and the linear share of the map.
 
-    Singular values of a Gaussian matrix at unit Frobenius norm follow Marchenko and Pastur's law; `share` is the
-    squared correlation of the matrix before with the matrix after, the part of a correlation that passes unchanged.
+    Singular values of a Gaussian matrix at unit Frobenius norm follow Marchenko and Pastur's law. The share is the
+    squared correlation of the matrix before and after, the part of a correlation that passes unchanged.
 
     >>> [f"{value:.2f}" for value in orthogonalised_noise(128, 128)]
     ['0.79', '0.67']
     """
     short = min(rows, columns)
     c = short / max(rows, columns)
-    # Marchenko and Pastur's density in the angle θ is smooth: 1000 midpoints give seven digits.
+    # The density in the angle θ is smooth, so 1000 midpoints give seven digits.
     theta = (np.arange(1000) + 0.5) * np.pi / 1000
     eigenvalue = 1 + c + 2 * c**0.5 * np.cos(theta)
     density = np.sin(theta) ** 2 / eigenvalue
@@ -71,14 +70,11 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
 @final
 @dataclass(frozen=True)
 class Muon(MomentumRule):
-    """`torch.optim.Muon` on one matrix: a = lr·λ; the step is adjusted to the matrix's shape, the decay is not.
+    """`torch.optim.Muon` on one matrix. The step is adjusted to the matrix's shape, the decay a = lr·λ is not.
 
-    Of a stack of matrices […, rows, columns] (experts, heads, queries, keys and values) each is orthogonalised, and
-    settles, by itself. A fused weight is a stack only where the optimizer takes it apart: torch's takes it as one.
-
-    E‖u‖² = q·min(m,n)·(adjusted lr)². Momentum's correlation passes the orthogonalisation with the share of it that is
-    linear; the rest passes as odd powers. Ours: docs/theory.md, "Muon"; within 2 % of torch's Muon under white noise.
-    Needs the `shape`.
+    Each matrix of a stack […, rows, columns] (experts, heads) settles by itself. E‖u‖² = q·min(m,n)·(adjusted lr)². The
+    linear share of the momentum's correlation passes the orthogonalisation, and the rest passes as odd powers. Ours:
+    docs/theory.md, "Muon". Within 2 % of torch's Muon under white noise. Needs the `shape`.
 
     >>> eq = Muon(lr=1e-3, weight_decay=0.1).equilibrium(shape=(256, 256))
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.2f}"
@@ -108,20 +104,17 @@ class Muon(MomentumRule):
         return MomentumStep(self.momentum, 1 - self.momentum) if self.momentum else None
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The one law for the whole matrix."""
+        """Return the one law for the whole matrix."""
         if weights.shape is None:
-            # Of a cautious decay it depends on τ, and that on the shape, how much acts.
+            # The share of a cautious decay that acts depends on τ, and τ on the shape.
             return Equilibrium(None, None, None, None if self.cautious_decay else forgetting_time(decay_at(self, lr)))
         unit, momentum = self._unit_update(*weights.matrix)
         return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
 
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
-        """Updates of known size; rough during the first 1/(1-momentum) steps, while the momentum fills."""
+        """Return updates of known size. They are rough while the momentum fills."""
         unit, momentum = self._unit_update(*weights.matrix)
-        a = decay_at(self, self.lr)
-        # The geometric correlation with the same τ(a), for the motion knows no other.
-        first = (momentum.time(a) - 1) * (1 - self.momentum * (1 - a)) / (2 * (1 - a))
-        return StationarySteps(decay_at(self, lr), lr * unit, Correlation(first, self.momentum))
+        return decoupled_stationary_steps(self, lr, momentum, unit)
 
     def _unit_update(self, rows: int, columns: int) -> tuple[float, OddCorrelation]:
         q, share = orthogonalised_noise(rows, columns)

@@ -1,4 +1,4 @@
-"""A rule of one's own: the one law with a decay, a correlation time and a size of the update that the user gives."""
+"""A user's own rule: the one law with a given decay, correlation time and size of the update."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -13,11 +13,11 @@ from gyroscope.theory.rules.base import UpdateRule
 @final
 @dataclass(frozen=True)
 class Rule(UpdateRule):
-    """An update rule of one's own, through the one law: w <- (1 - decay)·w - u.
+    """A user's own update rule, through the one law: w <- (1 - decay)·w - u.
 
-    `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average); the exact form
-    takes the autocorrelation for geometric. `update_rms` is the RMS norm of one vector's u; without it norms are left
-    out. A schedule multiplies decay and update alike. Ours: docs/theory.md, "The one law".
+    `correlation_time` is τ = 1 + 2 Σ_k rho(k) of u (1 without momentum, (1+β)/(1-β) for an average). The exact form
+    assumes a geometric autocorrelation. `update_rms` is the RMS norm of one vector's u, and without it there are no
+    norms. A schedule multiplies decay and update alike. Ours: docs/theory.md, "The one law".
 
     >>> mine = Rule(decay=1e-4, correlation_time=19.0, update_rms=0.01)
     >>> f"{mine.equilibrium().norm:.3f} {mine.equilibrium(leading_order=True).angular_update:.5f}"
@@ -28,9 +28,9 @@ class Rule(UpdateRule):
     correlation_time: float
     update_rms: float | None = None
 
-    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # its decay is a fraction per step, not per lr
+    weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # its decay is a fraction per step
     has_weight_decay: ClassVar[bool] = False
-    lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step: a schedule's unit is 1
+    lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step
     needs: ClassVar[tuple[str, ...]] = ()
     motion_class: ClassVar[type[Motion]] = StationaryMotion
 
@@ -41,14 +41,14 @@ class Rule(UpdateRule):
             check_non_negative("update_rms", self.update_rms)
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The one law."""
+        """Return the one law."""
         update_rms = None if self.update_rms is None else lr * self.update_rms
         if leading:
             return leading_order(lr * self.decay, self.correlation_time, update_rms)
         return law(lr * self.decay, self._correlation.time(lr * self.decay), update_rms)
 
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
-        """Rough while a momentum that starts at zero is still filling."""
+        """Return updates of known size. They are rough while a momentum that starts at zero fills."""
         if self.update_rms is None:
             raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
         return StationarySteps(lr * self.decay, lr * self.update_rms, self._correlation)

@@ -6,16 +6,16 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
+from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, rotation_angle, safe_divide
 from gyroscope.theory.recursion import Motion, Step
 from gyroscope.theory.rules.base import MomentumRule
-from gyroscope.theory.rules.sgdm import update_power
+from gyroscope.theory.rules.sgdm import gradient_scaled_equilibrium, update_power
 
 
 def angular_update(lr: Number, weight_decay: Number) -> Number:
-    """Angle a weight vector turns per step in SGD-MRT's equilibrium, in radians: sqrt(2·lr·weight_decay) (ours).
+    """Return the angle per step in SGD-MRT's equilibrium, in radians: sqrt(2·lr·weight_decay) (ours).
 
-    Not SGDM's: transported momentum never accumulates the L2 term nor points back inwards.
+    Unlike SGDM's, transported momentum never accumulates the L2 term and never points inwards.
 
     >>> f"{angular_update(0.1, 5e-4):.5f}"
     '0.01000'
@@ -24,7 +24,7 @@ def angular_update(lr: Number, weight_decay: Number) -> Number:
 
 
 def transported_power(momentum: float, done: int, steps: int) -> Array:
-    """E‖m‖²·‖w‖²/g̃² of transported momentum at the steps after `done`: (1-α^(2t))/(1-α²), t from 1.
+    """Return E‖m‖²·‖w‖²/g̃² of transported momentum at the steps after `done`: (1-α^(2t))/(1-α²), t from 1.
 
     >>> transported_power(0.5, 0, 2).tolist()
     [1.0, 1.25]
@@ -35,32 +35,25 @@ def transported_power(momentum: float, done: int, steps: int) -> Array:
 
 @final
 class TransportedMotion(Motion):
-    """SGD-MRT on its way: transport shrinks m as gradients shrink, so that E‖m‖²·‖w‖² does not know the weight.
-
-    y' = (1-a)² y + lr²·E‖m‖²
-    """
+    """Motion under SGD-MRT, y' = (1-a)² y + lr²·E‖m‖². Transport makes E‖m‖²·‖w‖² independent of the weight."""
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         decay = lr * self.rule.weight_decay
         keep2 = (1 - decay) ** 2
-        # E‖m‖²·‖w‖² is known for all steps beforehand.
         scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
+        square, norm2 = np.empty((2, len(lr), self.norm2.size))
         y = self.norm2
-        g2_unit = np.broadcast_to(weights.unit_grad_norm**2, y.shape).copy()
-        square, norm2 = np.empty((2, len(lr), y.size))
-        for u2, after, keep, s2 in zip(square, norm2, keep2.tolist(), scale.tolist(), strict=True):
-            np.divide(g2_unit, y, out=u2)
-            np.multiply(u2, s2, out=u2)
-            np.multiply(y, keep, out=after)
-            np.add(after, u2, out=after)
-            y = after
+        for t in range(len(lr)):
+            square[t] = weights.unit_grad_norm**2 / y * scale[t]
+            norm2[t] = y * keep2[t] + square[t]
+            y = norm2[t]
         return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)
 
 
 @final
 @dataclass(frozen=True)
 class SGDMRT(MomentumRule):
-    """SGD with momentum rescaled and transported (RT): a = lr·λ, updates of size g/sqrt(1-α²) that never turn inwards.
+    """SGD with momentum rescaled and transported (RT): a = lr·λ, tangent updates of size g/sqrt(1-α²).
 
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α²)(2 - lr·λ)),   cos η_r = 1 - lr·λ
         leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α²)),             η_r = sqrt(2·lr·λ)
@@ -80,16 +73,12 @@ class SGDMRT(MomentumRule):
     motion_class: ClassVar[type[Motion]] = TransportedMotion
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Tangent updates against a decay of lr·λ."""
+        """Return the balance of tangent updates and a decay of lr·λ."""
         wd = self.weight_decay
         g_unit = weights.unit_grad_norm
-        # Transport rescales the momentum as gradients are: in their unit it is as long as the heavy ball's.
+        # Transport rescales the momentum as gradients are, so in their unit it is as long as the heavy ball's.
         power = update_power(self.momentum, nesterov=False)
         room = 2.0 if leading else 2 - lr * wd
-        norm2 = None if g_unit is None else g_unit * over(lr * power, wd * room) ** 0.5
-        return Equilibrium(
-            angular_update=angular_update(lr, wd) if leading else turning_angle(lr * wd),
-            norm=None if norm2 is None else norm2**0.5,
-            update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
-            timescale=forgetting_time(lr * wd),
-        )
+        norm2 = None if g_unit is None else g_unit * safe_divide(lr * power, wd * room) ** 0.5
+        angle = angular_update(lr, wd) if leading else rotation_angle(lr * wd)
+        return gradient_scaled_equilibrium(angle, norm2, lr * power**0.5, g_unit, lr * wd)

@@ -1,4 +1,4 @@
-"""SGD with momentum and L2 in the gradient, as torch has it: the decay passes through the momentum."""
+"""SGD with momentum and L2 in the gradient, as in torch: the decay passes through the momentum."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,18 +7,18 @@ from typing import ClassVar, final
 import numpy as np
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, over, turning_angle
+from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, rotation_angle, safe_divide
 from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import MomentumRule, MomentumStep
 
 
 def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov: bool = False) -> Number:
-    """Angle a weight vector turns per step in SGDM's equilibrium, in radians.
+    """Return the angle per step of a weight vector in SGDM's equilibrium, in radians.
 
         η_r = sqrt(2·lr·weight_decay/(1+α))     (RE Table 1, SMD Theorem 3)
         Nesterov: sqrt(2a/τ), τ = (1-α)⁻²/Σc²   (ours: docs/theory.md, "Nesterov's momentum and NAdam")
 
-    torch's convention: weight decay is added to the gradient, so that a = lr·weight_decay/(1-α).
+    As in torch, weight decay is added to the gradient, so a = lr·weight_decay/(1-α).
 
     >>> f"{angular_update(0.1, 5e-4, 0.9):.5f}", f"{angular_update(0.1, 5e-4, 0.9, nesterov=True):.5f}"
     ('0.00725', '0.00840')
@@ -28,7 +28,7 @@ def angular_update(lr: Number, weight_decay: Number, momentum: Number, nesterov:
 
 
 def update_power(momentum: Number, nesterov: bool) -> Number:
-    """Σc², an update's mean square over the gradient's: c_i = α^i, and for Nesterov c0 = 1+α, c_i = α^(i+1).
+    """Return Σc², an update's mean square over the gradient's: c_i = α^i, for Nesterov c0 = 1+α, c_i = α^(i+1).
 
     >>> f"{update_power(0.9, nesterov=False):.4f}", f"{update_power(0.9, nesterov=True):.4f}"
     ('5.2632', '7.0632')
@@ -37,11 +37,21 @@ def update_power(momentum: Number, nesterov: bool) -> Number:
     return (1 + momentum) ** 2 + momentum**4 * series if nesterov else series
 
 
+def gradient_scaled_equilibrium(
+    angle: Number, norm2: Number | None, scale: Number, g_unit: Number | None, decay: Number
+) -> Equilibrium:
+    """Return the equilibrium at a squared norm, None if the gradient is unknown, for updates of size scale·E‖g‖."""
+    if norm2 is None:
+        return Equilibrium(angle, None, None, forgetting_time(decay))
+    norm = norm2**0.5
+    return Equilibrium(angle, norm, safe_divide(scale * g_unit, norm), forgetting_time(decay))
+
+
 @dataclass(frozen=True)
 class HeavyBall:
     """Second moments of  G = g + λw,  m' = α·m + G,  w' = w - lr·(old·m + new·G).
 
-    `old` = α, `new` = 1 is the heavy ball; `old` = α², `new` = 1+α Nesterov's form.
+    `old` = α, `new` = 1 is the heavy ball. `old` = α², `new` = 1+α is Nesterov's form.
     """
 
     alpha: Number
@@ -50,16 +60,16 @@ class HeavyBall:
 
     @classmethod
     def of(cls, momentum: float, nesterov: bool) -> "HeavyBall":
-        """The ball with torch's momentum, Nesterov's form or the plain one."""
+        """Return the ball with torch's momentum, in Nesterov's form or the plain one."""
         return cls(momentum, momentum**2, 1 + momentum) if nesterov else cls(momentum, momentum, 1.0)
 
     def combinations(self, wd: Number) -> tuple[Combination, Combination]:
-        """Update and momentum with L2: the decay is part of both."""
+        """Return update and momentum with L2, which is part of both."""
         return Combination(self.new * wd, self.old, self.new), Combination(wd, self.alpha, 1.0)
 
     @cached_property
     def _balance(self) -> tuple[Number, Number, Number, Number, Number]:
-        """h0, h1, d0, d1 and r0: where y, p and q stand still, h = (h0 + h1·e)/(d0 + d1·e) and r = r0/(d0 + d1·e).
+        """h0, h1, d0, d1 and r0 of the fixed point h = (h0 + h1·e)/(d0 + d1·e), r = r0/(d0 + d1·e).
 
         h = lr·E‖G‖²/(λ·y), r = p/(λ·y), e = lr·λ.
         """
@@ -73,7 +83,6 @@ class HeavyBall:
         m_update_h = new + old * alpha * k
         m_update_r = new * alpha + old + 2 * old * alpha * alpha * k
         # square_h·h + (e·square_r - 2·old)·r = 2·new  and  m_update_h·h + (1 - α + e·m_update_r)·r = 1, by Cramer.
-        # Both are linear in e, so the quotients stay valid for arrays of learning rates.
         return (
             2 * new * (1 - alpha) + 2 * old,
             2 * new * m_update_r - square_r,
@@ -83,18 +92,18 @@ class HeavyBall:
         )
 
     def gradient_share(self, e: Number) -> Number:
-        """lr·E‖g‖²/(λ·E‖w‖²) at rest, e = lr·λ. For the heavy ball SMD Theorem 2: (1-α)(2 - e/(1+α))."""
+        """Return lr·E‖g‖²/(λ·E‖w‖²) at rest, e = lr·λ. For the heavy ball it is SMD Theorem 2: (1-α)(2 - e/(1+α))."""
         h0, h1, d0, d1, _ = self._balance
         return (h0 + h1 * e) / (d0 + d1 * e) - e
 
     def shrink(self, e: Number) -> Number:
-        """1 - cos η_r at rest, e = lr·λ. For the heavy ball SMD Theorem 2: e/(1+α)."""
+        """Return 1 - cos η_r at rest, e = lr·λ. For the heavy ball it is SMD Theorem 2: e/(1+α)."""
         _, _, d0, d1, r0 = self._balance
         return e * (self.new + self.old * r0 / (d0 + d1 * e))
 
     @property
     def bend(self) -> Number:
-        """f in e = z·share·(1 - f·z) + O(z³), z = λ²·E‖w‖²/E‖g‖²; for the heavy ball e = z·share/(1 + f·z) is exact."""
+        """f in e = z·share·(1 - f·z) + O(z³), z = λ²·E‖w‖²/E‖g‖². For the heavy ball e = z·share/(1 + f·z) is exact."""
         h0, h1, d0, d1, _ = self._balance
         return 1 - (h1 - d1 * h0 / d0) / d0
 
@@ -107,9 +116,9 @@ class SGDM(MomentumRule):
         exact:          ‖ω‖⁴ = lr·g̃²/(λ(1-α)(2 - lr·λ/(1+α))),   cos η_r = 1 - lr·λ/(1+α)     (SMD Theorem 2, its map)
         leading order:  ‖ω‖⁴ = lr·g̃²/(2λ(1-α)),                   η_r = sqrt(2·lr·λ/(1+α))      (RE Table 1)
 
-    Norms need the gradient: `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm. RE (47), the
-    printed finite-rate form, has 2λ(1-α) - lr·λ² where the fixed point of the map has 2λ(1-α) - lr·λ²(1-α)/(1+α).
-    Nesterov's fixed point is ours: docs/theory.md, "Nesterov's momentum and NAdam".
+    `unit_grad_norm` g̃ is the RMS norm of the gradient times the weight norm. RE (47), the printed finite-rate form, has
+    2λ(1-α) - lr·λ² instead of the map's 2λ(1-α) - lr·λ²(1-α)/(1+α). Nesterov's fixed point is ours: docs/theory.md,
+    "Nesterov's momentum and NAdam".
 
     >>> eq = SGDM(lr=0.1, weight_decay=5e-4, momentum=0.9).equilibrium(unit_grad_norm=0.5)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"
@@ -129,21 +138,21 @@ class SGDM(MomentumRule):
 
     @property
     def momentum_step(self) -> MomentumStep | None:
-        """m <- α·m + g; torch's dampening is no part of the rule."""
+        """m <- α·m + g. torch's dampening is not part of the rule."""
         return MomentumStep(self.momentum, 1.0) if self.momentum else None
 
     @property
-    def heavy_ball(self) -> float | None:
+    def heavy_ball(self) -> float | None:  # type: ignore[override]
         """α, unless the form is Nesterov's."""
         return None if self.nesterov else self.momentum
 
     @property
-    def alignment_power(self) -> float | None:
-        """1/4: ‖ω‖⁴ ∝ E h (SMD Theorem 2); None for Nesterov's form."""
+    def alignment_power(self) -> float | None:  # type: ignore[override]
+        """1/4, because ‖ω‖⁴ ∝ E h (SMD Theorem 2). None for Nesterov's form."""
         return None if self.nesterov else 0.25
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """The fixed point of the three second moments, or its leading order in lr·λ."""
+        """Return the fixed point of the three second moments, or its leading order in lr·λ."""
         alpha = self.momentum
         wd = self.weight_decay
         g_unit = weights.unit_grad_norm
@@ -152,19 +161,13 @@ class SGDM(MomentumRule):
             angular = angular_update(lr, wd, alpha, self.nesterov)
         else:
             gradient_share = wd * self._ball.gradient_share(lr * wd)
-            angular = turning_angle(self._ball.shrink(lr * wd))
-        norm2 = None if g_unit is None else g_unit * over(lr, gradient_share) ** 0.5
+            angular = rotation_angle(self._ball.shrink(lr * wd))
+        norm2 = None if g_unit is None else g_unit * safe_divide(lr, gradient_share) ** 0.5
         power = update_power(alpha, self.nesterov)
-        return Equilibrium(
-            angular_update=angular,
-            norm=None if norm2 is None else norm2**0.5,
-            update_rms=None if norm2 is None else over(lr * power**0.5 * g_unit, norm2**0.5),
-            timescale=forgetting_time(lr * wd / (1 - alpha)),
-        )
+        return gradient_scaled_equilibrium(angular, norm2, lr * power**0.5, g_unit, lr * wd / (1 - alpha))
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
-        """The heavy ball's steps of size lr."""
-        # Without a decay beside the update, for L2 is part of it.
+        """Return the heavy ball's steps of size lr. L2 is part of the update, so there is no decay beside it."""
         update, momentum = self._ball.combinations(self.weight_decay)
         return LinearSteps(np.zeros_like(lr), lr, update, momentum, unit_grad2=weights.unit_grad_norm**2)
 

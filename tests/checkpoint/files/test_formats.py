@@ -147,6 +147,7 @@ def test_our_own_checkpoint_of_the_lab(tmp_path):
         ("rotational-adamw", None, True),
         ("rotational-sgd", None, False),
         ("hyperball", None, False),
+        ("adamh", None, False),
         ("adam-srt", "adam-srt", False),
         ("spherical-adam", None, False),
         ("k-adam", None, False),

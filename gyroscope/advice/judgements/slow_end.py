@@ -1,0 +1,107 @@
+"""Layers that rotate slowly at the end: norms too large for the rate, small updates, or a layer that stopped."""
+
+from collections.abc import Iterator
+from math import isfinite
+
+import numpy as np
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Finding, make_finding
+from gyroscope.advice.judged_layers import Layers, View
+from gyroscope.advice.norm_state import final_rate
+from gyroscope.advice.phrases import format_number, format_range, format_steps
+from gyroscope.advice.plan_view import PlanView
+from gyroscope.advice.run_view import RunView
+
+DEPARTURE = (
+    "norm above 1.3 × equilibrium (SGD 1.2); before the end about sqrt(2x²T/a0) for linear, "
+    "(16x²T²/(π²a0))^(1/3) for cosine decay, norm ∝ lr^x"
+)
+SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖; s = mean square of updates over that of noise"
+
+
+def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:
+    """Judge a run."""
+    rates = [final_rate(view.history) for view in layers if view.departure is not None]
+    cause = "The norm could not follow the learning rate and is now"
+    # At a rate that has not fallen, the schedule cannot be the cause.
+    if max(rates, default=0.0) >= limit.MAX_FALLEN_RATE:
+        cause = "Updates or gradients shrank, and the norm is still"
+    yield from _departed(layers, cause, ("fell", "fell"))
+
+
+def falls_out(layers: Layers[PlanView]) -> Iterator[Finding]:
+    """Judge a plan."""
+    cause = "The norm cannot follow the learning rate and becomes"
+    yield from _departed(layers, cause, ("falls", "fall"), DEPARTURE)
+
+
+def _departed(layers: Layers[View], cause: str, verbs: tuple[str, str], formula: str = "") -> Iterator[Finding]:
+    departures = {view: departure for view in layers if (departure := view.departure) is not None}
+    if departures:
+        departed = layers.where(departures.__contains__)
+        steps = [departure.step for departure in departures.values()]
+        ratios = [departure.norm_ratio for departure in departures.values()]
+        sentence = (
+            f"{departed.clause(*verbs)} out of equilibrium at step {format_steps(steps)}. {cause} "
+            f"{format_range(ratios, 2)} times that of equilibrium, which slows the rotation as much."
+        )
+        evidence = {"step": float(min(steps)), "ratio": max(ratios)}
+        yield make_finding("fell_out", "note", sentence, departed, formula=formula, evidence=evidence)
+
+
+def stopped(layers: Layers[RunView]) -> Iterator[Finding]:
+    """Judge layers that hardly move any more."""
+    still = layers.where(_has_stopped)
+    if still:
+        steps = [_stopped_at(view) for view in still]
+        ratios = [view.late_rotation_ratio for view in still]
+        sentence = (
+            f"{still.clause('has', 'have')} stopped moving since step {min(steps):,.0f}: rotation at the end is "
+            f"{format_range(ratios, 2)} times the prediction."
+        )
+        evidence = {"step": min(steps), "slowest": min(ratios)}
+        yield make_finding("stopped", "note", sentence, still, evidence=evidence)
+
+
+def small_updates(layers: Layers[RunView]) -> Iterator[Finding]:
+    """Judge layers of Adam whose gradients fell faster than the second moment forgets."""
+    slow = layers.where(_has_small_updates).worst_first(lambda view: -view.update_ratio)
+    if not slow:
+        return
+    worst = slow[0]
+    times = format_range([view.late_rotation_ratio for view in slow], 2)
+    norm = ""
+    if isfinite(worst.late_norm_ratio):
+        factor = format_number(worst.late_norm_ratio, 2)
+        norm = f" The norm is {factor} times its prediction, which explains a factor of {factor}."
+    part = "partly" if worst.late_norm_ratio * worst.update_ratio > 1 else "mostly"
+    shorter = f"{format_number(1 / worst.update_ratio, 2)} times shorter than those of noise"
+    sentence = (
+        f"{slow.clause('rotates', 'rotate', worst=True)} {times} times as far as predicted at the end, {part} "
+        f"because gradients fell faster than the second moment forgets. Updates of {slow.label(worst)} are {shorter} "
+        f"(s = {format_number(worst.update_ratio**2, 2)}).{norm}"
+    )
+    evidence = {
+        "slowest": min(view.late_rotation_ratio for view in slow),
+        "update_factor": 1 / worst.update_ratio,
+        "norm_factor": worst.late_norm_ratio,
+    }
+    known = {name: value for name, value in evidence.items() if isfinite(value)}
+    yield make_finding("small_updates", "note", sentence, slow, formula=SMALL_UPDATES, evidence=known)
+
+
+def _has_stopped(view: RunView) -> bool:
+    return view.late_rotation_ratio < limit.MAX_STOPPED_ROTATION
+
+
+def _has_small_updates(view: RunView) -> bool:
+    is_slow = limit.MAX_STOPPED_ROTATION <= view.late_rotation_ratio < 1 / limit.MAX_LAYER_RATIO
+    return is_slow and not view.keeps_norm and 0 < view.update_ratio < limit.MAX_SLOWED_ROTATION
+
+
+def _stopped_at(view: RunView) -> float:
+    """Return the step of the first sample after which the layer stays still."""
+    moving = np.flatnonzero(view.history.speeds >= limit.MAX_STOPPED_ROTATION)
+    first = min(int(moving[-1]) + 1, len(view.history.steps) - 1) if moving.size else 0
+    return float(view.history.steps[first])

@@ -1,0 +1,135 @@
+"""The first sentences of every plan, run and checkpoint: what it means, and what to change."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.findings import Finding
+from gyroscope.advice.judged_layers import Layers, View, run_length
+from gyroscope.advice.judgements.equilibrium import decay_effect
+from gyroscope.advice.phrases import format_memories, format_number, format_range
+from gyroscope.theory.convergence import MEMORY_PASSED, SETTLES
+
+# Findings after which nothing else about a run is known.
+DECISIVE = ("diverged", "too_short")
+# What a run whose layers are all in one of these states has to do with equilibrium.
+STATES = {
+    "no decay": "Your run has no equilibrium because it has no weight decay. Norms only grow.",
+    "grows": "Your run has no equilibrium. Norms grow without end.",
+    "keeps norm": "Your run is in equilibrium from the first step because the optimizer sets the rotation.",
+    "follows base": "The optimizer keeps the norms and sets the rotation, so nothing has to reach equilibrium.",
+    "transient": "Your run has not reached equilibrium yet.",
+    "far": "Your run is not in equilibrium. Norms are too far from it.",
+    "steady": "Your run is not in equilibrium. Norms stay away from it.",
+    "short": "Your run is too short to reach equilibrium.",
+}
+
+UNKNOWN_PEAK = "Cannot tell whether the run was long enough for equilibrium. The peak learning rate is unknown."
+
+
+def summarize(
+    layers: Layers[View],
+    findings: Sequence[Finding],
+    steps: float | None = None,
+    *,
+    rate: str = "peak",
+    is_running: bool = False,
+) -> tuple[str, ...]:
+    """Return two to four statements: equilibrium, weight decay, balance, and what to do.
+
+    layers      that are judged
+    findings    on them
+    steps       of the run, None if unknown
+    rate        the learning rate of a memory, "last" if the peak is unknown
+    is_running  whether the run goes on
+    """
+    decisive = next((finding for finding in findings if finding.kind in DECISIVE), None)
+    if decisive is not None:
+        answer = "Cannot tell yet what this run does. " if decisive.kind == "too_short" else ""
+        return answer + decisive.sentence, decisive.remedy
+    known = layers.where(lambda view: view.norm_state != "unknown")
+    if not known:
+        return "Cannot tell whether the run reaches equilibrium. No layer has a prediction.", _what_to_do(findings)
+    statements = [_equilibrium(known, findings, steps), *_weight_decay(known, steps, rate)]
+    if _is_short(known, steps):
+        # The learning rate may have fallen since its peak, by any factor.
+        statements = statements[::-1] if rate == "peak" else [UNKNOWN_PEAK]
+        if is_running:
+            statements[-1] = "So far your run is too short to reach equilibrium."
+    return *statements, *_balance(layers, findings), _what_to_do(findings)
+
+
+def _is_short(layers: Layers[View], steps: float | None) -> bool:
+    return all(not view.keeps_norm and 0 < run_length(view, steps) < MEMORY_PASSED for view in layers)
+
+
+def _equilibrium(layers: Layers[View], findings: Sequence[Finding], steps: float | None) -> str:
+    """Return whether the run reaches equilibrium: yes, no, or in how many layers."""
+    if any(finding.kind == "missed_angle" for finding in findings):
+        return "Your run misses the rotation that its optimizer sets."
+    arrived = layers.in_state("settled", "fell out")
+    if _is_short(layers, steps):
+        return STATES["short"]
+    if not arrived:
+        states = {view.norm_state for view in layers}
+        return STATES[states.pop()] if len(states) == 1 else "Your run does not reach equilibrium."
+    if len(arrived) < len(layers):
+        return f"Your run reaches equilibrium in part: {len(arrived)} of {len(layers)} layers do."
+    departures = [departure.step for view in arrived if (departure := view.departure) is not None]
+    left = f" Norms leave it from step {min(departures):,.0f} on." if len(departures) == len(arrived) else ""
+    settled = max(view.settled_at for view in arrived)
+    if not isfinite(settled) or not steps:
+        return f"Your run is in equilibrium.{left}"
+    when = f"after {format_number(min(100.0, 100 * (settled + 1) / steps), 2)} % of its steps"
+    return f"Your run reaches equilibrium {when if settled > 0 else 'in its first step'}.{left}"
+
+
+def _weight_decay(layers: Layers[View], steps: float | None, rate: str) -> list[str]:
+    """Return whether weight decay matters, and the run length in memories. Nothing without weight decay."""
+    lasting = layers.where(lambda view: run_length(view, steps) > 0)
+    if not lasting:
+        is_open = any(isfinite(view.memory) for view in layers)
+        return ["Cannot tell whether weight decay matters. The number of steps is unknown."] if is_open else []
+    lengths = [run_length(view, steps) for view in lasting]
+    memory = f"a memory is {format_range([view.memory for view in lasting], 2)} steps at the {rate} learning rate"
+    length = f"Its length is {format_memories(lengths)} ({memory})"
+    if MEMORY_PASSED <= min(lengths) < SETTLES and not lasting.in_state("settled", "fell out", "keeps norm"):
+        length += ", which is barely enough to reach equilibrium"
+    return [f"{decay_effect(lasting, steps)} {length}."]
+
+
+def _balance(layers: Layers[View], findings: Sequence[Finding]) -> list[str]:
+    """Return whether layers rotate alike. Nothing about a single layer."""
+    unbalanced = _imbalance(findings)
+    if unbalanced is not None:
+        names = [layers.label(name) for name in unbalanced.layers]
+        times = format_number(unbalanced.evidence["ratio"], 2)
+        return [f"Layers are not balanced: {names[0]} rotates {times} times as fast as {names[1]}."]
+    known = layers.where(lambda view: view.rotation > 0)
+    if len(layers) < 2:
+        return []
+    if len(known) < 2:
+        return ["Cannot tell whether layers are balanced."]
+    fastest = max(known, key=lambda view: view.rotation)
+    slowest = min(known, key=lambda view: view.rotation)
+    ratio = fastest.rotation / slowest.rotation
+    times = format_number(ratio, 2)
+    if ratio > limit.MAX_LAYER_RATIO:
+        return [f"{layers.label(fastest)} rotates {times} times as fast as {layers.label(slowest)}."]
+    within = f", within a factor of {times}" if ratio > limit.MAX_ALIKE_RATIO else ""
+    return [f"{known.clause('rotates', 'rotate')} alike{within}."]
+
+
+def _imbalance(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that layers with the same settings rotate at different speeds."""
+    found = [finding for finding in findings if finding.kind == "layer_imbalance"]
+    return next((each for each in found if each.evidence.get("ratio", 0.0) > limit.MAX_LAYER_RATIO), None)
+
+
+def _what_to_do(findings: Sequence[Finding]) -> str:
+    """Return the remedies of what was seen to cost."""
+    costly = [finding for finding in findings if finding.severity in ("bad", "warn")]
+    remedies = list(dict.fromkeys(finding.remedy for finding in costly if finding.remedy))
+    if remedies:
+        return f"What to do: {' '.join(remedies[:2])}"
+    return "No tested remedy is known." if costly or _imbalance(findings) else "Nothing to change."

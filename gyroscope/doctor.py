@@ -1,0 +1,263 @@
+"""A check of this installation: every optimizer against float64 and its compiled twin, speed, and tracker overhead.
+
+The result is one block of text for an issue. Programs are compiled last, until the time is up.
+"""
+
+import json
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from gyroscope import __version__
+from gyroscope.measure import Tracker
+from gyroscope.optim import Rotational, registry
+
+Make = Callable[..., Optimizer]
+Progress = Callable[[int, int], None]
+SECONDS = 30.0
+STEPS = 5
+SHAPES = [(32, 48), (32, 48), (48, 32), (8, 4, 3, 3), (32,), (48,)]
+# Deviations are shares of the distance that the weights have moved. Rounding of float32 leaves 1e-5.
+TOLERANCE = 1e-3
+# A small GPT: 3.2 million entries, above the size from which compile="auto" compiles on a CPU.
+TIMED_SHAPES = 4 * [(768, 256), (256, 256), (1024, 256), (256, 1024), (1024,), (256,), (256,)]
+TIMED_STEPS = 15
+
+
+@final
+@dataclass
+class Check:
+    """How far an optimizer's weights are from those of its twins, as shares of the distance moved. None: not run."""
+
+    name: str
+    from_float64: float
+    from_compiled: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether both deviations are what rounding leaves."""
+        return all(x is None or x <= TOLERANCE for x in (self.from_float64, self.from_compiled))
+
+
+@final
+@dataclass
+class InstallationCheck:
+    """What `examine` found. Times are in milliseconds per step."""
+
+    device: str
+    versions: dict[str, str]
+    checks: list[Check] = field(default_factory=list)
+    step_times: dict[str, float] = field(default_factory=dict)
+    tracker_time: float = 0.0
+    programs: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every optimizer agrees with its twins."""
+        return all(check.passed for check in self.checks)
+
+    def text(self) -> str:
+        """Return the block to paste into an issue."""
+        failed = [check.name for check in self.checks if not check.passed]
+        verdict = f"differ from their twins: {', '.join(failed)}" if failed else "all optimizers agree with their twins"
+        fused = self.step_times.get("AdamW fused")
+        lines = [f"gyroscope doctor on {self.device}: {verdict}"]
+        lines += [f"  {name:10} {value}" for name, value in self.versions.items()]
+        lines += ["deviation as a share of the distance moved", f"  {'':20} {'float64':>9} {'compiled':>9}"]
+        for check in self.checks:
+            compiled = "-" if check.from_compiled is None else f"{check.from_compiled:.1e}"
+            lines.append(
+                f"  {check.name:20} {check.from_float64:9.1e} {compiled:>9}{'' if check.passed else '  FAILED'}"
+            )
+        lines.append("time per step of 3.2 million weights")
+        for name, milliseconds in self.step_times.items():
+            ratio = f"  {milliseconds / fused:5.2f} × fused AdamW" if fused else ""
+            lines.append(f"  {name:26} {milliseconds:8.2f} ms{ratio}")
+        lines.append(f"tracker: {self.tracker_time:.3f} ms per step, every=10, on these weights")
+        lines.append(f"programs: {', '.join(f'{count} {form}' for form, count in self.programs.items()) or 'none'}")
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(["```", *lines, "```"])
+
+    def json(self) -> str:
+        """Return the same as JSON."""
+        return json.dumps({"passed": self.passed, **asdict(self)}, indent=2)
+
+
+def examine(device: str | None = None, progress: Progress | None = None, seconds: float = SECONDS) -> InstallationCheck:
+    """Check this installation on a device, by default CUDA if there is one, in about `seconds`.
+
+    `progress` is called with the number of parts done and of all parts.
+    """
+    end = time.monotonic() + seconds
+    where = known_device(device)
+    makers: dict[str, Make] = {name: partial(registry.create, name) for name in registry.names()}
+    makers["rotational(adamw)"] = lambda params, lr, **options: Rotational(
+        AdamW(params, lr=lr, weight_decay=0.1), **options
+    )
+    found = InstallationCheck(str(where), versions(where))
+    parts = len(makers) + 3
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, parts)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        weights = {}
+        for done, (name, make) in enumerate(makers.items()):
+            report(done)
+            weights[name] = trained(make, where)
+            found.checks.append(
+                Check(name, deviation(weights[name], trained(make, torch.device("cpu"), torch.float64)))
+            )
+        report(parts - 3)
+        found.step_times = step_times(where, compile=False)
+        report(parts - 2)
+        found.tracker_time = tracker_time(where)
+        report(parts - 1)
+        for check in found.checks:
+            # The first is checked in any case, because it shows whether programs can be compiled.
+            if time.monotonic() > end and check is not found.checks[0]:
+                found.notes.append(f"the check of compiled steps stopped after {seconds:.0f} s")
+                break
+            check.from_compiled = compiled_deviation(makers[check.name], where, weights[check.name])
+        else:
+            found.step_times = step_times(where, compile=True)
+    found.programs = registry.program_forms()
+    found.notes += sorted({str(each.message) for each in seen if str(each.message).startswith("compile: ")})
+    report(parts)
+    return found
+
+
+def known_device(name: str | None) -> torch.device:
+    """Return the device, or raise a ValueError if torch does not have it."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).add_(1).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0].partition(" at start")[0]
+        raise ValueError(f"device {name!r} cannot be used ({reason}): choose --device cpu") from None
+    return device
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return what an issue needs to know of the installation."""
+    found = {
+        "gyroscope": __version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "torch": f"{torch.__version__}, {torch.get_num_threads()} of {os.cpu_count()} threads",
+    }
+    for name in ("numpy", "triton"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    cuda = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    found["cuda"] = f"{torch.version.cuda}: {', '.join(cuda)}" if cuda else "no device"
+    place = "on CUDA" if device.type == "cuda" else "of 65,536 entries and more" if device.type == "cpu" else "none"
+    found["auto"] = f'compile="auto" compiles weights {place}'
+    return found
+
+
+def parameters(shapes: Sequence[tuple[int, ...]], device: torch.device, dtype: torch.dtype) -> list[nn.Parameter]:
+    """Return the same weights on every device, with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    params = [nn.Parameter(torch.randn(shape, generator=generator).to(device, dtype)) for shape in shapes]
+    for p in params:
+        p.grad = 0.1 * torch.randn(p.shape, generator=generator).to(device, dtype)
+    return params
+
+
+def trained(make: Make, device: torch.device, dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
+    """Return the first weights and those after a few steps, as float64 on the CPU."""
+    params = parameters(SHAPES, device, dtype)
+    optimizer = make(params, lr=0.01, **options)
+    before = torch.cat([p.detach().flatten() for p in params])
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(device, dtype)
+        optimizer.step()
+    after = torch.cat([p.detach().flatten() for p in params])
+    return [before.double().cpu(), after.double().cpu()]
+
+
+def deviation(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the distance between two results as a share of the distance moved."""
+    moved = (expected[1] - expected[0]).norm()
+    return float((found[1] - expected[1]).norm() / moved)
+
+
+def compiled_deviation(make: Make, device: torch.device, eager: list[Tensor]) -> float | None:
+    """Return how far compiled steps lead from eager ones, or None if the optimizer does not compile."""
+    options = make(parameters(SHAPES[:1], device, torch.float32), lr=0.01).defaults
+    return deviation(trained(make, device, compile=True), eager) if "compile" in options else None
+
+
+def step_times(device: torch.device, compile: bool) -> dict[str, float]:
+    """Return milliseconds per step, medians of interleaved steps."""
+    make = partial(parameters, TIMED_SHAPES, device, torch.float32)
+    # torch has its fused step for some devices only.
+    is_fused = device.type in ("cpu", "cuda")
+    base = AdamW(make(), fused=True) if is_fused else AdamW(make(), foreach=True)
+    steps: dict[str, Optimizer] = {
+        f"AdamW {'fused' if is_fused else 'foreach'}": base,
+        "RotationalAdamW eager": registry.create("rotational-adamw", make()),
+    }
+    if compile:
+        steps["RotationalAdamW compiled"] = registry.create("rotational-adamw", make(), compile=True)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    order = random.Random(0)
+    for number in range(TIMED_STEPS + 2):
+        for name in order.sample(list(steps), len(steps)):
+            seconds = timed(steps[name].step, device)
+            if number > 1:  # the first steps make state and programs
+                times[name].append(seconds)
+    return {name: 1e3 * statistics.median(values) for name, values in times.items()}
+
+
+def tracker_time(device: torch.device, steps: int = 40) -> float:
+    """Return the milliseconds per step that a tracker adds, on average over sampled and other steps."""
+    widths = [256, 1024, 256, 1024, 256, 1024, 256]
+    model = nn.Sequential(*[nn.Linear(*sizes) for sizes in pairwise(widths)]).to(device)
+    optimizer = registry.create("rotational-adamw", model)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+
+    def run() -> None:
+        for _ in range(steps):
+            optimizer.step()
+
+    run()
+    bare = min(timed(run, device) for _ in range(2))
+    with tempfile.TemporaryDirectory() as folder, Tracker(model, optimizer, os.path.join(folder, "run")):
+        run()
+        tracked = min(timed(run, device) for _ in range(2))
+    return max(0.0, 1e3 * (tracked - bare) / steps)
+
+
+def timed(run: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of a call, with the work that it leaves to the device."""
+    synchronize = (lambda: None) if device.type == "cpu" else torch.get_device_module(device).synchronize
+    synchronize()
+    start = time.perf_counter()
+    run()
+    synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,59 @@
+"""Several runs beside each other: the layers that they share, and their losses at the end."""
+
+from collections.abc import Sequence
+
+from gyroscope.advice.layer_families import describe_layers, plain_name
+from gyroscope.advice.phrases import format_number
+from gyroscope.report.run_data import RunData
+from gyroscope.store import RunError
+
+
+def shared_layers(runs: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """Return the layers of each run that all runs have, or raise if there are none.
+
+    runs  name and layers of each run. Names are compared without what parametrizations add to them
+
+    >>> shared_layers([("a", ["fc.weight", "emb.weight"]), ("b", ["fc.parametrizations.weight.original"])])
+    [['fc.weight'], ['fc.parametrizations.weight.original']]
+    """
+    plain = [{plain_name(layer) for layer in layers} for _, layers in runs]
+    shared = set.intersection(*plain)
+    if not shared:
+        names = " and ".join(name for name, _ in runs[:2])
+        raise RunError(f"{names} have different layers and share none. Report on each run by itself.")
+    return [[layer for layer in layers if plain_name(layer) in shared] for _, layers in runs]
+
+
+def comparison_summary(runs: Sequence[RunData], all_layers: Sequence[Sequence[str]]) -> list[str]:
+    """Return how the losses of several runs differ at the end, and which layers are left out.
+
+    runs        as a page shows them
+    all_layers  of each run, before those that are not shared were left out
+    """
+    sentences = list(filter(None, [_losses(runs)]))
+    for run, layers in zip(runs, all_layers, strict=True):
+        shown = {layer.name for layer in run.layers}
+        left_out = [layer for layer in layers if plain_name(layer) not in shown]
+        if left_out:
+            described = describe_layers(left_out, layers)
+            sentences.append(f"Only {run.name} has {described}, so the comparison leaves {_pronoun(left_out)} out.")
+    return sentences
+
+
+def _pronoun(layers: Sequence[str]) -> str:
+    return "it" if len(layers) == 1 else "them"
+
+
+def _losses(runs: Sequence[RunData]) -> str:
+    """Return the sentence about the losses, or nothing if a run has none or they are of different names."""
+    heads = [run.head for run in runs]
+    if not all(head.loss_name for head in heads) or len({head.loss_name for head in heads}) > 1:
+        return ""
+    ranked = sorted(runs, key=lambda run: run.head.loss)
+    best = ranked[0]
+    loss = format_number(best.head.loss, 4)
+    others = [
+        f"{run.name} ends at {format_number(run.head.loss, 4)} (+{format_number(run.head.loss - best.head.loss, 2)})"
+        for run in ranked[1:]
+    ]
+    return f"{best.name} ends with the lowest {best.head.loss_name}, {loss}. {', '.join(others)}."

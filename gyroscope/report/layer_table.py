@@ -1,0 +1,133 @@
+"""Tables of layers in which a family, such as h.*.attn.c_proj, is one row with the range of its numbers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isinf, isnan
+from typing import Any, final
+
+from gyroscope.advice import thresholds
+from gyroscope.advice.layer_families import group_families, short_labels
+from gyroscope.advice.phrases import format_number
+
+UNKNOWN = "–"
+# Significant digits in a range. Members of a family differ in the third digit by chance.
+RANGE_DIGITS = 2
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of layers.
+
+    title     heading, with a line break if a narrow terminal needs one
+    value     number of a layer, by which members of a family are ordered. NaN if it is unknown
+    text      cell of a layer, if it is not the number alone
+    infinite  cell if the number is infinite
+    is_step   whether the number is shown to its last digit
+    """
+
+    title: str
+    value: Callable[[Any], float]
+    text: Callable[[Any], str] | None = None
+    infinite: str = UNKNOWN
+    is_step: bool = False
+
+    def cell(self, layer: Any, digits: int = 3) -> str:
+        """Return the cell of one layer."""
+        if self.text is not None:
+            return self.text(layer)
+        value = self.value(layer)
+        if isinf(value):
+            return self.infinite
+        return f"{value:,.0f}" if self.is_step and not isnan(value) else known(value, digits)
+
+    def range(self, members: Sequence[Any]) -> str:
+        """Return the cells of the smallest and the largest member, or one cell if they are equal."""
+        ordered = sorted((each for each in members if not isnan(self.value(each))), key=self.value)
+        if not ordered:
+            return self.cell(members[0])
+        low = self.cell(ordered[0], RANGE_DIGITS)
+        high = self.cell(ordered[-1], RANGE_DIGITS)
+        return low if low == high else f"{low}–{high}"
+
+
+@final
+@dataclass(frozen=True)
+class FamilyRow:
+    """One row of a table: a family or a single layer, and the rows of a family's members."""
+
+    cells: Sequence[str]
+    members: Sequence[Sequence[str]] = ()
+
+
+@final
+@dataclass(frozen=True)
+class LayerTable:
+    """A table of layers, in the order of the model."""
+
+    header: Sequence[str]
+    rows: Sequence[FamilyRow]
+
+
+def layer_table(
+    layers: Sequence[Any],
+    columns: Sequence[Column],
+    distance: Callable[[Any], float],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> LayerTable:
+    """Return the table of layers. A column without any content is left out.
+
+    layers    objects with a name
+    columns   what is shown of each
+    distance  factor by which a layer is away from the usual, 1 or more. The worst member of a family has the largest
+    shapes    by name, if they are known
+    """
+    by_name = {layer.name: layer for layer in layers}
+    labels = short_labels(list(by_name))
+    families = group_families(list(by_name), {name: tuple(shape) for name, shape in (shapes or {}).items()})
+    # Rows of single layers have their label. A shape is shown beside families, whose members it describes.
+    has_shapes = shapes is not None and len(families) < len(by_name)
+    rows = []
+    for family in families:
+        members = [by_name[name] for name in family.members]
+        shape = ["×".join(map(str, (shapes or {}).get(family.members[0], ())))] if has_shapes else []
+
+        def row_of(layer: Any, shape: Sequence[str] = shape) -> list[str]:
+            return [labels[layer.name], *shape, *(column.cell(layer) for column in columns), ""]
+
+        if len(members) == 1:
+            rows.append(FamilyRow(row_of(members[0])))
+            continue
+        ranges = [column.range(members) for column in columns]
+        worst = _worst(members, distance)
+        cells = [str(family), *shape, *ranges, labels[worst.name] if worst is not None else ""]
+        rows.append(FamilyRow(cells, [row_of(member) for member in members]))
+    header = ["layer", *(["shape"] if has_shapes else []), *(column.title for column in columns), "worst"]
+    return _without_empty_columns(LayerTable(header, rows))
+
+
+def known(value: float | None, digits: int = 3) -> str:
+    """Return a number, or a dash if it is unknown or infinite.
+
+    >>> known(0.012345), known(None), known(float("nan"))
+    ('0.0123', '–', '–')
+    """
+    return format_number(value, digits) if value is not None and isfinite(value) else UNKNOWN
+
+
+def _worst(members: Sequence[Any], distance: Callable[[Any], float]) -> Any | None:
+    """Return the member furthest from the usual, or None if all members are alike."""
+    ranked = sorted((layer for layer in members if isfinite(distance(layer))), key=distance)
+    is_named = ranked and distance(ranked[-1]) > thresholds.MIN_NAMED_RATIO * distance(ranked[0])
+    return ranked[-1] if is_named else None
+
+
+def _without_empty_columns(table: LayerTable) -> LayerTable:
+    cells = [row.cells for row in table.rows]
+    kept = [place for place in range(len(table.header)) if any(row[place] not in ("", UNKNOWN) for row in cells)]
+
+    def chosen(row: Sequence[str]) -> list[str]:
+        return [row[place] for place in kept]
+
+    rows = [FamilyRow(chosen(row.cells), [chosen(member) for member in row.members]) for row in table.rows]
+    return LayerTable(chosen(table.header), rows)

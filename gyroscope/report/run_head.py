@@ -1,0 +1,79 @@
+"""The numbers at the head of a run: its optimizer and settings, its length, and the loss at the end."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+from typing import Any, final
+
+import numpy as np
+
+from gyroscope.advice import thresholds
+from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.incidents.incident_search import loss_name as find_loss_name
+from gyroscope.advice.phrases import format_number
+from gyroscope.store import Run
+
+
+@final
+@dataclass(frozen=True)
+class RunHead:
+    """The numbers at the head of a run.
+
+    optimizer     class name, of the group with most layers
+    steps         taken so far, sampled or not
+    lr            peak learning rate of that group
+    weight_decay  at the peak
+    run_length    Σ lr·weight decay over the steps so far, in memories
+    loss_name     name under which training logged its loss, or empty
+    loss          mean of the last values
+    """
+
+    optimizer: str
+    steps: int
+    lr: float
+    weight_decay: float
+    run_length: float
+    loss_name: str
+    loss: float
+
+    def __str__(self) -> str:
+        numbers = {
+            f"final {self.loss_name}": format_number(self.loss, 4) if self.loss_name else "–",
+            "learning rate": format_number(self.lr),
+            "weight decay": format_number(self.weight_decay),
+            "run length": f"{format_number(self.run_length, 2)} memories" if self.run_length >= 0 else "–",
+        }
+        steps = f"{self.steps:,} steps"
+        return ", ".join([self.optimizer, steps, *(f"{name} {text}" for name, text in numbers.items() if text != "–")])
+
+
+def run_head(run: Run) -> RunHead:
+    """Return the head of a run, from as many samples as were read."""
+    groups = Counter(run.layer(name).group for name in run.layers)
+    number = groups.most_common(1)[0][0] if groups else 0
+    optimizer = str(group_config(run.config, number).get("optimizer", "unknown optimizer"))
+    member = next((name for name in run.layers if run.layer(name).group == number), None)
+    loss_name, loss = _final_loss(run)
+    if member is None or len(run.steps) == 0:
+        return RunHead(optimizer, run.last_step + 1, nan, nan, nan, loss_name, loss)
+    history = LayerHistory(run, member)
+    lr = float(history.lr[history.peak])
+    return RunHead(optimizer, run.last_step + 1, lr, history.weight_decay, history.run_length, loss_name, loss)
+
+
+def group_config(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """Return what the configuration of a run contains about a parameter group, empty if nothing."""
+    groups = config.get("groups")
+    group = groups[number] if isinstance(groups, list) and number < len(groups) else None
+    return group if isinstance(group, Mapping) else {}
+
+
+def _final_loss(run: Run) -> tuple[str, float]:
+    name = find_loss_name(run.scalars)
+    if name is None:
+        return "", nan
+    values = run.scalar(name)[1]
+    last = values[-max(1, round(thresholds.FINAL_LOSS_SHARE * len(values))) :]
+    finite = last[np.isfinite(last)]
+    return name, float(finite.mean()) if finite.size else nan

@@ -1,0 +1,111 @@
+"""The right cause: shrinking updates, a layer that stops, queries and keys that jump, and an angle that is missed."""
+
+import numpy as np
+import pytest
+import torch
+
+import gyroscope as gyro
+from gyroscope.advice import diagnose
+from gyroscope.advice.remedies import OWN_IMBALANCE, ROTATIONAL_RECIPE, ROTATIONAL_START
+from tests.advice.memory import record
+from tests.advice.test_diagnose import only
+from tests.planner.test_plan import small
+
+SAMPLES = np.arange(100)
+
+
+def late(value):
+    """Return 1, and `value` in the last fifth."""
+    return np.where(SAMPLES < 80, 1.0, value)
+
+
+def test_updates_that_shrank_are_the_cause_and_the_norm_only_its_part():
+    """s = 0.015 explains a factor of 8.2, and the norm 2.8 of the 23 in all."""
+    run = record(speed=late(1 / 23), norm=late(2.8), alignment=late(0.015))
+    found = only(diagnose(run), "small_updates")
+    assert found.evidence["update_factor"] == pytest.approx(8.16, rel=0.01)
+    assert found.evidence["norm_factor"] == pytest.approx(2.8, rel=0.01)
+    assert "mostly because gradients fell faster than the second moment forgets" in found.sentence
+    assert "8.2 times shorter than those of noise (s = 0.015)" in found.sentence
+    assert "The norm is 2.8 times its prediction" in found.sentence
+
+
+def test_a_slow_end_with_updates_of_noise_has_another_cause():
+    assert "small_updates" not in diagnose(record(speed=late(0.3), norm=late(3.3), alignment=np.ones(100))).kinds
+    assert "small_updates" not in diagnose(record(speed=late(0.3), norm=late(3.3))).kinds
+    assert "small_updates" not in diagnose(record(alignment=late(0.015))).kinds
+
+
+def test_a_layer_that_stops_moving_is_named_with_its_step():
+    run = record()
+    run.data["b"]["angular_update"] *= late(1e-3)[:, None]
+    found = only(diagnose(run), "stopped")
+    assert (found.layers, found.evidence["step"]) == (("b",), 800)
+    assert found.sentence.startswith("b has stopped moving since step 800")
+    assert "stopped" not in diagnose(record(lr=lambda t: 1e-2 * (1 - t / 1000))).kinds
+
+
+def transformer(blocks=6):
+    kinds = ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.up")
+    return record([f"layers.{block}.{kind}.weight" for block in range(blocks) for kind in kinds])
+
+
+def jump(run, words, blocks, factor=5.0):
+    for name, series in run.data.items():
+        if any(word in name for word in words) and int(name.split(".")[1]) < blocks:
+            series["angular_update"][40] *= factor
+    return [finding for finding in diagnose(run) if finding.kind == "attention_jump"]
+
+
+def test_queries_and_keys_that_jump_together_in_most_blocks_are_named():
+    (found,) = jump(transformer(), ("q_proj", "k_proj"), blocks=4)
+    assert found.evidence["step"] == 400
+    assert found.evidence["ratio"] == pytest.approx(5, rel=0.05)
+    assert "Queries and keys of 4 of 6 blocks jumped together at step 400" in found.sentence
+    assert len(found.layers) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "blocks"), [(("q_proj", "k_proj"), 3), (("q_proj",), 6), (("proj", "mlp"), 6), ((), 6)]
+)
+def test_a_jump_of_few_blocks_of_one_of_them_or_of_all_layers_is_not_this(words, blocks):
+    assert jump(transformer(), words, blocks) == []
+
+
+def rotational(speed, **options):
+    run = record(speed=speed)
+    run.config["groups"][0] |= {"optimizer": "RotationalAdamW", "beta": 0.99, **options}
+    return diagnose(run)
+
+
+def test_a_rotational_optimizer_that_misses_its_angle_is_told_why():
+    diagnosis = rotational(0.46)
+    found = only(diagnosis, "missed_angle")
+    assert found.sentence == (
+        "RotationalAdamW rotates all 3 layers (worst: a) by 0.46 times its target angle. Its average of update lengths "
+        "(beta = 0.99) lags behind updates that shrink."
+    )
+    assert diagnosis.summary[0] == "Your run misses the rotation that its optimizer sets."
+    assert "missed_angle" not in rotational(0.9).kinds
+    assert "missed_angle" not in diagnose(record(speed=0.46)).kinds
+
+
+def test_an_imbalance_is_explained_by_the_option_only_if_it_was_set():
+    speeds = np.where(np.arange(32) < 8, 6.0, 1.0)
+    for imbalance, remedy in ((None, ""), ([0.3, 8.0, 0], OWN_IMBALANCE.text)):
+        run = record()
+        run.config["groups"][0] |= {"optimizer": "RotationalAdamW", "imbalance": imbalance}
+        run.data["a"]["angular_update"] *= speeds
+        assert only(diagnose(run), "neuron_imbalance").remedy == remedy
+
+
+@pytest.mark.parametrize(("scale", "remedy", "trial"), [(0.2, ROTATIONAL_START.text, ROTATIONAL_RECIPE), (1.0, "", "")])
+def test_a_plan_says_which_case_of_the_rotational_recipe_applies(scale, remedy, trial):
+    model = small()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= scale
+    optimizer = gyro.optim.RotationalAdamW(gyro.param_groups(model, weight_decay=0.1), lr=1e-3)
+    found = only(gyro.plan(model, optimizer, steps=200).findings, "recipe")
+    assert (found.remedy, found.trial) == (remedy, trial)
+    assert found.sentence.startswith("Initial norms are")

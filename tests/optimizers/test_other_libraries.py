@@ -1,0 +1,99 @@
+"""The optimizers of pytorch_optimizer and schedulefree, as classes of these names with the options of their groups."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optimizers.other_libraries import OTHERS
+from gyroscope.theory import AdamW, Lion, Muon, Rule
+
+BETAS = (0.9, 0.99)
+COMMON = {"lr": 0.1, "weight_decay": 0.2, "weight_decouple": True, "fixed_decay": False, "ams_bound": False}
+ADAM = {**COMMON, "betas": BETAS}
+LAW = Rule(0.1 * 0.2, 1.9 / 0.1)
+PREDICTED = {
+    "Lion": (ADAM, Lion(0.1, 0.2, BETAS)),
+    "RAdam": (ADAM, AdamW(0.1, 0.2, BETAS)),
+    "StableAdamW": (ADAM, AdamW(0.1, 0.2, BETAS)),
+    "Prodigy": ({**ADAM, "d": 0.5}, AdamW(0.05, 0.2, BETAS)),
+    "Tiger": ({**COMMON, "beta": 0.9}, Lion(0.1, 0.2, (0.9, 0.9))),
+    "SignSGD": ({**COMMON, "momentum": 0.8}, Lion(0.1, 0.2, (0.8, 0.8))),
+    "SGDW": ({**COMMON, "momentum": 0.9}, LAW),
+    "QHAdam": ({**ADAM, "nus": (1.0, 1.0)}, LAW),
+    **dict.fromkeys(("AdaBelief", "AdaNorm", "ADOPT", "LaProp", "PAdam", "SOAP", "Yogi"), (ADAM, LAW)),
+}
+DOCS = Path(__file__).parents[2] / "docs" / "own-optimizer.md"
+
+
+def named(name, **attributes):
+    return type(name, (), attributes)()
+
+
+def approximately(rule):
+    return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in rule.settings.items()}
+
+
+def test_every_predicted_optimizer_is_tested():
+    assert {other.name for other in OTHERS.values() if other.status == "predicted"} == set(PREDICTED)
+    assert all((other.rule is not None) == (other.status == "predicted") for other in OTHERS.values())
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_a_predicted_optimizer_has_its_rule(name):
+    group, expected = PREDICTED[name]
+    found = rule_of(group, named(name))
+    assert (found.name, found.settings) == (expected.name, approximately(expected))
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"weight_decouple": False}, "L2 is part of its gradient"),
+        ({"ams_bound": True}, "v never decreases"),
+        ({"fixed_decay": True}, "decay does not follow lr"),
+    ],
+)
+def test_options_without_theory_are_named(name, options, why):
+    with pytest.raises(ValueError, match=rf"{name} with {next(iter(options))}=.* because {why}"):
+        rule_of({**PREDICTED[name][0], **options}, named(name))
+
+
+@pytest.mark.parametrize("name", [name for name, other in OTHERS.items() if other.status != "predicted"])
+def test_every_other_one_is_refused_with_its_reason_unless_the_user_has_a_rule(name):
+    adamw = torch.optim.AdamW([torch.ones(2, 2)])
+    optimizer = named(name, optimizer=adamw, base_optimizer=adamw)
+    reason = re.escape(f"{name} is not covered by the theory, because {OTHERS[name].about}")
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        rule_of(ADAM, optimizer)
+    assert rule_of(ADAM, optimizer, {type(optimizer): lambda group: LAW}) is LAW
+
+
+def test_names_of_torch_and_gyroscope_stay_theirs_without_the_other_librarys_options():
+    assert rule_of({"lr": 0.1, "weight_decay": 0.2, "betas": BETAS}, named("AdamS")).name == "AdamS"
+    assert rule_of({"lr": 0.1, "weight_decay": 0.2, "betas": BETAS}, named("RAdam")).name == "AdamL2"
+
+
+def test_muon_of_pytorch_optimizer_has_its_adjustment_and_its_adamw():
+    group = {**COMMON, "use_muon": True, "momentum": 0.95, "nesterov": True, "ns_steps": 5, "use_adjusted_lr": True}
+    assert rule_of(group, named("Muon")) == Muon(0.1, 0.2, adjust_lr_fn="match_rms_adamw")
+    assert rule_of({**ADAM, "use_muon": False}, named("Muon")) == AdamW(0.1, 0.2, BETAS)
+
+
+@pytest.mark.parametrize("options", [{"ns_steps": 9}, {"ns_coefficients": (2.0, -1.5, 0.5)}])
+def test_newton_schulz_iterations_of_another_kind_are_not_covered(options):
+    with pytest.raises(ValueError, match=r"Muon with ns_steps=\d and ns_coefficients=.* is not covered"):
+        rule_of({"lr": 0.1, "weight_decay": 0.2, "momentum": 0.95, **options}, named("Muon"))
+
+
+def test_the_documentation_lists_them_all():
+    rows = [line.split(" | ") for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    listed = {
+        name.strip("`| "): (status, about.removesuffix(" |"))
+        for names, status, about in rows
+        for name in names.split(", ")
+    }
+    assert listed == {other.name: (other.status, other.about) for other in OTHERS.values()}
