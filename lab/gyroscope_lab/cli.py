@@ -19,7 +19,7 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="folder of the two runs and their page")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", help="folder of the tracked runs and the pages")] = Path("runs/demo"),
 ) -> None:
     """Predict, train and compare a small network in a minute or two."""
     from rich.console import Console
@@ -31,7 +31,9 @@ def demo(
 
 def train(
     context: typer.Context,
-    preset: Annotated[str, typer.Option(help="settings of a paper, as re/resnet20; other options change them")] = "",
+    preset: Annotated[
+        str, typer.Option(help="settings of a paper, for example re/resnet20, which other options change")
+    ] = "",
     task: Annotated[
         str,
         typer.Option(
@@ -42,12 +44,12 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit, gpt or transformer; options as "
+            help="mlp, cnn, resnet20, resnet18, mobilenet, vgg13, vgg16, vit, gpt or transformer, with options as "
             "gpt:width=384"
         ),
     ] = "cnn",
     optimizer: Annotated[
-        str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, …; an unknown name lists all")
+        str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, … (an unknown name lists all)")
     ] = "adamw",
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
@@ -62,7 +64,7 @@ def train(
     ] = "initial",
     init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
     gain: Annotated[bool, typer.Option("--gain", help="a learnable gain for each weight vector")] = False,
-    epochs: Annotated[float | None, numeric("length of the run; 10 if neither this nor --steps is given")] = None,
+    epochs: Annotated[float | None, numeric("length of the run, 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
     rescale: Annotated[
@@ -77,14 +79,14 @@ def train(
     shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
     augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
     precision: Annotated[
-        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation; pure-bf16: of the weights too")
+        Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: of the weights too)")
     ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole()] = 0,
     track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="folder of the run")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets, GYROSCOPE_DATA if not given")] = None,
     device: Annotated[str, typer.Option(help="as torch names it")] = "cpu",
     fsdp: Annotated[
         bool, typer.Option("--fsdp", help="under torchrun: shard the weights by FSDP2, where DDP copies them")
@@ -110,11 +112,11 @@ def train(
 def sweep(
     file: Annotated[Path, typer.Argument(help="a TOML file with [base], [grid] or [[list]], and seeds")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder of the trials; runs/<name of the file> otherwise")
+        Path | None, typer.Option("--out", help="folder of the trials, runs/<name of the file> if not given")
     ] = None,
-    jobs: Annotated[int | None, whole("trials at once, 1 if not given; at most one for each core")] = None,
+    jobs: Annotated[int | None, whole("trials at once, 1 if not given, at most one for each core")] = None,
     ray: Annotated[str | None, typer.Option(help="run on Ray: 'local', or the address of a cluster")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="folder of data sets; GYROSCOPE_DATA otherwise")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of data sets, GYROSCOPE_DATA if not given")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try again what failed before")] = False,
 ) -> None:
     """Train every combination of settings of a file.
@@ -150,10 +152,17 @@ def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
 
 @lab.command("run")
 def lab_run(
-    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4; or a paper: re, smd, sp, ct, beyond; or all")],
+    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, a paper (re, smd, sp, ct, beyond), or all")],
     size: Annotated[Literal["quick", "paper"], typer.Option()] = "quick",
     seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
-    out: RESULTS = Path("results"),
+    first_seed: Annotated[int, whole("first seed, to repeat a result with others")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="change a setting, for example steps=600 (repeatable)")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="folder of the results. Default: results, or runs/lab with --first-seed or --set"),
+    ] = None,
     source: SOURCE = None,
 ) -> None:
     """Measure what a figure or table claims.
@@ -162,7 +171,22 @@ def lab_run(
     """
     from gyroscope_lab.framework.console import run_experiments
 
-    run_experiments(ids, size, seeds, out, show, source)
+    # What differs from the experiment must not take the place of its record, unless --out asks for it.
+    folder = out or Path("runs/lab" if first_seed or settings else "results")
+    run_experiments(ids, size, seeds, folder, show, source, first_seed, settings or [])
+
+
+@lab.command("judge")
+def lab_judge(
+    ids: Annotated[list[str], typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")
+) -> None:
+    """Judge records again by the claims of this version, without measuring."""
+    from gyroscope_lab.framework.console import experiment_text
+    from gyroscope_lab.framework.runner import judge_again
+
+    for id in ids:
+        judge_again(id, out)
+        show(experiment_text(id, out))
 
 
 @lab.command("show")

@@ -1,7 +1,13 @@
-"""The demo: predict a small training run, train twice, and compare what was predicted with what was measured."""
+"""The demo: SGD with momentum and its rotational variant on handwritten digits, over learning rates and seeds.
+
+The setting shows what a user gains: without a warmup and with a learning rate that nobody has tuned, a run of 200 steps
+ends with a lower loss. Settings were chosen on seeds 1000 to 1005, which the demo does not use. On these seeds, SGD is
+best at a learning rate of 0.03 and with gains. So both optimizers have gains, and their runs at 0.03 are tracked.
+"""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,42 +16,48 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from gyroscope import Tracker, param_groups, plan
-from gyroscope.optim import RotationalAdamW
+from gyroscope.nn import add_gain
+from gyroscope.optim import RotationalSGD
 from gyroscope.render.run_page import page
 from gyroscope.render.terminal import findings_text
 from gyroscope.report import gather
 from gyroscope.store import Run, open_run
-from gyroscope.tools import write_text
+from gyroscope.theory import cosine
+from gyroscope.tools import Array, write_text
+from gyroscope_lab.demo_text import closing_sentence, loss_figure, loss_table
+from gyroscope_lab.networks.registry import image_network
 from gyroscope_lab.tasks import digits
 
-LR = 1e-2
-WEIGHT_DECAY = 0.5  # large, so that equilibrium comes within the first tenth of the run
-BETAS = (0.9, 0.99)
-BATCH = 128
-EPOCHS = 100
-# Input noise and label smoothing keep gradients noisy when every digit is learned, as theory assumes.
-NOISE = 0.3
-SMOOTHING = 0.1
+LRS = (0.01, 0.03, 0.1, 0.3)
+TRACKED_LR = 0.03
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-3
+# Of RotationalSGD's average of update lengths: the default, 0.99, remembers half of a run this short.
+BETA = 0.9
+BATCH = 64
+STEPS = 200
+SEEDS = 6
+EVALUATE_EVERY = 20
 WIDE = 64  # fan-in from which the mean-field theory is held to TOLERANCE
-TOLERANCE = 0.15
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "rotational_adamw": RotationalAdamW,
-}
+# Gradients shrink while the digits are learnt, and the average of update lengths follows them late.
+TOLERANCE = 0.25
+NAMES = ("sgd", "rotational_sgd")
 
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """A layer over the last quarter of a run: measured, and predicted for equilibrium."""
+    """A layer over the middle third of a run: rotation measured, and predicted for equilibrium, in radians per step."""
 
     layer: str
     fan_in: int
     rotation: float
     predicted_rotation: float
-    norm: float
-    predicted_norm: float
 
     @property
     def error(self) -> float:
@@ -58,95 +70,137 @@ class LayerComparison:
         return self.fan_in >= WIDE and not abs(self.error) <= TOLERANCE  # also where it is not a number
 
 
-def demo(out: Path, console: Console, epochs: int = EPOCHS) -> int:
-    """Run the demo; 0 if every wide convolution turned as predicted, else 1."""
+@dataclass(frozen=True)
+class Scores:
+    """How a training run ended, on held-out digits, and its training loss at each step."""
+
+    loss: float
+    accuracy: float
+    course: Array
+
+
+def demo(out: Path, console: Console, steps: int = STEPS, seeds: int = SEEDS) -> int:
+    """Run the demo; 0 if every wide layer of RotationalSGD turned as predicted, else 1."""
     torch.set_num_threads(1)  # images this small train no faster on more, and many times slower beside other programs
     train, test = digits.load()
-    for name in OPTIMIZERS:  # the runs of an earlier demo
+    for name in NAMES:  # the runs of an earlier demo
         shutil.rmtree(out / name, ignore_errors=True)
-    console.print("[bold]1. Before training:[/] what lr, weight decay and the initial weights will do\n")
-    model, optimizer = _fresh("adamw")
-    console.print(plan(model, optimizer, steps=epochs * (len(train.labels) // BATCH)).text())
-    console.print("\n[bold]2. Training[/] a convolutional network on handwritten digits, with and without control\n")
-    accuracies = {name: _train(name, out, train, test, epochs, console) for name in OPTIMIZERS}
-    console.print("\n[bold]3. Predicted and measured,[/] over the last quarter of each run\n")
-    scores = {name: _score(accuracy, len(test.labels)) for name, accuracy in accuracies.items()}
-    failures = [failure for name in OPTIMIZERS for failure in _compare(name, out, scores[name], console)]
-    report = out / "report.html"
-    write_text(report, page(gather([out / name for name in OPTIMIZERS])))
-    console.print(f"[bold]4. Look:[/] open {report} in a browser; gyroscope watch {out} would have shown it live")
+    console.print("[bold]1. Before training:[/] what the learning rate, weight decay and initial weights will do\n")
+    model, optimizer = make("rotational_sgd", TRACKED_LR, seed=0)
+    console.print(plan(model, optimizer, _cosine(optimizer, steps), steps=steps).text())
+    console.print(
+        f"\n[bold]2. Training[/] a small convolutional network on {len(train.labels):,} handwritten digits: two "
+        f"optimizers, {len(LRS)} learning rates, {seeds} seeds, {steps} steps, no warmup\n"
+    )
+    scores = _train_all(out, train, test, steps, seeds, console)
+    console.print("\n[bold]3. Rotation[/] of the tracked runs over their middle third, in radians per step\n")
+    failures = _compare(out, console)
+    console.print(f"\n[bold]4. Loss and accuracy[/] on {len(test.labels)} held-out digits, with 95 % intervals\n")
+    losses = {name: np.array([[one.loss for one in of_rate] for of_rate in scores[name]]) for name in NAMES}
+    accuracies = {name: np.array([[one.accuracy for one in of_rate] for of_rate in scores[name]]) for name in NAMES}
+    console.print(loss_table(LRS, losses, accuracies))
+    console.print(closing_sentence(LRS, losses, accuracies), highlight=False)
+    courses = {name: np.stack([one.course for one in scores[name][LRS.index(TRACKED_LR)]]) for name in NAMES}
+    write_text(out / "losses.html", loss_figure(LRS, losses, courses, TRACKED_LR))
+    write_text(out / "report.html", page(gather([out / name for name in NAMES])))
+    console.print(f"\n[bold]5. Look:[/] open {out / 'losses.html'} and {out / 'report.html'} in a browser")
     for failure in failures:
         console.print(failure, style="red")
     return int(bool(failures))
 
 
-def _fresh(name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)  # both runs start from the same weights
-    model = digits.network()
+def make(name: str, lr: float, seed: int) -> tuple[nn.Module, Optimizer]:
+    """Return a fresh network, the same for both optimizers at the same seed, and its optimizer."""
+    torch.manual_seed(seed)
+    model = add_gain(image_network("cnn:width=16", (1, 8, 8), 10, norm="layer"))
     groups = param_groups(model, weight_decay=WEIGHT_DECAY)
-    return model, OPTIMIZERS[name](groups, lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    if name == "sgd":
+        return model, torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM)
+    return model, RotationalSGD(groups, lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, beta=BETA)
 
 
-def _train(name: str, out: Path, train: digits.Digits, test: digits.Digits, epochs: int, console: Console) -> float:
-    """Train with a tracker and a progress bar; the accuracy on held-out digits."""
-    model, optimizer = _fresh(name)
-    generator = torch.Generator().manual_seed(0)
-    total = epochs * (len(train.labels) // BATCH)
-    columns = (TextColumn("{task.description:17}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with (
-        Progress(*columns, *times, console=console) as progress,
-        Tracker(model, optimizer, out / name, every=5, config={"title": name}),
-    ):
-        for batch in progress.track(train.batches(BATCH, epochs, generator), total=total, description=name):
+def _cosine(optimizer: Optimizer, steps: int) -> LambdaLR:
+    schedule = cosine(steps)
+    return LambdaLR(optimizer, lambda step: float(schedule(min(step, steps - 1))))
+
+
+def _train_all(
+    out: Path, train: digits.Digits, test: digits.Digits, steps: int, seeds: int, console: Console
+) -> dict[str, list[list[Scores]]]:
+    """Train every optimizer at every learning rate with every seed, and track one run of each optimizer."""
+    columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn(), TextColumn("left"))
+    scores: dict[str, list[list[Scores]]] = {name: [[] for _ in LRS] for name in NAMES}
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task("training", total=len(NAMES) * len(LRS) * seeds)
+        for seed in range(seeds):
+            for number, lr in enumerate(LRS):
+                for name in NAMES:
+                    folder = out / name if lr == TRACKED_LR and seed == 0 else None
+                    scores[name][number].append(_train(name, lr, seed, folder, train, test, steps))
+                    progress.advance(bar)
+    return scores
+
+
+def _train(
+    name: str, lr: float, seed: int, folder: Path | None, train: digits.Digits, test: digits.Digits, steps: int
+) -> Scores:
+    """Train once, tracked if there is a folder for the run."""
+    model, optimizer = make(name, lr, seed)
+    scheduler = _cosine(optimizer, steps)
+    course = []
+    tracker = nullcontext() if folder is None else Tracker(model, optimizer, folder, every=2, config={"title": name})
+    with tracker as tracking:
+        for step, batch in enumerate(_batches(train, seed, steps), start=1):
             optimizer.zero_grad()
-            torch.autograd.backward(batch.noisy_loss(model, NOISE, SMOOTHING, generator))
+            loss = cross_entropy(model(batch.images), batch.labels)
+            torch.autograd.backward(loss)
             optimizer.step()
-    return test.accuracy(model)
+            scheduler.step()
+            course.append(loss.item())
+            if tracking is not None:
+                held_out = test.scores(model) if step % EVALUATE_EVERY == 0 else {}
+                tracking.log(loss=course[-1], **held_out)
+    ended = test.scores(model)
+    return Scores(ended["held_out_loss"], ended["held_out_accuracy"], np.array(course))
 
 
-def _compare(name: str, out: Path, score: str, console: Console) -> list[str]:
-    """Print predicted and measured of one run, and its verdict; a sentence for each convolution that fails."""
-    with open_run(out / name) as run:
-        comparisons = [_comparison(run, layer) for layer in run.layers]
-        console.print(_table(f"{name}: {score}", comparisons))
-        console.print(*findings_text(run.diagnose(), console.width), "", sep="\n")
-        # The linear layer's loss depends on its scale, so its equilibrium is not predicted; the verdict says so too.
-        return [
-            f"{name}: {layer.layer} turned {layer.error:+.0%} from what was predicted"
-            for layer in comparisons
-            if layer.fails and len(run.layer(layer.layer).shape) > 2
-        ]
+def _batches(train: digits.Digits, seed: int, steps: int) -> Iterator[digits.Digits]:
+    """Yield as many batches as there are steps, the same for both optimizers."""
+    generator = torch.Generator().manual_seed(seed)
+    epochs = -(-steps // (len(train.labels) // BATCH))
+    for _, batch in zip(range(steps), train.batches(BATCH, epochs, generator), strict=False):
+        yield batch
+
+
+def _compare(out: Path, console: Console) -> list[str]:
+    """Print predicted and measured rotation of both runs, and findings; a sentence for each wide layer that fails."""
+    failures = []
+    for name in NAMES:
+        with open_run(out / name) as run:
+            comparisons = [_comparison(run, layer) for layer in run.layers]
+            console.print(_table(name, comparisons))
+            console.print(*findings_text(run.diagnose(), console.width), "", sep="\n")
+        if name == "rotational_sgd":
+            failed = [layer for layer in comparisons if layer.fails]
+            failures = [f"{name}: {each.layer} turned {each.error:+.0%} from what was predicted" for each in failed]
+    return failures
 
 
 def _comparison(run: Run, layer: str) -> LayerComparison:
-    late = run.steps >= 0.75 * run.steps[-1]
-
-    def mean(quantity: str, stat: str = "mean") -> float:
-        return float(np.nanmean(run.series(layer, quantity, stat)[late]))
-
-    return LayerComparison(
-        layer,
-        run.layer(layer).fan_in,
-        # The law speaks of mean squares, over vectors and over steps.
-        rotation=float(np.sqrt(np.nanmean(run.series(layer, "angular_update", "rms")[late] ** 2))),
-        predicted_rotation=mean("predicted_angular_update"),
-        norm=mean("norm", "rms"),
-        predicted_norm=mean("predicted_norm"),
+    middle = (run.steps >= run.steps[-1] / 3) & (run.steps <= 2 * run.steps[-1] / 3)
+    # The law is about mean squares, over vectors and over steps.
+    measured, predicted = (
+        float(np.sqrt(np.nanmean(run.series(layer, quantity, stat)[middle] ** 2)))
+        for quantity, stat in (("angular_update", "rms"), ("predicted_angular_update", "mean"))
     )
-
-
-def _score(accuracy: float, images: int) -> str:
-    """The accuracy with its standard error: so few images do not tell two good networks apart."""
-    error = (accuracy * (1 - accuracy) / images) ** 0.5
-    return f"{100 * accuracy:.1f} ± {100 * error:.1f} % of {images} held-out digits"
+    return LayerComparison(layer, run.layer(layer).fan_in, measured, predicted)
 
 
 def _table(title: str, comparisons: list[LayerComparison]) -> Table:
     table = Table(title=title, title_justify="left")
-    for column in ("layer", "fan-in", "rad/step", "predicted", "off by", "norm", "predicted"):
+    for column in ("layer", "fan-in", "rad/step", "predicted", "off by"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for c in comparisons:
-        rotation = (f"{c.rotation:.4f}", f"{c.predicted_rotation:.4f}", f"{c.error:+.1%}")
-        table.add_row(c.layer, str(c.fan_in), *rotation, f"{c.norm:.3f}", f"{c.predicted_norm:.3f}")
+        label = c.layer.replace("parametrizations.weight.original", "weight")
+        table.add_row(label, str(c.fan_in), f"{c.rotation:.4f}", f"{c.predicted_rotation:.4f}", f"{c.error:+.1%}")
     return table

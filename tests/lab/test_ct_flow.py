@@ -7,8 +7,8 @@ import pytest
 import torch
 from gyroscope_lab.ct._flow import flow
 from gyroscope_lab.ct._sphere_flow import direction_flow, norm_equation, norm_identity
+from gyroscope_lab.simulate import random_walk
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import AdamW
 
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

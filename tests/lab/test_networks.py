@@ -105,6 +105,21 @@ def test_gpt_sees_no_future(qk_norm):
     assert not torch.equal(before[:, 5:], after[:, 5:])
 
 
+@pytest.mark.parametrize(
+    ("model", "deviation"),
+    [
+        (lambda: text_network("gpt:layers=2,width=64", 100), 0.02),
+        (lambda: text_network("gpt:layers=2,width=64,fan_in_init=true", 100), 1 / 8),
+        (lambda: image_network("vit:layers=1,width=64,heads=2", (3, 32, 32), 10), 0.02),
+        (lambda: image_network("vit:layers=1,width=64,heads=2,fan_in_init=true", (3, 32, 32), 10), 1 / 8),
+    ],
+)
+def test_transformers_start_at_the_scale_that_is_asked_for(model, deviation):
+    torch.manual_seed(0)
+    weight = model().get_parameter("blocks.0.attention.qkv.weight")
+    assert weight.std().item() == pytest.approx(deviation, rel=0.03)
+
+
 def test_gpt_starts_at_the_loss_of_a_uniform_guess():
     torch.manual_seed(0)
     model = GPT(GPTShape(65))

@@ -8,7 +8,7 @@ from gyroscope_lab.beyond._signal_equilibrium import aligned_equilibrium, equili
 
 from gyroscope.theory import SGDM, AdamW, Lion, signal
 from gyroscope.tools import Array
-from tests.walk import adamw, angle_between, sgdm
+from tests.walk import adamw, angle_between, row_dot, sgdm
 
 
 @pytest.mark.parametrize("kappa2", [0.01, 0.1, 1.0])
@@ -55,17 +55,20 @@ def walk_with_signal(
     kept = exp(-1 / correlation_time)
 
     def tangent(x: Array) -> Array:
-        return x - w * ((x * w).sum(1) / (w * w).sum(1))[:, None]
+        return x - w * (row_dot(x, w) / row_dot(w, w))[:, None]
+
+    def norm_of(x: Array) -> Array:
+        return np.sqrt(row_dot(x, x))[:, None]
 
     state: dict[str, Array] = {}
     norms, angles, first, second = [], [], [], []
     for t in range(1, steps + 1):
         moved = kept * direction + np.sqrt(1 - kept**2) * rng.standard_normal((vectors, dim))
         towards = tangent(moved)
-        towards *= np.sqrt(dim) / np.linalg.norm(towards, axis=1, keepdims=True)
+        towards *= np.sqrt(dim) / norm_of(towards)
         direction = direction if target else towards
         noise = tangent(rng.standard_normal((vectors, dim))) / np.sqrt(dim - 1)
-        g = (noise + np.sqrt(kappa2 / dim) * towards) / np.linalg.norm(w, axis=1, keepdims=True)
+        g = (noise + np.sqrt(kappa2 / dim) * towards) / norm_of(w)
         new = step(w, g, state, lr, t)
         if t > steps // 2:
             norms.append((new * new).sum(1).mean())

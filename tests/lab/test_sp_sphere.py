@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from gyroscope_lab.sp import _sphere as forms
+from gyroscope_lab.sp._effective_step import effective_step
 from hypothesis import given, settings
 
 from gyroscope.theory import sphere
-from gyroscope.theory.sphere import effective_step
-from tests.theory.test_sphere import DIM, ROWS, SCHEMES, adam, angle, dot, seeds, sgd, st, tangent, unit
+from tests.lab.test_sp_effective_step import DIM, ROWS, SCHEMES, adam, angle, dot, seeds, sgd, st, tangent, unit
 
 
 def gradients_of(rng, weights):

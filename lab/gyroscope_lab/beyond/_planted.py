@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -20,10 +19,13 @@ from gyroscope_lab.tasks.images import Images
 from gyroscope_lab.training.by_name import named_training
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.loop import Training
-from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, make_problem
+from gyroscope_lab.training.problems import ImageProblem, Problem, Scores, TextProblem, make_problem
 
 Number = TypeVar("Number", np.int64, np.float64)
-# Steps between samples, given as a number so that a busy machine does not make samples rarer.
+# Inputs and targets of a batch -> those that replace them.
+Spoil = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# The tracker's default: each of the first steps, then every tenth. Given as a function, it holds on a busy machine.
+DENSE = 20
 EVERY = 10
 # Steps for which the learning rate is raised, labels are shuffled, a layer's gradient is too large, steps are skipped.
 RAISED = 3
@@ -34,11 +36,16 @@ SKIPPED = 20
 RUN = "rotation"
 
 
+def is_sampled(step: int) -> bool:
+    """Return whether a step is measured: those that the tracker measures by default on a machine that is not busy."""
+    return step < DENSE or step % EVERY == 0
+
+
 @final
 class SpoiltBatches(Problem):
-    """A problem of images of which some batches are replaced."""
+    """A problem of which some batches are replaced."""
 
-    def __init__(self, problem: ImageProblem, steps: range, spoil: Callable[[Images], Images]) -> None:
+    def __init__(self, problem: ImageProblem | TextProblem, steps: range, spoil: Spoil) -> None:
         self.problem = problem
         self.steps = steps
         self.spoil = spoil
@@ -47,27 +54,32 @@ class SpoiltBatches(Problem):
         self.batches_per_epoch = problem.batches_per_epoch
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Of the spoilt batch where it is one of them."""
+        """Return the loss of the batch, or of the spoilt one that replaces it."""
         if number not in self.steps:
             return self.problem.loss(model, number)
-        batch = self.spoil(self.problem.batch(number))
-        return F.cross_entropy(model(batch.pixels), batch.labels), {}
+        batch = self.problem.batch(number)
+        inputs, targets = (batch.pixels, batch.labels) if isinstance(batch, Images) else batch
+        inputs, targets = self.spoil(inputs, targets)
+        return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()), {}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """As without spoilt batches."""
+        """Return the scores of the unspoilt problem."""
         return self.problem.evaluate(model)
 
 
-def garbage(batch: Images) -> Images:
-    """Noise instead of pixels."""
+def garbage(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return noise instead of pixels, or characters drawn uniformly instead of a text."""
     generator = torch.Generator().manual_seed(0)
-    return replace(batch, pixels=torch.rand(batch.pixels.shape, generator=generator))
+    if inputs.is_floating_point():
+        return torch.rand(inputs.shape, generator=generator), targets
+    characters = torch.randint(int(inputs.max()) + 1, (len(inputs), inputs.shape[1] + 1), generator=generator)
+    return characters[:, :-1], characters[:, 1:]
 
 
-def shuffled(batch: Images) -> Images:
-    """The same images with the labels of others."""
-    order = torch.randperm(len(batch.labels), generator=torch.Generator().manual_seed(0))
-    return replace(batch, labels=batch.labels[order])
+def shuffled(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same inputs with the targets of others."""
+    order = torch.randperm(targets.numel(), generator=torch.Generator().manual_seed(0))
+    return inputs, targets.flatten()[order].view_as(targets)
 
 
 def raise_lr(training: Training, layer: str) -> None:
@@ -134,7 +146,7 @@ def skip(training: Training, layer: str) -> None:
 
 
 # What is planted, by its name: batches that are replaced for so many steps …
-SPOILT: dict[str, tuple[Callable[[Images], Images], int]] = {
+SPOILT: dict[str, tuple[Spoil, int]] = {
     "garbage batch": (garbage, 1),
     "shuffled labels": (shuffled, SHUFFLED),
 }
@@ -159,7 +171,7 @@ def train_beginning(config: TrainConfig, out: Path, until: int) -> None:
     def is_at(step: int) -> bool:
         return training.step == step
 
-    with gyro.Tracker(training.model, training.optimizers[0], out / RUN, every=EVERY) as tracker:
+    with gyro.Tracker(training.model, training.optimizers[0], out / RUN, every=is_sampled) as tracker:
         for step in (until, until + 1):
             with suppress(KeyboardInterrupt):
                 training.take_steps(tracker, lambda done: None, partial(is_at, step))
@@ -173,29 +185,43 @@ def train_planted(
     planted: str = "",
     at: int = 0,
     layer: str = "",
+    until: int | None = None,
     beginning: Path | None = None,
     report: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Train with an incident at step `at`, or with none; the tracked run, which may branch off from a `beginning`."""
+    """Train with an incident or with none, and return the folder of the tracked run.
+
+    Arguments:
+        config: the training.
+        out: folder of the training.
+        planted: a name of `PLANTED`, or none.
+        at: step of the incident.
+        layer: the layer that is frozen, doubled or has a large gradient.
+        until: number of steps to take, by default those of the config.
+        beginning: folder of `train_beginning` from which the training branches off.
+        report: is called with the share that is done.
+    """
     problem = make_problem(config, None, torch.device("cpu"))
     training, _ = named_training(config, problem, out if beginning is None else beginning)
     if beginning is not None:
         training.restore()
         training.out = out
     if planted in SPOILT:
-        assert isinstance(problem, ImageProblem), "only images are spoilt"
+        assert isinstance(problem, ImageProblem | TextProblem), "only images and texts are spoilt"
         spoil, steps = SPOILT[planted]
         training.problem = SpoiltBatches(problem, range(at, at + steps), spoil)
     act, steps = DONE.get(planted, (None, 0))
+    last = training.steps if until is None else until
 
     def on_step(done: object) -> None:
-        report(training.step / training.steps)
+        report(training.step / last)
         if act is not None and at <= training.step < at + steps:
             act(training, layer)
 
     path = out / RUN
-    with gyro.Tracker(training.model, training.optimizers[0], path, every=EVERY, start=training.step) as tracker:
-        training.take_steps(tracker, on_step, lambda: False)
+    tracker = gyro.Tracker(training.model, training.optimizers[0], path, every=is_sampled, start=training.step)
+    with tracker, suppress(KeyboardInterrupt):
+        training.take_steps(tracker, on_step, lambda: training.step == until)
     return path
 
 

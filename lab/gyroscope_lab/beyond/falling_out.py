@@ -1,23 +1,51 @@
 """Before a schedule ends, norms can no longer follow their equilibrium: when, and how large they stay."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Forecast, Lion, UpdateRule, cosine, forecast, linear
-from gyroscope.theory.convergence import end_norm_ratio, falls_out_before_end
-from gyroscope.tools import Array
+from gyroscope.tools import Array, Number
 from gyroscope_lab.framework.claims import Claim, agrees
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, shown_steps
+from gyroscope_lab.simulate import random_walk
 
 COST = {"quick": "40 s", "paper": "6 min"}
 Schedule: TypeAlias = Literal["linear", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("linear", "cosine")
 MULTIPLIERS = {"linear": linear, "cosine": cosine}
 POINTS = 250
+
+
+def falls_out_before_end(schedule: Schedule, steps: Number, decay: Number, norm_power: float = 0.5) -> Number:
+    """Return how many steps before the end a decay to zero over `steps` steps from a0 = `decay` leaves equilibrium.
+
+        linear: sqrt(2x²T/a0),   cosine: (16x²T²/(π²a0))^(1/3),   x = norm_power     (ours)
+
+    There the equilibrium norm ∝ lr^x falls as fast as the norm, whose square relaxes by a/x per step, can follow:
+    x = 1/2 for AdamW and Lion, 1/4 for SGDM with a0 = lr·λ/(1-α). Derived in docs/theory.md, "Settling and falling
+    out".
+
+    >>> f"{falls_out_before_end('cosine', 10_000, 1e-3):.0f}"
+    '3435'
+    """
+    if schedule == "linear":
+        return (2 * norm_power**2 * steps / decay) ** 0.5
+    return (16 * norm_power**2 * steps**2 / (math.pi**2 * decay)) ** (1 / 3)
+
+
+def end_norm_ratio(total_decay: Number, norm_power: float = 0.5) -> Number:
+    """Return the norm at the end of a linear decay to zero over its peak norm, for a total decay X above 5.
+
+        (sqrt(π/8)/sqrt(X/(2x)))^x,   x = norm_power     (ours: docs/theory.md, "Settling and falling out")
+
+    >>> f"{end_norm_ratio(20.0) ** 2:.3f}"
+    '0.140'
+    """
+    return ((math.pi / 8) / (total_decay / (2 * norm_power))) ** (norm_power / 2)
 
 
 @dataclass(frozen=True)

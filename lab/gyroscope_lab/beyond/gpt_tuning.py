@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from gyroscope.tools import Array
-from gyroscope_lab.framework.arms import Arms, best_arm, of_arm
+from gyroscope_lab.framework.arms import Arms, of_arm
 from gyroscope_lab.framework.arms import train_arm as measure
+from gyroscope_lab.framework.choices import scores_at_best
 from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -52,7 +53,7 @@ def tuned(base: dict[str, Any], lrs: tuple[float, ...], warmups: tuple[int, ...]
         for lr in lrs
         for warmup in warmups
     }
-    return Config({"track": False, **base}, arms, seeds, lrs, warmups)
+    return Config({"track": False, **base}, arms, seeds, lrs, warmups, choosing_seeds=2)
 
 
 LRS = (1e-3, 3e-3, 1e-2, 3e-2)
@@ -90,7 +91,7 @@ def losses(result: Result[Config], optimizer: str, warmup: int) -> Array:
 def best_losses(result: Result[Config], optimizer: str) -> Array:
     """The loss of the best learning rate and warmup, one for each seed."""
     arms = [_name(optimizer, lr, warmup) for lr in result.config.lrs for warmup in result.config.warmups]
-    return of_arm(result, "loss", best_arm(result, "loss", arms))
+    return scores_at_best(result, "loss", arms)
 
 
 def regret(result: Result[Config], optimizer: str, warmup: int) -> Array:

@@ -5,13 +5,13 @@ from math import pi
 
 import numpy as np
 
-from gyroscope.simulate import network
 from gyroscope.theory import Lion
 from gyroscope.theory.law import law
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.simulate import network
 
 COST = {"quick": "30 s", "paper": "5 min"}
 # Of the expectation over gradient norms.

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamL2, AdamW, Lion, UpdateRule
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.simulate import random_walk
 
 COST = {"quick": "10 s", "paper": "8 min"}
 # In four lifetimes: one of them before the directions are compared, three after.

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gyroscope.simulate import random_walk
 from gyroscope.theory import SGDM, AdamW, Equilibrium, Lion, Muon, NAdam, UpdateRule
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels, styled
+from gyroscope_lab.simulate import random_walk
 
 COST = {"quick": "4 min", "paper": "15 min"}
 NAMES = ("SGDM", "Nesterov", "AdamW", "NAdam", "Lion", "torch.optim.Muon")

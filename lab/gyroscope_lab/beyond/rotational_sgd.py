@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gyroscope.tools import Array
-from gyroscope_lab.framework.arms import Arms, best_arm, of_arm
+from gyroscope_lab.framework.arms import Arms, of_arm
 from gyroscope_lab.framework.arms import train_arm as measure
+from gyroscope_lab.framework.choices import scores_at_best
 from gyroscope_lab.framework.claims import Claim, at_least
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -36,7 +37,7 @@ def _name(optimizer: str, lr: float) -> str:
 def compared(base: dict[str, Any], lrs: tuple[float, ...], seeds: int = 3) -> Config:
     """Both optimizers at every learning rate."""
     arms = {_name(name, lr): {"optimizer": value, "lr": lr} for name, value in OPTIMIZERS.items() for lr in lrs}
-    return Config({"track": False, "weight_decay": 5e-4, **base}, arms, seeds, lrs)
+    return Config({"track": False, "weight_decay": 5e-4, **base}, arms, seeds, lrs, choosing_seeds=2)
 
 
 # A part of CIFAR-10 at half its resolution.
@@ -68,7 +69,7 @@ def claims(result: Result[Config]) -> list[Claim]:
     sgdm, rotational = (accuracies(result, optimizer) for optimizer in OPTIMIZERS)
     gains = rotational - sgdm
     at_best = [
-        of_arm(result, "accuracy", best_arm(result, "accuracy", [_name(optimizer, lr) for lr in result.config.lrs]))
+        scores_at_best(result, "accuracy", [_name(optimizer, lr) for lr in result.config.lrs])
         for optimizer in OPTIMIZERS
     ]
     judged = [

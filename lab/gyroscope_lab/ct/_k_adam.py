@@ -1,10 +1,12 @@
 """k-Adam for each k and strategy, at the best of the same learning rates: what Figures 6, 15 and 16 compare."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import train_and_read
+from gyroscope_lab.framework.choices import choose, of_chosen
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -36,6 +38,7 @@ class KAdamConfig:
     ks: tuple[int, ...] = (1, 2, 3, 4, 5)
     quantity: str = "loss"
     seeds: int = 3
+    choosing_seeds: int = 0
 
     @property
     def variants(self) -> list[Variant]:
@@ -51,7 +54,11 @@ class KAdamConfig:
     @property
     def parts(self) -> list[tuple[Variant, float]]:
         """Every k-Adam at every learning rate."""
-        return [(variant, lr) for variant in self.variants for lr in self.lrs]
+        return self.parts_of(self.variants)
+
+    def parts_of(self, variants: Sequence[Variant]) -> list[tuple[Variant, float]]:
+        """Return these variants at every learning rate."""
+        return [(variant, lr) for variant in variants for lr in self.lrs]
 
 
 def measure(trial: Trial[KAdamConfig]) -> Measurements:
@@ -72,18 +79,12 @@ def measure(trial: Trial[KAdamConfig]) -> Measurements:
     return {config.quantity: measured[config.quantity]}
 
 
-def score(result: Result[KAdamConfig], variant: Variant) -> Array:
-    """Accuracy, or loss with its sign changed, at the learning rate that is best on average; one for each seed."""
+def score(result: Result[KAdamConfig], *variants: Variant) -> Array:
+    """Return accuracy, or loss with its sign changed, of the best variant at its best learning rate, for each seed."""
     config = result.config
     sign = -1.0 if config.quantity == "loss" else 1.0
-    runs = [i for i, (of_part, _) in enumerate(config.parts) if of_part == variant]
-    scores = sign * result[config.quantity][:, runs]
-    return scores[:, scores.mean(0).argmax()]
-
-
-def best(result: Result[KAdamConfig], variants: list[Variant]) -> Variant:
-    """The variant that is best on average."""
-    return max(variants, key=lambda variant: float(score(result, variant).mean()))
+    chosen = choose(result, config.quantity, config.parts_of(variants))
+    return sign * of_chosen(result, config.quantity, chosen)
 
 
 def plot(result: Result[KAdamConfig]) -> Figure:
@@ -111,16 +112,14 @@ def claims(result: Result[KAdamConfig]) -> list[Claim]:
     two_adam = score(result, TWO_ADAM)
     unit = "nats of loss" if config.quantity == "loss" else config.quantity
     others = [variant for variant in config.variants if variant not in (ADAMW, TWO_ADAM)]
-    second = best(result, others)
+    second = score(result, *others)
     judged = [
         at_least(f"2-Adam, inverse exp: gain over AdamW, {unit}", 0.0, two_adam - adamw),
-        at_least(
-            f"2-Adam, inverse exp: gain over the best other k-Adam, {unit}", 0.0, two_adam - score(result, second)
-        ),
+        at_least(f"2-Adam, inverse exp: gain over the best other k-Adam, {unit}", 0.0, two_adam - second),
     ]
     for strategy in STRATEGIES[:-1]:
         several = [variant for variant in config.variants if variant.strategy == strategy and variant.k > 1]
-        gain = score(result, best(result, several)) - adamw
+        gain = score(result, *several) - adamw
         judged.append(at_least(f"{strategy} at its best k > 1 and kind of decay: gain over AdamW, {unit}", 0.0, gain))
     naive = score(result, Variant("decoupled", "naive", max(config.ks))) - adamw
     return [*judged, at_most(f"naive at k = {max(config.ks)}: gain over AdamW, {unit}", FAILS, naive)]

@@ -24,5 +24,6 @@ QUICK = Config(
     lrs=(4e-3, 1e-2),
     decays={"decoupled": 1e-2},
     seeds=5,
+    choosing_seeds=2,
 )
 PAPER = Config(PRESETS["gpt-k-adam"], lrs=(1e-5, 5e-5, 1e-4, 5e-4, 1e-3), decays={"decoupled": 1e-2})

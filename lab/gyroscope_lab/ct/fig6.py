@@ -30,6 +30,7 @@ QUICK = Config(
     decays=DECAYS,
     quantity="accuracy",
     seeds=5,
+    choosing_seeds=2,
 )
 PAPER = Config(
     PRESETS["cnn-k-adam"],

@@ -82,6 +82,8 @@ def claims(result: Result[Config]) -> list[Claim]:
     return [
         at_most("with qk-norm: largest |cos(W, g)| of a matrix and its gradient of the same step", 1e-4, last[:, 0]),
         at_least("without qk-norm: the same", 1e-2, last[:, 1]),
-        at_most("with qk-norm: RMS cosine with past gradients, over that of random directions 1/sqrt(N)", 1.0, past),
+        at_most(
+            "with qk-norm: RMS cosine with past gradients, over that of random directions 1/sqrt(N) (ours)", 1.0, past
+        ),
         at_most("mean |⟨W, g⟩| with qk-norm over that without", 1.0, mean[:, 0] / mean[:, 1]),
     ]

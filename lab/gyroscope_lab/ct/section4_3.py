@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import gyroscope as gyro
 from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import capped_loss
+from gyroscope_lab.framework.choices import scores_at_best
 from gyroscope_lab.framework.claims import Claim, agrees, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -43,6 +44,7 @@ class Config:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     seeds: int = 3
+    choosing_seeds: int = 0
 
     @property
     def arms(self) -> list[Arm]:
@@ -69,6 +71,7 @@ def _config(lrs: tuple[float, ...], images: dict[str, Any], text: dict[str, Any]
         with_norm={"images": {"norm": "batch"}, "text": {"model": f"{gpt},qk_norm=true"}},
         without_norm={"images": {"norm": "none"}, "text": {"model": gpt}},
         lrs=lrs,
+        choosing_seeds=2,
     )
 
 
@@ -104,9 +107,8 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def best_losses(result: Result[Config], arm: Arm) -> Array:
-    """The loss at the learning rate that is best on average, one for each seed."""
-    losses = result["loss"][:, [i for i, (of_part, _) in enumerate(result.config.parts) if of_part == arm]]
-    return losses[:, losses.mean(0).argmin()]
+    """Return the loss at the best learning rate, one for each seed."""
+    return scores_at_best(result, "loss", [(arm, lr) for lr in result.config.lrs])
 
 
 def plot(result: Result[Config]) -> Figure:

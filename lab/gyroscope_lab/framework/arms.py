@@ -1,8 +1,8 @@
 """Trainings that an experiment compares: arms, which differ in some settings and have the same seeds."""
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Arms:
     base: dict[str, Any]
     arms: dict[str, dict[str, Any]]
     seeds: int = 3
+    choosing_seeds: int = field(default=0, kw_only=True)
+    """Seeds that only choose between arms; see `choices`."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -95,12 +97,6 @@ def of_arm(result: Result[Any], quantity: str, arm: str) -> Array:
     """What was measured of one arm: the seed along the first axis."""
     place: int = result.config.parts.index(arm)
     return result[quantity][:, place]
-
-
-def best_arm(result: Result[Any], quantity: str, arms: Sequence[str]) -> str:
-    """The arm with the best mean over all seeds; of a loss the lowest is best."""
-    sign = -1 if quantity.endswith("loss") else 1
-    return max(arms, key=lambda arm: sign * float(of_arm(result, quantity, arm).mean()))
 
 
 def plot_arms(result: Result[Any], quantity: str, title: str, unit: str) -> Figure:

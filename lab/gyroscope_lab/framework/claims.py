@@ -103,6 +103,15 @@ def agrees(sentence: str, predicted: float, samples: "ArrayLike", *, within: flo
     return _judged(sentence, predicted, samples, f"within {100 * within:.3g} %", bounds)
 
 
+def near(sentence: str, predicted: float, samples: "ArrayLike", *, margin: float) -> Claim:
+    """Return the claim that a measured value is the predicted one, up to an absolute `margin`.
+
+    >>> near("two accuracies are equal", 0.0, [0.004, 0.006], margin=0.02).holds
+    True
+    """
+    return _judged(sentence, predicted, samples, f"within ±{margin:g}", (predicted - margin, predicted + margin))
+
+
 def at_most(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
     """The claim that a measured value does not exceed a bound.
 

@@ -1,7 +1,7 @@
 """What `gyroscope lab` prints: the list of experiments, the claims of one, and the progress of a run."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, coverage, entry_of, headings, select
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
+from gyroscope_lab.framework.overrides import parse_overrides
 from gyroscope_lab.framework.papers import PAPERS
 from gyroscope_lab.framework.results import ExperimentRecord, figure_path
 
@@ -27,19 +28,22 @@ def run_experiments(
     out: Path,
     show: Callable[[Any], None],
     source: Path | None = None,
+    first_seed: int = 0,
+    settings: Sequence[str] = (),
 ) -> None:
     """Run the experiments meant by `names` one after the other, and show the claims of each."""
     entries = select(names, source)
+    overrides = parse_overrides(settings)
     # Only now: importing torch takes a second, and an error in an id is reported without it.
-    from gyroscope_lab.framework.runner import config_of, run
+    from gyroscope_lab.framework.runner import check_first_seed, config_of, run
 
+    check_first_seed(first_seed)
     for entry in entries:
-        config_of(
-            entry.id, size, seeds, source
-        )  # so that the last cannot fail for its settings after hours of the first
+        # So that the last cannot fail for its settings after hours of the first.
+        config_of(entry.id, size, seeds, source, overrides)
     for number, entry in enumerate(entries, 1):
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
-            run(entry.id, size, seeds, out, report, source)
+            run(entry.id, size, seeds, out, report, source, first_seed, overrides)
         show(experiment_text(entry.id, out, source))
 
 

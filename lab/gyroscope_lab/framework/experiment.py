@@ -8,7 +8,9 @@ An experiment module has
 
     @dataclass(frozen=True)
     class Config: …                                            plain values; `seeds` is the number of seeds, and
-                                                               `parts`, optional, what each seed measures in turn
+                                                               `parts`, optional, what each seed measures in turn;
+                                                               `choosing_seeds`, optional, how many more seeds choose
+                                                               between parts (`framework/choices.py`)
     QUICK = Config(…)                                          shows the claim within a minute or two
     PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
 
@@ -24,7 +26,7 @@ beside its docstring; COST, QUICK and PAPER are then dicts with the same keys.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -78,6 +80,8 @@ class Result(Generic[C]):
     values: dict[str, Array]
     seconds: float = 0.0
     """Time that all trials took, also before an interruption."""
+    choosing: dict[str, Array] = field(default_factory=dict)
+    """Numbers of the seeds that only choose between parts, (seeds, parts); see `choices`."""
 
     def __getitem__(self, name: str) -> Array:
         """The measured array of this name."""

@@ -7,8 +7,20 @@ PAPERS = {
     "sp": "Spherical Perspective (Roburin et al. 2020)",
     "ct": "Continuous-Time Adam",
     "beyond": "Beyond the papers",
+    "transfer": "Transfer to another scale or optimizer",
     "remedies": "Every remedy on trial",
+    "sentences": "Sentences of plans and reports on trial",
 }
+
+# Not of the papers: all their claims are ours.
+OURS = ("beyond", "remedies", "sentences", "transfer")
+
+# Experiments on weight vectors with simulated gradients or layers of their own. All others train networks.
+SIMULATED = (
+    *("re/fig8", "re/table1", "re/appendix_i"),
+    *("smd/fig4", "smd/fig5", "smd/theorem1", "smd/theorem2", "smd/theorem3", "smd/corollary3_1"),
+    *("sp/eq44", "sp/section4_2", "sp/theorem2", "sp/theorem4", "ct/fig2"),
+)
 
 DRAWINGS = {
     "re/fig1": "Angular updates of all normalised neurons meet at one value",

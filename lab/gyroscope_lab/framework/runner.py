@@ -1,10 +1,11 @@
 """Run an experiment by its id: measure, judge, draw, and write the record; an interrupted run goes on where it was."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,15 @@ from gyroscope.tools import check_count, write_text
 from gyroscope_lab.framework.catalogue import entry_of
 from gyroscope_lab.framework.experiment import Experiment, Result, load
 from gyroscope_lab.framework.figures import write_figure
-from gyroscope_lab.framework.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope_lab.framework.overrides import override
+from gyroscope_lab.framework.results import (
+    ExperimentRecord,
+    commit_of_code,
+    describe,
+    write_readme,
+    write_record,
+)
+from gyroscope_lab.framework.seeds import FIRST_CHOOSING_SEED
 from gyroscope_lab.framework.trials import run_trials
 
 Size = Literal["quick", "paper"]
@@ -27,25 +36,29 @@ def run(
     out: Path = Path("results"),
     report: Callable[[float], None] = lambda share: None,
     source: Path | None = None,
+    first_seed: int = 0,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Run the experiment of this id and write its record, its figure and the README of `out`.
 
-    name    id such as smd/fig4
-    size    quick or paper
-    seeds   number of seeds, if not the experiment's own
-    out     folder of the results; also of trials that are finished when a run is interrupted
-    report  is called with the share that is done, from 0 to 1
-    source  folder of experiments outside the lab; None: those of the papers
+    name        id such as smd/fig4
+    size        quick or paper
+    seeds       number of seeds, if not the experiment's own
+    out         folder of the results; also of trials that are finished when a run is interrupted
+    report      is called with the share that is done, from 0 to 1
+    source      folder of experiments outside the lab; None: those of the papers
+    first_seed  the first judged seed
+    overrides   settings that differ from the experiment's own, such as {"steps": 600}
     """
     experiment = load(name, source)
-    config = config_of(name, size, seeds, source)
+    check_first_seed(first_seed)
+    config = config_of(name, size, seeds, source, overrides)
     cache = out / ".parts" / name
     write_text(cache.parents[1] / ".gitignore", "*\n")  # also shows, before hours of work, whether `out` can be written
     with threads(1 if size == "quick" else None):
-        result = run_trials(experiment, config, cache, report)
-    claims = experiment.claims(result)
-    description = describe(name, entry_of(name, source).claim, size, config, result.seconds)
-    record = write_record(out, description, claims, result.values)
+        result = run_trials(experiment, config, cache, report, first_seed)
+    description = describe(name, entry_of(name, source).claim, size, config, result.seconds, first_seed, overrides)
+    record = write_record(out, description, experiment.claims(result), result.values, result.choosing)
     write_figure(experiment.plot(result), record)
     write_readme(out, source)
     if hasattr(experiment, "write_summary"):  # a page about several experiments, as results/advice.md
@@ -64,8 +77,21 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def config_of(name: str, size: Size, seeds: int | None = None, source: Path | None = None) -> Any:
-    """Return the config of an experiment at a size, with another number of seeds if given."""
+def check_first_seed(first_seed: int) -> None:
+    """Raise a ValueError if judged seeds could meet seeds that choose."""
+    check_count("first_seed", first_seed, at_least=0)
+    if first_seed >= FIRST_CHOOSING_SEED // 2:
+        raise ValueError(f"first_seed={first_seed} must be below {FIRST_CHOOSING_SEED // 2}: higher seeds only choose")
+
+
+def config_of(
+    name: str,
+    size: Size,
+    seeds: int | None = None,
+    source: Path | None = None,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Return the config of an experiment at a size, with another number of seeds and other settings if given."""
     if size not in ("quick", "paper"):
         raise ValueError(f"size={size!r} is unknown: choose quick or paper")
     if seeds is not None:
@@ -74,7 +100,23 @@ def config_of(name: str, size: Size, seeds: int | None = None, source: Path | No
     if not hasattr(experiment, size.upper()):
         raise ValueError(f"{name!r} has no {size.upper()} config: choose the other size")
     config = experiment.QUICK if size == "quick" else experiment.PAPER
-    return config if seeds is None else replace(config, seeds=seeds)
+    config = config if seeds is None else replace(config, seeds=seeds)
+    try:
+        return override(config, overrides)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def judge_again(name: str, out: Path) -> None:
+    """Judge and draw a record by the claims of the present code, without measuring."""
+    experiment, result = read_result(out, name)
+    record = ExperimentRecord.read(out, name)
+    assert record is not None
+    kept = {key: value for key, value in record.data.items() if key not in ("claims", "values", "choosing")}
+    description = {**kept, "claim": entry_of(name).claim, "judged_by": commit_of_code()}
+    path = write_record(out, description, experiment.claims(result), result.values, result.choosing)
+    write_figure(experiment.plot(result), path)
+    write_readme(out)
 
 
 def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
@@ -87,8 +129,11 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
         config = type(experiment.QUICK)(**{key: _tuples(value) for key, value in record.data["config"].items()})
     except TypeError:
         raise ValueError(f"the record of {name!r} was made by other code: `gyroscope lab run {name}`") from None
-    values = {key: np.array(value, dtype=np.float64) for key, value in record.data["values"].items()}
-    return experiment, Result(config, values)
+    values, choosing = (
+        {key: np.array(value, dtype=np.float64) for key, value in record.data.get(part, {}).items()}
+        for part in ("values", "choosing")
+    )
+    return experiment, Result(config, values, record.data["seconds"], choosing)
 
 
 def _tuples(value: Any) -> Any:

@@ -17,7 +17,9 @@ from numpy.typing import ArrayLike
 
 import gyroscope
 from gyroscope.tools import Array, write_text
+from gyroscope_lab.framework.choices import candidates
 from gyroscope_lab.framework.experiment import Experiment, Result, Trial
+from gyroscope_lab.framework.seeds import choosing_seeds, judged_seeds
 
 C = TypeVar("C")
 
@@ -28,26 +30,32 @@ CORE = Path(gyroscope.__file__).parent
 CORE_ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice")
 LAB = Path(__file__).parents[1]
 LAB_ROOMS = ("tasks", "networks", "training")
-SHARED = ("arms.py", "experiment.py", "named_options.py", "trials.py", "weight_steps.py")
+SHARED = ("arms.py", "choices.py", "experiment.py", "named_options.py", "seeds.py", "trials.py", "weight_steps.py")
 
 
 def run_trials(
-    experiment: Experiment, config: C, cache: Path | None = None, report: Callable[[float], None] = lambda share: None
+    experiment: Experiment,
+    config: C,
+    cache: Path | None = None,
+    report: Callable[[float], None] = lambda share: None,
+    first_seed: int = 0,
 ) -> Result[C]:
     """Measure with every seed of a config: values of shape (seeds, …), or (seeds, parts, …) if it has parts.
 
-    Finished trials are kept below `cache`, if given. `report` gets the share of all trials that is done.
+    The seeds that choose between parts (`choosing_seeds`) are measured too and kept apart. Finished trials are kept
+    below `cache`, if given. `report` gets the share of all trials that is done.
 
     >>> from gyroscope_lab.sp import eq44
     >>> run_trials(eq44, eq44.Config(neurons=2, fan_in=4, batch=8, steps=3, seeds=2))["distance"].shape
     (2, 2, 3)
     """
-    seeds: int = config.seeds  # type: ignore[attr-defined]  # every config has seeds, and some have parts
     parts = getattr(config, "parts", None)
-    trials = [(seed, number) for seed in range(seeds) for number in range(1 if parts is None else len(parts))]
-    folder = _folder(cache, config, len(trials) // seeds)
-    finished = []
-    for done, (seed, number) in enumerate(trials):
+    numbers = range(1 if parts is None else len(parts))
+    judged = [(seed, number) for seed in judged_seeds(config, first_seed) for number in numbers]
+    choosing = [(seed, number) for seed in choosing_seeds(config, first_seed) for number in candidates(config)]
+    folder = _folder(cache, config, len(numbers))
+    finished = {}
+    for done, (seed, number) in enumerate(trials := choosing + judged):
 
         def report_share(share: float, done: int = done) -> None:
             report((done + share) / len(trials))
@@ -55,12 +63,26 @@ def run_trials(
         report_share(0.0)
         trial = Trial(config, seed, None if parts is None else parts[number], report_share)
         path = folder / f"{seed}-{number}.json" if folder else None
-        finished.append(_read(path) or _measure(experiment, trial, path))
+        finished[seed, number] = _read(path) or _measure(experiment, trial, path)
     report(1.0)
-    shape = (seeds,) if parts is None else (seeds, len(parts))
-    names = finished[0]["values"]
-    values = {name: _stack([one["values"][name] for one in finished], shape) for name in names}
-    return Result(config, values, sum(one["seconds"] for one in finished))
+    shape = (len(judged) // len(numbers),) if parts is None else (len(judged) // len(numbers), len(numbers))
+    names = finished[judged[0]]["values"]
+    values = {name: _stack([finished[each]["values"][name] for each in judged], shape) for name in names}
+    seconds = sum(trial["seconds"] for trial in finished.values())
+    return Result(config, values, seconds, _choosing_values(config, finished, choosing))
+
+
+def _choosing_values(config: Any, finished: dict[Any, Any], choosing: list[tuple[int, int]]) -> dict[str, Array]:
+    """Return what the choosing seeds measured, (seeds, parts); NaN for parts between which nothing is chosen."""
+    if not choosing:
+        return {}
+    seeds = sorted({seed for seed, _ in choosing})
+    numbers = {name for name, value in finished[choosing[0]]["values"].items() if np.ndim(value) == 0}
+    values = {name: np.full((len(seeds), len(config.parts)), np.nan) for name in sorted(numbers)}
+    for seed, number in choosing:
+        for name, array in values.items():
+            array[seeds.index(seed), number] = finished[seed, number]["values"][name]
+    return {name: rounded(array) for name, array in values.items()}
 
 
 def rounded(values: ArrayLike) -> Array:
@@ -100,7 +122,8 @@ def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
     if cache is None:
         return None
     # Without the seeds: more of them continue a finished run.
-    key = asdict(config) | {"seeds": None, "parts": parts, "code": _fingerprint(type(config).__module__)}
+    seeds = {"seeds": None, "choosing_seeds": None}
+    key = asdict(config) | seeds | {"parts": parts, "code": _fingerprint(type(config).__module__)}
     return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -4,8 +4,9 @@ A tracker samples steps and keeps statistics. Here each weight that turns is han
 it is after it, with its gradient and its momentum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.model.selection import select
+from gyroscope.optim.schedulers import rescale_
 from gyroscope_lab.framework.experiment import Trial
 from gyroscope_lab.training import TrainConfig
 from gyroscope_lab.training.by_name import named_training
@@ -29,9 +31,12 @@ class WeightStep:
     gradient: Tensor
     momentum: Tensor
     """SGD's buffer before the step; zero at the first step, and for other optimizers."""
+    next_lr: float = nan
+    """Learning rate of the next step."""
 
 
-See = Callable[[int, dict[str, WeightStep]], None]
+# What looks at a step may return factors by name, by which these weights are then rescaled.
+See = Callable[[int, dict[str, WeightStep]], Mapping[str, float] | None]
 
 
 def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict[str, float]:
@@ -49,11 +54,13 @@ def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict
         momenta = {name: _momentum(optimizer, weight) for name, weight in weights.items()}
         training.one_step()
         training.step += 1
+        next_lr = float(optimizer.param_groups[0]["lr"])
         steps = {}
         for name, weight in weights.items():
             assert weight.grad is not None
-            steps[name] = WeightStep(before[name], weight.detach(), weight.grad, momenta[name])
-        see(step, steps)
+            steps[name] = WeightStep(before[name], weight.detach(), weight.grad, momenta[name], next_lr)
+        for name, factor in (see(step, steps) or {}).items():
+            rescale_(weights[name], factor, optimizer.state[weights[name]])
     return training.problem.evaluate(training.model)
 
 

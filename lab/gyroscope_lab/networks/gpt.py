@@ -26,6 +26,8 @@ class GPTShape:
     qk_norm: bool = False
     tied: bool = True
     """Whether the output layer is the embedding, as in GPT-2."""
+    fan_in_init: bool = False
+    """Whether initial matrices have a standard deviation of 1/√fan_in instead of GPT-2's. Embeddings keep GPT-2's."""
 
 
 def _block(shape: GPTShape) -> TransformerBlock:
@@ -54,9 +56,11 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
+            is_matrix = name.startswith("blocks.")
+            deviation = parameter.shape[1] ** -0.5 if is_matrix and self.shape.fan_in_init else INIT_STD
             # 2 residual branches a layer add up to unit variance (GPT-2).
             residual = name.endswith("out.weight")
-            nn.init.normal_(parameter, 0.0, INIT_STD / (2 * self.shape.layers) ** 0.5 if residual else INIT_STD)
+            nn.init.normal_(parameter, 0.0, deviation / (2 * self.shape.layers) ** 0.5 if residual else deviation)
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -20,6 +20,8 @@ class ViTShape:
     heads: int = 3
     width: int = 96
     qk_norm: bool = False
+    fan_in_init: bool = False
+    """Whether initial matrices have a standard deviation of 1/√fan_in instead of DeiT's 0.02."""
 
     @classmethod
     def paper(cls, classes: int = 1000) -> "ViTShape":
@@ -43,12 +45,14 @@ class ViT(nn.Module):
         )
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
-        self._initialise()
+        self._initialise(shape.fan_in_init)
 
-    def _initialise(self) -> None:
+    def _initialise(self, fan_in_init: bool) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+                deviation = module.in_features**-0.5 if fan_in_init else 0.02
+                # torch cuts at ±2 by default: farther out than any weight here.
+                nn.init.trunc_normal_(module.weight, std=deviation)
                 nn.init.zeros_(module.bias)
         nn.init.trunc_normal_(self.class_token, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gyroscope.simulate import network, unit_grad_norm
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels
 from gyroscope_lab.re._appendix_j import optimizers
+from gyroscope_lab.simulate import network, unit_grad_norm
 
 COST = {"quick": "30 s", "paper": "8 min"}
 NAMES = ("Adam+L2", "AdamW", "SGDM")

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from gyroscope.store import Run
-from gyroscope.theory.sensitivity import correct, decay_error
+from gyroscope.theory.sensitivity import decay_error
 from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import Arms, of_arm, train_arm
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.framework.presets import preset
+from gyroscope_lab.re._correction import correct
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, relative_error
 
 COST = {"quick": "1 min", "paper": "2 h of a GPU"}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gyroscope.tools import Array
-from gyroscope_lab.framework.arms import Arms, best_arm, of_arm, train_arm
+from gyroscope_lab.framework.arms import Arms, train_arm
+from gyroscope_lab.framework.choices import scores_at_best
 from gyroscope_lab.framework.claims import Claim, at_least
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -38,7 +39,7 @@ def _config(base: dict[str, Any], lrs: tuple[float, ...], imbalances: dict[str, 
         for name, options in imbalances.items()
         for lr in lrs
     }
-    return Config(base, arms, seeds, imbalances=tuple(imbalances))
+    return Config(base, arms, seeds, choosing_seeds=2, imbalances=tuple(imbalances))
 
 
 def _slower(share: float, factor: float) -> dict[str, str]:
@@ -68,7 +69,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _best(result: Result[Config], imbalance: str) -> Array:
-    return of_arm(result, "accuracy", best_arm(result, "accuracy", result.config.of(imbalance)))
+    return scores_at_best(result, "accuracy", result.config.of(imbalance))
 
 
 def plot(result: Result[Config]) -> Figure:

@@ -85,10 +85,10 @@ def claims(result: Result[Config]) -> list[Claim]:
     early = slice(*result.config.early)
     return [
         at_least("AdamW over its variant early (paper: about 2)", 1.5, _ratio(adamw, rotational, early)),
-        agrees("AdamW over its variant late", 1.0, _ratio(adamw, rotational, LATE), within=0.1),
-        agrees("AdamW over its forecast early", 1.0, _ratio(adamw, forecast, early), within=0.1),
+        agrees("AdamW over its variant late (ours)", 1.0, _ratio(adamw, rotational, LATE), within=0.1),
+        agrees("AdamW over its forecast early (ours)", 1.0, _ratio(adamw, forecast, early), within=0.1),
         at_most("variant over its predicted angle early", 1.05, _ratio(rotational, predicted, early)),
-        agrees("variant over its predicted angle late", 1.0, _ratio(rotational, predicted, LATE), within=0.05),
+        agrees("variant over its predicted angle late (ours)", 1.0, _ratio(rotational, predicted, LATE), within=0.05),
     ]
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gyroscope.simulate import Trajectory, network, random_gammas
 from gyroscope.theory import UpdateRule
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
 from gyroscope_lab.re._appendix_j import layer_equilibrium, optimizers, relative_spread
+from gyroscope_lab.simulate import Trajectory, network, random_gammas
 
 COST = {"quick": "15 s", "paper": "1 min"}
 NAMES = ("AdamW", "Adam+L2")

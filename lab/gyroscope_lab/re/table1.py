@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gyroscope.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 from gyroscope.theory import UpdateRule
 from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
 from gyroscope_lab.re._appendix_j import NAMES, layer_equilibrium, optimizers, relative_spread
+from gyroscope_lab.simulate import Trajectory, network, random_gammas, random_walk, unit_grad_norm
 
 COST = {"quick": "40 s", "paper": "40 min"}
 # From the simplest to the one of the paper's Figure 8.

@@ -4,6 +4,7 @@ The paper follows the weight of a whole convolution, which a norm behind it make
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -49,9 +50,11 @@ class LayerMotion:
         self.spans = spans
         self.rows: list[list[tuple[float, ...]]] = []
         self.past: dict[str, deque[Tensor]] = {}
+        self.next_lr = np.nan
 
     def see(self, step: int, weights: dict[str, WeightStep]) -> None:
         """Measure one step."""
+        self.next_lr = next(iter(weights.values())).next_lr
         self.rows.append([self._measured(name, weight) for name, weight in weights.items()])
 
     def _measured(self, name: str, step: WeightStep) -> tuple[float, ...]:
@@ -91,11 +94,24 @@ def rule_of(config: Arms, arm: str) -> SGDM:
     return SGDM(settings["lr"], settings["weight_decay"], settings["momentum"])
 
 
-def train_arm(trial: Trial[Any], spans: tuple[int, ...] = ()) -> tuple[LayerMotion, float]:
-    """Train an arm; the motion of its layers, and its accuracy on data held out."""
+def train_arm(
+    trial: Trial[Any],
+    spans: tuple[int, ...] = (),
+    rescaling: Callable[[LayerMotion], Array | None] = lambda motion: None,
+) -> tuple[LayerMotion, float]:
+    """Train an arm; return the motion of its layers, and its accuracy on data held out.
+
+    `rescaling` is called after each step and returns a factor for each layer, or None.
+    """
     settings = settings_of(trial.config, trial.part)
     motion = LayerMotion(settings["momentum"], spans)
-    scores = train_and_see(trial, settings, motion.see)
+
+    def see(step: int, weights: dict[str, WeightStep]) -> dict[str, float] | None:
+        motion.see(step, weights)
+        factors = rescaling(motion)
+        return None if factors is None else dict(zip(weights, factors.tolist(), strict=True))
+
+    scores = train_and_see(trial, settings, see)
     return motion, scores["validation_accuracy"]
 
 

@@ -4,7 +4,7 @@ Linear scaling takes one step of batch kB and rate k·lr for k steps of batch B 
 turns by sqrt(k) times the angle of one small step; k small steps, whose momentum keeps their direction, by
 sqrt(k + 2Σ(k-j)α^j) times (ours). And the sum of kB gradients is less than k times that of B.
 Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, batches of 64,
-256 and 1,024 in place of 256, 1,024 and 4,096, a fixed lr, and 10 times the product lr·wd.
+256 and 1,024 in place of 256, 1,024 and 4,096, a fixed lr, and 50 times the product lr·wd, so that layers settle.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def _arms(lr: float, batch: int, steps: int) -> dict[str, dict[str, float]]:
 
 
 QUICK = Config(
-    base={**SMALL, "schedule": "constant", "weight_decay": 2e-3}, arms=_arms(lr=0.05, batch=64, steps=960), seeds=5
+    base={**SMALL, "schedule": "constant", "weight_decay": 1e-2}, arms=_arms(lr=0.05, batch=64, steps=960), seeds=5
 )
 _PAPERS_EPOCH = 50_000 // 256
 PAPER = Config(
@@ -106,7 +106,7 @@ def claims(result: Result[Config]) -> list[Claim]:
         expected = turned_together(k, small_rule.momentum)
         judged += [
             agrees(f"angle of one step over theory, {arm}", 1.0, one / theory_angle(rule_of(config, arm)), within=0.1),
-            agrees(f"angle of {k} steps over that of one, {small}", expected, together / one_small, within=0.1),
+            agrees(f"angle of {k} steps over that of one, {small} (ours)", expected, together / one_small, within=0.1),
             at_least(f"angle of {k} steps of {small} over that of one step of {arm}", 1.25, together / one),
             at_most(f"summed gradient of {arm} over that of {small}, below proportion", 0.9 * k, sums),
         ]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope.theory.sphere import AdamGStar, dot, radius_and_direction
+from gyroscope.theory.sphere import AdamGStar
 from gyroscope.tools import Array, Values, positive_array
+from gyroscope_lab.sp._effective_step import dot, radius_and_direction
 
 
 def sgd_learning_rate(lr: Values, r: Values, weight_decay: Values = 0.0) -> Values:

@@ -12,11 +12,11 @@ from torch.optim import SGD, Adam, Optimizer
 
 from gyroscope.geometry import Split
 from gyroscope.optim import AdamSRT
-from gyroscope.theory import sphere
 from gyroscope_lab.framework.claims import Claim, agrees, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, DECADES, Figure, Panels, shown_steps
 from gyroscope_lab.sp import _sphere
+from gyroscope_lab.sp._effective_step import effective_step
 from gyroscope_lab.sp._normalised_layer import PAPER_LAYER, LayerConfig, draw, generic
 from gyroscope_lab.tasks.teacher_student import TeacherStudent, directions
 
@@ -65,7 +65,7 @@ def measure(trial: Trial[Config]) -> Measurements:
         x = weight.detach().clone()
         weight.grad = task.gradient(weight)
         a, b = generic(optimizer, weight, k)
-        predicted = sphere.effective_step(x.numpy(), a.numpy(), b.numpy(), optimizer.param_groups[0]["lr"])
+        predicted = effective_step(x.numpy(), a.numpy(), b.numpy(), optimizer.param_groups[0]["lr"])
         optimizer.step()
         after = weight.detach()
         angle = Split().angle(x, after)
@@ -109,7 +109,7 @@ def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
         copy = x.clone().requires_grad_()
         copy.grad = g
         SGD([copy], lr).step()
-        predicted = sphere.effective_step(x.numpy(), g.numpy(), 1.0, lr)
+        predicted = effective_step(x.numpy(), g.numpy(), 1.0, lr)
         velocity = -predicted.learning_rate[:, None] * predicted.direction
         reached = torch.from_numpy(_sphere.exponential_map(x.numpy(), velocity))
         errors.append(float((directions(copy) - reached).norm(dim=1).max()))

@@ -23,20 +23,18 @@ class Digits:
                 if len(part) == size:
                     yield Digits(self.images[part], self.labels[part])
 
-    def noisy_loss(self, model: nn.Module, noise: float, smoothing: float, generator: torch.Generator) -> Tensor:
-        """Cross entropy under input noise and label smoothing, which keep gradients noisy to the end."""
-        noisy = self.images + noise * torch.randn(self.images.shape, generator=generator)
-        loss: Tensor = cross_entropy(model(noisy), self.labels, label_smoothing=smoothing)
-        return loss
-
     @torch.no_grad()
-    def accuracy(self, model: nn.Module) -> float:
-        """Share of images classified correctly, in evaluation mode."""
+    def scores(self, model: nn.Module) -> dict[str, float]:
+        """Return the cross entropy and the share of images classified correctly, in evaluation mode."""
         was_training = model.training
         model.eval()
-        share = float((model(self.images).argmax(1) == self.labels).float().mean())
+        logits = model(self.images)
         model.train(was_training)
-        return share
+        right = logits.argmax(1) == self.labels
+        return {
+            "held_out_loss": float(cross_entropy(logits, self.labels)),
+            "held_out_accuracy": float(right.float().mean()),
+        }
 
 
 def load(held_out: int = 360) -> tuple[Digits, Digits]:

@@ -43,6 +43,8 @@ def _choices() -> dict[str, OptimizerChoice]:
         "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1),
         "imbalanced-adamw": OptimizerChoice(_imbalanced, 1e-3, 0.1),
         "hyperball": OptimizerChoice(_hyperball, 1e-2, 0.0),
+        "adamh": OptimizerChoice(_adamh, 1e-2, 0.0),
+        "muonh": OptimizerChoice(_muonh, 1e-2, 0.0),
     }
     known = {name: _known(spec) for name, spec in COMMANDS.items() if name not in arranged}
     return known | arranged
@@ -101,8 +103,41 @@ def _choice(name: str) -> OptimizerChoice:
 def _hyperball(
     groups: list[Group], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
 ) -> Optimizer:
+    """Tangent Hyperball of each neuron, with which the records of `beyond/gpt_tuning` were made."""
     inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
+    return gyro.optim.Rotational(inner, mode="hyperball", tangent=True)
+
+
+def _adamh(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    plain_lr: float = 3e-3,
+) -> Optimizer:
+    """Hyperball as published around AdamW, for hidden weights. All else takes AdamW's step at `plain_lr`."""
+    hidden = _selected(groups, lambda group, name, _: _is_hidden(group, name))
+    rest = _selected(groups, lambda group, name, _: not _is_hidden(group, name))
+    plain = [{**group, "granularity": "none", "lr": plain_lr} for group in rest]
+    inner = torch.optim.AdamW([*hidden, *plain], lr=lr, weight_decay=weight_decay, betas=betas)
     return gyro.optim.Rotational(inner, mode="hyperball")
+
+
+def _muonh(
+    groups: list[Group],
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.95,
+    betas: tuple[float, float] = (0.9, 0.999),
+    plain_lr: float = 3e-3,
+) -> list[Optimizer]:
+    """Hyperball as published around Muon, for hidden matrices. All else takes AdamW's step at `plain_lr`."""
+    muon, adamw = _muon_and_adamw(groups, lr=lr, weight_decay=weight_decay, momentum=momentum, betas=betas)
+    for group in adamw.param_groups:
+        group["lr"] = plain_lr
+    return [gyro.optim.Rotational(muon, mode="hyperball"), adamw]
 
 
 def _special_variant(
@@ -153,9 +188,12 @@ def _muon_and_adamw(
     return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, betas=betas)]
 
 
+def _is_hidden(group: Group, name: str) -> bool:
+    return group["granularity"] != "none" and not name.startswith("head.")
+
+
 def _is_hidden_matrix(group: Group, name: str, parameter: nn.Parameter) -> bool:
-    turns = group["granularity"] != "none"
-    return turns and parameter.dim() == 2 and not name.startswith("head.")
+    return _is_hidden(group, name) and parameter.dim() == 2
 
 
 def _selected(groups: list[Group], wanted: Callable[[Group, str, nn.Parameter], bool]) -> list[Group]:

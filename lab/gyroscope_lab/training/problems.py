@@ -147,11 +147,15 @@ class TextProblem(Problem):
         self.context = self.model.shape.context
         self.batches_per_epoch = max(len(self.train.ids) // (config.batch_size * self.context), 1)
 
-    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Cross-entropy of the next character."""
+    def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the characters of training batch `number`, and those that follow them."""
         generator = _generator(self.config.seed, number)
         tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
-        return self._loss(model, self.share(tokens), self.share(following)), {}
+        return self.share(tokens), self.share(following)
+
+    def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
+        """Cross-entropy of the next character."""
+        return self._loss(model, *self.batch(number)), {}
 
     def _loss(self, model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
         logits = model(tokens.to(self.device))

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -16,8 +16,9 @@ from gyroscope_lab.framework.catalogue import LAB, catalogue, coverage, entry_of
 from gyroscope_lab.framework.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
 from gyroscope_lab.framework.console import catalogue_text
 from gyroscope_lab.framework.figures import BROWSERS, styled, write_figure
+from gyroscope_lab.framework.not_held import KINDS, reason_of
 from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
-from gyroscope_lab.framework.results import ExperimentRecord, describe, write_readme, write_record
+from gyroscope_lab.framework.results import ExperimentRecord, counts_table, describe, write_readme, write_record
 from gyroscope_lab.framework.trials import run_trials
 from rich.console import Console
 
@@ -255,6 +256,38 @@ def test_a_claim_that_does_not_hold_or_is_undecided_is_shown_as_such(outcome, co
     printed = io.StringIO()
     Console(width=200, file=printed).print(catalogue_text(tmp_path))  # wide, so that no line is broken
     assert counted in printed.getvalue()
+
+
+def test_every_claim_that_does_not_hold_has_a_sentence_why():
+    results = LAB.parents[1] / "results"
+    for entry in select(["all"]):
+        record = ExperimentRecord.read(results, entry.id)
+        for claim in record.claims if record else ():
+            if claim.outcome is ClaimOutcome.DOES_NOT_HOLD:
+                why = reason_of(entry.id, claim)
+                assert why.startswith(KINDS), (entry.id, claim.sentence)
+                assert why.endswith(".")
+
+
+def test_claims_of_the_papers_and_ours_are_counted_apart():
+    def record(id, *sentences):
+        claims = [asdict(at_most(sentence, 1.0, [0.5])) for sentence in sentences]
+        return ExperimentRecord({"id": id, "claims": claims, "size": "quick"})
+
+    records = [record("sp/eq44", "a", "b (ours)"), record("re/fig4", "c", "d"), record("beyond/memory", "e")]
+    lines = counts_table(records).splitlines()[2:]
+    assert lines == [
+        "| of the papers, on simulated weights (quick size) | 1 | 0 | 0 |",
+        "| of the papers, on trained networks (quick size) | 2 | 0 | 0 |",
+        "| ours | 2 | 0 | 0 |",
+    ]
+
+
+def test_no_heading_says_that_something_is_proved():
+    root = LAB.parents[1]
+    for path in (root / "README.md", root / "results" / "README.md"):
+        headings = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        assert not [line for line in headings if re.search("prove[dn]", line)]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"claims": [{}]}', '{"claims": [], "versions": null}'])

@@ -12,9 +12,8 @@ from gyroscope_lab.smd._networks import LayerMotion, averaged, drawn, rule_of, t
 from gyroscope_lab.smd._norm_map import sgd_map, sgdm_map
 from gyroscope_lab.smd.fig2 import _steps_per_e_fold
 from gyroscope_lab.smd.fig7 import turned_together
+from gyroscope_lab.sp._effective_step import effective_step
 from gyroscope_lab.sp.fig3 import largest
-
-from gyroscope.theory.sphere import effective_step
 
 SETTINGS = {
     "task": "digits",
@@ -43,6 +42,21 @@ def copied(weights):
         name: WeightStep(step.before, step.after.clone(), step.gradient.clone(), step.momentum)
         for name, step in weights.items()
     }
+
+
+def test_factors_that_are_returned_rescale_weights_and_their_momentum():
+    steps = []
+
+    def see(step, weights):
+        steps.append(copied(weights))
+        return dict.fromkeys(weights, 0.5) if step == 2 else None
+
+    train_and_see(Trial(SimpleNamespace(), seed=0), SETTINGS, see)
+    for name, last in steps[2].items():
+        buffer = 0.9 * last.momentum + last.gradient + 0.01 * last.before
+        torch.testing.assert_close(steps[3][name].before, 0.5 * last.after)
+        # Gradients of a scale-invariant weight are inversely proportional to its norm.
+        torch.testing.assert_close(steps[3][name].momentum, 2 * buffer)
 
 
 def test_every_step_is_that_of_sgd_with_momentum(seen):

@@ -49,7 +49,7 @@ def test_a_sweep_of_one_axis_or_none_has_data_too(tmp_path, capsys, kind):
 
 def test_a_sweep_is_reported_on_alone_and_a_damaged_plan_is_one_sentence(swept, tmp_path, capsys):
     assert main(["report", str(swept), str(tmp_path), "--text"]) == 2
-    assert "report on one sweep, or on runs" in capsys.readouterr().err
+    assert "Report on one sweep, or on runs" in capsys.readouterr().err
     (tmp_path / "sweep.toml").write_text("[grid")
     assert main(["report", str(tmp_path), "--text"]) == 2
     said = capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Why claims do not hold: one sentence for each, by experiment and by a part of the claim's sentence.
+
+Every sentence begins with its kind: too small for the paper's effect, the paper's premise fails here, or the claim is
+not the paper's. "Probably" marks a reason that no experiment here has tested.
+"""
+
+from gyroscope_lab.framework.claims import Claim
+from gyroscope_lab.framework.papers import OURS
+
+KINDS = ("Too small: ", "The paper's premise: ", "Not the paper's claim: ")
+
+# Sentences that several experiments share.
+_BETTER = (
+    "Too small: the variant is better than its base by more than the margin, probably because hundreds of steps are "
+    "mostly the transition to equilibrium, which the variant does not have."
+)
+_LAGGING = "Too small: lr falls within 400 steps, and norms probably lag behind their equilibrium, which falls with it."
+_GRADIENTS_GROW = (
+    "The paper's premise: unit gradient norms grow 1.5 to 2.4 times from stage to stage, and Corollary 3.1 needs them "
+    "to stay as they were."
+)
+_K_ADAM = (
+    "Too small: hundreds of steps, two learning rates and one weight decay of each kind, where the paper has thousands "
+    "of steps and a whole sweep."
+)
+
+# Experiment -> part of the claims -> why. The first part that a sentence contains counts; "" is in all.
+WHY_NOT: dict[str, dict[str, str]] = {
+    "re/fig3": {"norm over prediction": _LAGGING},
+    "re/fig9": {
+        "error of the norm": "Too small: λ_u and C_err of 500 steps are probably too noisy for a correction.",
+    },
+    "re/fig10": {
+        "": (
+            "Too small: in a GPT of two narrow layers gradients shrink values and feed-forward layers. Only its "
+            "queries and keys do what the paper shows."
+        ),
+    },
+    "re/fig11": {
+        "error of the norm": ("Too small: λ_u probably changes too fast during 800 steps for the norm to follow λ_e."),
+    },
+    "re/fig13": {
+        "over prediction in mid-run": (
+            "Too small: layers of so narrow a GPT are not scale-invariant (re/fig10), and norms probably lag "
+            "behind the falling lr."
+        ),
+    },
+    "re/fig14": {
+        "late": (
+            "Not the paper's claim: the paper shows the start alone, and 600 steps probably do not bring this "
+            "network to equilibrium."
+        ),
+    },
+    "re/table2": {"": _BETTER},
+    "re/table3": {"": _BETTER},
+    "smd/fig2": {
+        "E h̃ over E‖g̃‖²": "The paper's premise: in this network ⟨v,g⟩ is not 0 on average, but below it.",
+        "assumption 6": "The paper's premise: h̃ is below 0 at some steps, so it has no lower bound above 0.",
+    },
+    "smd/fig3": {"": _GRADIENTS_GROW},
+    "smd/fig7": {
+        "(ours)": (
+            "Not the paper's claim: our formula takes gradients for independent, and in training they undo a part of "
+            "earlier steps (smd/fig2)."
+        ),
+    },
+    "smd/fig9": {
+        "": (
+            "Too small: the first steps throw norms far above equilibrium, and the 400 steps of the first stage end "
+            "before all layers have come back."
+        ),
+    },
+    "sp/table2": {
+        "": "Too small: 500 steps show which method learns fastest, and the paper's order is that after 405 epochs.",
+    },
+    "ct/fig5": {
+        "by (8)": (
+            "The paper's premise: (8) drops ⟨W,u⟩, through which nearly all growth comes if successive updates point "
+            "the same way."
+        ),
+    },
+    "ct/fig6": {"": _K_ADAM},
+    "ct/fig7": {
+        "bound (5)": "The paper's premise: (5) has sqrt(n) where it needs sqrt(n+1), which is 1.41 times it at n = 1.",
+    },
+    "ct/fig8": {
+        "(ours)": "Not the paper's claim: the paper compares with a network without qk-norm, not with random ones.",
+    },
+    "ct/fig9": {
+        "": (
+            "Too small: after 300 steps both ways probably still show their first step, in which Adam moves every "
+            "entry by lr."
+        ),
+    },
+    "ct/fig13": {
+        "": "Too small: in a third of 1,200 steps the long memory of a large beta2 probably does not pay yet.",
+    },
+    "ct/fig16": {"": _K_ADAM},
+    "ct/section4_3": {
+        "images": "Too small: in 120 steps a CNN without BatchNorm learns more slowly with either optimizer.",
+    },
+}
+# Of experiments that belong to no paper.
+OURS_DOES_NOT_HOLD = "Not the paper's claim: this is a trial of our own, and it says no at this size."
+
+
+def reason_of(name: str, claim: Claim) -> str:
+    """Return why a claim of an experiment does not hold, or "" if no reason is known."""
+    reasons = WHY_NOT.get(name, {})
+    otherwise = OURS_DOES_NOT_HOLD if name.split("/")[0] in OURS else ""
+    return next((why for part, why in reasons.items() if part in claim.sentence), otherwise)

@@ -1,0 +1,160 @@
+"""The networks of the trials and the settings that were tuned for them, on other seeds than those judged."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from gyroscope.theory import AdamW
+from gyroscope_lab.networks.gpt import GPT, GPTShape
+from gyroscope_lab.networks.mlp import MLP
+from gyroscope_lab.networks.registry import image_network
+from gyroscope_lab.tasks import digits
+from gyroscope_lab.tasks.images import Images, ImageTask, augmented, load_images
+from gyroscope_lab.tasks.text import Corpus, load_text
+
+CONTEXT = 32
+# Held-out pieces of the text.
+PIECES = 1000
+# Deviation of the noise on digits, which keeps gradients noisy to the end.
+NOISE = 0.5
+# Width at which a GPT has the initial norms of GPT-2. Other widths have the same norms.
+INIT_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A network, the size of its run, and AdamW's settings that were best for it."""
+
+    network: str
+    width: int
+    batch: int
+    steps: int
+    lr: float
+    weight_decay: float
+    betas: tuple[float, float] = (0.9, 0.95)
+
+    @property
+    def rule(self) -> AdamW:
+        """The settings as a rule of the theory."""
+        return AdamW(self.lr, self.weight_decay, self.betas)
+
+
+class Problem(ABC):
+    """A model, its loss on a random batch, and its loss on data held out."""
+
+    model: nn.Module
+
+    @abstractmethod
+    def loss(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the mean loss of a random batch."""
+
+    @abstractmethod
+    def validation_loss(self) -> float:
+        """Return the mean loss on data held out."""
+
+
+@final
+class Text(Problem):
+    """A GPT on characters of tiny Shakespeare."""
+
+    def __init__(self, width: int) -> None:
+        self.train, self.held_out = _text()
+        shape = GPTShape(self.train.alphabet, CONTEXT, layers=2, heads=2, width=width, tied=False)
+        self.model: GPT = GPT(shape)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if parameter.dim() == 2 and name.split(".")[0] not in ("token", "position"):
+                    parameter.mul_((INIT_WIDTH / width) ** 0.5)
+
+    def loss(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the cross-entropy of the next character, in nats."""
+        return self.model.loss(*self.train.batch(size, CONTEXT, generator))
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the cross-entropy of fixed pieces of the text's last tenth."""
+        pieces = self.held_out.batch(PIECES, CONTEXT, torch.Generator().manual_seed(0))
+        return float(self.model.loss(*pieces))
+
+
+@final
+class NoisyDigits(Problem):
+    """An MLP with layer norm on digits with noise."""
+
+    def __init__(self, width: int) -> None:
+        self.train, self.held_out = _digits()
+        self.model = MLP(64, 10, width, 2, "layer")
+
+    def loss(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the cross-entropy of noisy digits."""
+        chosen = torch.randint(len(self.train.labels), (size,), generator=generator)
+        batch = digits.Digits(self.train.images[chosen], self.train.labels[chosen])
+        return self._noisy_loss(batch, generator)
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the cross-entropy of held-out digits with fixed noise."""
+        return float(self._noisy_loss(self.held_out, torch.Generator().manual_seed(0)))
+
+    def _noisy_loss(self, batch: digits.Digits, generator: torch.Generator) -> Tensor:
+        noisy = batch.images + NOISE * torch.randn(batch.images.shape, generator=generator)
+        return cross_entropy(self.model(noisy), batch.labels)
+
+
+@final
+class Pictures(Problem):
+    """A CNN with batch norm on CIFAR-10 at a quarter of its resolution."""
+
+    def __init__(self, width: int) -> None:
+        self.task = _pictures()
+        self.model = image_network(f"cnn:width={width}", self.task.shape, self.task.classes)
+
+    def loss(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the cross-entropy of a random batch, cropped and mirrored at random."""
+        images = self.task.train
+        chosen = torch.randint(len(images), (size,), generator=generator)
+        batch = Images(images.pixels[chosen], images.labels[chosen])
+        batch = augmented(batch, self.task.flips, generator, self.task.padding)
+        return cross_entropy(self.model(batch.pixels), batch.labels)
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the cross-entropy of the test images, with the averages of batch norm."""
+        self.model.eval()
+        loss = cross_entropy(self.model(self.task.test.pixels), self.task.test.labels)
+        self.model.train()
+        return float(loss)
+
+
+@cache
+def _text() -> tuple[Corpus, Corpus]:
+    return load_text("text:tinyshakespeare.txt").split()
+
+
+@cache
+def _digits() -> tuple[digits.Digits, digits.Digits]:
+    return digits.load()
+
+
+@cache
+def _pictures() -> ImageTask:
+    return load_images("cifar10", shrink=4)
+
+
+NETWORKS: dict[str, type[Text] | type[NoisyDigits] | type[Pictures]] = {
+    "gpt": Text,
+    "mlp": NoisyDigits,
+    "cnn": Pictures,
+}
+
+
+def make_problem(network: str, width: int, seed: int) -> Problem:
+    """Return a network with initial weights of this seed, and its data."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return NETWORKS[network](width)
