@@ -56,4 +56,4 @@ with gyro.Tracker(model, [muon, adamw]) as tracker:
         muon.step()
         adamw.step()
         tracker.log(loss=loss)
-    print(tracker.diagnose())  # noqa: T201
+print(tracker.diagnose())  # noqa: T201

@@ -8,6 +8,7 @@ On a machine with GPUs give each process one. The optimizer needs nothing but th
 import os
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
@@ -48,5 +49,6 @@ if rank == 0:
     run = gyro.store.open_run("runs/torchrun")
     print(f"loss {run.scalar('loss')[1][-1]:.3f} after {STEPS} steps of {world} processes; rotation, radians per step:")  # noqa: T201
     for layer in run.layers:
-        print(f"  {layer}: {run.series(layer, 'angular_update')[-1]:.5f}")  # noqa: T201
+        angles = run.series(layer, "angular_update")
+        print(f"  {layer}: {angles[np.isfinite(angles)][-1]:.5f}")  # noqa: T201
 dist.destroy_process_group()
