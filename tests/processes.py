@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -40,19 +39,6 @@ def run_processes(
         else:
             break
     return made
-
-
-def run_again_if_killed(
-    command: list[str], folder: Path, environment: dict[str, str]
-) -> "subprocess.CompletedProcess[str]":
-    """Run a command of torchrun that is to succeed; once more, with a warning, if a signal killed its processes."""
-    options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "encoding": "utf-8"}
-    done = subprocess.run(command, timeout=300, **options)
-    if done.returncode and "SIGABRT" in done.stderr:
-        _report_retry(f"{' '.join(command)}: SIGABRT")
-        done = subprocess.run(command, timeout=300, **options)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def _report_retry(reason: str) -> None:
