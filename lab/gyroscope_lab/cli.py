@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from gyroscope.commands import numeric, show, whole
+from gyroscope_lab.framework.catalogue import Size
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -153,7 +154,7 @@ def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
 @lab.command("run")
 def lab_run(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, a paper (re, smd, sp, ct, beyond), or all")],
-    size: Annotated[Literal["quick", "paper"], typer.Option()] = "quick",
+    size: Annotated[Size, typer.Option()] = "quick",
     seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
     first_seed: Annotated[int, whole("first seed, to repeat a result with others")] = 0,
     settings: Annotated[

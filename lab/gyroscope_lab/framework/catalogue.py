@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import final
+from typing import Literal, final, get_args
 
 from gyroscope.spelling import did_you_mean
 from gyroscope_lab.framework.papers import DRAWINGS, PAPERS, SETTINGS, TO_DO
 
 LAB = Path(__file__).parents[1]
+Size = Literal["quick", "medium", "paper"]
+SIZES: tuple[Size, ...] = get_args(Size)
 
 
 @final
@@ -103,8 +105,10 @@ def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:
     return entry
 
 
-def select(names: list[str], source: Path | None = None) -> list[CatalogueEntry]:
+def select(names: list[str], source: Path | None = None, size: Size = "quick") -> list[CatalogueEntry]:
     """Return the entries meant by ids, by names of papers or of the folder (all experiments of one) and by "all".
+
+    Names of several experiments mean those that have this size.
 
     >>> select(["smd/theorem3"])[0].module
     'gyroscope_lab.smd.theorem3'
@@ -114,7 +118,7 @@ def select(names: list[str], source: Path | None = None) -> list[CatalogueEntry]
         if name == "all" or name in headings(source):
             prefix = "" if name == "all" else f"{name}/"
             known = catalogue(source).values()
-            entries = [entry for entry in known if entry.implemented and entry.id.startswith(prefix)]
+            entries = [entry for entry in known if size in entry.cost and entry.id.startswith(prefix)]
         else:
             entries = [implemented_entry(name, source)]
         selected |= {entry.id: entry for entry in entries}  # named twice, run once

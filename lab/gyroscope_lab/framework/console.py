@@ -4,14 +4,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from gyroscope_lab.framework.catalogue import CatalogueEntry, catalogue, coverage, entry_of, headings, select
+from gyroscope_lab.framework.catalogue import (
+    SIZES,
+    CatalogueEntry,
+    Size,
+    catalogue,
+    coverage,
+    entry_of,
+    headings,
+    select,
+)
 from gyroscope_lab.framework.claims import ClaimOutcome, count_outcomes
 from gyroscope_lab.framework.overrides import parse_overrides
 from gyroscope_lab.framework.papers import PAPERS
@@ -23,7 +32,7 @@ STYLES = {ClaimOutcome.HOLDS: "green", ClaimOutcome.DOES_NOT_HOLD: "bold red", C
 
 def run_experiments(
     names: list[str],
-    size: Literal["quick", "paper"],
+    size: Size,
     seeds: int | None,
     out: Path,
     show: Callable[[Any], None],
@@ -32,7 +41,7 @@ def run_experiments(
     settings: Sequence[str] = (),
 ) -> None:
     """Run the experiments meant by `names` one after the other, and show the claims of each."""
-    entries = select(names, source)
+    entries = select(names, source, size)
     overrides = parse_overrides(settings)
     # Only now: importing torch takes a second, and an error in an id is reported without it.
     from gyroscope_lab.framework.runner import check_first_seed, config_of, run
@@ -67,16 +76,17 @@ def catalogue_text(out: Path, source: Path | None = None) -> Group:
     """Return every experiment of the papers, or of a folder: its claim, its cost and its outcome in `out`."""
     entries = catalogue(source).values()
     parts: list[Table | Text] = []
+    sizes = [size for size in SIZES if any(size in entry.cost for entry in entries)]
     for prefix, heading in headings(source).items():
         table = Table(title=heading, title_justify="left", title_style="bold", box=None, expand=True, pad_edge=False)
         table.add_column("id", no_wrap=True)
         table.add_column("claim", ratio=2)
-        table.add_column("quick", no_wrap=True, justify="right")
-        table.add_column("paper", no_wrap=True, justify="right")
+        for size in sizes:
+            table.add_column(size, no_wrap=True, justify="right")
         table.add_column("here", ratio=1)
         for entry in entries:
             if entry.id.startswith(f"{prefix}/"):
-                costs = (entry.cost.get(size, "") for size in ("quick", "paper"))
+                costs = (entry.cost.get(size, "") for size in sizes)
                 table.add_row(entry.id, entry.claim, *costs, _state(entry, out))
         parts += [table, Text()]
     if source is not None:
@@ -85,7 +95,7 @@ def catalogue_text(out: Path, source: Path | None = None) -> Group:
     done, wanted = map(sum, zip(*map(coverage, PAPERS), strict=True))
     ready = sum(entry.implemented for entry in entries)
     parts.append(Text(f"{done} of {wanted} figures and tables done (drawings and lists of settings do not count)."))
-    parts.append(Text(f"{ready} experiments, theorems among them: gyroscope lab run <id> [--size quick|paper]"))
+    parts.append(Text(f"{ready} experiments, theorems among them: gyroscope lab run <id> [--size {'|'.join(SIZES)}]"))
     return Group(*parts)
 
 

@@ -3,7 +3,8 @@
 An experiment module has
 
     a docstring whose first line says what is claimed, and where
-    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size; quick on one free core
+    COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size, "medium" between them if there is
+                                                               a MEDIUM config; quick on one free core
     COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
 
     @dataclass(frozen=True)
@@ -12,6 +13,8 @@ An experiment module has
                                                                `choosing_seeds`, optional, how many more seeds choose
                                                                between parts (`framework/choices.py`)
     QUICK = Config(…)                                          shows the claim within a minute or two
+    MEDIUM = Config(…)                                         optional: 10 to 60 minutes of two cores, at which the
+                                                               effect of the paper can be seen
     PAPER = Config(…)                                          the size of the paper, or as near as one machine comes
 
     def measure(trial: Trial[Config]) -> Measurements: …       one seed, and one part where there are parts
@@ -21,7 +24,7 @@ An experiment module has
 Every number in `result.values` is measured from weights and has the seed as its first axis.
 
 A module with several experiments, which differ in their configs alone, has CLAIMS = {"fig4": "what is claimed", …}
-beside its docstring; COST, QUICK and PAPER are then dicts with the same keys.
+beside its docstring; COST, QUICK, MEDIUM and PAPER are then dicts with such keys.
 """
 
 import sys
@@ -37,7 +40,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from gyroscope.tools import Array
-from gyroscope_lab.framework.catalogue import implemented_entry
+from gyroscope_lab.framework.catalogue import SIZES, implemented_entry
 from gyroscope_lab.framework.claims import Claim
 
 Measurements = Mapping[str, ArrayLike]
@@ -119,7 +122,10 @@ def load(name: str, source: Path | None = None) -> Experiment:
     if not hasattr(module, "CLAIMS"):
         return cast(Experiment, module)
     key = name.split("/")[1]
-    return cast(Experiment, SimpleNamespace(**vars(module) | {"QUICK": module.QUICK[key], "PAPER": module.PAPER[key]}))
+    sizes = {size.upper(): getattr(module, size.upper(), {}) for size in SIZES}
+    own = {size: configs[key] for size, configs in sizes.items() if key in configs}
+    others = {name: value for name, value in vars(module).items() if name not in sizes}
+    return cast(Experiment, SimpleNamespace(**others, **own))
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
+from gyroscope.spelling import one_of
 from gyroscope.tools import check_count, write_text
-from gyroscope_lab.framework.catalogue import entry_of
+from gyroscope_lab.framework.catalogue import SIZES, Size, entry_of
 from gyroscope_lab.framework.experiment import Experiment, Result, load
 from gyroscope_lab.framework.figures import write_figure
 from gyroscope_lab.framework.overrides import override
@@ -25,8 +26,6 @@ from gyroscope_lab.framework.results import (
 )
 from gyroscope_lab.framework.seeds import FIRST_CHOOSING_SEED
 from gyroscope_lab.framework.trials import run_trials
-
-Size = Literal["quick", "paper"]
 
 
 def run(
@@ -42,7 +41,7 @@ def run(
     """Run the experiment of this id and write its record, its figure and the README of `out`.
 
     name        id such as smd/fig4
-    size        quick or paper
+    size        quick, medium or paper
     seeds       number of seeds, if not the experiment's own
     out         folder of the results; also of trials that are finished when a run is interrupted
     report      is called with the share that is done, from 0 to 1
@@ -92,14 +91,14 @@ def config_of(
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Return the config of an experiment at a size, with another number of seeds and other settings if given."""
-    if size not in ("quick", "paper"):
-        raise ValueError(f"size={size!r} is unknown: choose quick or paper")
+    one_of("size", size, SIZES)
     if seeds is not None:
         check_count("seeds", seeds, at_least=1)
     experiment = load(name, source)
     if not hasattr(experiment, size.upper()):
-        raise ValueError(f"{name!r} has no {size.upper()} config: choose the other size")
-    config = experiment.QUICK if size == "quick" else experiment.PAPER
+        sizes = " or ".join(each for each in SIZES if hasattr(experiment, each.upper()))
+        raise ValueError(f"{name!r} has no {size.upper()} config. Choose the size {sizes}")
+    config = getattr(experiment, size.upper())
     config = config if seeds is None else replace(config, seeds=seeds)
     try:
         return override(config, overrides)

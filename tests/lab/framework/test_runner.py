@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from gyroscope_lab.framework.catalogue import LAB, catalogue, coverage, entry_of, select
+from gyroscope_lab.framework.catalogue import LAB, SIZES, catalogue, coverage, entry_of, select
 from gyroscope_lab.framework.claims import ClaimOutcome, agrees, at_least, at_most, confidence_interval
 from gyroscope_lab.framework.console import catalogue_text
 from gyroscope_lab.framework.figures import BROWSERS, styled, write_figure
@@ -59,7 +60,7 @@ def test_what_cannot_be_run_says_why_and_what_can_is_not_listed_twice():
     for entry in catalogue().values():
         assert entry.claim
         assert entry.implemented or entry.note
-        assert not entry.implemented or set(entry.cost) == {"quick", "paper"}
+        assert not entry.implemented or {"quick", "paper"} <= set(entry.cost) <= set(SIZES)
     implemented = {name for name, entry in catalogue().items() if entry.implemented}
     covered = {name for entry in catalogue().values() for name in entry.covers}
     assert not (implemented | covered) & {*DRAWINGS, *SETTINGS, *TO_DO}
@@ -361,8 +362,21 @@ def test_sizes_differ_and_seeds_can_be_chosen():
     from gyroscope_lab.framework.runner import config_of
 
     for entry in select(["all"]):
-        assert config_of(entry.id, "quick") != config_of(entry.id, "paper"), entry.id
+        configs = [config_of(entry.id, size) for size in SIZES if size in entry.cost]
+        assert all(config != other for config, other in combinations(configs, 2)), entry.id
         assert config_of(entry.id, "quick", seeds=7) == replace(config_of(entry.id, "quick"), seeds=7)
+
+
+def test_names_of_several_experiments_mean_those_that_have_the_size():
+    from gyroscope_lab.framework.runner import config_of
+
+    medium = select(["all"], size="medium")
+    assert {"re/fig4", "ct/fig6"} <= {entry.id for entry in medium} < {entry.id for entry in select(["all"])}
+    assert select(["re/fig8"], size="medium")[0].id == "re/fig8"
+    with pytest.raises(ValueError, match=r"'re/fig8' has no MEDIUM config. Choose the size quick or paper"):
+        config_of("re/fig8", "medium")
+    with pytest.raises(ValueError, match=r"'mediun'.*did you mean 'medium'"):
+        config_of("re/fig4", "mediun")
 
 
 def test_an_entry_names_its_module_also_where_two_experiments_share_it():
