@@ -8,11 +8,11 @@ weight. A match is accepted only if all orders that fit give each weight with ve
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, interleave
+from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, Shape, interleave
 from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
-Shape = tuple[int, ...]
+Weights = dict[str, StoredTensor]
 # State tensors that have the shape of their weight.
 FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
 
@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 def match_parameters(
     file: str,
-    shapes: Mapping[str, Shape],
+    weights: Weights,
     optimizers: Sequence[Mapping[str, Any]],
     *,
     ordered: bool = True,
@@ -42,19 +42,28 @@ def match_parameters(
 
     Args:
         file: its name, for errors.
-        shapes: of the weights, in the model's order if `ordered`.
+        weights: in the model's order if `ordered`.
         optimizers: their state dicts.
-        ordered: whether the order of `shapes` is known to be the model's. Raises `UnknownOrderError` if that is needed.
+        ordered: whether the order of the weights is known to be the model's. Raises `UnknownOrderError` if that is
+            needed.
         names: of the parameters of each group, if the user has given them.
     """
+    shapes = {name: weight.shape for name, weight in weights.items()}
     groups = [(optimizer, group) for optimizer in optimizers for group in optimizer["param_groups"]]
     members = [_members(number, *each) for number, each in enumerate(groups)]
-    given = [_given_names(group, shapes) for _, group in groups] if names is None else _checked(file, names, members)
+    held = list(map(len, members))
+    if names is not None and list(map(len, names)) != held:
+        given = list(map(len, names))
+        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
     matched: dict[str, Member] = {}
-    for group_names, group_members in zip(given, members, strict=True):
-        matched |= zip(group_names or (), group_members if group_names is not None else (), strict=True)
+    unnamed = []
+    for number, (_, group) in enumerate(groups):
+        group_names = _given_names(group, shapes) if names is None else names[number]
+        if group_names is None:
+            unnamed.append(members[number])
+        else:
+            matched |= zip(group_names, members[number], strict=True)
     left = {name: shape for name, shape in shapes.items() if name not in matched}
-    unnamed = [group for group, group_names in zip(members, given, strict=True) if group_names is None]
     count = sum(map(len, unnamed))
     if count > len(left):
         raise ValueError(
@@ -99,14 +108,6 @@ def _given_names(group: Mapping[str, Any], shapes: Collection[str]) -> list[str]
     names = group.get("param_names") or group["params"]
     known = len(names) == len(group["params"]) and all(isinstance(name, str) and name in shapes for name in names)
     return list(names) if known else None
-
-
-def _checked(file: str, names: Sequence[Sequence[str]], members: Sequence[Sequence[Member]]) -> list[list[str]]:
-    given = [len(group) for group in names]
-    held = [len(group) for group in members]
-    if given != held:
-        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
-    return [list(group) for group in names]
 
 
 def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
