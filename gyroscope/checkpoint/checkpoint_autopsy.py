@@ -185,7 +185,7 @@ def _examine(checkpoint: Checkpoint, asked: StepRequest, progress: Callable[[int
             progress(done + 1, len(chosen))
     if not layers:
         raise ValueError(f"{checkpoint.name!r} has no weights with vectors that rotate")
-    notes = rate_notes(checkpoint, groups)
+    notes = rate_notes(groups)
     return Autopsy(checkpoint.name, layers, checkpoint.step, notes=notes, missing=_missing(layers, checkpoint, groups))
 
 

@@ -18,6 +18,12 @@ from gyroscope.theory.law import safe_divide
 NAN = float("nan")
 
 
+def mean_known(values: Array) -> float:
+    """Return the mean over the vectors that have a value, or NaN if none has."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else NAN
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class CheckpointLayer:
@@ -41,7 +47,7 @@ class CheckpointLayer:
     signal_ratio           |signal|²/E|noise|² of a batch's gradient
     alignment              s: mean square of updates over that of noise
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
-    decay, growth, turned_back, push_error, explained   forces on ‖w‖² in the step (inverse_step.Forces)
+    explained_share        share of the momentum's push along the weight that gradients orthogonal to it explain
     dead                   vectors without any gradient so far, according to the state
     non_finite             vectors with a weight or an optimizer state that is not finite
     sets_imbalance         whether the optimizer was told to rotate neurons at different speeds
@@ -69,29 +75,20 @@ class CheckpointLayer:
     alignment: float = NAN
     lambda_u: float = NAN
     lambda_u_error: float = NAN
-    decay: float = NAN
-    growth: float = NAN
-    turned_back: float = NAN
-    push_error: float = NAN
-    explained: float = NAN
+    explained_share: float = NAN
     dead: int = 0
     non_finite: int = 0
     sets_imbalance: bool = False
 
     @property
-    def _known(self) -> Array:
-        return self.rotations[np.isfinite(self.rotations)]
-
-    @property
     def rotation(self) -> float:
         """Mean angle of the last step over vectors."""
-        return float(self._known.mean()) if self._known.size else NAN
+        return mean_known(self.rotations)
 
     @property
     def rotation_ratio(self) -> float:
         """Root mean square of the angles over the predicted rotation at the rate of the last step."""
-        rms = float(np.sqrt(np.mean(self._known**2))) if self._known.size else NAN
-        return float(safe_divide(rms, self.predicted_rotation))
+        return float(safe_divide(mean_known(self.rotations**2) ** 0.5, self.predicted_rotation))
 
     @property
     def norm_ratio(self) -> float:
@@ -99,18 +96,13 @@ class CheckpointLayer:
         return float(safe_divide(self.norm, self.predicted_norm))
 
     @property
-    def explained_share(self) -> float:
-        """Share of the push along the weight that gradients orthogonal to it explain. NaN if the push may be 0."""
-        is_pushed = self.turned_back > limit.MIN_SHOWN_STANDARD_ERRORS * self.push_error
-        return float(safe_divide(self.explained, self.turned_back)) if is_pushed else NAN
-
-    @property
     def spread(self) -> float:
         """95th over 5th percentile of the vectors' angles, over that of pure noise."""
-        if self._known.size < 2:
+        known = self.rotations[np.isfinite(self.rotations)]
+        if known.size < 2:
             return NAN
-        low, high = np.quantile(self._known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
-        return float(safe_divide(high, low)) / noise_ratio(self.fan_in, self._known.size)
+        low, high = np.quantile(known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
+        return float(safe_divide(high, low)) / noise_ratio(self.fan_in, known.size)
 
     @property
     def keeps_norm(self) -> bool:

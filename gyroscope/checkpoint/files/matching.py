@@ -2,19 +2,21 @@
 
 Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group has
 its parameters in the model's order, as a comprehension over model.parameters() does, and a state has the shape of its
-weight. A match is accepted only if all orders that fit give each weight with vectors the same state.
+weight. A match is accepted only if each weight with vectors fits the next one of exactly one group.
 """
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, Shape, interleave
 from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
+Shape = tuple[int, ...]
 Weights = dict[str, StoredTensor]
 # State tensors that have the shape of their weight.
 FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
+NOT_OF_ONE_MODEL = "they are not of one model, or the optimizer has another order: make it of model.named_parameters()"
 
 
 class UnknownOrderError(ValueError):
@@ -69,12 +71,12 @@ def match_parameters(
         raise ValueError(
             f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}: they are not of one model"
         )
-    matched |= _by_order(file, left, unnamed) if ordered else _by_shape(file, left, unnamed)
+    matched |= match_by_shape(file, left, unnamed, ordered)
     for name, member in matched.items():
         if name not in shapes or member.shape not in (None, shapes[name]):
             raise ValueError(
                 f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
-                f"{shapes.get(name)}: they are not of one model"
+                f"{shapes.get(name)}: {NOT_OF_ONE_MODEL}"
             )
     return matched
 
@@ -110,46 +112,57 @@ def _given_names(group: Mapping[str, Any], shapes: Collection[str]) -> list[str]
     return list(names) if known else None
 
 
-def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    try:
-        places = interleave(list(shapes.values()), [[member.shape for member in group] for group in groups])
-    except AmbiguousGroupsError:
-        raise ValueError(
-            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so whose state is "
-            "whose cannot be told. Name the parameters of each group (--model-order FILE, one name per line, a blank "
-            "line between groups), or make the optimizer of model.named_parameters(), so that the file has names"
-        ) from None
-    if places is None:
-        raise ValueError(
-            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order. "
-            "They are not of one model, or the optimizer has another order: make it of model.named_parameters()"
-        )
-    return {name: groups[place[0]][place[1]] for name, place in zip(shapes, places, strict=True) if place is not None}
-
-
-def _by_shape(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    """Return the one match by shape, whatever the order; raise `UnknownOrderError` if there are several."""
+def match_by_shape(
+    file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]], ordered: bool
+) -> dict[str, Member]:
+    """Return the member of each weight by shape, and by order if that is known. Raise ValueError if several fit."""
     members = [member for group in groups for member in group]
-    matched: dict[str, Member] = {}
-    for shape in dict.fromkeys(member.shape for member in members if member.shape is not None):
-        names = [name for name, each in shapes.items() if each == shape]
-        same = [member for member in members if member.shape == shape]
-        if len(names) > 1 and len(shape) >= 2:
-            raise _unknown_order(file, f"several weights have the shape {shape}")
-        if len(same) > len(names):
-            raise ValueError(
-                f"{file!r}: no weight has the shape {shape} of an optimizer state: they are not of one model"
-            )
-        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
-        matched |= zip(names, same, strict=False)
+    if ordered and len(groups) == 1 and len(members) == len(shapes):
+        return dict(zip(shapes, members, strict=True))
+    held = Counter(member.shape for member in members)
+    for shape, count in Counter(shapes.values()).items():
+        if len(shape) >= 2 and count > 1 and held[shape] and (held[shape] < count or not ordered):
+            raise _ambiguous(file, f"several weights have the shape {shape}", ordered)
+    matched = _in_turn(file, shapes, groups if ordered else [[member] for member in members])
     stateless = [member for member in members if member.shape is None]
     left = [name for name in shapes if name not in matched]
     if stateless and (len(left) > len(stateless) or len({member.group for member in stateless}) > 1):
-        raise _unknown_order(file, "several weights have no optimizer state")
+        raise _ambiguous(file, "several weights have no optimizer state", ordered)
     return matched | dict(zip(left, stateless, strict=False))
 
 
-def _unknown_order(file: str, why: str) -> UnknownOrderError:
+def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    """Return the member of each weight, from the one group that has its shape next."""
+    following: dict[Shape | None, deque[deque[Member]]] = defaultdict(deque)
+    for group in groups:
+        matrices = deque(member for member in group if len(member.shape or ()) >= 2)
+        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
+        others = [deque([member]) for member in group if member.shape is not None and len(member.shape) < 2]
+        for rest in filter(None, [matrices, *others]):
+            following[rest[0].shape].append(rest)
+    matched: dict[str, Member] = {}
+    for name, shape in shapes.items():
+        fitting = following[shape]
+        if len(fitting) > 1 and len(shape) >= 2:
+            raise _ambiguous(file, f"several groups go on with the shape {shape}", ordered=True)
+        if fitting:
+            rest = fitting.popleft()
+            matched[name] = rest.popleft()
+            if rest:
+                following[rest[0].shape].append(rest)
+    for shape, fitting in following.items():
+        if fitting:
+            raise ValueError(f"{file!r}: no weight fits an optimizer state of the shape {shape}: {NOT_OF_ONE_MODEL}")
+    return matched
+
+
+def _ambiguous(file: str, why: str, ordered: bool) -> ValueError:
+    if ordered:
+        return ValueError(
+            f"{file!r}: {why}, so whose state is whose cannot be told. Name the parameters of each group "
+            "(--model-order FILE, one name per line, a blank line between groups), or make the optimizer of "
+            "model.named_parameters(), so that the file has names"
+        )
     return UnknownOrderError(
         f"{file!r}: {why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
         "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"

@@ -98,19 +98,12 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
             raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
     betas = settings.get("betas")
-    # k-Adam may have a pair for each stage.
+    # k-Adam may have a pair for each stage, and some optimizers have a third beta.
     pairs = betas if isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple) else [betas]
-    if betas is not None and not all(_is_pair(pair) for pair in pairs):
-        raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
-
-
-def _is_pair(betas: Any) -> bool:
-    # Some optimizers have a third.
-    return (
-        isinstance(betas, list | tuple)
-        and len(betas) >= 2
-        and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas)
-    )
+    for pair in pairs if betas is not None else ():
+        are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
+        if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
+            raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
 
 
 def _described_group(asked: StepRequest) -> list[GroupStep]:
@@ -129,14 +122,13 @@ def _plain(value: Any) -> Any:
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
-def rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:
+def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
     """Return what was assumed of learning rates, as sentences without a full stop."""
-    if not checkpoint.groups:
-        return ()
-    notes = []
-    doubtful = [group.rate for group in groups if not group.rate.certain and group.rate.value > 0]
-    for source in dict.fromkeys(rate.source for rate in doubtful):
-        values = [value for rate in doubtful if rate.source == source for value in (rate.low, rate.high)]
-        rates = format_range(values)
-        notes.append(f"The learning rate of the last step is taken as {rates}, {source}; pass lr if it was another")
-    return tuple(notes)
+    values: dict[str, list[float]] = {}
+    for group in groups:
+        if not group.rate.certain and group.rate.value > 0:
+            values.setdefault(group.rate.source, []).extend((group.rate.low, group.rate.high))
+    return tuple(
+        f"The learning rate of the last step is taken as {format_range(rates)}, {source}; pass lr if it was another"
+        for source, rates in values.items()
+    )

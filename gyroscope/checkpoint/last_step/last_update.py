@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from numbers import Real
 from types import MappingProxyType
@@ -13,9 +14,14 @@ from torch import Tensor
 
 from gyroscope._types import Array
 from gyroscope.checkpoint.files.saved_optimizers import inner_name, rule_of_group
-from gyroscope.checkpoint.last_step.inverse_step import angles, nadam_direction, nesterov_direction
+from gyroscope.checkpoint.last_step.inverse_step import (
+    StepSums,
+    VectorMeasurement,
+    angles,
+    nadam_direction,
+    nesterov_direction,
+)
 from gyroscope.checkpoint.last_step.turned_step import transported_angles, turned_angles
-from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.optim import loss_gradient_part
 from gyroscope.optim.formulas import adam_numbers
 from gyroscope.optimizers import CAUTIOUS_DECAY, Group, OptimizerSpec, spec_by_name
@@ -75,16 +81,18 @@ class LastUpdate:
 
     def rotations(self, measured: VectorMeasurement, lr: float) -> Array:
         """Return the angle of each vector in the last step at this learning rate, in radians. NaN if unknown."""
-        if self.angles is not None:
-            return self.angles(measured, lr)
         decay = lr * self.decay
-        return angles(measured.sums.before(lr, decay), lr, decay)
+        with np.errstate(all="ignore"):
+            if self.angles is not None:
+                return self.angles(measured, lr)
+            return angles(measured.sums.before(lr, decay), lr, decay)
 
 
 def _first(state: list[Tensor], _: int) -> Tensor:
     return state[0]
 
 
+Formula = Callable[[Group], LastUpdate]
 NOTHING = LastUpdate()
 # torch's SGD and RMSprop with momentum.
 BUFFER = LastUpdate(("momentum_buffer",), _first, exact=True, counted=False)
@@ -112,16 +120,16 @@ def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
 # torch's optimizers. To maximise, they negate the gradient before they keep anything of it.
 
 
+def _adamax(group: Group) -> LastUpdate:
+    keys = ("exp_avg", "exp_inf")
+    return LastUpdate(keys, _direction(loss_gradient_part.adamax, keys, group), exact=True)
+
+
 def _adam(group: Group, function: loss_gradient_part.LossGradientPart = loss_gradient_part.adam) -> LastUpdate:
     keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     # Signal and noise need averages, and amsgrad's is a maximum.
     betas = None if group["amsgrad"] else _betas(group)
     return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
-
-
-def _adamax(group: Group) -> LastUpdate:
-    keys = ("exp_avg", "exp_inf")
-    return LastUpdate(keys, _direction(loss_gradient_part.adamax, keys, group), exact=True)
 
 
 def _sgd(group: Group) -> LastUpdate:
@@ -187,9 +195,8 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
 
 def _hyperball_angles(measured: VectorMeasurement, lr: float) -> Array:
     """Return sin η = lr·sin ∠(W', u), because W and W' = s·(W - lr·R·n(u)) have the same norm R (ours)."""
-    with np.errstate(all="ignore"):
-        cosine2 = measured.sums.wu**2 / (measured.sums.ww * measured.sums.uu)
-        turned = np.arcsin(lr * np.sqrt(np.maximum(1 - cosine2, 0.0)))
+    cosine2 = measured.sums.wu**2 / (measured.sums.ww * measured.sums.uu)
+    turned = np.arcsin(lr * np.sqrt(np.maximum(1 - cosine2, 0.0)))
     return np.where(measured.kept["radius"] > 0, turned, np.nan)
 
 
@@ -214,66 +221,58 @@ def _angle(
     return of_rule
 
 
-# Our other optimizers
+# Our other optimizers: the angle of each vector, from a momentum u and values per vector.
 
 
-def _adam_s(group: Group) -> LastUpdate:
+def _by_vector(rows: tuple[str, ...], function: Callable[[Group, VectorMeasurement, float], Array]) -> Formula:
+    return lambda group: LastUpdate(("exp_avg",), _first, exact=True, rows=rows, angles=partial(function, group))
+
+
+def _update_size(group: Group, measured: VectorMeasurement) -> Array:
+    """Return the factor from m to m̂/(√v̂ + ε), with one v per vector."""
     beta1, beta2 = _betas(group)
-    eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
-        sums = measured.sums.scaled(1 / ((1 - beta1**t) * (root_v + eps)))
-        return angles(sums.before(lr, 0.0), lr, 0.0)
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("exp_avg_sq",), angles=turned)
+    t = measured.steps
+    root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
+    return np.asarray(1 / ((1 - beta1**t) * (root_v + float(group["eps"]))))
 
 
-def _adam_srt(group: Group) -> LastUpdate:
+def _adam_s_angles(group: Group, measured: VectorMeasurement, lr: float) -> Array:
+    size = _update_size(group, measured)
+    sums = StepSums(measured.sums.ww, size * measured.sums.wu, size**2 * measured.sums.uu)
+    return angles(sums.before(lr, 0.0), lr, 0.0)
+
+
+def _adam_srt_angles(group: Group, measured: VectorMeasurement, lr: float) -> Array:
     """Return the angle of Adam-SRT, where v is rescaled with the norm after the step, so the decay cancels.
 
     sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, but for a part η² of ε)
     """
+    lengths = np.sqrt(measured.sums.uu / measured.sums.ww)
+    return np.asarray(np.arcsin(lr * lengths * _update_size(group, measured)))
+
+
+def _spherical_adam_angles(group: Group, measured: VectorMeasurement, lr: float) -> Array:
+    """Return tan η = s·‖m‖ with the step's rate s, because transport along the geodesic keeps ‖m‖."""
     beta1, beta2 = _betas(group)
     eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        with np.errstate(all="ignore"):
-            root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
-            size = np.sqrt(measured.sums.uu / measured.sums.ww) / (1 - beta1**t)
-            return np.asarray(np.arcsin(lr * size / (root_v + eps)))
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("exp_avg_sq",), angles=turned)
+    t = measured.steps
+    v = measured.kept["exp_avg_sq"]
+    mm = measured.sums.uu
+    if group["v0"] is None:
+        rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
+    else:  # AdamG* takes its step before v includes the gradient, which is all of m
+        rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
+    return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
 
 
 def _sgd_mrt(group: Group) -> LastUpdate:
     l2 = float(group["weight_decay"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2)
-
-    return replace(BUFFER, exact=False, errors={0: 0.005}, angles=turned)
-
-
-def _spherical_adam(group: Group) -> LastUpdate:
-    """Return tan η = s·‖m‖ with the step's rate s, because transport along the geodesic keeps ‖m‖."""
-    beta1, beta2 = _betas(group)
-    eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        v = measured.kept["exp_avg_sq"]
-        mm = measured.sums.uu
-        with np.errstate(all="ignore"):
-            if group["v0"] is None:
-                rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
-            else:  # AdamG* takes its step before v includes the gradient, which is all of m
-                rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
-            return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("radius", "exp_avg_sq"), angles=turned)
+    return replace(
+        BUFFER,
+        exact=False,
+        errors={0: 0.005},
+        angles=lambda measured, lr: transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2),
+    )
 
 
 def _k_adam(group: Group) -> LastUpdate:
@@ -294,7 +293,7 @@ def _k_adam(group: Group) -> LastUpdate:
 
 
 # By the formula of the optimizer's record.
-LAST_UPDATES: Mapping[str, Callable[[Group], LastUpdate]] = MappingProxyType(
+LAST_UPDATES: Mapping[str, Formula] = MappingProxyType(
     {
         "adam": _adam,
         "radam": lambda group: _adam(group, loss_gradient_part.radam),
@@ -304,10 +303,10 @@ LAST_UPDATES: Mapping[str, Callable[[Group], LastUpdate]] = MappingProxyType(
         "rmsprop": lambda _: BUFFER,
         "lion": lambda _: LION,
         "muon": lambda _: MUON,
-        "adam_s": _adam_s,
-        "adam_srt": _adam_srt,
+        "adam_s": _by_vector(("exp_avg_sq",), _adam_s_angles),
+        "adam_srt": _by_vector(("exp_avg_sq",), _adam_srt_angles),
         "sgd_mrt": _sgd_mrt,
-        "spherical_adam": _spherical_adam,
+        "spherical_adam": _by_vector(("radius", "exp_avg_sq"), _spherical_adam_angles),
         "k_adam": _k_adam,
     }
 )

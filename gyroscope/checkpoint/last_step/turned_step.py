@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gyroscope._types import Array, Number
-from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
+from gyroscope.checkpoint.last_step.inverse_step import VectorMeasurement
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim.rotation_step import rotation_step
 
@@ -40,27 +39,26 @@ def turned_angles(
     dtype = at_least_float32(measured.dtype)
     # The optimizers' Δ points downhill, as -u does.
     uu = measured.sums.uu
+    ones = measured.ones[0]
     u1 = -measured.ones[1]
     # In low precision a stored mean is rounding.
-    w1 = np.zeros_like(uu) if turn.centred else measured.ones[0]
-    mean = measured.ones[0] / d if turn.centred else 0.0
-    ww = measured.sums.ww - mean * measured.ones[0]
+    w1 = np.zeros_like(uu) if turn.centred else ones
+    mean = ones / d if turn.centred else 0.0
+    ww = measured.sums.ww - mean * ones
     wu = -measured.sums.wu - mean * u1
     # The radius is the norm in the file but for rounding, which each round would multiply.
     kept = {**measured.kept, "radius": np.sqrt(ww)}
-    rows = [_tensor(kept[name], dtype) for name in turn.rows]
+    rows = [torch.tensor(kept[name], dtype=dtype) for name in turn.rows]
     size = torch.full_like(rows[0], d)
     ww0 = ww
     wu0 = wu
-    turned = np.full_like(ww, np.nan)
-    before = turned
-    with np.errstate(all="ignore"):
-        for _ in range(ROUNDS):
-            sums = [_tensor(each, dtype) for each in (ww0, wu0, uu, w1, u1)]
-            coefficients = [each.double().numpy() for each in turn.decide(sums, rows, size, numbers).coefficients]
-            before = turned
-            ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
-        settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
+    turned = before = np.full_like(ww, np.nan)
+    for _ in range(ROUNDS):
+        sums = [torch.tensor(each, dtype=dtype) for each in (ww0, wu0, uu, w1, u1)]
+        coefficients = [each.double().numpy() for each in turn.decide(sums, rows, size, numbers).coefficients]
+        before = turned
+        ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
+    settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
     return np.where(settled & (t > 1 or not turn.centred), turned, np.nan)
 
 
@@ -75,10 +73,6 @@ def _led_back(after: Sequence[Array], coefficients: Sequence[Array], d: int) -> 
     return ww0, wu0, np.arctan2(np.sqrt(across2), A * ww0 + along)
 
 
-def _tensor(values: Array, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(values, dtype=dtype)
-
-
 def transported_angles(ww: Array, mm: Array, rate: Number, decay: Number) -> Array:
     """Return the angle of a step after which the momentum was rescaled and transported, ‖m‖² = mm. NaN if none.
 
@@ -91,5 +85,4 @@ def transported_angles(ww: Array, mm: Array, rate: Number, decay: Number) -> Arr
     >>> float(transported_angles(np.array([2.0]), np.array([0.5]), rate=1.0, decay=0.0)[0])
     0.7853981633974483
     """
-    with np.errstate(all="ignore"):
-        return np.asarray(np.arcsin(2 * (1 - decay) * rate * np.sqrt(mm / ww)) / 2)
+    return np.asarray(np.arcsin(2 * (1 - decay) * rate * np.sqrt(mm / ww)) / 2)
