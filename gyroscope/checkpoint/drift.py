@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from gyroscope._types import Array
-from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, mean_known
+from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, checkpoint_layers, mean_known
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
-from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
 from gyroscope.theory.law import safe_divide
 

@@ -72,7 +72,7 @@ def _equilibrium(
     group: GroupStep, measured: VectorMeasurement, fan_in: int, shape: tuple[int, ...], steps: int | None
 ) -> dict[str, Any]:
     """Return the rotation at the last rate, norm and memory at the peak rate, and the run length."""
-    weights = {
+    weights: dict[str, Any] = {
         "fan_in": fan_in,
         "unit_grad_norm": _unit_grad_norm(group, measured),
         "shape": shape if len(shape) >= 2 else None,
@@ -127,12 +127,7 @@ def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
     """Return rotation, forces and λ_u of the last step."""
     lr = group.rate.value
     update = group.update
-    values: dict[str, Any] = {
-        "rotations": update.rotations(measured, lr),
-        "rotation_range": tuple(
-            mean_known(update.rotations(measured, rate)) for rate in (group.rate.low, group.rate.high)
-        ),
-    }
+    values: dict[str, Any] = {"rotations": update.rotations(measured)}
     # The formulas hold if the update is the momentum itself, with decay beside it or within.
     if update.exact and group.rule is not None and group.rule.alignment_power is not None:
         decay = lr * update.decay

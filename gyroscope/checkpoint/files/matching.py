@@ -150,9 +150,9 @@ def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[M
             matched[name] = rest.popleft()
             if rest:
                 following[rest[0].shape].append(rest)
-    for shape, fitting in following.items():
-        if fitting:
-            raise ValueError(f"{file!r}: no weight fits an optimizer state of the shape {shape}: {NOT_OF_ONE_MODEL}")
+    unfit = [shape for shape, rests in following.items() if rests]
+    if unfit:
+        raise ValueError(f"{file!r}: no weight fits an optimizer state of the shape {unfit[0]}: {NOT_OF_ONE_MODEL}")
     return matched
 
 

@@ -71,7 +71,7 @@ def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> Grou
         rate = in_file.last()
     else:
         first = _plain(checkpoint.groups[0].get("lr")) or 0.0
-        rate = Rate.known(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr, "given")
+        rate = Rate(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr)
     run_rates = in_file.over_run(rate.value)
     settings = rate.settings(settings)
     at_peak = {**settings, "lr": run_rates.peak}
@@ -99,7 +99,8 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
     betas = settings.get("betas")
     # k-Adam may have a pair for each stage, and some optimizers have a third beta.
-    pairs = betas if isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple) else [betas]
+    is_nested = isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple)
+    pairs: Sequence[Any] = betas if is_nested else [betas]
     for pair in pairs if betas is not None else ():
         are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
         if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
@@ -112,7 +113,7 @@ def _described_group(asked: StepRequest) -> list[GroupStep]:
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
     rule = _own_rule(settings, asked) or rule_of_group(NAMES[str(asked.optimizer)], settings)
-    return [GroupStep(settings, Rate.known(asked.lr, "given"), RunRates(asked.lr, asked.lr), rule, rule)]
+    return [GroupStep(settings, Rate(asked.lr), RunRates(asked.lr, asked.lr), rule, rule)]
 
 
 def _plain(value: Any) -> Any:
@@ -126,9 +127,9 @@ def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
     """Return what was assumed of learning rates, as sentences without a full stop."""
     values: dict[str, list[float]] = {}
     for group in groups:
-        if not group.rate.certain and group.rate.value > 0:
-            values.setdefault(group.rate.source, []).extend((group.rate.low, group.rate.high))
+        if group.rate.doubt and group.rate.value > 0:
+            values.setdefault(group.rate.doubt, []).extend((group.rate.value, *group.rate.others))
     return tuple(
-        f"The learning rate of the last step is taken as {format_range(rates)}, {source}; pass lr if it was another"
-        for source, rates in values.items()
+        f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}; pass lr if it was another"
+        for doubt, rates in values.items()
     )

@@ -36,22 +36,18 @@ class Course(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate of the last step, the least and the most that it can have been, and its source.
+    """The learning rate of the last step.
 
-    `momentum` is that of the last step, or Adam's first beta, if the schedule sets it.
+    value     as the file or the user gives it
+    momentum  of that step, or Adam's first beta, if the schedule sets it
+    doubt     what was assumed, empty if the rate is certain
+    others    rates that the step may have had instead
     """
 
     value: float
-    low: float
-    high: float
-    source: str
-    certain: bool = True
     momentum: float | None = None
-
-    @classmethod
-    def known(cls, value: float, source: str, momentum: float | None = None) -> "Rate":
-        """Return a rate without doubt."""
-        return cls(value, value, value, source, momentum=momentum)
+    doubt: str = ""
+    others: tuple[float, ...] = ()
 
     def settings(self, group: State) -> dict[str, Any]:
         """Return the settings of a group in its last step."""
@@ -97,13 +93,13 @@ class SavedRate:
         """Return the rate of the last step."""
         used = self.extras.get("last_step_lr")
         if isinstance(used, list) and self.number < len(used) and isinstance(used[self.number], float):
-            return Rate.known(used[self.number], "written beside the step")
+            return Rate(used[self.number])
         if self._course is not None:
             return self._one_step_back(self._course)
-        source = "the saved rate; the file holds no schedule"
+        doubt = "the saved rate; the file holds no schedule"
         if self.schedulers or "initial_lr" in self.group:
-            source = "the saved rate, which a schedule has set for the next step"
-        return self._from_log() or Rate(self.saved, self.saved, self.saved, source, certain=False)
+            doubt = "the saved rate, which a schedule has set for the next step"
+        return self._from_log() or Rate(self.saved, doubt=doubt)
 
     def over_run(self, last: float) -> RunRates:
         """Return peak and mean over the run, given the rate of the last step.
@@ -129,7 +125,7 @@ class SavedRate:
                 return [self._course.schedule(t).lr for t in _spread(self._course.steps)]
         logged = self._logged()
         steps = _spread(self.extras["global_step"]) if len(logged) > 1 else []
-        return [float(np.interp(t, list(logged), list(logged.values()))) for t in steps]
+        return list(map(float, np.interp(steps, list(logged), list(logged.values())))) if steps else []
 
     @cached_property
     def _course(self) -> Course | None:
@@ -171,11 +167,9 @@ class SavedRate:
     def _one_step_back(self, course: Course) -> Rate:
         lr, momentum = course.schedule(course.steps - 1)
         if not course.is_torchs or isclose(lr, self.saved, rel_tol=AGREES) or self.step == course.steps:
-            source = "the scheduler" if course.is_torchs else "nanoGPT's schedule"
-            return Rate.known(lr, f"{source}, one step back", momentum)
+            return Rate(lr, momentum)
         # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
-        source = "the scheduler, between this step and one back"
-        return Rate(lr, min(lr, self.saved), max(lr, self.saved), source, certain=False, momentum=momentum)
+        return Rate(lr, momentum, "the scheduler, between this step and one back", (self.saved,))
 
     def _logged(self) -> dict[int, float]:
         """Return the rates that the Trainer logged, by step."""
@@ -186,22 +180,19 @@ class SavedRate:
         return dict(sorted((int(row["step"]), float(row["learning_rate"])) for row in rows))
 
     def _from_log(self) -> Rate | None:
-        """Return the Trainer's rate, whose schedule is a function and not saved, from the rates that it logged."""
+        """Return the Trainer's rate, whose schedule is a function and not saved, from the log or by its slope."""
         logged = self._logged()
         now = self.extras.get("global_step", 0)
         # Some versions log the rate of the step that was taken, others that of the next.
         if now in logged and not isclose(logged[now], self.saved, rel_tol=AGREES):
-            return Rate.known(logged[now], "the Trainer's log of this step")
+            return Rate(logged[now])
         if now in logged and now - 1 in logged:
-            return Rate.known(logged[now - 1], "the Trainer's log of the step before, which has the rate of the next")
+            return Rate(logged[now - 1])
         if len(logged) < 2:
             return None
         (first, earlier), (second, later) = list(logged.items())[-2:]
         before = self.saved - (later - earlier) / (second - first)
-        if before <= 0:
-            return None
-        low, high = sorted((before, self.saved))
-        return Rate(before, low, high, "the slope of the rates that the Trainer logged")
+        return Rate(before) if before > 0 else None
 
 
 def _spread(steps: int) -> list[int]:
