@@ -30,7 +30,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Measure, predict and control how fast every neuron rotates.",
 )
 
 # Options that several commands have.
@@ -62,12 +61,11 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version")]
+
+
 @app.callback()
-def gyroscope(
-    version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="print the version")
-    ] = False,
-) -> None:
+def gyroscope(version: Version = False) -> None:
     """Measure, predict and control how fast every neuron rotates."""
 
 
@@ -217,24 +215,23 @@ def report(
             show_result(examined, None, as_json)
         else:
             write_page(out, examined.page())
-        return
-    if any((path / SWEEP_FILE).is_file() for path in runs):
+    elif any((path / SWEEP_FILE).is_file() for path in runs):
         if at is not None:
             raise ValueError(f"--at {at}: a sweep has no steps. Name one of its runs instead")
         report_sweep(runs, out, text, as_json)
-        return
-    with progress_bar("reading") as progress:
-        gathered = gather(runs, at, progress)
-    if as_json:
-        typer.echo(page_json(gathered))
-    elif text:
-        from gyroscope.render.run_text import ReportText
-
-        show(ReportText(gathered))
     else:
-        from gyroscope.render.run_page import page
+        with progress_bar("reading") as progress:
+            gathered = gather(runs, at, progress)
+        if as_json:
+            typer.echo(page_json(gathered))
+        elif text:
+            from gyroscope.render.run_text import ReportText
 
-        write_page(out, page(gathered))
+            show(ReportText(gathered))
+        else:
+            from gyroscope.render.run_page import page
+
+            write_page(out, page(gathered))
 
 
 @app.command()
@@ -283,13 +280,11 @@ def show_result(result: Any, html: Path | None, as_json: bool, explain: bool = F
     """Print a plan, a transfer or an autopsy, and write its page if `html` is given."""
     # First the page, because nothing is printed if it cannot be written.
     if html is not None:
-        write_text(html, result.page())
+        write_page(html, result.page())
     if as_json:
         typer.echo(result.json())
     else:
         show(result.text(explain))
-    if html is not None:
-        typer.echo(f"wrote {html}", err=True)
 
 
 def write_page(path: Path, html: str) -> None:

@@ -14,7 +14,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, final
 
@@ -75,23 +76,21 @@ class InstallationCheck:
         """Return the block to paste into an issue."""
         failed = [check.name for check in self.checks if not check.passed]
         verdict = f"differ from their twins: {', '.join(failed)}" if failed else "all optimizers agree with their twins"
-        fused = self.step_times.get("AdamW fused")
         lines = [f"gyroscope doctor on {self.device}: {verdict}"]
         lines += [f"  {name:10} {value}" for name, value in self.versions.items()]
         lines += ["deviation as a share of the distance moved", f"  {'':20} {'float64':>9} {'compiled':>9}"]
         for check in self.checks:
             compiled = "-" if check.from_compiled is None else f"{check.from_compiled:.1e}"
-            lines.append(
-                f"  {check.name:20} {check.from_float64:9.1e} {compiled:>9}{'' if check.passed else '  FAILED'}"
-            )
+            failure = "" if check.passed else "  FAILED"
+            lines.append(f"  {check.name:20} {check.from_float64:9.1e} {compiled:>9}{failure}")
         lines.append("time per step of 3.2 million weights")
+        fused = self.step_times.get("AdamW fused")
         for name, milliseconds in self.step_times.items():
             ratio = f"  {milliseconds / fused:5.2f} × fused AdamW" if fused else ""
             lines.append(f"  {name:26} {milliseconds:8.2f} ms{ratio}")
         lines.append(f"tracker: {self.tracker_time:.3f} ms per step, every=10, on these weights")
         lines.append(f"programs: {', '.join(f'{count} {form}' for form, count in self.programs.items()) or 'none'}")
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(["```", *lines, "```"])
+        return "\n".join(["```", *lines, *(f"note: {note}" for note in self.notes), "```"])
 
     def json(self) -> str:
         """Return the same as JSON."""
@@ -111,25 +110,20 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
     )
     found = InstallationCheck(str(where), versions(where))
     parts = len(makers) + 3
-
-    def report(done: int) -> None:
-        if progress is not None:
-            progress(done, parts)
-
+    report = progress or (lambda done, parts: None)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         weights = {}
         for done, (name, make) in enumerate(makers.items()):
-            report(done)
+            report(done, parts)
             weights[name] = trained(make, where)
-            found.checks.append(
-                Check(name, deviation(weights[name], trained(make, torch.device("cpu"), torch.float64)))
-            )
-        report(parts - 3)
+            expected = trained(make, torch.device("cpu"), torch.float64)
+            found.checks.append(Check(name, deviation(weights[name], expected)))
+        report(parts - 3, parts)
         found.step_times = step_times(where, compile=False)
-        report(parts - 2)
+        report(parts - 2, parts)
         found.tracker_time = tracker_time(where)
-        report(parts - 1)
+        report(parts - 1, parts)
         for check in found.checks:
             # The first is checked in any case, because it shows whether programs can be compiled.
             if time.monotonic() > end and check is not found.checks[0]:
@@ -140,7 +134,7 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
             found.step_times = step_times(where, compile=True)
     found.programs = registry.program_forms()
     found.notes += sorted({str(each.message) for each in seen if str(each.message).startswith("compile: ")})
-    report(parts)
+    report(parts, parts)
     return found
 
 
@@ -159,21 +153,17 @@ def known_device(name: str | None) -> torch.device:
 
 def versions(device: torch.device) -> dict[str, str]:
     """Return what an issue needs to know of the installation."""
-    found = {
+    cuda = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    compiled = {"cuda": "on CUDA", "cpu": "of 65,536 entries and more"}.get(device.type, "none")
+    return {
         "gyroscope": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "torch": f"{torch.__version__}, {torch.get_num_threads()} of {os.cpu_count()} threads",
+        "numpy": version("numpy"),
+        "triton": version("triton") if find_spec("triton") else "not installed",
+        "cuda": f"{torch.version.cuda}: {', '.join(cuda)}" if cuda else "no device",
+        "auto": f'compile="auto" compiles weights {compiled}',
     }
-    for name in ("numpy", "triton"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    cuda = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    found["cuda"] = f"{torch.version.cuda}: {', '.join(cuda)}" if cuda else "no device"
-    place = "on CUDA" if device.type == "cuda" else "of 65,536 entries and more" if device.type == "cpu" else "none"
-    found["auto"] = f'compile="auto" compiles weights {place}'
-    return found
 
 
 def parameters(shapes: Sequence[tuple[int, ...]], device: torch.device, dtype: torch.dtype) -> list[nn.Parameter]:
@@ -189,20 +179,18 @@ def trained(make: Make, device: torch.device, dtype: torch.dtype = torch.float32
     """Return the first weights and those after a few steps, as float64 on the CPU."""
     params = parameters(SHAPES, device, dtype)
     optimizer = make(params, lr=0.01, **options)
-    before = torch.cat([p.detach().flatten() for p in params])
+    before = nn.utils.parameters_to_vector(params).detach().double().cpu()
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         for p in params:
             p.grad = torch.randn(p.shape, generator=generator).to(device, dtype)
         optimizer.step()
-    after = torch.cat([p.detach().flatten() for p in params])
-    return [before.double().cpu(), after.double().cpu()]
+    return [before, nn.utils.parameters_to_vector(params).detach().double().cpu()]
 
 
 def deviation(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the distance between two results as a share of the distance moved."""
-    moved = (expected[1] - expected[0]).norm()
-    return float((found[1] - expected[1]).norm() / moved)
+    return float((found[1] - expected[1]).norm() / (expected[1] - expected[0]).norm())
 
 
 def compiled_deviation(make: Make, device: torch.device, eager: list[Tensor]) -> float | None:
@@ -255,9 +243,8 @@ def tracker_time(device: torch.device, steps: int = 40) -> float:
 
 def timed(run: Callable[[], Any], device: torch.device) -> float:
     """Return the seconds of a call, with the work that it leaves to the device."""
-    synchronize = (lambda: None) if device.type == "cpu" else torch.get_device_module(device).synchronize
-    synchronize()
     start = time.perf_counter()
     run()
-    synchronize()
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
     return time.perf_counter() - start

@@ -11,7 +11,7 @@ import numpy as np
 from gyroscope._checks import check_betas, check_fraction, check_non_negative, check_positive
 from gyroscope.advice import Diagnosis
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
-from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer
+from gyroscope.checkpoint.checkpoint_layer import CheckpointLayer, checkpoint_layers
 from gyroscope.checkpoint.drift import LayerDrift, drifts
 from gyroscope.checkpoint.files.formats import Checkpoint, open_checkpoint
 from gyroscope.checkpoint.files.model_order import Model
@@ -21,7 +21,6 @@ from gyroscope.checkpoint.last_step.group_step import GroupStep, StepRequest, gr
 from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
-from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.optimizers import GroupRuleFunction, Rules
 from gyroscope.render.autopsy_page import autopsy_page
 from gyroscope.render.autopsy_text import AutopsyText
@@ -133,8 +132,6 @@ def autopsy(
     if not checkpoints:
         raise ValueError("no checkpoint: name a file, a folder or a dictionary of state dicts")
     own = None if optimizer in NAMES else own_rule(optimizer, rules)
-    if own is None and optimizer is not None and optimizer not in NAMES:
-        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join(NAMES)}")
     settings = {"weight_decay": weight_decay, "betas": betas, "momentum": momentum}
     for option, value in {"lr": lr, **settings, "batch_size": batch_size}.items():
         if value is not None:
@@ -143,50 +140,52 @@ def autopsy(
     asked = StepRequest(None if own else optimizer, lr, known, own)
     opened = [open_checkpoint(source, model) for source in checkpoints]
     last = opened[-1]
-    examined = _examine(last, asked, progress)
+    with refusing(last.name):
+        groups = group_steps(last, asked)
+        _check_state(last, groups, asked)
+        layers = _examine(last, groups, progress)
     name = " → ".join(checkpoint.name for checkpoint in opened)
+    moved: tuple[LayerDrift, ...] = ()
     if len(opened) > 1:
         with refusing(name):
             # The rate that a user gives is that of the last file.
-            groups = [group_steps(opened[0], replace(asked, lr=None)), group_steps(last, asked)]
-            examined = replace(examined, drifts=drifts(opened[0], last, examined.layers, groups))
-    return replace(examined, name=name, batch_size=batch_size)
+            before = group_steps(opened[0], replace(asked, lr=None))
+            moved = drifts(opened[0], last, layers, [before, groups])
+    notes = rate_notes(groups)
+    return Autopsy(name, layers, last.step, moved, notes, _missing(layers, last, groups), batch_size)
 
 
 def own_rule(optimizer: str | None, rules: Rules | None) -> GroupRuleFunction | None:
-    """Return the rule of the user's class that wrote a file, or None if no class has that name."""
+    """Return the rule of the user's class that wrote a file, or None if the user names none."""
     by_name = {cls.__name__: function for cls, function in (rules or {}).items()}
     if optimizer is None and len(by_name) > 1:
         names = " or ".join(map(repr, by_name))
         raise ValueError(f"rules has several optimizers: name the one that wrote the file, optimizer={names}")
-    return by_name.get(optimizer) if optimizer is not None else next(iter(by_name.values()), None)
+    if optimizer is not None and optimizer not in by_name:
+        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join([*NAMES, *by_name])}")
+    return by_name[optimizer] if optimizer is not None else next(iter(by_name.values()), None)
 
 
-def _examine(checkpoint: Checkpoint, asked: StepRequest, progress: Callable[[int, int], None] | None) -> Autopsy:
-    with refusing(checkpoint.name):
-        groups = group_steps(checkpoint, asked)
-        _check_state(checkpoint, groups, asked)
-        parameters = checkpoint.parameters
-        if groups and not checkpoint.groups:
-            # Weights without an optimizer belong to the group that the user describes.
-            parameters = [replace(each, group=0) for each in parameters]
-        chosen = list(checkpoint_layers(parameters, [group.settings for group in groups], groups))
+def _examine(
+    checkpoint: Checkpoint, groups: Sequence[GroupStep], progress: Callable[[int, int], None] | None
+) -> dict[str, CheckpointLayer]:
+    parameters = checkpoint.parameters
+    if groups and not checkpoint.groups:
+        # Weights without an optimizer belong to the group that the user describes.
+        parameters = [replace(each, group=0) for each in parameters]
+    chosen = list(checkpoint_layers(parameters, [group.settings for group in groups], groups))
     layers: dict[str, CheckpointLayer] = {}
     for done, (parameter, watched) in enumerate(chosen):
         group = groups[parameter.group] if parameter.group >= 0 else None
-        update = group.update if group is not None else NOTHING
-        with refusing(checkpoint.name):
-            measured = measure(parameter, watched[0].split, update)
-            for each in watched:
-                layers[each.name] = layer_numbers(
-                    parameter, each, measured.part(each.start, each.stop), group, checkpoint.step
-                )
+        measured = measure(parameter, watched[0].split, group.update if group is not None else NOTHING)
+        for each in watched:
+            part = measured.part(each.start, each.stop)
+            layers[each.name] = layer_numbers(parameter, each, part, group, checkpoint.step)
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:
         raise ValueError(f"{checkpoint.name!r} has no weights with vectors that rotate")
-    notes = rate_notes(checkpoint, groups)
-    return Autopsy(checkpoint.name, layers, checkpoint.step, notes=notes, missing=_missing(layers, checkpoint, groups))
+    return layers
 
 
 def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: StepRequest) -> None:

@@ -1,21 +1,36 @@
-"""A layer of a checkpoint: the numbers of findings, text and page."""
+"""The layers of a checkpoint: the numbers of findings, text and page, and which stored tensors are layers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
+import torch
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.layer_view import NeuronSpread, NormState
 from gyroscope.advice.neuron_spread import noise_ratio
+from gyroscope.checkpoint.files.formats import ParameterState
+from gyroscope.checkpoint.last_step.group_step import GroupStep
+from gyroscope.geometry import Split
+from gyroscope.model.by_name import NamedSplit, splits_by_name
+from gyroscope.model.measured import WatchedLayer, watched_layers
+from gyroscope.model.selection import Decision, turning, with_tokens
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import safe_divide
 
 NAN = float("nan")
+# An embedding in a file without an optimizer is shown, because it may have decayed.
+UNKNOWN_GROUP = {"weight_decay": 1.0}
+
+
+def mean_known(values: Array) -> float:
+    """Return the mean over the vectors that have a value, or NaN if none has."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else NAN
 
 
 @final
@@ -30,7 +45,6 @@ class CheckpointLayer:
     exact                  whether the last step is exact, or estimated
     error                  largest error of an estimated mean rotation on trial
     rotations              angle of the last step, by vector
-    rotation_range         mean angle at the least and the most learning rate that the last step can have had
     norm                   RMS over vectors
     predicted_rotation     in equilibrium at the learning rate of the last step, per step
     peak_lr                largest learning rate of the run
@@ -41,7 +55,7 @@ class CheckpointLayer:
     signal_ratio           |signal|²/E|noise|² of a batch's gradient
     alignment              s: mean square of updates over that of noise
     lambda_u, lambda_u_error   weight decay that a radial gradient amounts to, and its standard error
-    decay, growth, turned_back, push_error, explained   forces on ‖w‖² in the step (inverse_step.Forces)
+    explained_share        share of the momentum's push along the weight that gradients orthogonal to it explain
     dead                   vectors without any gradient so far, according to the state
     non_finite             vectors with a weight or an optimizer state that is not finite
     sets_imbalance         whether the optimizer was told to rotate neurons at different speeds
@@ -57,7 +71,6 @@ class CheckpointLayer:
     exact: bool = False
     error: float = NAN
     rotations: Array = field(default_factory=lambda: np.full(1, NAN), repr=False)
-    rotation_range: tuple[float, float] = (NAN, NAN)
     norm: float = NAN
     predicted_rotation: float = NAN
     peak_lr: float = NAN
@@ -69,29 +82,20 @@ class CheckpointLayer:
     alignment: float = NAN
     lambda_u: float = NAN
     lambda_u_error: float = NAN
-    decay: float = NAN
-    growth: float = NAN
-    turned_back: float = NAN
-    push_error: float = NAN
-    explained: float = NAN
+    explained_share: float = NAN
     dead: int = 0
     non_finite: int = 0
     sets_imbalance: bool = False
 
     @property
-    def _known(self) -> Array:
-        return self.rotations[np.isfinite(self.rotations)]
-
-    @property
     def rotation(self) -> float:
         """Mean angle of the last step over vectors."""
-        return float(self._known.mean()) if self._known.size else NAN
+        return mean_known(self.rotations)
 
     @property
     def rotation_ratio(self) -> float:
         """Root mean square of the angles over the predicted rotation at the rate of the last step."""
-        rms = float(np.sqrt(np.mean(self._known**2))) if self._known.size else NAN
-        return float(safe_divide(rms, self.predicted_rotation))
+        return float(safe_divide(mean_known(self.rotations**2) ** 0.5, self.predicted_rotation))
 
     @property
     def norm_ratio(self) -> float:
@@ -99,18 +103,13 @@ class CheckpointLayer:
         return float(safe_divide(self.norm, self.predicted_norm))
 
     @property
-    def explained_share(self) -> float:
-        """Share of the push along the weight that gradients orthogonal to it explain. NaN if the push may be 0."""
-        is_pushed = self.turned_back > limit.MIN_SHOWN_STANDARD_ERRORS * self.push_error
-        return float(safe_divide(self.explained, self.turned_back)) if is_pushed else NAN
-
-    @property
     def spread(self) -> float:
         """95th over 5th percentile of the vectors' angles, over that of pure noise."""
-        if self._known.size < 2:
+        known = self.rotations[np.isfinite(self.rotations)]
+        if known.size < 2:
             return NAN
-        low, high = np.quantile(self._known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
-        return float(safe_divide(high, low)) / noise_ratio(self.fan_in, self._known.size)
+        low, high = np.quantile(known, [limit.OUTER_SHARE, 1 - limit.OUTER_SHARE])
+        return float(safe_divide(high, low)) / noise_ratio(self.fan_in, known.size)
 
     @property
     def keeps_norm(self) -> bool:
@@ -149,3 +148,45 @@ class CheckpointLayer:
     departure: ClassVar[None] = None
     update_growth: ClassVar[None] = None
     settled_at: ClassVar[float] = NAN
+
+
+def checkpoint_layers(
+    parameters: Sequence[ParameterState],
+    groups: Sequence[Mapping[str, Any]],
+    steps: Sequence[GroupStep] = (),
+) -> Iterator[tuple[ParameterState, list[WatchedLayer]]]:
+    """Yield every parameter with vectors, and its layers. `steps` are the last steps of the groups, if known.
+
+    A parameter group with a split (`granularity`, `axis`, `group_size`), as `gyro.param_groups` makes it, overrides
+    names and shapes (`gyroscope.model.by_name`). Muon rotates each matrix as a whole. Fused queries, keys and values
+    are three layers, as in the tracker.
+    """
+    by_name = splits_by_name({each.name: each.weight.shape for each in parameters})
+    for parameter in parameters:
+        has_group = parameter.group >= 0
+        group = groups[parameter.group] if has_group else UNKNOWN_GROUP
+        step = steps[parameter.group] if has_group and steps else None
+        decision = _decision(parameter, by_name[parameter.name], group, step)
+        if decision.turns:
+            yield parameter, list(watched_layers(decision, decision.split))
+
+
+def _decision(
+    parameter: ParameterState, named: NamedSplit, group: Mapping[str, Any], step: GroupStep | None
+) -> Decision:
+    # Without values, because only its shape is used.
+    empty = torch.empty(parameter.weight.shape, device="meta")
+    weight = torch.nn.Parameter(empty, requires_grad=False)
+    decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
+    if _is_written(group, step):
+        decision = replace(decision, split=Split.of(group), reason="its parameter group")
+    rule = None if step is None else step.rule
+    decision = turning(decision, group, whole_by=rule.name if rule is not None and rule.whole_matrix else "")
+    return with_tokens(decision, group)
+
+
+def _is_written(group: Mapping[str, Any], step: GroupStep | None) -> bool:
+    """Return whether the group's split was chosen. Our optimizers that rotate nothing write the default too."""
+    spec = None if step is None else step.spec
+    turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
+    return "granularity" in group and not (turns_nothing and Split.of(group) == Split())

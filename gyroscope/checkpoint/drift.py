@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from gyroscope._types import Array
-from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer
+from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, checkpoint_layers, mean_known
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
-from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.geometry import Split
 from gyroscope.theory.law import safe_divide
 
@@ -76,8 +75,7 @@ def drifts(
             )
         sums = _sums(old, parameter, watched[0].split)
         share = _mean_rate(old, parameter, groups)
-        parts = [(each.name, sums[:, each.start : each.stop]) for each in watched]
-        moved += [_drift(name, steps, layers.get(name), part, share) for name, part in parts]
+        moved += [_drift(each.name, steps, layers, sums[:, each.start : each.stop], share) for each in watched]
     if not moved:
         raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
     return tuple(moved)
@@ -88,8 +86,8 @@ def _mean_rate(old: ParameterState, new: ParameterState, groups: Sequence[Sequen
     if new.group < 0 or not groups[1][new.group].rate.value > 0:
         return 1.0
     second = groups[1][new.group]
-    rates = [second.rate.value, *([groups[0][old.group].rate.value] if old.group >= 0 else [])]
-    return sum(rates) / len(rates) / second.run_rates.peak
+    first = groups[0][old.group] if old.group >= 0 else second
+    return (first.rate.value + second.rate.value) / 2 / second.run_rates.peak
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
@@ -107,17 +105,16 @@ def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:
     return sums
 
 
-def _drift(name: str, steps: float, layer: CheckpointLayer | None, sums: Array, mean_rate: float) -> LayerDrift:
+def _drift(name: str, steps: float, layers: Mapping[str, CheckpointLayer], sums: Array, mean_rate: float) -> LayerDrift:
+    layer = layers.get(name)
     ww, wd, dd = sums
     with np.errstate(all="ignore"):
         across2 = np.maximum(dd - wd**2 / ww, 0.0)
-        angles = np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN)
+        angle = mean_known(np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN))
         # Over the whole layer, because single vectors of few entries may be reversed by chance.
         kept = float(1 + wd.sum() / ww.sum())
         decay = float(0.0 - np.log(kept)) if kept > 0 else float("inf")
         ratio = float(np.sqrt(1 + (2 * wd + dd).sum() / ww.sum()))
-    known = angles[np.isfinite(angles)]
-    angle = float(known.mean()) if known.size else NAN
     if layer is None or layer.rule is None:
         return LayerDrift(name, steps, angle, ratio, decay)
     beta = layer.rule.plain.momentum_factor

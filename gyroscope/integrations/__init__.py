@@ -1,8 +1,8 @@
 """Thin adapters to other tools and trainers, each imported only when it is used.
 
-Anything that can be called with a step and named numbers is a sink of the tracker already:
+Any object with `log(scalars, step)` is a sink of the tracker by `LogSink`:
 
-    gyro.Tracker(model, optimizer, sinks=[lambda step, scalars: my_logger.log(scalars, step)])
+    gyro.Tracker(model, optimizer, sinks=[LogSink(my_logger)])
 
 Composer needs no adapter: its `OptimizerMonitor` asks our optimizers, by `gyroscope.optim.parameter_metrics`.
 """

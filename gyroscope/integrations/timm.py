@@ -50,27 +50,21 @@ def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
 
 
 def class_of_groups(optimizer_class: type[Optimizer]) -> type[Optimizer]:
-    """Return a class that is called as an optimizer's class and makes that optimizer by `of_groups`.
+    """Return a class that makes the optimizer of timm's groups: if some of them decay, the others take plain steps.
 
-    timm asks for a class. What it makes is of the original class, so that it can be pickled.
+    timm asks for a class. What it makes is of the original class, so that it can be pickled. If no group decays nothing
+    was sorted, and all is left to the optimizer, which refuses to rotate without decay.
+
+    >>> groups = [{"params": [nn.Parameter(nn.Linear(8, 4).weight)], "weight_decay": wd} for wd in (0.0, 0.1)]
+    >>> optimizer = class_of_groups(CLASSES["rotational-adamw"])(groups, lr=1e-3)
+    >>> [group["granularity"] for group in optimizer.param_groups]
+    ['none', 'neuron']
     """
 
     def make(_: type[Optimizer], params: ParamsT, **options: Any) -> Optimizer:
-        return of_groups(optimizer_class, params, **options)
+        groups: list[Any] = list(params)
+        if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
+            groups = [group if group.get("weight_decay") else {"granularity": "none", **group} for group in groups]
+        return optimizer_class(groups, **options)
 
     return type(optimizer_class.__name__, (optimizer_class,), {"__new__": make, "__doc__": optimizer_class.__doc__})
-
-
-def of_groups(optimizer_class: Callable[..., Optimizer], params: ParamsT, **options: Any) -> Optimizer:
-    """Return the optimizer of timm's groups: where some of them decay, those that do not take plain steps.
-
-    Where none decays nothing was sorted, and all is left to the optimizer, which refuses to turn without decay.
-
-    >>> groups = [{"params": [nn.Parameter(nn.Linear(8, 4).weight)], "weight_decay": wd} for wd in (0.0, 0.1)]
-    >>> [group["granularity"] for group in of_groups(CLASSES["rotational-adamw"], groups, lr=1e-3).param_groups]
-    ['none', 'neuron']
-    """
-    groups: list[Any] = list(params)
-    if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
-        groups = [group if group.get("weight_decay") else {"granularity": "none", **group} for group in groups]
-    return optimizer_class(groups, **options)

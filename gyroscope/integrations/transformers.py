@@ -5,6 +5,7 @@ Trainer(…, callbacks=[RotationCallback()],
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
@@ -13,8 +14,7 @@ from torch.optim import Optimizer
 
 from gyroscope.advice import Diagnosis
 from gyroscope.integrations.extras import extra
-from gyroscope.integrations.tensorboard import TensorBoard
-from gyroscope.integrations.wandb import WandB
+from gyroscope.integrations.loggers import MLflow, TensorBoard, Trackio, WandB
 from gyroscope.measure.sinks import Sink
 from gyroscope.measure.tracker import Tracker
 from gyroscope.optim.registry import create
@@ -22,14 +22,17 @@ from gyroscope.optim.registry import create
 transformers: Any = extra("transformers", "transformers")
 extra("accelerate", "transformers")  # without which no Trainer can be made
 
+# By their names in `report_to`. The Trainer has started their runs.
+LOGGERS: dict[str, Callable[[], Sink]] = {"wandb": WandB, "trackio": Trackio, "mlflow": MLflow}
+
 
 @final
 class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """Measures how fast each weight vector turns while a Trainer trains.
 
-    The optimizer that Accelerate has prepared is looked through. TensorBoard and Weights & Biases get the numbers where
-    the Trainer reports to them, and the run gets the losses that the Trainer logs. Training that goes on from a
-    checkpoint goes on with the run. At the end the diagnosis is in `diagnosis`.
+    Accelerate's wrapper of the optimizer is unwrapped. TensorBoard, Weights & Biases, trackio and MLflow get the
+    numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs.
+    Training that resumes from a checkpoint resumes the run. At the end the diagnosis is in `diagnosis`.
 
     path: directory of the run; default rotation in the Trainer's output_dir.
     options: of `gyro.Tracker`, such as every, rows or sinks.
@@ -52,32 +55,26 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.tracker = Tracker(trained["model"], trained["optimizer"], path, **options)
 
     def _sinks(self, args: Any) -> list[Sink]:
-        sinks: list[Sink] = []
-        if "tensorboard" in args.report_to:
-            sinks.append(TensorBoard(Path(args.output_dir, "runs", "rotation")))
-        if "wandb" in args.report_to:
-            sinks.append(WandB())
-        return sinks
+        makers: dict[str, Callable[[], Sink]] = {
+            "tensorboard": lambda: TensorBoard(_tensorboard_folder(args)),
+            **LOGGERS,
+        }
+        return [make() for name, make in makers.items() if name in args.report_to]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         """Store the losses that the Trainer logs."""
         losses = {name: value for name, value in (logs or {}).items() if name in ("loss", "eval_loss")}
         if self.tracker is not None and losses:
             self.tracker.log(**losses)
-        self._flush_before_saving(control)
+        self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store what was measured so far, if a checkpoint follows."""
-        self._flush_before_saving(control)
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Store what was measured so far, if a checkpoint follows."""
-        self._flush_before_saving(control)
-
-    def _flush_before_saving(self, control: Any) -> None:
         # The Trainer has no call right before it saves. It decides at the end of a step or an epoch, then logs.
         if self.tracker is not None and control.should_save:
             self.tracker.flush()
+
+    on_epoch_end = on_step_end
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the run and say what it says."""
@@ -87,6 +84,13 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         if self.tracker.writes:
             self.diagnosis = self.tracker.diagnose()
             transformers.logging.get_logger(__name__).info(f"{self.tracker.path}:\n{self.diagnosis}")
+
+
+def _tensorboard_folder(args: Any) -> Path:
+    """Return the folder in which this process's Trainer writes, so that TensorBoard shows one run."""
+    folder = Path(os.environ.get("TENSORBOARD_LOGGING_DIR", args.output_dir)).expanduser()
+    files = sorted(folder.glob(f"**/events.out.tfevents.*.{os.getpid()}.*"), key=lambda file: file.stat().st_mtime)
+    return files[-1].parent if files else folder / "runs" / "rotation"
 
 
 @final

@@ -126,5 +126,5 @@ def _layer(layer: CheckpointView) -> dict[str, Any]:
     if layer.rule is not None:
         rule = layer.rule.plain
         values["rule"] = {"name": rule.name, **rule.settings, "keeps_norm": layer.keeps_norm}
-    derived = ("rotation", "rotation_ratio", "norm_ratio", "spread", "explained_share")
+    derived = ("rotation", "rotation_ratio", "norm_ratio", "spread")
     return {**values, **{name: getattr(layer, name) for name in derived}}

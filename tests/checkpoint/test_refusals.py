@@ -105,7 +105,7 @@ def test_text_with_a_flipped_bit_is_damage_of_a_file_that_is_named(tmp_path, cap
     folder.mkdir()
     # A pickled text whose first byte continues a character that never began.
     (folder / ".metadata").write_bytes(pickle.dumps("weight", protocol=2).replace(b"weight", b"\x94eight"))
-    assert f"{str(folder)!r} is damaged" in sentence(capsys, folder)
+    assert f"{str(folder)!r} is truncated or damaged" in sentence(capsys, folder)
 
 
 def test_a_folder_without_a_checkpoint_says_what_it_lacks(tmp_path, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gyroscope.integrations.extras import extra
-from gyroscope.integrations.wandb import WandB
+from gyroscope.integrations.loggers import WandB
 from tests.forked import TRAINERS, run_script
 from tests.measure.test_sinks import tracked
 
@@ -76,7 +76,7 @@ sinks.PATIENCE = 60.0  # a busy machine is not what is tested
 @pytest.mark.slow
 def test_the_real_package_works_offline(tmp_path):
     code = """
-from gyroscope.integrations.wandb import WandB
+from gyroscope.integrations.loggers import WandB
 from tests.measure.test_sinks import tracked
 tracked("run", WandB(mode="offline"))
 """

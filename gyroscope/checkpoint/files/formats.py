@@ -11,11 +11,9 @@ from math import isfinite, prod
 from pathlib import Path
 from typing import Any, final
 
-from gyroscope.checkpoint.files.distributed import METADATA, read_distributed
-from gyroscope.checkpoint.files.matching import Member
-from gyroscope.checkpoint.files.model_order import Model, WeightOrder
+from gyroscope.checkpoint.files.folders import read_folder
+from gyroscope.checkpoint.files.model_order import Model, match_weights
 from gyroscope.checkpoint.files.reading import StoredTensor, read_file, refusing, stored
-from gyroscope.checkpoint.files.trainer_folder import read_trainer_folder
 from gyroscope.model.parameters import clean_name
 
 # Keys of weights, the likeliest first. "" is the file itself.
@@ -23,8 +21,6 @@ WEIGHT_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "netw
 # Levels of nesting that are searched.
 DEEPEST = 4
 NAN = float("nan")
-# A dictionary of a tree, with the path of keys to it.
-Node = tuple[str, Mapping[str, Any]]
 # Tensors that a state dict has beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias")
 # Keys of the number of steps that were taken.
@@ -87,32 +83,36 @@ def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None 
     """
     if isinstance(source, Mapping):
         with refusing("state dicts"):
-            return _checkpoint("state dicts", stored(source), WeightOrder(model))
+            return _checkpoint("state dicts", stored(source), model)
     path = Path(source)
     if not path.exists():
         raise ValueError(f"there is no {str(path)!r}: name a checkpoint file, or a folder of one")
-    name = path.name or str(path)
     with refusing(str(path)):
-        if not path.is_dir():
-            return _checkpoint(name, read_file(path), WeightOrder(model))
-        distributed = (path / METADATA).is_file()
-        tree, ordered = read_distributed(path) if distributed else read_trainer_folder(path)
-        return _checkpoint(name, tree, WeightOrder(model, ordered, path))
+        tree, ordered = read_folder(path) if path.is_dir() else (read_file(path), True)
+        return _checkpoint(path.name or str(path), tree, model, ordered, path)
 
 
-def _checkpoint(name: str, tree: Any, order: WeightOrder) -> Checkpoint:
+def _checkpoint(
+    name: str, tree: Any, model: Model | None, ordered: bool = True, folder: Path | None = None
+) -> Checkpoint:
     nodes = dict(_nodes(tree))
     optimizers = [node for node in nodes.values() if _is_optimizer(node)]
     weights = _weights(name, nodes)
-    groups = [dict(group) for node in optimizers for group in node["param_groups"]]
-    weights, members = replace(order, kept=order.kept and not _is_sorted(weights)).match(name, weights, optimizers)
+    ordered = ordered and not _is_sorted(weights)
+    weights, members = match_weights(name, weights, optimizers, model=model, ordered=ordered, folder=folder)
     factors = _angle_factors(nodes)
-    parameters = [
-        _parameter(clean_name(each), weight, members.get(each), factors.get(clean_name(each)))
-        for each, weight in weights.items()
-    ]
+    parameters = []
+    for key, weight in weights.items():
+        parameter = ParameterState(clean_name(key), weight)
+        if key in members:
+            group, _, state, factor = members[key]
+            factor = factors.get(parameter.name, factor)
+            parameter = replace(parameter, group=group, state=state, angle_factor=factor)
+        parameters.append(parameter)
     settings = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")} for group in groups
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for node in optimizers
+        for group in node["param_groups"]
     ]
     top = tree if isinstance(tree, Mapping) else {}
     extras = {key: top[key] for key in EXTRAS if key in top}
@@ -120,14 +120,9 @@ def _checkpoint(name: str, tree: Any, order: WeightOrder) -> Checkpoint:
     return Checkpoint(name, parameters, settings, schedulers, extras, _step(top, parameters))
 
 
-def _parameter(name: str, weight: StoredTensor, member: Member | None, angle_factor: float | None) -> ParameterState:
-    if member is None:
-        return ParameterState(name, weight)
-    factor = member.angle_factor if angle_factor is None else angle_factor
-    return ParameterState(name, weight, member.group, member.state, factor)
-
-
-def _nodes(node: Any, path: str = "", depth: int = 0, entered: set[int] | None = None) -> Iterator[Node]:
+def _nodes(
+    node: Any, path: str = "", depth: int = 0, entered: set[int] | None = None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every dictionary of a tree that may be a part of a checkpoint, with the path of keys to it."""
     entered = set() if entered is None else entered
     if isinstance(node, Mapping):
@@ -149,13 +144,9 @@ def _is_optimizer(node: Mapping[str, Any]) -> bool:
         isinstance(state, Mapping)
         and all(isinstance(each, Mapping) for each in state.values())
         and isinstance(groups, list)
-        and all(isinstance(group, Mapping) and _are_keys(group.get("params")) for group in groups)
+        and all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
+        and all(isinstance(key, int | str) for group in groups for key in group["params"])
     )
-
-
-def _are_keys(params: Any) -> bool:
-    """Return whether these are the numbers or names of a group's parameters."""
-    return isinstance(params, list) and all(isinstance(key, int | str) for key in params)
 
 
 def _is_scheduler(node: Mapping[str, Any]) -> bool:
@@ -196,14 +187,13 @@ def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sto
         )
     chosen = found[named[0] if named else next(iter(found))]
     weights: dict[str, StoredTensor] = OrderedDict() if isinstance(chosen, OrderedDict) else {}
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int] | None] = set()
     for key, value in chosen.items():
         if not isinstance(value, StoredTensor) or not value.dtype.is_floating_point or key.endswith(BUFFERS):
             continue
-        if value.identity is not None and value.identity in seen:
-            continue
-        seen |= {value.identity} if value.identity is not None else set()
-        weights[key] = value
+        if value.identity is None or value.identity not in seen:
+            weights[key] = value
+        seen.add(value.identity)
     return weights
 
 

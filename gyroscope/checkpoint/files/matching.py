@@ -2,19 +2,21 @@
 
 Names decide if the optimizer has them (`param_names`, or torch.distributed.checkpoint's own). Otherwise each group has
 its parameters in the model's order, as a comprehension over model.parameters() does, and a state has the shape of its
-weight. A match is accepted only if all orders that fit give each weight with vectors the same state.
+weight. A match is accepted only if each weight with vectors fits the next one of exactly one group.
 """
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gyroscope.checkpoint.files.group_interleaving import AmbiguousGroupsError, interleave
 from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
 Shape = tuple[int, ...]
+Weights = dict[str, StoredTensor]
 # State tensors that have the shape of their weight.
 FULL_SIZE = MOMENTUM_KEYS + SECOND_MOMENT_KEYS
+NOT_OF_ONE_MODEL = "they are not of one model, or the optimizer has another order: make it of model.named_parameters()"
 
 
 class UnknownOrderError(ValueError):
@@ -32,7 +34,7 @@ class Member(NamedTuple):
 
 def match_parameters(
     file: str,
-    shapes: Mapping[str, Shape],
+    weights: Weights,
     optimizers: Sequence[Mapping[str, Any]],
     *,
     ordered: bool = True,
@@ -42,30 +44,39 @@ def match_parameters(
 
     Args:
         file: its name, for errors.
-        shapes: of the weights, in the model's order if `ordered`.
+        weights: in the model's order if `ordered`.
         optimizers: their state dicts.
-        ordered: whether the order of `shapes` is known to be the model's. Raises `UnknownOrderError` if that is needed.
+        ordered: whether the order of the weights is known to be the model's. Raises `UnknownOrderError` if that is
+            needed.
         names: of the parameters of each group, if the user has given them.
     """
+    shapes = {name: weight.shape for name, weight in weights.items()}
     groups = [(optimizer, group) for optimizer in optimizers for group in optimizer["param_groups"]]
     members = [_members(number, *each) for number, each in enumerate(groups)]
-    given = [_given_names(group, shapes) for _, group in groups] if names is None else _checked(file, names, members)
+    held = list(map(len, members))
+    if names is not None and list(map(len, names)) != held:
+        given = list(map(len, names))
+        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
     matched: dict[str, Member] = {}
-    for group_names, group_members in zip(given, members, strict=True):
-        matched |= zip(group_names or (), group_members if group_names is not None else (), strict=True)
+    unnamed = []
+    for number, (_, group) in enumerate(groups):
+        group_names = _given_names(group, shapes) if names is None else names[number]
+        if group_names is None:
+            unnamed.append(members[number])
+        else:
+            matched |= zip(group_names, members[number], strict=True)
     left = {name: shape for name, shape in shapes.items() if name not in matched}
-    unnamed = [group for group, group_names in zip(members, given, strict=True) if group_names is None]
     count = sum(map(len, unnamed))
     if count > len(left):
         raise ValueError(
             f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}: they are not of one model"
         )
-    matched |= _by_order(file, left, unnamed) if ordered else _by_shape(file, left, unnamed)
+    matched |= match_by_shape(file, left, unnamed, ordered)
     for name, member in matched.items():
         if name not in shapes or member.shape not in (None, shapes[name]):
             raise ValueError(
                 f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
-                f"{shapes.get(name)}: they are not of one model"
+                f"{shapes.get(name)}: {NOT_OF_ONE_MODEL}"
             )
     return matched
 
@@ -101,54 +112,57 @@ def _given_names(group: Mapping[str, Any], shapes: Collection[str]) -> list[str]
     return list(names) if known else None
 
 
-def _checked(file: str, names: Sequence[Sequence[str]], members: Sequence[Sequence[Member]]) -> list[list[str]]:
-    given = [len(group) for group in names]
-    held = [len(group) for group in members]
-    if given != held:
-        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
-    return [list(group) for group in names]
-
-
-def _by_order(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    try:
-        places = interleave(list(shapes.values()), [[member.shape for member in group] for group in groups])
-    except AmbiguousGroupsError:
-        raise ValueError(
-            f"{file!r}: weights of equal shape in several groups, or not all in the optimizer, so whose state is "
-            "whose cannot be told. Name the parameters of each group (--model-order FILE, one name per line, a blank "
-            "line between groups), or make the optimizer of model.named_parameters(), so that the file has names"
-        ) from None
-    if places is None:
-        raise ValueError(
-            f"{file!r}: the shapes of the optimizer's state do not follow those of the weights in the model's order. "
-            "They are not of one model, or the optimizer has another order: make it of model.named_parameters()"
-        )
-    return {name: groups[place[0]][place[1]] for name, place in zip(shapes, places, strict=True) if place is not None}
-
-
-def _by_shape(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
-    """Return the one match by shape, whatever the order; raise `UnknownOrderError` if there are several."""
+def match_by_shape(
+    file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]], ordered: bool
+) -> dict[str, Member]:
+    """Return the member of each weight by shape, and by order if that is known. Raise ValueError if several fit."""
     members = [member for group in groups for member in group]
-    matched: dict[str, Member] = {}
-    for shape in dict.fromkeys(member.shape for member in members if member.shape is not None):
-        names = [name for name, each in shapes.items() if each == shape]
-        same = [member for member in members if member.shape == shape]
-        if len(names) > 1 and len(shape) >= 2:
-            raise _unknown_order(file, f"several weights have the shape {shape}")
-        if len(same) > len(names):
-            raise ValueError(
-                f"{file!r}: no weight has the shape {shape} of an optimizer state: they are not of one model"
-            )
-        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
-        matched |= zip(names, same, strict=False)
+    if ordered and len(groups) == 1 and len(members) == len(shapes):
+        return dict(zip(shapes, members, strict=True))
+    held = Counter(member.shape for member in members)
+    for shape, count in Counter(shapes.values()).items():
+        if len(shape) >= 2 and count > 1 and held[shape] and (held[shape] < count or not ordered):
+            raise _ambiguous(file, f"several weights have the shape {shape}", ordered)
+    matched = _in_turn(file, shapes, groups if ordered else [[member] for member in members])
     stateless = [member for member in members if member.shape is None]
     left = [name for name in shapes if name not in matched]
     if stateless and (len(left) > len(stateless) or len({member.group for member in stateless}) > 1):
-        raise _unknown_order(file, "several weights have no optimizer state")
+        raise _ambiguous(file, "several weights have no optimizer state", ordered)
     return matched | dict(zip(left, stateless, strict=False))
 
 
-def _unknown_order(file: str, why: str) -> UnknownOrderError:
+def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
+    """Return the member of each weight, from the one group that has its shape next."""
+    following: dict[Shape | None, deque[deque[Member]]] = defaultdict(deque)
+    for group in groups:
+        matrices = deque(member for member in group if len(member.shape or ()) >= 2)
+        # Biases and gains have no vectors: no number of an autopsy depends on which of them has which state.
+        others = [deque([member]) for member in group if member.shape is not None and len(member.shape) < 2]
+        for rest in filter(None, [matrices, *others]):
+            following[rest[0].shape].append(rest)
+    matched: dict[str, Member] = {}
+    for name, shape in shapes.items():
+        fitting = following[shape]
+        if len(fitting) > 1 and len(shape) >= 2:
+            raise _ambiguous(file, f"several groups go on with the shape {shape}", ordered=True)
+        if fitting:
+            rest = fitting.popleft()
+            matched[name] = rest.popleft()
+            if rest:
+                following[rest[0].shape].append(rest)
+    unfit = [shape for shape, rests in following.items() if rests]
+    if unfit:
+        raise ValueError(f"{file!r}: no weight fits an optimizer state of the shape {unfit[0]}: {NOT_OF_ONE_MODEL}")
+    return matched
+
+
+def _ambiguous(file: str, why: str, ordered: bool) -> ValueError:
+    if ordered:
+        return ValueError(
+            f"{file!r}: {why}, so whose state is whose cannot be told. Name the parameters of each group "
+            "(--model-order FILE, one name per line, a blank line between groups), or make the optimizer of "
+            "model.named_parameters(), so that the file has names"
+        )
     return UnknownOrderError(
         f"{file!r}: {why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
         "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"

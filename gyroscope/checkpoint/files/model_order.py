@@ -2,72 +2,61 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
 
-from gyroscope.checkpoint.files.matching import Member, UnknownOrderError, match_parameters
-from gyroscope.checkpoint.files.reading import StoredTensor
-from gyroscope.checkpoint.files.trainer_folder import CONFIG, read_json
+from gyroscope.checkpoint.files.folders import CONFIG, read_json
+from gyroscope.checkpoint.files.matching import Member, UnknownOrderError, Weights, match_parameters
 from gyroscope.model.parameters import clean_name
 
 # A module, the names of its parameters in order, or the names of the parameters in each of the optimizer's groups.
 Model = nn.Module | Sequence[str] | Sequence[Sequence[str]]
 # All names of each parameter, in the model's order: a tied weight has several.
 Order = Sequence[Sequence[str]]
-Weights = dict[str, StoredTensor]
 # Parameters that a model may make for each weight in the file: tied weights are made before they are tied.
 MADE_PER_WEIGHT = 4
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class WeightOrder:
-    """The known sources of the model's order.
+def match_weights(
+    file: str,
+    weights: Weights,
+    optimizers: Sequence[Mapping[str, Any]],
+    *,
+    model: Model | None = None,
+    ordered: bool = True,
+    folder: Path | None = None,
+) -> tuple[Weights, dict[str, Member]]:
+    """Return the weights, in the model's order if that is known, and the optimizer's member of each.
 
-    model   as the user passed it
-    kept    whether the file has its weights in the model's order
-    folder  where a config.json may be
+    Args:
+        file: its name, for errors.
+        weights: by name.
+        optimizers: their state dicts.
+        model: as the user passed it.
+        ordered: whether the file has its weights in the model's order.
+        folder: where a config.json may be.
     """
-
-    model: Model | None = None
-    kept: bool = True
-    folder: Path | None = None
-
-    def match(
-        self, file: str, weights: Weights, optimizers: Sequence[Mapping[str, Any]]
-    ) -> tuple[Weights, dict[str, Member]]:
-        """Return the weights, in the model's order if that is known, and the optimizer's member of each."""
-        if self.model is None:
-            return self._match_unaided(file, weights, optimizers)
-        if not isinstance(self.model, nn.Module) and not all(isinstance(name, str) for name in self.model):
-            keys = {clean_name(key): key for key in weights}
-            names = [[keys.get(clean_name(name), name) for name in group] for group in self.model]
-            return weights, match_parameters(file, _shapes(weights), optimizers, names=names)
-        order = order_of(self.model)  # type: ignore[arg-type]  # a sequence of names, as has just been asked
-        ordered = in_order(weights, order)
-        if ordered is None:
-            raise ValueError(f"{file!r} is not a checkpoint of the given model: {_difference(weights, order)}")
-        return ordered, match_parameters(file, _shapes(ordered), optimizers)
-
-    def _match_unaided(
-        self, file: str, weights: Weights, optimizers: Sequence[Mapping[str, Any]]
-    ) -> tuple[Weights, dict[str, Member]]:
+    if model is None:
         try:
-            return weights, match_parameters(file, _shapes(weights), optimizers, ordered=self.kept)
+            return weights, match_parameters(file, weights, optimizers, ordered=ordered)
         except UnknownOrderError:
-            order = None if self.folder is None else transformers_order(self.folder, len(weights))
-            ordered = None if order is None else in_order(weights, order)
-            if ordered is None:
+            order = None if folder is None else transformers_order(folder, len(weights))
+            found = None if order is None else in_order(weights, order)
+            if found is None:
                 raise
-            return ordered, match_parameters(file, _shapes(ordered), optimizers)
-
-
-def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
-    return {key: each.shape for key, each in weights.items()}
+            return found, match_parameters(file, found, optimizers)
+    if not isinstance(model, nn.Module) and not all(isinstance(name, str) for name in model):
+        keys = {clean_name(key): key for key in weights}
+        names = [[keys.get(clean_name(name), name) for name in group] for group in model]
+        return weights, match_parameters(file, weights, optimizers, names=names)
+    order = order_of(model)  # type: ignore[arg-type]  # a sequence of names, as has just been asked
+    found = in_order(weights, order)
+    if found is None:
+        raise ValueError(f"{file!r} is not a checkpoint of the given model: {_difference(weights, order)}")
+    return found, match_parameters(file, found, optimizers)
 
 
 def _difference(weights: Weights, order: Order) -> str:
@@ -110,26 +99,19 @@ def transformers_order(folder: Path, weights: int) -> Order | None:
 
     The model is made on the meta device, by the installed library. Code beside the weights is never imported.
     """
-    if not (folder / CONFIG).is_file():
-        return None
-    config = read_json(folder / CONFIG)
     try:
         # An optional dependency, and seconds to import.
         import transformers
 
+        config = read_json(folder / CONFIG)
+        model_class = getattr(transformers, config["architectures"][0])
+        # A backbone by name would be looked up in the network.
+        if not issubclass(model_class, transformers.PreTrainedModel) or config.get("backbone"):
+            return None
         with torch.device("meta"), _limited(MADE_PER_WEIGHT * weights + 100):
-            return order_of(_make(transformers, config))
+            return order_of(model_class(model_class.config_class.from_dict(config)))
     except Exception:  # not installed, an unknown class, settings of another version, or far more layers than weights
         return None
-
-
-def _make(transformers: Any, config: Mapping[str, Any]) -> nn.Module:
-    model_class = getattr(transformers, config["architectures"][0])
-    if not issubclass(model_class, transformers.PreTrainedModel) or config.get("backbone"):
-        # A backbone by name would be looked up in the network.
-        raise ValueError("this model cannot be made from its settings alone")
-    model: nn.Module = model_class(model_class.config_class.from_dict(dict(config)))
-    return model
 
 
 @contextmanager

@@ -6,6 +6,7 @@ mapped into memory, and the pages of each tensor are released after use, so a fi
 
 import argparse
 import ctypes
+import json
 import mmap
 import os
 import pathlib
@@ -15,12 +16,12 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 # Classes of settings that Lightning and others store. Making one of these objects has no side effect.
@@ -52,22 +53,21 @@ class StoredTensor:
     def of(cls, tensor: Tensor, mapped: Ranges = ()) -> "StoredTensor":
         """Wrap a tensor that is in memory already, or in the `mapped` memory of a file."""
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        if whole.layout != torch.strided or whole.device.type == "meta":
-            return cls(tuple(whole.shape), whole.dtype, lambda: _with_values(whole))
+        stored = cls(tuple(whole.shape), whole.dtype, lambda: _with_values(whole))
+        if not _has_values(whole) or not whole.numel():
+            return stored
         storage = whole.untyped_storage()
         identity = (storage.data_ptr(), int(whole.storage_offset()))
-        return cls(
-            tuple(whole.shape),
-            whole.dtype,
-            lambda: _with_values(whole),
-            lambda: _give_back(storage, mapped),
-            identity if whole.numel() else None,
-        )
+        return replace(stored, release=lambda: _give_back(storage, mapped), identity=identity)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type != "meta"
 
 
 def _with_values(tensor: Tensor) -> Tensor:
     """Return the tensor for reading. Raise ValueError if it has no values, or repeats a few of them too often."""
-    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+    if not _has_values(tensor):
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} in the file is sparse or has no values")
     repeated = tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
     if repeated and tensor.numel() > MAX_REPEATED_ENTRIES:
@@ -86,19 +86,21 @@ def refusing(name: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from error
     except Exception as error:
-        # The library's own refusals pass. A UnicodeDecodeError is a ValueError, but names no file and no remedy.
-        if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+        # The library's own refusals pass. Errors of decoding are ValueErrors too, but name no file and no remedy.
+        if isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
-            f"{name!r} is damaged, or is no checkpoint of torch.save, safetensors or torch.distributed.checkpoint "
-            f"({reason})"
+            f"{name!r} is truncated or damaged, or is no checkpoint of torch.save, safetensors or "
+            f"torch.distributed.checkpoint ({reason})"
         ) from error
 
 
 def read_file(path: Path) -> Any:
-    """Read the tree in a file of torch or safetensors. Raise ValueError if that is impossible."""
-    return read_safetensors(path) if is_safetensors(path) else read_torch(path)
+    """Read the tree in a file of torch or safetensors, mapped into memory. Raise ValueError if that is impossible."""
+    with refusing(str(path)):
+        tree = _read_safetensors(path) if is_safetensors(path) else _read_torch(path)
+        return stored(tree, _mapped_ranges(path))
 
 
 def is_safetensors(path: Path) -> bool:
@@ -107,36 +109,21 @@ def is_safetensors(path: Path) -> bool:
         return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
 
 
-def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Read tensors by name, mapped into memory."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is truncated or damaged, or cannot be read: {error}") from None
-    mapped = mapped_ranges(path)
-    return {name: StoredTensor.of(tensor, mapped) for name, tensor in tensors.items()}
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
 
 
-def read_torch(path: Path) -> Any:
-    """Read what torch.save wrote, mapped into memory."""
-    with refusing(str(path)):
-        check_zip(path, str(path))
+def _read_torch(path: Path) -> Any:
+    check_zip(path, str(path))
     try:
         with torch.serialization.safe_globals(HARMLESS):
-            try:
-                tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            except RuntimeError as error:
-                # Only zip files can be mapped, and torch wrote others before version 1.6.
-                if "mmap can only be used" not in str(error):
-                    raise
-                tree = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+            # torch cannot map what it wrote before version 1.6, which are not zip files.
+            return torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
+    except OSError:
+        raise
     except Exception as error:  # a damaged file makes the unpickler raise anything
         raise ValueError(_why_not(path, error)) from None
-    with refusing(str(path)):
-        return stored(tree, mapped_ranges(path))
 
 
 def check_zip(file: Any, name: str) -> None:
@@ -187,7 +174,7 @@ def _converted(value: Any, convert: Callable[[Any], Any], mapped: Ranges) -> Any
     return value
 
 
-def mapped_ranges(path: Path) -> Ranges:
+def _mapped_ranges(path: Path) -> Ranges:
     """Return where the file is mapped into this process. Empty on systems other than Linux."""
     if sys.platform != "linux":
         return ()

@@ -71,7 +71,7 @@ def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> Grou
         rate = in_file.last()
     else:
         first = _plain(checkpoint.groups[0].get("lr")) or 0.0
-        rate = Rate.known(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr, "given")
+        rate = Rate(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr)
     run_rates = in_file.over_run(rate.value)
     settings = rate.settings(settings)
     at_peak = {**settings, "lr": run_rates.peak}
@@ -98,19 +98,13 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
             raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
     betas = settings.get("betas")
-    # k-Adam may have a pair for each stage.
-    pairs = betas if isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple) else [betas]
-    if betas is not None and not all(_is_pair(pair) for pair in pairs):
-        raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
-
-
-def _is_pair(betas: Any) -> bool:
-    # Some optimizers have a third.
-    return (
-        isinstance(betas, list | tuple)
-        and len(betas) >= 2
-        and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas)
-    )
+    # k-Adam may have a pair for each stage, and some optimizers have a third beta.
+    is_nested = isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple)
+    pairs: Sequence[Any] = betas if is_nested else [betas]
+    for pair in pairs if betas is not None else ():
+        are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
+        if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
+            raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
 
 
 def _described_group(asked: StepRequest) -> list[GroupStep]:
@@ -119,7 +113,7 @@ def _described_group(asked: StepRequest) -> list[GroupStep]:
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
     rule = _own_rule(settings, asked) or rule_of_group(NAMES[str(asked.optimizer)], settings)
-    return [GroupStep(settings, Rate.known(asked.lr, "given"), RunRates(asked.lr, asked.lr), rule, rule)]
+    return [GroupStep(settings, Rate(asked.lr), RunRates(asked.lr, asked.lr), rule, rule)]
 
 
 def _plain(value: Any) -> Any:
@@ -129,14 +123,13 @@ def _plain(value: Any) -> Any:
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
-def rate_notes(checkpoint: Checkpoint, groups: Sequence[GroupStep]) -> tuple[str, ...]:
+def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
     """Return what was assumed of learning rates, as sentences without a full stop."""
-    if not checkpoint.groups:
-        return ()
-    notes = []
-    doubtful = [group.rate for group in groups if not group.rate.certain and group.rate.value > 0]
-    for source in dict.fromkeys(rate.source for rate in doubtful):
-        values = [value for rate in doubtful if rate.source == source for value in (rate.low, rate.high)]
-        rates = format_range(values)
-        notes.append(f"The learning rate of the last step is taken as {rates}, {source}; pass lr if it was another")
-    return tuple(notes)
+    values: dict[str, list[float]] = {}
+    for group in groups:
+        if group.rate.doubt and group.rate.value > 0:
+            values.setdefault(group.rate.doubt, []).extend((group.rate.value, *group.rate.others))
+    return tuple(
+        f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}; pass lr if it was another"
+        for doubt, rates in values.items()
+    )

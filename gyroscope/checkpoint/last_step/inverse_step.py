@@ -1,17 +1,21 @@
 """The last step of a checkpoint, reconstructed: pure functions of sums over each weight vector.
 
 The step was  w = (1-a)·w_before - lr·u.  The optimizer's state still contains the direction u. a is lr·λ if the decay
-is decoupled, and 0 if it is part of u. ⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the saved w are then enough for norm, angle and forces
-of the step at any learning rate. Ours: docs/theory.md, "Signal". Directions consist of operators, so arrays and tensors
+is decoupled, and 0 if it is part of u. ⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the saved w are then enough for norm and angle of the
+step at any learning rate. Ours: docs/theory.md, "Signal". Directions consist of operators, so arrays and tensors
 work. Sums are NumPy's.
 """
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from gyroscope._types import Array, Number
+from gyroscope.advice.thresholds import MIN_SHOWN_STANDARD_ERRORS
 from gyroscope.theory.law import Correlation, safe_divide
 from gyroscope.theory.rules.nadam import nadam_momentum
 from gyroscope.theory.rules.sgdm import update_power
@@ -52,9 +56,7 @@ def nadam_direction(
     return m * known / ((v / (1 - beta2**step)) ** 0.5 + eps)
 
 
-@final
-@dataclass(frozen=True)
-class StepSums:
+class StepSums(NamedTuple):
     """⟨w,w⟩, ⟨w,u⟩ and ⟨u,u⟩ of the weight and the direction of a step: arrays over vectors."""
 
     ww: Array
@@ -72,15 +74,59 @@ class StepSums:
         ww = (self.ww + 2 * lr * self.wu + lr**2 * self.uu) / keep**2
         return StepSums(ww, (self.wu + lr * self.uu) / keep, self.uu)
 
-    def scaled(self, factor: Array) -> "StepSums":
-        """Return the sums with u times a factor per vector."""
-        return StepSums(self.ww, factor * self.wu, factor**2 * self.uu)
-
     def total(self) -> "StepSums":
         """Return the sums over all vectors together, without those that are not finite."""
-        finite = np.isfinite(self.ww) & np.isfinite(self.wu) & np.isfinite(self.uu)
-        ww, wu, uu = (np.asarray(part[finite].sum()) for part in (self.ww, self.wu, self.uu))
-        return StepSums(ww, wu, uu)
+        finite = np.isfinite(self).all(0)
+        return StepSums(*(np.asarray(part[finite].sum()) for part in self))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class VectorMeasurement:
+    """Sums over each vector of a parameter: arrays over vectors, NaN if the state is unknown.
+
+    known         whether the file has the optimizer's state of the parameter
+    sums          of the weight and the direction u of the last step
+    moments       of Adam's m̂² and v̂
+    ones          ⟨w,1⟩ and ⟨u,1⟩, for steps that remove means
+    state_sum     of all entries of the optimizer's state, which is finite if they are
+    kept          values per vector of the optimizer's state, by name
+    shape, fan_in, dtype    of the whole parameter, of one vector, and of the weights
+    steps         updates of this parameter, 1 if unknown
+    turns         the same for a rotational optimizer
+    angle_factor  of its last angle, if `follow` set one
+    """
+
+    known: bool
+    sums: StepSums
+    moments: Array
+    ones: Array
+    state_sum: Array
+    kept: Mapping[str, Array] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+    fan_in: int = 1
+    dtype: torch.dtype = torch.float32
+    steps: int = 1
+    turns: int = 1
+    angle_factor: float = 1.0
+
+    @property
+    def non_finite(self) -> npt.NDArray[np.bool_]:
+        """Mask of vectors with a weight or a state that is not finite."""
+        state = sum(self.kept.values(), self.state_sum)
+        return ~np.isfinite(self.sums.ww) | (self.known & ~np.isfinite(state))
+
+    def part(self, start: int, stop: int) -> "VectorMeasurement":
+        """Return the measurement of some of the vectors."""
+        of = slice(start, stop)
+        return replace(
+            self,
+            sums=StepSums(*(part[of] for part in self.sums)),
+            moments=self.moments[:, of],
+            ones=self.ones[:, of],
+            state_sum=self.state_sum[of],
+            kept={name: values[of] for name, values in self.kept.items()},
+        )
 
 
 def angles(before: StepSums, lr: float, decay: float) -> Array:
@@ -91,50 +137,30 @@ def angles(before: StepSums, lr: float, decay: float) -> Array:
     >>> float(angles(StepSums(np.array([1.0]), np.array([0.0]), np.array([1.0])), lr=1.0, decay=0.0)[0])
     0.7853981633974483
     """
-    with np.errstate(all="ignore"):
-        # Rounding may make the difference negative if a step is purely radial.
-        across2 = np.maximum(before.uu * before.ww - before.wu**2, 0.0)
-        along = (1 - decay) * before.ww - lr * before.wu
-        turned = np.arctan2(lr * np.sqrt(across2), along)
-        return np.asarray(np.where((before.ww > 0) & np.isfinite(turned), turned, np.nan))
+    # Rounding may make the difference negative if a step is purely radial.
+    across2 = np.maximum(before.uu * before.ww - before.wu**2, 0.0)
+    turned = np.arctan2(lr * np.sqrt(across2), (1 - decay) * before.ww - lr * before.wu)
+    return np.asarray(np.where((before.ww > 0) & np.isfinite(turned), turned, np.nan))
 
 
-@final
-@dataclass(frozen=True)
-class Forces:
-    """Changes of ‖w‖² in the step as shares of ‖w‖², positive if they lengthen the vector.
-
-    decay        by weight decay
-    growth       lr²‖u‖²: a step sideways lengthens the vector
-    turned_back  -2·lr·⟨w,u⟩ without the decay: the push of the momentum, and of a radial gradient, along the weight
-    push_error   standard error of that push under noise
-    explained    push of the momentum if all gradients are orthogonal to the weight, (τ-1)·growth
-    """
-
-    decay: float
-    growth: float
-    turned_back: float
-    push_error: float
-    explained: float
-
-
-def forces(total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, momentum: float) -> Forces:
-    """Return the forces on a layer, from its total sums with the weight before the step.
+def tangent_share(
+    total: StepSums, entries: int, lr: float, decay: float, weight_decay: float, momentum: float
+) -> float:
+    """Return the share of the push along the weight that gradients orthogonal to it explain. NaN if it may be 0.
 
         ‖w'‖² - ‖w‖² = -2(1-a)·lr·⟨w,u⟩ + lr²‖u‖² - a(2-a)‖w‖²     (ours: docs/theory.md, "Signal")
 
-    Decoupled decay is `decay` above 0. If it is 0, L2 of `weight_decay` is part of u, and of the momentum α.
+    The push is the first term without the decay. The momentum of orthogonal gradients makes (τ-1)·lr²‖u‖² of it. The
+    sums are total, with the weight before the step. Decoupled decay is `decay` above 0. If it is 0, L2 of
+    `weight_decay` is part of u, and of the momentum α.
     """
-    y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
-    growth = lr**2 * r
-    tau = Correlation.of_average(momentum).time(decay)
+    y, p, r = map(float, total)
     # A momentum adds L2's λw up 1/(1-α) times.
     inside = 0.0 if decay else weight_decay * y / (1 - momentum)
-    pulled = decay * (2 - decay) * y + 2 * lr * inside
     pushed = -2 * (1 - decay) * lr * (p - inside)
     push_error = 2 * (1 - decay) * lr * _scatter(y, r, entries) * y
-    parts = (-pulled, growth, pushed, push_error, (tau - 1) * growth)
-    return Forces(*(float(safe_divide(part, y)) for part in parts))
+    explained = (Correlation.of_average(momentum).time(decay) - 1) * lr**2 * r
+    return float(safe_divide(explained, pushed)) if pushed > MIN_SHOWN_STANDARD_ERRORS * push_error else float("nan")
 
 
 def radial_decay(
@@ -148,7 +174,7 @@ def radial_decay(
     u is the momentum itself, of SGD or scaled as Adam's. The sums are total, with the weight before the step. The error
     is that of ⟨w,u⟩ between independent entries.
     """
-    y, p, r = (float(part) for part in (total.ww, total.wu, total.uu))
+    y, p, r = map(float, total)
     scatter = _scatter(y, r, entries)
     if decay == 0 and weight_decay > 0:
         value = float(safe_divide((1 - beta) * p + beta * lr * r, y)) - weight_decay

@@ -5,41 +5,49 @@ and the schedule agrees with the saved rate, it is followed one step back. Other
 says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from math import cos, isclose, isfinite, pi
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gyroscope.checkpoint.last_step.torch_schedules import AGREES, State, confirmed_schedule, steps_done
+from gyroscope.checkpoint.last_step.torch_schedules import Schedule, Setting, State, steps_done, torch_schedule
 
+# torch computes schedules step by step, and rounding makes them drift from their closed form.
+AGREES = 1e-5
 # What a scheduler of another library, which uses torch's names for something else, makes these functions raise.
 NOT_TORCHS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 # Steps of a schedule whose mean is that of all steps within 0.1 %.
 SCHEDULE_SAMPLES = 2000
+NANOGPT_SETTINGS = {"learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr"}
+
+
+class Course(NamedTuple):
+    """A schedule in the file that agrees with the saved rate, after so many steps."""
+
+    schedule: Schedule
+    steps: int
+    is_torchs: bool = True
 
 
 @final
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate of the last step, the least and the most that it can have been, and its source.
+    """The learning rate of the last step.
 
-    `momentum` is that of the last step, or Adam's first beta, if the schedule sets it.
+    value     as the file or the user gives it
+    momentum  of that step, or Adam's first beta, if the schedule sets it
+    doubt     what was assumed, empty if the rate is certain
+    others    rates that the step may have had instead
     """
 
     value: float
-    low: float
-    high: float
-    source: str
-    certain: bool = True
     momentum: float | None = None
-
-    @classmethod
-    def known(cls, value: float, source: str, momentum: float | None = None) -> "Rate":
-        """Return a rate without doubt."""
-        return cls(value, value, value, source, momentum=momentum)
+    doubt: str = ""
+    others: tuple[float, ...] = ()
 
     def settings(self, group: State) -> dict[str, Any]:
         """Return the settings of a group in its last step."""
@@ -85,18 +93,13 @@ class SavedRate:
         """Return the rate of the last step."""
         used = self.extras.get("last_step_lr")
         if isinstance(used, list) and self.number < len(used) and isinstance(used[self.number], float):
-            return Rate.known(used[self.number], "written beside the step")
-        for scheduler in self.schedulers:
-            rate = self._from_scheduler(scheduler)
-            if rate is not None:
-                return rate
-        rate = self._from_nanogpt() or self._from_log()
-        if rate is not None:
-            return rate
-        source = "the saved rate; the file holds no schedule"
+            return Rate(used[self.number])
+        if self._course is not None:
+            return self._one_step_back(self._course)
+        doubt = "the saved rate; the file holds no schedule"
         if self.schedulers or "initial_lr" in self.group:
-            source = "the saved rate, which a schedule has set for the next step"
-        return Rate(self.saved, self.saved, self.saved, source, certain=False)
+            doubt = "the saved rate, which a schedule has set for the next step"
+        return self._from_log() or Rate(self.saved, doubt=doubt)
 
     def over_run(self, last: float) -> RunRates:
         """Return peak and mean over the run, given the rate of the last step.
@@ -107,68 +110,66 @@ class SavedRate:
         start = self.group.get("initial_lr")
         start = float(start) if isinstance(start, int | float) and isfinite(start) and start > 0 else None
         rates = self._sampled_rates()
-        if rates is not None:
+        if rates:
             return RunRates(max(*rates, start or 0.0), float(np.mean(rates)))
         if start is None:
             return RunRates(last, last)
         peak = max(start, last)
         return RunRates(peak, (peak + last) / 2, certain=False)
 
-    def _sampled_rates(self) -> list[float] | None:
-        """Return the rates of steps that are evenly spread over the run, or None if they are unknown."""
-        for scheduler in self.schedulers:
-            try:
-                schedule = self._schedule(scheduler)
-                if schedule is not None:
-                    return [schedule(t).lr for t in _spread(steps_done(scheduler) or 0)]
-            except NOT_TORCHS:
-                continue
-        nanogpt = self._nanogpt()
-        if nanogpt is not None:
-            return [nanogpt(t) for t in _spread(self.extras["iter_num"])]
+    def _sampled_rates(self) -> list[float]:
+        """Return the rates of steps that are evenly spread over the run, or none if they are unknown."""
+        if self._course is not None:
+            # A part of a SequentialLR may be of an unknown form.
+            with suppress(*NOT_TORCHS):
+                return [self._course.schedule(t).lr for t in _spread(self._course.steps)]
         logged = self._logged()
-        if len(logged) < 2:
-            return None
-        steps = _spread(self.extras["global_step"])
-        return [float(rate) for rate in np.interp(steps, list(logged), list(logged.values()))]
+        steps = _spread(self.extras["global_step"]) if len(logged) > 1 else []
+        return list(map(float, np.interp(steps, list(logged), list(logged.values())))) if steps else []
 
-    def _schedule(self, state: State) -> Callable[[int], Any] | None:
-        return confirmed_schedule(self.saved, self.number, state, self.group)
-
-    def _from_scheduler(self, state: State) -> Rate | None:
-        try:
-            schedule = self._schedule(state)
-            epoch = steps_done(state)
-            if schedule is None or epoch is None:
-                return None
-            lr, momentum = schedule(epoch - 1)
-        except NOT_TORCHS:
-            return None
-        if isclose(lr, self.saved, rel_tol=AGREES) or self.step == epoch:
-            return Rate.known(lr, "the scheduler, one step back", momentum)
-        # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
-        source = "the scheduler, between this step and one back"
-        return Rate(lr, min(lr, self.saved), max(lr, self.saved), source, certain=False, momentum=momentum)
-
-    def _from_nanogpt(self) -> Rate | None:
-        """Return nanoGPT's rate. It sets that of iteration n before it saves, so the last step had that of n - 1."""
-        schedule = self._nanogpt()
-        if schedule is None:
-            return None
-        return Rate.known(schedule(self.extras["iter_num"] - 1), "nanoGPT's schedule, one step back")
-
-    def _nanogpt(self) -> Callable[[int], float] | None:
-        """Return nanoGPT's schedule, or None if the file is not nanoGPT's."""
+    @cached_property
+    def _course(self) -> Course | None:
+        """The first schedule of the file that agrees with the saved rate."""
+        for state in self.schedulers:
+            with suppress(*NOT_TORCHS):
+                course = Course(torch_schedule(self.number, state, self.group), steps_done(state))
+                if self._agrees(course):
+                    return course
         config = self.extras.get("config")
-        n = self.extras.get("iter_num")
-        needed = ("learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr")
-        if not isinstance(config, Mapping) or not isinstance(n, int) or n < 1 or not set(needed) <= set(config):
+        steps = self.extras.get("iter_num")
+        if not isinstance(config, Mapping) or not isinstance(steps, int) or not set(config) >= NANOGPT_SETTINGS:
             return None
-        if not config["decay_lr"]:
-            return lambda t: self.saved
-        # Its warmup was t/W at first and is (t+1)/(W+1) now. The saved rate decides which.
-        schedules = [partial(_nanogpt_rate, config, shift) for shift in (1, 0)]
-        return next((each for each in schedules if isclose(each(n), self.saved, rel_tol=AGREES)), None)
+        course = Course(self._nanogpt(config), steps, is_torchs=False)
+        return course if self._agrees(course) else None
+
+    def _agrees(self, course: Course) -> bool:
+        """Return whether the schedule sets the saved rate for the next step, and has one for the last."""
+        if course.steps < 1 or not isfinite(course.schedule(course.steps - 1).lr):
+            return False
+        return isclose(course.schedule(course.steps).lr, self.saved, rel_tol=AGREES, abs_tol=1e-12)
+
+    def _nanogpt(self, config: State) -> Schedule:
+        """Return nanoGPT's schedule. It sets the rate of iteration n before it saves, so the last step was n - 1."""
+        peak, warmup, end, least = (
+            float(config[name]) for name in ("learning_rate", "warmup_iters", "lr_decay_iters", "min_lr")
+        )
+
+        def schedule(t: int) -> Setting:
+            if not config["decay_lr"]:
+                return Setting(self.saved)
+            if t < warmup:
+                return Setting(peak * (t + 1) / (warmup + 1))
+            share = min((t - warmup) / max(end - warmup, 1), 1.0)
+            return Setting(least + (peak - least) * (1 + cos(pi * share)) / 2)
+
+        return schedule
+
+    def _one_step_back(self, course: Course) -> Rate:
+        lr, momentum = course.schedule(course.steps - 1)
+        if not course.is_torchs or isclose(lr, self.saved, rel_tol=AGREES) or self.step == course.steps:
+            return Rate(lr, momentum)
+        # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
+        return Rate(lr, momentum, "the scheduler, between this step and one back", (self.saved,))
 
     def _logged(self) -> dict[int, float]:
         """Return the rates that the Trainer logged, by step."""
@@ -179,37 +180,22 @@ class SavedRate:
         return dict(sorted((int(row["step"]), float(row["learning_rate"])) for row in rows))
 
     def _from_log(self) -> Rate | None:
-        """Return the Trainer's rate, whose schedule is a function and not saved, from the rates that it logged."""
+        """Return the Trainer's rate, whose schedule is a function and not saved, from the log or by its slope."""
         logged = self._logged()
         now = self.extras.get("global_step", 0)
         # Some versions log the rate of the step that was taken, others that of the next.
         if now in logged and not isclose(logged[now], self.saved, rel_tol=AGREES):
-            return Rate.known(logged[now], "the Trainer's log of this step")
+            return Rate(logged[now])
         if now in logged and now - 1 in logged:
-            return Rate.known(logged[now - 1], "the Trainer's log of the step before, which has the rate of the next")
+            return Rate(logged[now - 1])
         if len(logged) < 2:
             return None
         (first, earlier), (second, later) = list(logged.items())[-2:]
         before = self.saved - (later - earlier) / (second - first)
-        if before <= 0:
-            return None
-        low, high = sorted((before, self.saved))
-        return Rate(before, low, high, "the slope of the rates that the Trainer logged")
+        return Rate(before) if before > 0 else None
 
 
 def _spread(steps: int) -> list[int]:
     """Return at most SCHEDULE_SAMPLES steps that are evenly spread over so many."""
     count = max(1, min(steps, SCHEDULE_SAMPLES))
     return [steps * i // count for i in range(count)]
-
-
-def _nanogpt_rate(config: State, shift: int, t: int) -> float:
-    peak = float(config["learning_rate"])
-    warmup = float(config["warmup_iters"])
-    end = float(config["lr_decay_iters"])
-    least = float(config["min_lr"])
-    if t < warmup:
-        return peak * (t + shift) / (warmup + shift)
-    if t > end:
-        return least
-    return least + (peak - least) * (1 + cos(pi * (t - warmup) / max(end - warmup, 1))) / 2

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
-from numbers import Real
 from types import MappingProxyType
 from typing import Any, final
 
@@ -13,17 +13,30 @@ from torch import Tensor
 
 from gyroscope._types import Array
 from gyroscope.checkpoint.files.saved_optimizers import inner_name, rule_of_group
-from gyroscope.checkpoint.last_step.inverse_step import angles, nadam_direction, nesterov_direction
-from gyroscope.checkpoint.last_step.turned_step import transported_angles, turned_angles
-from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
+from gyroscope.checkpoint.last_step.inverse_step import (
+    VectorMeasurement,
+    angles,
+    nadam_direction,
+    nesterov_direction,
+)
+from gyroscope.checkpoint.last_step.turned_step import (
+    adam_s_angles,
+    adam_srt_angles,
+    betas_of,
+    hyperball_angles,
+    sgd_mrt_angles,
+    spherical_adam_angles,
+    turned_angles,
+)
 from gyroscope.optim import loss_gradient_part
 from gyroscope.optim.formulas import adam_numbers
 from gyroscope.optimizers import CAUTIOUS_DECAY, Group, OptimizerSpec, spec_by_name
+from gyroscope.theory import UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.stability import kadam_betas
 
 Direction = Callable[[list[Tensor], int], Tensor]
-Angles = Callable[[VectorMeasurement, float], Array]
+Angles = Callable[[VectorMeasurement], Array]
 NAN = float("nan")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # Options that files of older torch versions, and of other libraries, lack.
@@ -48,9 +61,9 @@ class LastUpdate:
     errors      largest error of a layer's estimated mean (tests/checkpoint/last_step/test_last_step.py), by the least
                 smaller dimension of its matrix
     adam_betas  betas if the two moments are Adam's, which separate signal and noise
-    decay       λ if the decay is decoupled, a = lr·λ
+    lr, decay   learning rate of the step, and λ if the decay is decoupled, a = lr·λ
     rows        state with one value per vector that `angles` needs
-    angles      angles of the vectors in the last step, from their measurement and the learning rate
+    angles      angles of the vectors in the last step, from their measurement
     turns       whether it is a rotational step, which needs sums of entries and the number of such steps
     counted     whether it needs the number of updates
     unknown     reason why the rotation is unknown
@@ -61,6 +74,7 @@ class LastUpdate:
     exact: bool = False
     errors: Mapping[int, float] = field(default_factory=lambda: {0: NAN})
     adam_betas: tuple[float, float] | None = None
+    lr: float = 0.0
     decay: float = 0.0
     rows: tuple[str, ...] = ()
     angles: Angles | None = None
@@ -73,18 +87,20 @@ class LastUpdate:
         smaller = min(prod(shape[:1]), prod(shape[1:]))
         return self.errors[max(least for least in self.errors if least <= smaller)]
 
-    def rotations(self, measured: VectorMeasurement, lr: float) -> Array:
-        """Return the angle of each vector in the last step at this learning rate, in radians. NaN if unknown."""
-        if self.angles is not None:
-            return self.angles(measured, lr)
-        decay = lr * self.decay
-        return angles(measured.sums.before(lr, decay), lr, decay)
+    def rotations(self, measured: VectorMeasurement) -> Array:
+        """Return the angle of each vector in the last step, in radians. NaN if unknown."""
+        decay = self.lr * self.decay
+        with np.errstate(all="ignore"):
+            if self.angles is not None:
+                return self.angles(measured)
+            return angles(measured.sums.before(self.lr, decay), self.lr, decay)
 
 
 def _first(state: list[Tensor], _: int) -> Tensor:
     return state[0]
 
 
+Formula = Callable[[Group], LastUpdate]
 NOTHING = LastUpdate()
 # torch's SGD and RMSprop with momentum.
 BUFFER = LastUpdate(("momentum_buffer",), _first, exact=True, counted=False)
@@ -101,7 +117,7 @@ def last_update(name: str | None, group: Group, state: Collection[str] = ()) -> 
     if spec.keeps_norms:
         return _rotational(spec, group, state)
     decay = float(group.get("weight_decay") or 0.0) if spec.is_decoupled(group) else 0.0
-    return replace(_by_formula(spec, group), decay=decay)
+    return replace(_by_formula(spec, group), lr=float(group.get("lr") or 0.0), decay=decay)
 
 
 def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
@@ -112,16 +128,16 @@ def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
 # torch's optimizers. To maximise, they negate the gradient before they keep anything of it.
 
 
-def _adam(group: Group, function: loss_gradient_part.LossGradientPart = loss_gradient_part.adam) -> LastUpdate:
-    keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
-    # Signal and noise need averages, and amsgrad's is a maximum.
-    betas = None if group["amsgrad"] else _betas(group)
-    return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
-
-
 def _adamax(group: Group) -> LastUpdate:
     keys = ("exp_avg", "exp_inf")
     return LastUpdate(keys, _direction(loss_gradient_part.adamax, keys, group), exact=True)
+
+
+def _adam(group: Group, function: loss_gradient_part.LossGradientPart = loss_gradient_part.adam) -> LastUpdate:
+    keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
+    # Signal and noise need averages, and amsgrad's is a maximum.
+    betas = None if group["amsgrad"] else betas_of(group)
+    return LastUpdate(keys, _direction(function, keys, group), exact=True, adam_betas=betas)
 
 
 def _sgd(group: Group) -> LastUpdate:
@@ -131,12 +147,6 @@ def _sgd(group: Group) -> LastUpdate:
     return replace(BUFFER, direction=lambda x, _: nesterov_direction(x[0], momentum), exact=False, errors={0: 0.35})
 
 
-def _betas(group: Group) -> tuple[float, float]:
-    if group.get("betas") is None:
-        raise ValueError("the file does not contain the betas of its optimizer: pass betas=… (--betas …)")
-    return float(group["betas"][0]), float(group["betas"][1])
-
-
 def _direction(function: loss_gradient_part.LossGradientPart, keys: tuple[str, ...], group: Group) -> Direction:
     """Return u by the function that computes Δ = -u from the moments after a step. It removes an L2 term, here 0."""
     none = torch.zeros(())
@@ -144,7 +154,7 @@ def _direction(function: loss_gradient_part.LossGradientPart, keys: tuple[str, .
 
 
 def _nadam(group: Group) -> LastUpdate:
-    betas = _betas(group)
+    betas = betas_of(group)
     settings = (betas, float(group["momentum_decay"]), float(group["eps"]))
     return LastUpdate(
         MOMENTS,
@@ -162,118 +172,48 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
     """Return the inner rule's direction, with the angle of the group's settings (`turned_step.turned_angles`)."""
     base = spec_by_name(inner_name(group, state) if spec.wraps else spec.base)
     inner = NOTHING if base is None else _by_formula(base, group)
-    if group.get("mode") == "hyperball" and not group.get("tangent", True):
-        return replace(inner, rows=("radius",), angles=_hyperball_angles) if inner.direction is not None else inner
-    angle = _angle(spec, group, state)
-    if inner.direction is None or angle is None or "beta" not in group:
-        return replace(NOTHING, unknown=CODE if angle is None else UNKNOWN)
+    is_hyperball = group.get("mode") == "hyperball"
+    if is_hyperball and not group.get("tangent", True) and inner.direction is not None:
+        return replace(inner, rows=("radius",), angles=partial(hyperball_angles, group))
+    # A state_dict leaves out what is code.
+    by_code = CODE in (group.get("angular_update", CODE), group.get("angle_schedule", CODE))
+    if spec.wraps and not is_hyperball and by_code:
+        return replace(NOTHING, unknown=CODE)
+    if base is None or inner.direction is None or "beta" not in group:
+        return NOTHING
     settings: dict[str, Any] = dict(group)
-    eps = group.get("eps", 0.0)
-    known_eps = float(eps) if isinstance(eps, Real) else 0.0
-    if group.get("mode") == "hyperball":
-        settings |= {"beta": 0.0, "update_average": "plain", "centre": False}
-        known_eps = 0.0
-    formula = "" if base is None else base.formula
+    if is_hyperball:
+        settings |= {"beta": 0.0, "update_average": "plain", "centre": False, "eps": 0.0, "angular_update": None}
+    rule = rule_of_group(spec.name, group, state)
     # With L2 inside, one moment is of the gradient alone, and the other of the squares of both.
-    is_mixed = spec.wraps and bool(group.get("weight_decay")) and base is not None and not base.is_decoupled(group)
+    is_mixed = spec.wraps and bool(group.get("weight_decay")) and not base.is_decoupled(group)
     return replace(
         inner,
         adam_betas=None if is_mixed else inner.adam_betas,
         rows=("radius", "update_sq", *(("imbalance",) if group.get("imbalance") is not None else ())),
-        angles=lambda measured, lr: turned_angles(measured, settings, lr, angle(measured, lr), known_eps, formula),
+        angles=lambda measured: turned_angles(settings, measured, _angle(settings, rule, measured), base.formula),
         turns=True,
     )
 
 
-def _hyperball_angles(measured: VectorMeasurement, lr: float) -> Array:
-    """Return sin η = lr·sin ∠(W', u), because W and W' = s·(W - lr·R·n(u)) have the same norm R (ours)."""
-    with np.errstate(all="ignore"):
-        cosine2 = measured.sums.wu**2 / (measured.sums.ww * measured.sums.uu)
-        turned = np.arcsin(lr * np.sqrt(np.maximum(1 - cosine2, 0.0)))
-    return np.where(measured.kept["radius"] > 0, turned, np.nan)
-
-
-def _angle(
-    spec: OptimizerSpec, group: Group, state: Collection[str]
-) -> Callable[[VectorMeasurement, float], float] | None:
-    """Return η_r at a learning rate. None if code sets it, which a state_dict leaves out."""
-    if spec.wraps and group.get("mode") != "hyperball":
-        given = group.get("angular_update", CODE)
-        if CODE in (given, group.get("angle_schedule", CODE)):
-            return None
-        if given is not None:
-            return lambda measured, lr: float(given) * (lr != 0)
-
-    def of_rule(measured: VectorMeasurement, lr: float) -> float:
-        rule = rule_of_group(spec.name, {**group, "lr": lr}, state)
-        if rule is None:
-            return np.nan
-        settled = rule.at(rule.lr, Weights(measured.fan_in, None, measured.shape), leading=True).angular_update
-        return np.nan if settled is None else float(settled)
-
-    return of_rule
+def _angle(group: Group, rule: UpdateRule | None, measured: VectorMeasurement) -> float:
+    """Return η_r as given, or by the rule."""
+    given = group.get("angular_update")
+    if given is not None or rule is None:
+        return NAN if given is None else float(given) * (group["lr"] != 0)
+    settled = rule.at(rule.lr, Weights(measured.fan_in, None, measured.shape), leading=True).angular_update
+    return NAN if settled is None else float(settled)
 
 
 # Our other optimizers
 
 
-def _adam_s(group: Group) -> LastUpdate:
-    beta1, beta2 = _betas(group)
-    eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
-        sums = measured.sums.scaled(1 / ((1 - beta1**t) * (root_v + eps)))
-        return angles(sums.before(lr, 0.0), lr, 0.0)
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("exp_avg_sq",), angles=turned)
-
-
-def _adam_srt(group: Group) -> LastUpdate:
-    """Return the angle of Adam-SRT, where v is rescaled with the norm after the step, so the decay cancels.
-
-    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, but for a part η² of ε)
-    """
-    beta1, beta2 = _betas(group)
-    eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        with np.errstate(all="ignore"):
-            root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
-            size = np.sqrt(measured.sums.uu / measured.sums.ww) / (1 - beta1**t)
-            return np.asarray(np.arcsin(lr * size / (root_v + eps)))
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("exp_avg_sq",), angles=turned)
+def _by_vector(rows: tuple[str, ...], function: Callable[[Group, VectorMeasurement], Array]) -> Formula:
+    return lambda group: LastUpdate(("exp_avg",), _first, exact=True, rows=rows, angles=partial(function, group))
 
 
 def _sgd_mrt(group: Group) -> LastUpdate:
-    l2 = float(group["weight_decay"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * l2)
-
-    return replace(BUFFER, exact=False, errors={0: 0.005}, angles=turned)
-
-
-def _spherical_adam(group: Group) -> LastUpdate:
-    """Return tan η = s·‖m‖ with the step's rate s, because transport along the geodesic keeps ‖m‖."""
-    beta1, beta2 = _betas(group)
-    eps = float(group["eps"])
-
-    def turned(measured: VectorMeasurement, lr: float) -> Array:
-        t = measured.steps
-        v = measured.kept["exp_avg_sq"]
-        mm = measured.sums.uu
-        with np.errstate(all="ignore"):
-            if group["v0"] is None:
-                rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
-            else:  # AdamG* takes its step before v includes the gradient, which is all of m
-                rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
-            return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
-
-    return LastUpdate(("exp_avg",), _first, exact=True, rows=("radius", "exp_avg_sq"), angles=turned)
+    return replace(BUFFER, exact=False, errors={0: 0.005}, angles=partial(sgd_mrt_angles, group))
 
 
 def _k_adam(group: Group) -> LastUpdate:
@@ -294,7 +234,7 @@ def _k_adam(group: Group) -> LastUpdate:
 
 
 # By the formula of the optimizer's record.
-LAST_UPDATES: Mapping[str, Callable[[Group], LastUpdate]] = MappingProxyType(
+LAST_UPDATES: Mapping[str, Formula] = MappingProxyType(
     {
         "adam": _adam,
         "radam": lambda group: _adam(group, loss_gradient_part.radam),
@@ -304,10 +244,10 @@ LAST_UPDATES: Mapping[str, Callable[[Group], LastUpdate]] = MappingProxyType(
         "rmsprop": lambda _: BUFFER,
         "lion": lambda _: LION,
         "muon": lambda _: MUON,
-        "adam_s": _adam_s,
-        "adam_srt": _adam_srt,
+        "adam_s": _by_vector(("exp_avg_sq",), adam_s_angles),
+        "adam_srt": _by_vector(("exp_avg_sq",), adam_srt_angles),
         "sgd_mrt": _sgd_mrt,
-        "spherical_adam": _spherical_adam,
+        "spherical_adam": _by_vector(("radius", "exp_avg_sq"), spherical_adam_angles),
         "k_adam": _k_adam,
     }
 )

@@ -10,9 +10,8 @@ from torch import Tensor
 from gyroscope._types import Array
 from gyroscope.checkpoint.files.formats import ParameterState
 from gyroscope.checkpoint.files.reading import StoredTensor
-from gyroscope.checkpoint.last_step.inverse_step import StepSums
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement
 from gyroscope.checkpoint.last_step.last_update import LastUpdate
-from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.geometry import Split
 
 # Entries that are worked on at once: in float64 they, the state and the direction stay in a processor's cache.
@@ -26,42 +25,39 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
     steps = parameter.step or 1
     turns = parameter.count("turns") or parameter.step
     has_count = bool(parameter.step or not update.counted) and bool(turns or not update.turns)
-    known = kept is not None and has_count and _has_all(parameter, update.keys)
+    has_all = all(isinstance(parameter.state.get(name), StoredTensor) for name in update.keys)
+    known = kept is not None and has_count and has_all and len(update.keys) > 0
     names = update.keys if known else ()
-    loaded = [weight.load(), *(_entries(parameter, name) for name in names)]
-    views = split.rows(*loaded)
-    rows = np.zeros((8, len(views[0])))
+    views = split.rows(weight.load(), *(_entries(parameter, name) for name in names))
+    sums, moments, ones, (state_sum,) = (np.zeros((count, len(views[0]))) for count in (3, 2, 2, 1))
+    if not known or update.direction is None:
+        sums[1:] = np.nan
+    if not known or update.adam_betas is None:
+        moments[:] = np.nan
     for place, (w, *state) in blocks(views):
-        rows[0, place] += dot(w, w)
+        sums[0, place] += dot(w, w)
         for part in state:
             # Before `direction`, which may overwrite its tensors.
-            rows[7, place] += part.sum(1).numpy()
+            state_sum[place] += part.sum(1).numpy()
         if known and update.direction is not None:
             u = update.direction(state, steps)
-            rows[1, place] += dot(w, u)
-            rows[2, place] += dot(u, u)
+            sums[1, place] += dot(w, u)
+            sums[2, place] += dot(u, u)
             if update.turns:
-                rows[5, place] += w.sum(1).numpy()
-                rows[6, place] += u.sum(1).numpy()
+                ones[:, place] += np.stack([w.sum(1), u.sum(1)])
         if known and update.adam_betas is not None:
             beta1, beta2 = update.adam_betas
-            rows[3, place] += dot(state[0], state[0]) / (1 - beta1**steps) ** 2
-            rows[4, place] += state[1].sum(1).numpy() / (1 - beta2**steps)
-    del views, loaded
-    weight.release()
-    for name in names:
-        parameter.state[name].release()
-    if not known or update.direction is None:
-        rows[1:3] = np.nan
-    if not known or update.adam_betas is None:
-        rows[3:5] = np.nan
+            moments[0, place] += dot(state[0], state[0]) / (1 - beta1**steps) ** 2
+            moments[1, place] += state[1].sum(1).numpy() / (1 - beta2**steps)
+    del views
+    for stored in (weight, *(parameter.state[name] for name in names)):
+        stored.release()
     return VectorMeasurement(
         known,
-        StepSums(*rows[:3]),
-        rows[3],
-        rows[4],
-        rows[5:7],
-        rows[7],
+        StepSums(*sums),
+        moments,
+        ones,
+        state_sum,
         kept or {},
         weight.shape,
         split.fan_in(weight.shape),
@@ -70,10 +66,6 @@ def measure(parameter: ParameterState, split: Split, update: LastUpdate) -> Vect
         turns or steps,
         parameter.angle_factor,
     )
-
-
-def _has_all(parameter: ParameterState, names: tuple[str, ...]) -> bool:
-    return bool(names) and all(isinstance(parameter.state.get(name), StoredTensor) for name in names)
 
 
 def _entries(parameter: ParameterState, name: str) -> Tensor:

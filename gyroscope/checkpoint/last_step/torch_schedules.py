@@ -4,12 +4,10 @@ A scheduler is recognised by the names of its settings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import cos, floor, isclose, pi
+from math import cos, floor, pi
 from typing import Any, NamedTuple
 
 State = Mapping[str, Any]
-# torch computes schedules step by step, and rounding makes them drift from their closed form.
-AGREES = 1e-5
 # Steps of a ChainedScheduler that are computed one by one: about two seconds.
 MAX_CHAINED_STEPS = 1_000_000
 
@@ -31,37 +29,23 @@ class Decline(NamedTuple):
 Schedule = Callable[[int], Setting]
 
 
-def steps_done(state: State) -> int | None:
+def steps_done(state: State) -> int:
     """Return how often a scheduler was stepped. ChainedScheduler leaves the count to its parts."""
     if "last_epoch" not in state and state.get("_schedulers"):
         return steps_done(state["_schedulers"][0])
     epoch = state.get("last_epoch")
-    return epoch if isinstance(epoch, int) else None
+    return epoch if isinstance(epoch, int) else 0
 
 
-def confirmed_schedule(saved: float, number: int, state: State, group: State) -> Schedule | None:
-    """Return what a scheduler sets after t steps. None if its form is unknown or disagrees with the saved rate.
+def torch_schedule(number: int, state: State, group: State) -> Schedule:
+    """Return what a scheduler sets after t steps. Raise LookupError if it is a function, or of an unknown form.
 
-    Args:
-        saved: the rate in the file, which is that of the next step.
-        number: of the group.
-        state: of the scheduler.
-        group: settings of the group, in which OneCycleLR keeps its rates.
+    `number` is that of the group, in whose settings OneCycleLR keeps its rates.
     """
-    epoch = steps_done(state)
-    if epoch is None or epoch < 1:
-        return None
-    schedule = _schedule(number, state, group)
-    agrees = schedule is not None and isclose(schedule(epoch).lr, saved, rel_tol=AGREES, abs_tol=1e-12)
-    return schedule if agrees else None
-
-
-def _schedule(number: int, state: State, group: State) -> Schedule | None:
-    """Return what a scheduler sets after t steps. None if it is a function, or of an unknown form."""
     if "_milestones" in state:
         return lambda t: _sequential(t, number, state, group)
     if "_schedulers" in state:
-        return _chained(number, steps_done(state) or 0, state["_schedulers"])
+        return _chained(number, steps_done(state), state["_schedulers"])
     if "_schedule_phases" in state:
         return lambda t: _one_cycle(t, state, group)
     base = float(state["base_lrs"][number])
@@ -69,8 +53,8 @@ def _schedule(number: int, state: State, group: State) -> Schedule | None:
         return lambda t: _cyclic(t, number, base, state)
     if "T_0" in state and "T_mult" in state:
         return lambda t: Setting(_warm_restarts(t, base, state))
-    decline = _decline(state)
-    return None if decline is None else lambda t: Setting(decline.low + (base - decline.low) * decline.factor(t))
+    factor, low = _decline(state)
+    return lambda t: Setting(low + (base - low) * factor(t))
 
 
 def _sequential(t: int, number: int, state: State, group: State) -> Setting:
@@ -78,24 +62,23 @@ def _sequential(t: int, number: int, state: State, group: State) -> Setting:
     starts = [0, *state["_milestones"]]
     active = sum(start <= t for start in starts) - 1
     part = state["_schedulers"][active]
-    schedule = _schedule(number, part, group)
-    if schedule is not None:
-        return schedule(t - starts[active])
-    # A part of an unknown form still has its last rate.
-    if t + 1 != starts[active + 1]:
-        raise LookupError("this part is of an unknown form")
+    try:
+        return torch_schedule(number, part, group)(t - starts[active])
+    except LookupError:
+        # A part of an unknown form still has its last rate.
+        if t + 1 != starts[active + 1]:
+            raise
     return Setting(float(part["_last_lr"][number]))
 
 
-def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule | None:
+def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule:
     """Return ChainedScheduler's rates: every part multiplies the distance of the rate from its own lowest.
 
     lr <- low + (lr - low)·f(t)/f(t-1)
     """
-    declines = [decline for part in parts if (decline := _decline(part)) is not None]
-    is_known = len(declines) == len(parts) and all(part["last_epoch"] == epoch for part in parts)
-    if not is_known or epoch > MAX_CHAINED_STEPS:
-        return None
+    declines = list(map(_decline, parts))
+    if epoch > MAX_CHAINED_STEPS or any(part["last_epoch"] != epoch for part in parts):
+        raise LookupError("these parts were stepped too often, or not together")
     base = float(parts[0]["base_lrs"][number])
     rates = []
     lr = base
@@ -110,23 +93,20 @@ def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule | None
 
 def _one_cycle(t: int, state: State, group: State) -> Setting:
     """Return OneCycleLR's setting: phases between two rates, named in the state, with values in the group."""
-    start = 0.0
     phases = state["_schedule_phases"]
-    phase = phases[-1]
-    for each in phases[:-1]:
-        if t <= each["end_step"]:
-            phase = each
-            break
-        start = each["end_step"]
+    ends = [phase["end_step"] for phase in phases[:-1]]
+    active = sum(end < t for end in ends)
+    phase = phases[active]
+    start = [0.0, *ends][active]
     share = (t - start) / (phase["end_step"] - start)
     if state.get("_anneal_func_type", "cos") == "cos":
         share = (1 - cos(pi * share)) / 2
 
-    def between(first: str, last: str) -> float:
-        return float(group[phase[first]] + (group[phase[last]] - group[phase[first]]) * share)
+    def between(name: str) -> float:
+        first = group[phase[f"start_{name}"]]
+        return float(first + (group[phase[f"end_{name}"]] - first) * share)
 
-    momentum = between("start_momentum", "end_momentum") if state.get("cycle_momentum") else None
-    return Setting(between("start_lr", "end_lr"), momentum)
+    return Setting(between("lr"), between("momentum") if state.get("cycle_momentum") else None)
 
 
 def _cyclic(t: int, number: int, base: float, state: State) -> Setting:
@@ -139,11 +119,11 @@ def _cyclic(t: int, number: int, base: float, state: State) -> Setting:
         height /= 2.0 ** (cycle - 1)
     elif state["mode"] == "exp_range":
         height *= state["gamma"] ** t
-    momentum = None
-    if state.get("cycle_momentum"):
-        highest = state["max_momentums"][number]
-        momentum = highest - (highest - state["base_momentums"][number]) * height
-    return Setting(base + (state["max_lrs"][number] - base) * height, momentum)
+    lr = base + (state["max_lrs"][number] - base) * height
+    if not state.get("cycle_momentum"):
+        return Setting(lr)
+    highest = state["max_momentums"][number]
+    return Setting(lr, highest - (highest - state["base_momentums"][number]) * height)
 
 
 def _warm_restarts(t: int, base: float, state: State) -> float:
@@ -158,22 +138,22 @@ def _warm_restarts(t: int, base: float, state: State) -> float:
     return low + (base - low) * (1 + cos(pi * t / length)) / 2
 
 
-def _decline(state: State) -> Decline | None:
-    """Return the closed form of a scheduler that multiplies the rate, or None for others."""
-    if "T_max" in state and "eta_min" in state:
-        return Decline(lambda t: (1 + cos(pi * t / state["T_max"])) / 2, float(state["eta_min"]))
-    if "start_factor" in state and "end_factor" in state:
-        first = state["start_factor"]
-        last = state["end_factor"]
-        return Decline(lambda t: first + (last - first) * min(t, state["total_iters"]) / state["total_iters"])
-    if "factor" in state and "total_iters" in state:
-        return Decline(lambda t: state["factor"] if t < state["total_iters"] else 1.0)
-    if "power" in state and "total_iters" in state:
-        return Decline(lambda t: (1 - min(t, state["total_iters"]) / state["total_iters"]) ** state["power"])
-    if "step_size" in state and "gamma" in state:
-        return Decline(lambda t: state["gamma"] ** (t // state["step_size"]))
-    if "milestones" in state and "gamma" in state:
-        # MultiStepLR counts how often each milestone was given.
-        milestones = state["milestones"].items()
-        return Decline(lambda t: state["gamma"] ** sum(count for milestone, count in milestones if milestone <= t))
-    return Decline(lambda t: state["gamma"] ** t) if "gamma" in state else None
+def _decline(state: State) -> Decline:
+    """Return the closed form of a scheduler that multiplies the rate. Raise LookupError for others."""
+    match state:
+        case {"T_max": length, "eta_min": low}:
+            return Decline(lambda t: (1 + cos(pi * t / length)) / 2, float(low))
+        case {"start_factor": first, "end_factor": last, "total_iters": end}:
+            return Decline(lambda t: first + (last - first) * min(t, end) / end)
+        case {"factor": factor, "total_iters": end}:
+            return Decline(lambda t: factor if t < end else 1.0)
+        case {"power": power, "total_iters": end}:
+            return Decline(lambda t: (1 - min(t, end) / end) ** power)
+        case {"step_size": size, "gamma": gamma}:
+            return Decline(lambda t: gamma ** (t // size))
+        case {"milestones": milestones, "gamma": gamma}:
+            # MultiStepLR counts how often each milestone was given.
+            return Decline(lambda t: gamma ** sum(count for start, count in milestones.items() if start <= t))
+        case {"gamma": gamma}:
+            return Decline(lambda t: gamma**t)
+    raise LookupError("this scheduler is of an unknown form")

@@ -1,16 +1,17 @@
 """The last step of optimizers that rotate vectors or transport their momentum, reconstructed: angles per vector."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gyroscope._types import Array, Number
-from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement, angles
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim.rotation_step import rotation_step
+from gyroscope.optimizers import Group
 
 # Rounds in which a rotational step is reconstructed. Each leaves η_r·cos(ω,Δ) of the error: 10 suffice at 0.2 rad.
 ROUNDS = 30
@@ -18,49 +19,47 @@ ROUNDS = 30
 SETTLED = 1e-5
 
 
-def turned_angles(
-    measured: VectorMeasurement, group: dict[str, Any], lr: float, angle: float, eps: float, formula: str
-) -> Array:
+def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formula: str) -> Array:
     """Return the angle of a rotational optimizer's last step per vector, in radians. NaN if unknown.
 
         ω' = A·ω + B·Δ + D  turns by  atan2(‖x - ⟨x,ω⟩ω/‖ω‖²‖·‖ω‖, A‖ω‖² + ⟨x,ω⟩),  x = B·Δ + D     (RE Algorithm 1)
 
     `formulas.rotate` computes A, B and D from ω, which the file does not contain. The first round uses ω' instead. Each
     next round uses the ω that A, B and D lead back to, until the angle settles. With centring the mean of ω is taken to
-    be 0. That is wrong only in the first step, which is unknown. `angle` is η_r, `eps` the optimizer's and
-    `formula` the inner rule's.
+    be 0. That is wrong only in the first step, which is unknown. `angle` is η_r and `formula` the inner rule's.
     """
     d = measured.fan_in
     t = measured.turns
-    sizes: dict[str, Any] = {"fan_in": d, "shape": measured.shape, "dtype": measured.dtype}
-    turn = rotation_step(group, angle * measured.angle_factor, t, **sizes, lr=lr, eps=eps, formula=formula)
+    options: dict[str, Any] = {"fan_in": d, "shape": measured.shape, "dtype": measured.dtype}
+    eps = group.get("eps", 0.0)
+    options |= {"lr": float(group["lr"]), "eps": float(eps) if isinstance(eps, Real) else 0.0, "formula": formula}
+    turn = rotation_step(dict(group), angle * measured.angle_factor, t, **options)
     # The average ν in the state already includes this step.
     numbers = turn.numbers._replace(beta=1.0)
     # In the precision of the step, so that its limits of rounding are the same.
     dtype = at_least_float32(measured.dtype)
     # The optimizers' Δ points downhill, as -u does.
     uu = measured.sums.uu
+    ones = measured.ones[0]
     u1 = -measured.ones[1]
     # In low precision a stored mean is rounding.
-    w1 = np.zeros_like(uu) if turn.centred else measured.ones[0]
-    mean = measured.ones[0] / d if turn.centred else 0.0
-    ww = measured.sums.ww - mean * measured.ones[0]
+    w1 = np.zeros_like(uu) if turn.centred else ones
+    mean = ones / d if turn.centred else 0.0
+    ww = measured.sums.ww - mean * ones
     wu = -measured.sums.wu - mean * u1
     # The radius is the norm in the file but for rounding, which each round would multiply.
     kept = {**measured.kept, "radius": np.sqrt(ww)}
-    rows = [_tensor(kept[name], dtype) for name in turn.rows]
+    rows = [torch.tensor(kept[name], dtype=dtype) for name in turn.rows]
     size = torch.full_like(rows[0], d)
     ww0 = ww
     wu0 = wu
-    turned = np.full_like(ww, np.nan)
-    before = turned
-    with np.errstate(all="ignore"):
-        for _ in range(ROUNDS):
-            sums = [_tensor(each, dtype) for each in (ww0, wu0, uu, w1, u1)]
-            coefficients = [each.double().numpy() for each in turn.decide(sums, rows, size, numbers).coefficients]
-            before = turned
-            ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
-        settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
+    turned = before = np.full_like(ww, np.nan)
+    for _ in range(ROUNDS):
+        sums = [torch.tensor(each, dtype=dtype) for each in (ww0, wu0, uu, w1, u1)]
+        coefficients = [each.double().numpy() for each in turn.decide(sums, rows, size, numbers).coefficients]
+        before = turned
+        ww0, wu0, turned = _led_back((ww, wu, uu, w1, u1), coefficients, d)
+    settled = np.isclose(turned, before, rtol=SETTLED, atol=0.0) & (measured.kept["radius"] > 0)
     return np.where(settled & (t > 1 or not turn.centred), turned, np.nan)
 
 
@@ -75,8 +74,64 @@ def _led_back(after: Sequence[Array], coefficients: Sequence[Array], d: int) -> 
     return ww0, wu0, np.arctan2(np.sqrt(across2), A * ww0 + along)
 
 
-def _tensor(values: Array, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(values, dtype=dtype)
+def betas_of(group: Group) -> tuple[float, float]:
+    """Return the betas of a group, or raise ValueError."""
+    if group.get("betas") is None:
+        raise ValueError("the file does not contain the betas of its optimizer: pass betas=… (--betas …)")
+    return float(group["betas"][0]), float(group["betas"][1])
+
+
+def hyperball_angles(group: Group, measured: VectorMeasurement) -> Array:
+    """Return sin η = lr·sin ∠(W', u), because W and W' = s·(W - lr·R·n(u)) have the same norm R (ours)."""
+    cosine2 = measured.sums.wu**2 / (measured.sums.ww * measured.sums.uu)
+    turned = np.arcsin(float(group["lr"]) * np.sqrt(np.maximum(1 - cosine2, 0.0)))
+    return np.where(measured.kept["radius"] > 0, turned, np.nan)
+
+
+def _update_size(group: Group, measured: VectorMeasurement) -> Array:
+    """Return the factor from m to m̂/(√v̂ + ε), with one v per vector."""
+    beta1, beta2 = betas_of(group)
+    t = measured.steps
+    root_v = np.sqrt(measured.kept["exp_avg_sq"] / (1 - beta2**t))
+    return np.asarray(1 / ((1 - beta1**t) * (root_v + float(group["eps"]))))
+
+
+def adam_s_angles(group: Group, measured: VectorMeasurement) -> Array:
+    """Return the angle of Adam-S, whose decay is part of m."""
+    lr = float(group["lr"])
+    size = _update_size(group, measured)
+    sums = StepSums(measured.sums.ww, size * measured.sums.wu, size**2 * measured.sums.uu)
+    return angles(sums.before(lr, 0.0), lr, 0.0)
+
+
+def adam_srt_angles(group: Group, measured: VectorMeasurement) -> Array:
+    """Return the angle of Adam-SRT, where v is rescaled with the norm after the step, so the decay cancels.
+
+    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, but for a part η² of ε)
+    """
+    lengths = np.sqrt(measured.sums.uu / measured.sums.ww)
+    return np.asarray(np.arcsin(float(group["lr"]) * lengths * _update_size(group, measured)))
+
+
+def spherical_adam_angles(group: Group, measured: VectorMeasurement) -> Array:
+    """Return tan η = s·‖m‖ with the step's rate s, because transport along the geodesic keeps ‖m‖."""
+    beta1, beta2 = betas_of(group)
+    lr = float(group["lr"])
+    eps = float(group["eps"])
+    t = measured.steps
+    v = measured.kept["exp_avg_sq"]
+    mm = measured.sums.uu
+    if group["v0"] is None:
+        rate = lr * (1 - beta2**t) ** 0.5 / ((1 - beta1**t) * (np.sqrt(v) + eps))
+    else:  # AdamG* takes its step before v includes the gradient, which is all of m
+        rate = lr / (np.sqrt(np.maximum(v - mm, 0.0) / beta2) + eps)
+    return np.where(measured.kept["radius"] > 0, np.arctan(rate * np.sqrt(mm)), np.nan)
+
+
+def sgd_mrt_angles(group: Group, measured: VectorMeasurement) -> Array:
+    """Return the angle of SGD-MRT, whose gradient is taken to be orthogonal to ω."""
+    lr = float(group["lr"])
+    return transported_angles(measured.sums.ww, measured.sums.uu, lr, lr * float(group["weight_decay"]))
 
 
 def transported_angles(ww: Array, mm: Array, rate: Number, decay: Number) -> Array:
@@ -91,5 +146,4 @@ def transported_angles(ww: Array, mm: Array, rate: Number, decay: Number) -> Arr
     >>> float(transported_angles(np.array([2.0]), np.array([0.5]), rate=1.0, decay=0.0)[0])
     0.7853981633974483
     """
-    with np.errstate(all="ignore"):
-        return np.asarray(np.arcsin(2 * (1 - decay) * rate * np.sqrt(mm / ww)) / 2)
+    return np.asarray(np.arcsin(2 * (1 - decay) * rate * np.sqrt(mm / ww)) / 2)

@@ -9,7 +9,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAda
 from torch.optim import lr_scheduler as schedulers
 
 import gyroscope as gyro
-from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, forces, radial_decay
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles, radial_decay, tangent_share
 from gyroscope.checkpoint.last_step.last_update import last_update
 from gyroscope.geometry import Split
 from gyroscope.optim import RotationalAdamW, RotationalSGD, follow
@@ -329,11 +329,14 @@ def test_lambda_u_of_one_step_scatters_by_its_error_where_noise_is_not_tangent()
 
 def test_tangent_gradients_explain_the_whole_push_along_the_weight():
     totals, settings = walk(0.0)
-    pushes = [forces(total, 64 * 128, *settings) for total in totals]
-    turned_back = np.mean([push.turned_back for push in pushes])
-    assert np.mean([push.explained for push in pushes]) == pytest.approx(turned_back, rel=0.02)
-    # Decay, growth and push keep the norm where it is.
-    assert np.mean([push.decay + push.growth + push.turned_back for push in pushes]) == pytest.approx(0.0, abs=2e-4)
+    shares = [tangent_share(total, 64 * 128, *settings) for total in totals]
+    assert np.mean(shares) == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("wu", [0.0, 1.0])
+def test_the_share_of_a_push_that_may_be_0_or_points_inward_is_unknown(wu):
+    total = StepSums(np.array(1.0), np.array(wu), np.array(100.0))
+    assert np.isnan(tangent_share(total, 100, lr=0.01, decay=0.001, weight_decay=0.1, momentum=0.9))
 
 
 @pytest.mark.slow

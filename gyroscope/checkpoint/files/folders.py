@@ -1,10 +1,7 @@
-"""Folders of torch.distributed.checkpoint, read without a process group and without executing anything.
-
-A folder has a pickled index, `.metadata`, and files. Each tensor, or the part of it that one process had, is a file of
-torch.save within such a file.
-"""
+"""Folders of torch.distributed.checkpoint and of the Hugging Face Trainer, read without executing anything."""
 
 import io
+import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +10,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gyroscope.checkpoint.files.reading import StoredTensor, check_zip, stored
+from gyroscope.checkpoint.files.reading import StoredTensor, check_zip, is_safetensors, read_file, refusing, stored
 
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 METADATA = ".metadata"
 # Classes of an index: records, sizes and dtypes. No other object is made.
 ALLOWED = {
@@ -39,14 +38,57 @@ ALLOWED = {
 }
 
 
-def read_distributed(folder: Path) -> tuple[Any, bool]:
-    """Read the tree of dictionaries that was saved, and return whether its weights are in the model's order.
+def read_folder(folder: Path) -> tuple[Any, bool]:
+    """Read the tree of dictionaries in a folder, and return whether its weights are in the model's order."""
+    return _read_distributed(folder) if (folder / METADATA).is_file() else _read_trainer_folder(folder)
 
-    Tensors load their parts on demand.
-    """
-    index = _index(folder)
-    if not isinstance(index.storage_data, Mapping) or not isinstance(index.state_dict_metadata, Mapping):
-        raise ValueError(f"{str(folder / METADATA)!r} names no files: it is not of torch.distributed.checkpoint")
+
+# The Trainer's: weights, optimizer.pt, scheduler.pt, trainer_state.json and config.json.
+
+
+def _read_trainer_folder(path: Path) -> tuple[dict[str, Any], bool]:
+    files = _weight_files(path)
+    if not files:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint: it has neither .metadata of torch.distributed.checkpoint nor "
+            "model.safetensors or pytorch_model.bin of the Trainer"
+        )
+    tree: dict[str, Any] = {"model": {key: value for file in files for key, value in dict(read_file(file)).items()}}
+    for key, name in (("optimizer", "optimizer.pt"), ("scheduler", "scheduler.pt")):
+        if (path / name).is_file():
+            tree[key] = read_file(path / name)
+    if (path / "trainer_state.json").is_file():
+        tree |= read_json(path / "trainer_state.json")
+    # safetensors sorts names, and torch.save keeps the order of a state dict.
+    return tree, not any(map(is_safetensors, files))
+
+
+def _weight_files(path: Path) -> list[Path]:
+    for name in WEIGHTS:
+        if (path / name).is_file():
+            return [path / name]
+        # A large model is in several files, with an index of which tensor is where.
+        index = path / f"{name}.index.json"
+        if index.is_file():
+            places = read_json(index).get("weight_map", {}).values()
+            return [path / Path(str(file)).name for file in dict.fromkeys(places)]
+    return []
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the dictionary in a JSON file. Return an empty one for other values."""
+    with refusing(str(path)):
+        value = json.loads(path.read_text(encoding="utf-8"))
+    return value if isinstance(value, dict) else {}
+
+
+# torch.distributed.checkpoint's: a pickled index, `.metadata`, and files. Each tensor, or the part of it that one
+# process had, is a file of torch.save within such a file.
+
+
+def _read_distributed(folder: Path) -> tuple[Any, bool]:
+    with open(folder / METADATA, "rb") as file:
+        index = _IndexUnpickler(file).load()
     parts: dict[str, list[tuple[Any, Any]]] = {}
     for place, info in index.storage_data.items():
         parts.setdefault(place.fqn, []).append((place, info))
@@ -56,23 +98,14 @@ def read_distributed(folder: Path) -> tuple[Any, bool]:
         if name not in parts:
             raise ValueError(f"{str(folder)!r} has no part of {name!r}: the folder is not complete")
         # Some planners keep no paths. The name is then the key.
-        _put(tree, tuple(paths.get(name, (name,))), _leaf(folder, name, description, parts[name]))
+        *path, last = paths.get(name, (name,))
+        node = tree
+        for key in path:
+            node = node.setdefault(key, {})
+        node[last] = _leaf(folder, name, description, parts[name])
     # One process saves in the order of the state dict. Each of several saves its share.
     files = {str(info.relative_path) for info in index.storage_data.values()}
     return _with_lists(tree), len({file.split("_")[2] for file in files if file.startswith("__")}) <= 1
-
-
-def _index(folder: Path) -> Any:
-    path = folder / METADATA
-    try:
-        with open(path, "rb") as file:
-            return _IndexUnpickler(file).load()
-    except ValueError:
-        raise
-    except OSError as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except Exception as error:  # a damaged pickle raises anything
-        raise ValueError(f"{str(path)!r} is truncated or damaged ({type(error).__name__})") from None
 
 
 @final
@@ -124,65 +157,18 @@ def _load_part(folder: Path, info: Any) -> Any:
     path = folder / info.relative_path
     if getattr(info, "transform_descriptors", None):
         raise ValueError(f"{str(path)!r} is compressed, which is not read: save the folder without extensions")
-    try:
-        with open(path, "rb") as file:
-            window: Any = _Window(file, int(info.offset), int(info.length))
-            check_zip(window, str(path))
-            window.seek(0)
-            return torch.load(window, map_location="cpu", weights_only=True)
-    except ValueError:
-        raise
-    except OSError as error:
-        raise ValueError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    except Exception as error:  # as of any torch file
-        raise ValueError(f"{str(path)!r} is truncated or damaged ({type(error).__name__})") from None
+    with refusing(str(path)), open(path, "rb") as file:
+        file.seek(info.offset)
+        part = io.BytesIO(file.read(info.length))
+        check_zip(part, str(path))
+        part.seek(0)
+        return torch.load(part, map_location="cpu", weights_only=True)
 
 
-@final
-class _Window(io.RawIOBase):
-    """A part of a file as a file of its own, so that its tensor is read without a copy of the bytes."""
-
-    def __init__(self, file: Any, start: int, length: int) -> None:
-        self.file = file
-        self.start = start
-        self.length = length
-        self.place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.length}[whence]
-        return self.place
-
-    def readinto(self, buffer: Any) -> int:
-        left = max(0, min(len(buffer), self.length - self.place))
-        self.file.seek(self.start + self.place)
-        count = self.file.readinto(memoryview(buffer)[:left])
-        self.place += count
-        return int(count)
-
-
-def _put(tree: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
-    for key in path[:-1]:
-        tree = tree.setdefault(key, {})
-    tree[path[-1]] = value
-
-
-def _with_lists(tree: Any) -> Any:
+def _with_lists(tree: Any, name: Any = None) -> Any:
     """Convert dictionaries whose keys count from 0 to lists, except the parameters of an optimizer's `state`."""
     if not isinstance(tree, dict):
         return tree
-    values = {key: _with_lists(value) if key != "state" else _inner(value) for key, value in tree.items()}
-    is_list = list(values) == list(range(len(values))) and len(values) > 0
+    values = {key: _with_lists(value, key) for key, value in tree.items()}
+    is_list = name != "state" and len(values) > 0 and list(values) == list(range(len(values)))
     return list(values.values()) if is_list else values
-
-
-def _inner(tree: Any) -> Any:
-    return {key: _with_lists(value) for key, value in tree.items()} if isinstance(tree, dict) else tree
