@@ -5,7 +5,7 @@ from it. The descriptions are also in the table `documentation`, so a file expla
 every row that is read has one: a flipped bit would otherwise change a number without a sign.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gyroscope._types import Array, Float32
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The letters "Gyro" in the header of the file distinguish a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
 
@@ -24,6 +24,8 @@ STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
 BINS = 128
 # A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing.
 LAYER_BITS = 20
+# A row about one quantity of all vectors of it has the key `that key << QUANTITY_BITS | place of the quantity`.
+QUANTITY_BITS = 8
 
 
 class RunError(ValueError):
@@ -78,6 +80,12 @@ class LayerSample:
     raw: Float32 | None = None
     """(per-vector quantities, vectors) of layers whose vectors are all kept."""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        arrays = (self.statistics, self.scalars, self.histograms, self.extremes, self.raw)
+        return sum(array.nbytes for array in arrays if array is not None)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -86,13 +94,6 @@ class Sample:
     step: int
     time: float
     layers: Mapping[int, LayerSample]
-
-
-@dataclass(frozen=True)
-class ScalarRows:
-    """Named numbers that training logged, as (step, numbers by name). A later number of a step and name wins."""
-
-    rows: Sequence[tuple[int, Mapping[str, float]]]
 
 
 def bin_edges() -> Array:
@@ -119,20 +120,21 @@ def count_bins(values: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     return np.bincount(bins, minlength=BINS).astype(np.uint32)
 
 
-CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the other columns, see codec.row_checksum")
-BLOB_CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the blobs, begun with the key, see codec.blob_checksum")
-KEY = f"sample.id << {LAYER_BITS} | layer.id: rows of one sample stand together, in the order they were written"
+CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the other columns, see rows.row_checksum")
+BLOB_CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the blobs, begun with the key, see rows.blob_checksum")
+KEY = f"sample.id << {LAYER_BITS} | layer.id"
 
 TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "session": {
         "id": ("INTEGER PRIMARY KEY", "1 for the start of the run, one more for each time it was resumed"),
         "started": ("REAL NOT NULL", "Unix seconds"),
         "heartbeat": ("REAL NOT NULL", "Unix seconds when the writer last gave a sign of life"),
-        "status": ("TEXT NOT NULL", "running, finished, failed, ended or stopped, as the writer last knew it"),
+        "status": ("TEXT NOT NULL", "running, finished, failed or stopped, as the writer last knew it"),
         "host": ("TEXT NOT NULL", "name of the machine that writes"),
         "pid": ("INTEGER NOT NULL", "process that writes"),
         "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
         "config": ("TEXT NOT NULL", "JSON; NaN and Infinity as Python's json and JSON5 write them"),
+        "last_step": ("INTEGER", "number of the last step, sampled or not; NULL: not closed yet"),
         "samples": ("INTEGER NOT NULL", "samples in the run when this session last wrote"),
         "scalars": ("INTEGER NOT NULL", "rows of the table scalar when this session last wrote"),
         "checksum": CHECKSUM,
@@ -192,13 +194,12 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "checksum": BLOB_CHECKSUM,
     },
     "vectors": {
-        "key": ("INTEGER PRIMARY KEY", KEY),
+        "key": ("INTEGER PRIMARY KEY", f"({KEY}) << {QUANTITY_BITS} | place among those with per_vector = 1"),
         "numbers": (
             "BLOB NOT NULL",
-            "float32, little-endian: for each quantity with per_vector = 1 its value for every measured vector; only "
-            "layers chosen by the user have rows here",
+            "float32, little-endian: the quantity of every measured vector; only layers chosen by the user have rows",
         ),
-        "checksums": ("BLOB NOT NULL", "uint32, little-endian: as checksum in measurement, of each quantity's values"),
+        "checksum": BLOB_CHECKSUM,
     },
     "scalar": {
         "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
@@ -221,16 +222,13 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
-# Finds the value that a later one of the same step replaces.
-SCALAR_INDEX = "CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name)"
-
-
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the SQL that makes an empty run, with its arguments."""
     for table, columns in TABLES.items():
         body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
         yield f"CREATE TABLE {table} ({body})", ()
-    yield SCALAR_INDEX, ()
+    # Finds the value that a later one of the same step replaces.
+    yield "CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name)", ()
     for table, columns in TABLES.items():
         for column, (_, meaning) in columns.items():
             yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)
