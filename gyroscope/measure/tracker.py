@@ -20,10 +20,11 @@ from gyroscope._checks import check_count
 from gyroscope.measure._pipeline.alarm import OnIncident
 from gyroscope.measure._pipeline.host_copy import SentSums
 from gyroscope.measure._pipeline.layers import Tracked
-from gyroscope.measure._pipeline.measurement import StepMeasurement, frozen, rank
+from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, Recorder
 from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
+from gyroscope.measure._pipeline.settings_history import frozen
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
@@ -31,7 +32,7 @@ from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_defaul
 from gyroscope.optim.rotational import refuse_inner
 from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
-from gyroscope.store.writer import Status
+from gyroscope.store.writer import Status, status_after
 from gyroscope.theory.law import Weights
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class Tracker:
             return
         if not self._sampling.chooses_steps:
             return
-        if last <= self._last_sample or not self._measurement.history or os.getpid() != self._pid:
+        if last <= self._last_sample or not self._measurement.settings.history or os.getpid() != self._pid:
             return
         sums, readings = self._measurement.at_end()
         recorder.put(self._raw_sample(last, sums, readings, is_end=True), always=True)
@@ -308,7 +309,9 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if self._recorder is None else self._recorder.status_after(error))
+        if isinstance(error, SystemExit) and self._recorder is not None:
+            self._recorder.note_exit(error)
+        self.close(status_after(error))
 
     def _writing(self) -> Recorder:
         if self._recorder is None:
@@ -406,7 +409,7 @@ class Tracker:
         step = self._step
         self._step = step + 1
         if recorder is None:  # the history is of use to the process that writes
-            measurement.history = []
+            measurement.settings.history = []
         else:
             recorder.last_step = step
         if not self._sampled or self._failures.off:
@@ -417,7 +420,7 @@ class Tracker:
             self._gap = not recorder.put(self._raw_sample(step, sums, readings))
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
-                measurement.history = []
+                measurement.settings.history = []
                 self._skipped_since_sample = 0
             elif not self._sampling.left_out:
                 self._failures.report(
@@ -444,10 +447,10 @@ class Tracker:
             step=step,
             time=time.time(),
             owners=list(self.optimizers.owners),
-            groups=dict(measurement.options),
+            groups=dict(measurement.settings.options),
             sums=sums,
             readings=readings,
-            history=measurement.history,
+            history=measurement.settings.history,
             scaler=measurement.scaler,
             gap=self._gap,
             skipped=self._skipped_since_sample,

@@ -80,12 +80,6 @@ class LayerSample:
     raw: Float32 | None = None
     """(per-vector quantities, vectors) of layers whose vectors are all kept."""
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the arrays take."""
-        arrays = (self.statistics, self.scalars, self.histograms, self.extremes, self.raw)
-        return sum(array.nbytes for array in arrays if array is not None)
-
 
 @dataclass(frozen=True)
 class Sample:

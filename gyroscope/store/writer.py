@@ -139,7 +139,8 @@ class Writer:
             return
         self._count(unsaved=1)
         # A larger sample is stored if the queue is empty.
-        size = min(sum(layer.nbytes for layer in sample.layers.values()), CAPACITY)
+        arrays = [array for layer in sample.layers.values() for array in vars(layer).values() if array is not None]
+        size = min(sum(array.nbytes for array in arrays), CAPACITY)
         # Only the first of several refusals waits, so a locked database does not slow training down.
         item = Item(WriterConnection.write_sample, sample)
         self._full = not self.worker.put(item, size=size, timeout=0.0 if self._full else WAIT)
