@@ -292,7 +292,10 @@ VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
     "accumulated_angle": lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
     "rotation_discrepancy": lambda v: v.decay[3],
 }
-QUANTITIES = tuple(Quantity(*row.split(" :: "), row.split()[0] in VECTOR_FORMULAS) for row in TABLE.strip().split("\n"))
+QUANTITIES = tuple(
+    Quantity(name, unit, formula, source, per_vector=name in VECTOR_FORMULAS)
+    for name, unit, formula, source in (row.split(" :: ") for row in TABLE.strip().split("\n"))
+)
 """Every quantity with its unit, formula and source: those with a value for each vector, then those of whole layers."""
 PER_VECTOR = tuple(quantity for quantity in QUANTITIES if quantity.per_vector)
 PER_LAYER = tuple(quantity for quantity in QUANTITIES if not quantity.per_vector)

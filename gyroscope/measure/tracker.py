@@ -364,7 +364,9 @@ class Tracker:
         if not self._now.sampled or self._failures.off:
             return
         # At every sample, since parameters may be added, replaced or grown at any time.
-        self._record(self._measurement.refresh(self._step) if begins else [])
+        new = self._measurement.refresh(self._step) if begins else []
+        if new:
+            self._record(new)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         self._measurement.before(optimizer, closure is not None)
         self._now.seconds += time.perf_counter() - began
@@ -466,7 +468,7 @@ class Tracker:
         return (self._thread_seconds - before) / torch.get_num_threads()
 
     def _record(self, new: list[Tracked]) -> None:
-        if self._recorder is not None and new:
+        if self._recorder is not None:
             self._recorder.add(new, self.optimizers)
             for text in self._measurement.changes:
                 self._recorder.writer.note(text)

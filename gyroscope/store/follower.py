@@ -50,6 +50,10 @@ class Follower:
         self.config: dict[str, Any]
         self.notes: list[str]
         self.layers: Layers
+        self.samples: Samples
+        self._cache: dict[int, Float32]
+        self._scalars: dict[str, Columns]
+        self._scalar_cursor: int
         self._lock = threading.RLock()
         self._most = most
         self._forget()
@@ -103,9 +107,10 @@ class Follower:
 
     def _read_state(self, connection: sqlite3.Connection) -> None:
         self.sessions = [Session(*row) for row in read_rows(connection, "session")]
-        self.config = json.loads(self.sessions[-1].config) if self.sessions else None
-        if not isinstance(self.config, dict):
+        config = json.loads(self.sessions[-1].config) if self.sessions else None
+        if not isinstance(config, dict):
             raise ValueError("it has no session with a configuration")
+        self.config = config
         self.notes = [text for _, _, text in read_rows(connection, "note")]
         self.layers = read_layers(connection)
         self._scalars_read = False
@@ -113,12 +118,12 @@ class Follower:
     def numbers(self, layer: int) -> Float32:
         """Return (kept samples, numbers) of a layer, decoded once."""
         with self._lock:
-            known = self._cache.get(layer, np.empty((0, self.layout.width), np.float32))
+            known: Float32 = self._cache.get(layer, np.empty((0, self.layout.width), np.float32))
             ids = self.kept["id"][len(known) :].tolist()
             if ids:
                 with self.reading() as connection:
                     rows = _blobs(connection, "measurement", {id: row_key(id, layer) for id in ids}, layer)
-                block = decode_numbers([row and row[0] for row in rows], self.layout.width)
+                block = decode_numbers([None if row is None else row[0] for row in rows], self.layout.width)
                 known = np.concatenate([known, block])
                 self._cache[layer] = known
             return known
@@ -169,7 +174,7 @@ class Follower:
         keys = {id: raw_key(row_key(id, layer), place) for id in self.kept["id"].tolist()}
         with self.reading() as connection:
             rows = _blobs(connection, "vectors", keys, layer, "raw_layers")
-        return decode_numbers([row and row[0] for row in rows], count) if any(rows) else None
+        return decode_numbers([None if row is None else row[0] for row in rows], count) if any(rows) else None
 
     def scalars(self) -> dict[str, Columns]:
         """Return logged values by name. They are read on the first call after a refresh."""
@@ -208,15 +213,15 @@ class Follower:
         return True
 
     def _forget_scalars(self) -> None:
-        self._scalars: dict[str, Columns] = {}
+        self._scalars = {}
         self._scalar_cursor = 0
         self._scalars_read = False
 
     def _forget(self) -> None:
-        self.samples: Samples = np.empty(0, SAMPLE)
+        self.samples = np.empty(0, SAMPLE)
         self.stride = 1
         self._cursor = 0
-        self._cache: dict[int, Float32] = {}
+        self._cache = {}
 
 
 def _samples(connection: sqlite3.Connection, which: str, *arguments: int) -> Samples:

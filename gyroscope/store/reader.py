@@ -82,7 +82,8 @@ class Run:
     def last_step(self) -> int:
         """Number of the last step, sampled or not. While the run is not closed, that of the last sample. -1: none."""
         stored = self._source.sessions[-1].last_step
-        return max([-1 if stored is None else stored, *self._source.samples["step"][-1:].tolist()])
+        sampled: list[int] = self._source.samples["step"][-1:].tolist()
+        return max([-1 if stored is None else stored, *sampled])
 
     @property
     def times(self) -> Array:

@@ -22,7 +22,7 @@ Value = int | float | str | bytes | None
 # Layers by name, each with its index in samples.
 Layers = dict[str, tuple[int, LayerInfo]]
 
-TYPES: dict[str, type] = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
+TYPES: dict[str, Any] = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 # Whole numbers beyond this are not exact in JSON.
 LARGEST = 2**53
 # Parameter groups of an optimizer. A page lists them.
@@ -86,7 +86,7 @@ def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quanti
 
 def read_quantities(connection: sqlite3.Connection) -> list[Quantity]:
     """Return the run's quantities in their order."""
-    return [Quantity(*texts, bool(per_vector)) for _, *texts, per_vector in read_rows(connection, "quantity")]
+    return [Quantity(*texts, per_vector=bool(flag)) for _, *texts, flag in read_rows(connection, "quantity")]
 
 
 def layer_columns(layer: LayerInfo) -> list[Value]:
@@ -104,11 +104,11 @@ def _plain(value: Any) -> Value:
 def read_layers(connection: sqlite3.Connection) -> Layers:
     """Return the run's layers by name, in the order in which they were first seen."""
     layers = {}
-    for index, name, shape, *split, group, rule, rows in read_rows(connection, "layer"):
-        if group > MAX_GROUPS:
-            raise ValueError(f"layer.param_group is {group}, which is above {MAX_GROUPS:,}")
-        ids = None if rows is None else _whole_list(rows)
-        layers[name] = (index, LayerInfo(name, _whole_list(shape), *split, group, rule, ids))
+    for index, name, shape, *rest, rows in read_rows(connection, "layer"):
+        layer = LayerInfo(name, _whole_list(shape), *rest, rows=None if rows is None else _whole_list(rows))
+        if layer.group > MAX_GROUPS:
+            raise ValueError(f"layer.param_group is {layer.group}, which is above {MAX_GROUPS:,}")
+        layers[name] = (index, layer)
     return layers
 
 

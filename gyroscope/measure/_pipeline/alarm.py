@@ -33,7 +33,6 @@ class IncidentAlarm:
                 self._losses.append((step, numbers[name]))
 
     def update(self, step: int, layers: Mapping[str, LayerSample]) -> None:
-        """Search a sample."""
         # A layer that has no gradient any more is not in the sample, and stays in the list.
         self._layers += [name for name in layers if name not in self._layers]
         values = np.full((len(SERIES), len(self._layers)), np.nan)

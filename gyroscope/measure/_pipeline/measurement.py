@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._dtensor import cut_like, local
 from gyroscope._json import clean_text
 from gyroscope.measure._pipeline.batches import LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
@@ -208,7 +209,6 @@ class StepMeasurement:
         self._count_skipped()
 
     def _count_skipped(self) -> None:
-        """Count the step if it was skipped."""
         found_inf = self._found_inf
         if found_inf is not None:
             # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
@@ -259,18 +259,28 @@ def _on_host(found_inf: Tensor) -> bool:
 
 
 def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
-    """Return rows of vectors of tensors shaped like the parameter. None stays None."""
-    if layer.pieces.sharded or layer.pieces.places is not None:
-        return layer.views(tensors)
-    rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
+    """Return this process's chosen pieces of tensors shaped like the parameter: (pieces, entries…). None stays None."""
+    given = [x for x in tensors if x is not None]
+    places = layer.pieces.places
+    if layer.pieces.sharded:
+        given = [local(cut_like(x, layer.parameter)) for x in given]
+    rows = iter(layer.pieces.split.rows(*given))
     for place, x in enumerate(tensors):
         if x is not None:
-            tensors[place] = next(rows)
+            tensors[place] = next(rows) if places is None else _taken(next(rows), places)
     return tensors
 
 
+def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
+    """Return rows of x. On a CPU NumPy takes them, because torch would start threads beside the training's own."""
+    if isinstance(places, slice):
+        return x[places]
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.index_select(0, places)
+    return torch.from_numpy(x.numpy()[places.numpy()])
+
+
 def _usable(grad: Tensor | None) -> bool:
-    """Return whether there is a dense gradient."""
     return grad is not None and not grad.is_sparse
 
 
