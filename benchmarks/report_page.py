@@ -17,7 +17,7 @@ from synthetic_runs import LAYERS, write_run
 
 from gyroscope.render.run_page import page
 from gyroscope.report import gather
-from gyroscope.store.codec import blob_checksum, row_checksum
+from gyroscope.store.rows import blob_checksum, row_checksum
 from gyroscope.store.schema import LAYER_BITS
 
 SHORT = 1_000

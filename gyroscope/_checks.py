@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._types import Array, Integers, Mask
+from gyroscope._types import Array, Integers
 
 # A forecast takes about 10 µs per step, so the longest run takes about half a minute.
 MAX_FORECAST_STEPS = 3_000_000
@@ -23,34 +23,32 @@ def check_non_negative(name: str, value: Any) -> None:
     Traceback (most recent call last):
     ValueError: lr=-1.0 must be a finite number, 0 or above
     """
-    if not (_is_finite(value) and value >= 0):
-        raise ValueError(f"{name}={value!r} must be a finite number, 0 or above")
+    _require(_is_finite(value) and value >= 0, name, value, "must be a finite number, 0 or above")
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raise unless `value` is a finite number above zero."""
-    if not (_is_finite(value) and value > 0):
-        raise ValueError(f"{name}={value!r} must be a finite number above 0")
+    _require(_is_finite(value) and value > 0, name, value, "must be a finite number above 0")
 
 
 def check_fraction(name: str, value: Any) -> None:
     """Raise unless `value` is a decay factor of an average: at least 0 and below 1."""
-    if not (_is_finite(value) and 0 <= value < 1):
-        raise ValueError(f"{name}={value!r} must be at least 0 and below 1, for example 0.9")
+    fits = _is_finite(value) and 0 <= value < 1
+    _require(fits, name, value, "must be at least 0 and below 1, for example 0.9")
 
 
 def check_multiplier(name: str, value: Any) -> None:
     """Raise unless `value` is a share of the peak learning rate, between 0 and 1."""
-    if not (_is_finite(value) and 0 <= value <= 1):
-        raise ValueError(f"{name}={value!r} is a share of the peak learning rate: between 0 and 1")
+    fits = _is_finite(value) and 0 <= value <= 1
+    _require(fits, name, value, "is a share of the peak learning rate: between 0 and 1")
 
 
 def check_count(name: str, value: object, at_least: int, meaning: str = "") -> None:
     """Raise unless `value` is a whole number of at least `at_least`. `meaning` ends the sentence."""
     # A bool is an int in Python, but never a count.
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
-        end = f": {meaning}" if meaning else ""
-        raise ValueError(f"{name}={value!r} must be a whole number, {at_least} or above{end}")
+    fits = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= at_least
+    end = f": {meaning}" if meaning else ""
+    _require(fits, name, value, f"must be a whole number, {at_least} or above{end}")
 
 
 def check_run_length(steps: int) -> None:
@@ -62,17 +60,15 @@ def check_run_length(steps: int) -> None:
 on the length of the run
     """
     check_count("steps", steps, at_least=1)
-    if steps > MAX_FORECAST_STEPS:
-        raise ValueError(
-            f"steps={steps} is too long to follow step by step: choose at most {MAX_FORECAST_STEPS:,}. "
-            "Equilibria do not depend on the length of the run"
-        )
+    limit = f"choose at most {MAX_FORECAST_STEPS:,}. Equilibria do not depend on the length of the run"
+    _require(steps <= MAX_FORECAST_STEPS, "steps", steps, f"is too long to follow step by step: {limit}")
 
 
 def check_betas(betas: object) -> None:
     """Raise unless `betas` is a pair (beta1, beta2) of decay factors."""
-    if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
-        raise ValueError(f"betas={betas!r} must be a pair, for example (0.9, 0.999)")
+    is_pair = isinstance(betas, Sequence) and not isinstance(betas, str) and len(betas) == 2
+    _require(is_pair, "betas", betas, "must be a pair, for example (0.9, 0.999)")
+    assert isinstance(betas, Sequence)
     check_fraction("beta1", betas[0])
     check_fraction("beta2", betas[1])
 
@@ -96,13 +92,15 @@ def positive_array(name: str, value: Any) -> Any:
     array([1., 2.])
     """
     array = _floats(name, value)
-    return _checked(name, value, array, np.isfinite(array) & (array > 0), "must be finite and above 0")
+    _require(array.size > 0 and np.all(np.isfinite(array) & (array > 0)), name, value, "must be finite and above 0")
+    return float(array) if array.ndim == 0 else array
 
 
 def non_negative_array(name: str, value: Any) -> Any:
     """Return `value` as a float, or an array of floats, all finite and 0 or above."""
     array = _floats(name, value)
-    return _checked(name, value, array, np.isfinite(array) & (array >= 0), "must be finite, 0 or above")
+    _require(array.size > 0 and np.all(np.isfinite(array) & (array >= 0)), name, value, "must be finite, 0 or above")
+    return float(array) if array.ndim == 0 else array
 
 
 def fraction_array(name: str, value: object, *, zero: bool = True) -> Array:
@@ -110,16 +108,21 @@ def fraction_array(name: str, value: object, *, zero: bool = True) -> Array:
     array = _floats(name, value)
     fits = (array < 1) & ((array >= 0) if zero else (array > 0))
     condition = "at least 0 and below 1, for example 0.9" if zero else "above 0 and below 1, for example 0.999"
-    _checked(name, value, array, fits, f"must be {condition}")
+    _require(array.size > 0 and np.all(fits), name, value, f"must be {condition}")
     return array
 
 
 def step_array(name: str, value: object) -> Integers:
     """Return `value` as an array of step numbers, 0 for the first."""
     array = np.asarray(value)
-    if not np.issubdtype(array.dtype, np.integer) or np.any(array < 0):
-        raise ValueError(f"{name}={value!r} must be the number of a step: an integer, 0 for the first")
+    fits = np.issubdtype(array.dtype, np.integer) and np.all(array >= 0)
+    _require(fits, name, value, "must be the number of a step: an integer, 0 for the first")
     return array
+
+
+def _require(fits: Any, name: str, value: object, condition: str) -> None:
+    if not fits:
+        raise ValueError(f"{name}={value!r} {condition}")
 
 
 def _is_finite(value: object) -> bool:
@@ -131,9 +134,3 @@ def _floats(name: str, value: object) -> Array:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r} must be a number or an array of numbers") from None
-
-
-def _checked(name: str, value: object, array: Array, fits: Mask, condition: str) -> Any:
-    if array.size == 0 or not fits.all():
-        raise ValueError(f"{name}={value!r} {condition}")
-    return float(array) if array.ndim == 0 else array

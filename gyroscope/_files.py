@@ -87,7 +87,11 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     target = Path(os.path.realpath(path))
     for each in inputs:
         source = Path(os.path.realpath(each))
-        if source == target or _is_link_into(target, source):
+        below = [file for file in source.rglob("*") if file.is_file() and not _is_page(file)]
+        # By whatever name: `samefile` sees through links, also hard ones.
+        if source == target or (
+            target.is_file() and any(file.exists() and file.samefile(target) for file in (source, *below))
+        ):
             raise ValueError(
                 f"{os.fspath(path)!r} is an input, which the page would replace: choose another path for the page"
             )
@@ -100,11 +104,3 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
 
 def _is_page(path: Path) -> bool:
     return path.suffix.lower() in PAGE_SUFFIXES
-
-
-def _is_link_into(target: Path, source: Path) -> bool:
-    """Return whether the target is a hard link to the source, or to a file below it that is no page."""
-    if not target.is_file():
-        return False
-    files = (file for file in source.rglob("*") if not _is_page(file)) if source.is_dir() else [source]
-    return any(file.is_file() and file.samefile(target) for file in files)

@@ -18,46 +18,20 @@ import numpy as np
 from gyroscope._types import Array, Float32
 from gyroscope.measure._pipeline.batches import ROW
 from gyroscope.measure._pipeline.optimizers import StepContext
-from gyroscope.store import Quantity
+from gyroscope.store import STATISTICS, LayerSample, Quantity
 from gyroscope.theory import sensitivity, signal
 
 NAN = float("nan")
 
 
-@final
-@dataclass(frozen=True)
-class StepPrediction:
+class StepPrediction(NamedTuple):
     """What theory says of a layer at a step: where it would settle, and where it should be by now; NaN: nothing."""
 
-    angular_update: float = NAN
-    norm: float = NAN
-    timescale: float = NAN
+    predicted_angular_update: float = NAN
+    predicted_norm: float = NAN
+    predicted_timescale: float = NAN
     forecast_angular_update: float = NAN
     forecast_norm: float = NAN
-
-
-@final
-@dataclass(frozen=True)
-class LayerNumbers:
-    """What the quantities that are one number per layer are made of."""
-
-    at: StepContext
-    predicted: StepPrediction
-    dead: float
-    non_finite: float
-    frozen: float
-    entries: float
-    signal: "LayerSignal"
-
-
-@final
-@dataclass(frozen=True)
-class LayerSignal:
-    """How much of a layer's motion is signal, as `theory.signal` defines it; NaN where its optimizer does not tell."""
-
-    ratio: float = NAN
-    noise_scale: float = NAN
-    alignment: float = NAN
 
 
 @final
@@ -111,27 +85,28 @@ class VectorSums:
             gradient = np.sqrt(self.gg[part] * ww)
             return float(np.sqrt(np.mean(ww))), float(np.sqrt(np.mean(gradient**2)))
 
-    def per_vector(self, start: int, stop: int) -> Float32:
-        """Return the quantities from `start` to `stop`, a row each, NaN if they are not finite."""
+    def per_vector(self, quantities: slice) -> Float32:
+        """Return some of the quantities per vector, a row each, NaN if they are not finite."""
         with np.errstate(all="ignore"):
-            values = np.array([row.of(self) for row in PER_VECTOR[start:stop]], dtype=np.float32)
-        values[~np.isfinite(values)] = np.nan
-        return values
+            return _finite(
+                [compute(self) for compute in [VECTOR_FORMULAS[quantity.name] for quantity in PER_VECTOR[quantities]]]
+            )
 
     def per_layer(self, part: slice, predicted: StepPrediction) -> Float32:
         """Return the quantities per layer of the layer that has these vectors, NaN if they are not finite."""
-        self.predicted_angle[part] = predicted.angular_update
-        dead = float(np.sum(self.gg[part] == 0))
+        self.predicted_angle[part] = predicted.predicted_angular_update
         # A NaN or infinity in w, d or g reaches the sums in which it stands.
         finite = np.isfinite(self.ww[part]) & np.isfinite(self.wd[part]) & np.isfinite(self.gg[part])
-        non_finite = np.count_nonzero(~finite) / max(1, len(finite))
-        frozen = float(self.frozen[part].sum())
-        entries = float(self.fan_in[part].sum())
+        settings = self.at.settings
+        numbers = {
+            "dead_vectors": np.sum(self.gg[part] == 0),
+            "non_finite": np.count_nonzero(~finite) / max(1, len(finite)),
+            "frozen_entries": self.frozen[part].sum() if settings.lr else 0.0,
+            "entries": self.fan_in[part].sum(),
+        }
         with np.errstate(all="ignore"):
-            numbers = LayerNumbers(self.at, predicted, dead, non_finite, frozen, entries, self._signal(part))
-            values = np.array([row.of(numbers) for row in PER_LAYER], dtype=np.float32)
-        values[~np.isfinite(values)] = np.nan
-        return values
+            numbers |= predicted._asdict() | settings._asdict() | self._signal(part)
+            return _finite([numbers.get(quantity.name, NAN) for quantity in PER_LAYER])
 
     @property
     def r(self) -> Array:
@@ -172,40 +147,43 @@ class VectorSums:
 
     def _radial_gradient(self) -> Array:
         """Return ⟨w,s⟩, s being the gradient as weight decay meets it: scaled as the update if decay is decoupled."""
-        group_rule = self.at.group_rule
-        if group_rule is None:
+        if self.at.group_rule is None:
             return np.full_like(self.ww, NAN)
-        beta1 = group_rule.sign_beta
+        rule = self.at.group_rule.rule
+        beta1 = rule.sign_beta
         if beta1 is not None:  # near the mean a sign is linear: sign(c) ≈ c·sqrt(2C/π)/‖c‖
             c2 = beta1**2 * self.mm + 2 * beta1 * (1 - beta1) * self.gm + (1 - beta1) ** 2 * self.gg
             return self.wg * np.sqrt(2 * self.fan_in / np.pi / c2)
-        if group_rule.rule.is_decoupled:
+        if rule.is_decoupled:
             return self.ws if self.at.reading.adam else np.full_like(self.ww, NAN)
         return self.wg
 
-    def _signal(self, part: slice) -> LayerSignal:
-        """Return the signal of a layer from its sums: Adam's with decoupled decay, or SGD's with momentum."""
-        rule = self.at.group_rule
-        if rule is None:
-            return LayerSignal()
+    def _signal(self, part: slice) -> dict[str, float]:
+        """Return how much of a layer's motion is signal: Adam's with decoupled decay, or SGD's with momentum."""
+        group_rule = self.at.group_rule
+        if group_rule is None:
+            return {}
         gg, gm, mm = (float(x[part].sum()) for x in (self.gg, self.gm, self.mm))
-        if rule.heavy_ball is not None:
+        momentum = group_rule.rule.heavy_ball
+        if momentum is not None:
             # SMD's h over ‖g‖² is the alignment itself.
-            return LayerSignal(alignment=float(np.divide(gg + 2 * rule.heavy_ball * gm, gg)))
-        if rule.recursion is None or rule.recursion.decay or not self.at.reading.adam:
-            return LayerSignal()
-        keep, share, _ = rule.recursion
+            return {"alignment": float(np.divide(gg + 2 * momentum * gm, gg))}
+        recursion = group_rule.recursion
+        if recursion is None or recursion.decay or not self.at.reading.adam:
+            return {}
+        keep, share, _ = recursion
         # ‖m'‖², with m' = keep·m + share·g; `bb` is of the denominator that SP divides a sum of gradients by.
         first = np.float64(keep**2 * mm + 2 * keep * share * gm + share**2 * gg)
         second = share**2 * self.bb[part].sum()
         ratio = float(signal.signal_ratio(first, second, keep))
+        scale = float(signal.noise_scale(ratio, 1.0)) if ratio > 0 else NAN
         alignment = float(signal.alignment(first, second, keep))
-        return LayerSignal(ratio, float(signal.noise_scale(ratio, 1.0)) if ratio > 0 else NAN, alignment)
+        return {"signal_ratio": ratio, "noise_scale": scale, "alignment": alignment}
 
     @property
     def smd_h(self) -> Array:
         """What drives the norm under SGD with momentum; not Nesterov's."""
-        momentum = None if self.at.group_rule is None else self.at.group_rule.heavy_ball
+        momentum = None if self.at.group_rule is None else self.at.group_rule.rule.heavy_ball
         if momentum is None:
             return np.full_like(self.ww, NAN)
         return (self.gg + 2 * momentum * self.gm) * self.ww
@@ -237,216 +215,96 @@ def _angle(ww: Array, wd: Array, tt: Array) -> Array:
     return np.where(alive, np.arctan2(np.sqrt(tt * ww), along), NAN)
 
 
-class MeasuredQuantity(NamedTuple):
-    """A quantity, and the code that takes it from the sums, or where it is one number per layer from `LayerNumbers`."""
-
-    quantity: Quantity
-    of: Callable[[Any], Any]
-
-
-def _vector(name: str, unit: str, formula: str, source: str, of: Callable[[VectorSums], Any]) -> MeasuredQuantity:
-    return MeasuredQuantity(Quantity(name, unit, formula, source), of)
+def _finite(rows: list[Any]) -> Float32:
+    values = np.array(rows, dtype=np.float32)
+    values[~np.isfinite(values)] = np.nan
+    return values
 
 
-def _layer(name: str, unit: str, formula: str, source: str, of: Callable[[LayerNumbers], float]) -> MeasuredQuantity:
-    return MeasuredQuantity(Quantity(name, unit, formula, source, per_vector=False), of)
-
-
-PER_VECTOR = (
-    _vector(
-        "angular_update", "rad", "∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖²", "RE (5)", lambda v: v.angle
-    ),
-    _vector("norm", "weight", "‖w'‖, after the step", "RE Table 1", lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt)),
-    _vector("update_norm", "weight", "‖d‖", "RE (3)", lambda v: np.sqrt(v.r**2 * v.ww + v.tt)),
-    _vector("radial_update", "weight", "⟨w,d⟩/‖w‖; negative inwards", "RE Figure 2", lambda v: v.r * v.norm),
-    _vector("tangential_update", "weight", "‖d - r·w‖", "RE Figure 2", lambda v: np.sqrt(v.tt)),
-    _vector("unit_grad_norm", "loss", "‖g‖·‖w‖", "SMD Definition 1, RE (2)", lambda v: v.unit_grad_norm),
-    _vector("grad_weight_cosine", "", "⟨g,w⟩/(‖g‖·‖w‖)", "RE (1)", lambda v: v.wg / v.unit_grad_norm),
-    _vector(
-        "grad_momentum_cosine",
-        "",
-        "⟨g,m⟩/(‖g‖·‖m‖), m before the step; NaN where there is none, or it cannot be told after a closure",
-        "SMD (60)",
-        lambda v: v.gm / np.sqrt(v.gg * v.mm),
-    ),
-    _vector(
-        "lambda_u",
-        "weight decay",
-        "⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for AdamW and NAdam, "
-        "g·sqrt(2C/π)/‖β1·m + (1-β1)·g‖ for Lion",
-        "RE (94)",
-        lambda v: v.decay[0],
-    ),
-    _vector("lambda_e", "weight decay", "λ + λ_u", "RE Appendix L", lambda v: v.decay[1]),
-    _vector("scaled_grad_norm", "", "‖g/b‖/√C; NaN without a second moment", "RE (91)", lambda v: np.sqrt(v.decay[2])),
-    _vector(
-        "smd_h", "loss²", "(‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's", "SMD (60)", lambda v: v.smd_h
-    ),
-    _vector(
-        "effective_lr",
-        "",
-        "η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1",
-        "SP Theorem 2 (11)",
-        lambda v: v.at.settings.lr / (v.ww * v.b * (1 + v.r)),
-    ),
-    _vector(
-        "perpendicular_update",
-        "",
-        "‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = effective_lr·perpendicular_update",
-        "SP Theorem 2 (12)",
-        lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.settings.lr,
-    ),
-    _vector(
-        "max_update",
-        "",
-        "‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0",
-        "CT (5)",
-        lambda v: v.most / v.at.settings.lr,
-    ),
-    _vector(
-        "accumulated_angle",
-        "rad",
-        "∠(w at the previous sample, w), both before their step",
-        "ours: in equilibrium its cosine is e^(-steps/timescale)",
-        lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
-    ),
-    _vector(
-        "rotation_discrepancy",
-        "",
-        "(predicted_angular_update/angular_update)²",
-        "ours; theory.sensitivity",
-        lambda v: v.decay[3],
-    ),
+TABLE = """
+angular_update :: rad :: ∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖² :: RE (5)
+norm :: weight :: ‖w'‖, after the step :: RE Table 1
+update_norm :: weight :: ‖d‖ :: RE (3)
+radial_update :: weight :: ⟨w,d⟩/‖w‖; negative inwards :: RE Figure 2
+tangential_update :: weight :: ‖d - r·w‖ :: RE Figure 2
+unit_grad_norm :: loss :: ‖g‖·‖w‖ :: SMD Definition 1, RE (2)
+grad_weight_cosine ::  :: ⟨g,w⟩/(‖g‖·‖w‖) :: RE (1)
+grad_momentum_cosine ::  :: ⟨g,m⟩/(‖g‖·‖m‖), m before the step; NaN where there is none, or it cannot be told after \
+a closure :: SMD (60)
+lambda_u :: weight decay :: ⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for \
+AdamW and NAdam, g·sqrt(2C/π)/‖β1·m + (1-β1)·g‖ for Lion :: RE (94)
+lambda_e :: weight decay :: λ + λ_u :: RE Appendix L
+scaled_grad_norm ::  :: ‖g/b‖/√C; NaN without a second moment :: RE (91)
+smd_h :: loss² :: (‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's :: SMD (60)
+effective_lr ::  :: η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1 :: SP Theorem 2 (11)
+perpendicular_update ::  :: ‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = \
+effective_lr·perpendicular_update :: SP Theorem 2 (12)
+max_update ::  :: ‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0 :: CT (5)
+accumulated_angle :: rad :: ∠(w at the previous sample, w), both before their step :: ours: in equilibrium its \
+cosine is e^(-steps/timescale)
+rotation_discrepancy ::  :: (predicted_angular_update/angular_update)² :: ours; theory.sensitivity
+predicted_angular_update :: rad :: angle per step in equilibrium, at the lr and decay of this step :: RE Table 1; \
+theory.Rule.at
+predicted_norm :: weight :: RMS norm in equilibrium, at the lr and decay of this step; the norm held, where the \
+optimizer holds it :: RE Table 1; theory.Rule.at
+predicted_timescale :: steps :: 1/a, after which a direction is forgotten in equilibrium :: ours; theory.Rule.at
+forecast_angular_update :: rad :: angle of this step by the averaged motion from the first measured norm, with the \
+lr of every step since :: ours; theory.forecast
+forecast_norm :: weight :: RMS norm after this step by the same motion :: ours; theory.forecast
+lr ::  :: learning rate of the layer's group in this step :: torch
+weight_decay ::  :: weight decay of the layer's group in this step :: torch
+highest_lr ::  :: highest learning rate of the layer's group since the previous sample, this step included :: torch
+beta1 ::  :: β1 of Adam or Lion, or the momentum, of the layer's group in this step :: torch
+beta2 ::  :: β2 of the layer's group in this step :: torch
+skipped_steps :: steps :: steps of the run that a GradScaler skipped since the previous sample, of optimizers with a \
+fused step: others are not called in such a step, and nothing is known of it :: torch
+lr_jump_step :: step :: first step since the previous sample whose learning rate is more than 1.5 times that of the \
+step before; NaN without one :: ours
+lr_before_jump ::  :: learning rate of the step before it :: ours
+setting_jump_step :: step :: the same for the weight decay, 1-β1 and 1-β2, up or down :: ours
+signal_ratio ::  :: κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = \
+(1-β1)/(1+β1); Adam with decoupled decay, after some memories of the momentum :: ours; theory.signal
+noise_scale :: batches :: 1/κ²: so many of this run's batches make one in which signal and noise are equal :: \
+McCandlish et al. 2018, 2.9; theory.signal
+alignment ::  :: s = (M/V)/q for Adam, 1 + 2α⟨g,m⟩/‖g‖² for SGD with momentum α, not Nesterov's: 1 is pure noise, \
+(1+β1)/(1-β1) gradients that all agree; norms settle at s^(1/2), with SGD s^(1/4), of noise's :: ours; theory.signal
+dead_vectors :: vectors :: measured vectors with g = 0 :: ours
+non_finite ::  :: share of the measured vectors with a NaN or infinity in w, g or d, or a norm beyond 1e19 :: ours
+frozen_entries :: entries :: measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0 :: ours
+entries :: entries :: measured entries :: ours
+"""
+VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
+    "angular_update": lambda v: v.angle,
+    "norm": lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt),
+    "update_norm": lambda v: np.sqrt(v.r**2 * v.ww + v.tt),
+    "radial_update": lambda v: v.r * v.norm,
+    "tangential_update": lambda v: np.sqrt(v.tt),
+    "unit_grad_norm": lambda v: v.unit_grad_norm,
+    "grad_weight_cosine": lambda v: v.wg / v.unit_grad_norm,
+    "grad_momentum_cosine": lambda v: v.gm / np.sqrt(v.gg * v.mm),
+    "lambda_u": lambda v: v.decay[0],
+    "lambda_e": lambda v: v.decay[1],
+    "scaled_grad_norm": lambda v: np.sqrt(v.decay[2]),
+    "smd_h": lambda v: v.smd_h,
+    "effective_lr": lambda v: v.at.settings.lr / (v.ww * v.b * (1 + v.r)),
+    "perpendicular_update": lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.settings.lr,
+    "max_update": lambda v: v.most / v.at.settings.lr,
+    "accumulated_angle": lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
+    "rotation_discrepancy": lambda v: v.decay[3],
+}
+QUANTITIES = tuple(
+    Quantity(name, unit, formula, source, per_vector=name in VECTOR_FORMULAS)
+    for name, unit, formula, source in (row.split(" :: ") for row in TABLE.strip().split("\n"))
 )
-PER_LAYER = (
-    _layer(
-        "predicted_angular_update",
-        "rad",
-        "angle per step in equilibrium, at the lr and decay of this step",
-        "RE Table 1; theory.Rule.at",
-        lambda layer: layer.predicted.angular_update,
-    ),
-    _layer(
-        "predicted_norm",
-        "weight",
-        "RMS norm in equilibrium, at the lr and decay of this step; the norm held, where the optimizer holds it",
-        "RE Table 1; theory.Rule.at",
-        lambda layer: layer.predicted.norm,
-    ),
-    _layer(
-        "predicted_timescale",
-        "steps",
-        "1/a, after which a direction is forgotten in equilibrium",
-        "ours; theory.Rule.at",
-        lambda layer: layer.predicted.timescale,
-    ),
-    _layer(
-        "forecast_angular_update",
-        "rad",
-        "angle of this step by the averaged motion from the first measured norm, with the lr of every step since",
-        "ours; theory.forecast",
-        lambda layer: layer.predicted.forecast_angular_update,
-    ),
-    _layer(
-        "forecast_norm",
-        "weight",
-        "RMS norm after this step by the same motion",
-        "ours; theory.forecast",
-        lambda layer: layer.predicted.forecast_norm,
-    ),
-    _layer("lr", "", "learning rate of the layer's group in this step", "torch", lambda layer: layer.at.settings.lr),
-    _layer(
-        "weight_decay",
-        "",
-        "weight decay of the layer's group in this step",
-        "torch",
-        lambda layer: layer.at.settings.weight_decay,
-    ),
-    _layer(
-        "highest_lr",
-        "",
-        "highest learning rate of the layer's group since the previous sample, this step included",
-        "torch",
-        lambda layer: layer.at.settings.highest_lr,
-    ),
-    _layer(
-        "beta1",
-        "",
-        "β1 of Adam or Lion, or the momentum, of the layer's group in this step",
-        "torch",
-        lambda layer: layer.at.settings.beta1,
-    ),
-    _layer("beta2", "", "β2 of the layer's group in this step", "torch", lambda layer: layer.at.settings.beta2),
-    _layer(
-        "skipped_steps",
-        "steps",
-        "steps of the run that a GradScaler skipped since the previous sample, of optimizers with a fused step: others "
-        "are not called in such a step, and nothing is known of it",
-        "torch",
-        lambda layer: float(layer.at.settings.skipped_steps),
-    ),
-    _layer(
-        "lr_jump_step",
-        "step",
-        "first step since the previous sample whose learning rate is more than 1.5 times that of the step before; NaN "
-        "without one",
-        "ours",
-        lambda layer: layer.at.settings.lr_jump_step,
-    ),
-    _layer(
-        "lr_before_jump",
-        "",
-        "learning rate of the step before it",
-        "ours",
-        lambda layer: layer.at.settings.lr_before_jump,
-    ),
-    _layer(
-        "setting_jump_step",
-        "step",
-        "the same for the weight decay, 1-β1 and 1-β2, up or down",
-        "ours",
-        lambda layer: layer.at.settings.setting_jump_step,
-    ),
-    _layer(
-        "signal_ratio",
-        "",
-        "κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = (1-β1)/(1+β1); "
-        "Adam with decoupled decay, after some memories of the momentum",
-        "ours; theory.signal",
-        lambda layer: layer.signal.ratio,
-    ),
-    _layer(
-        "noise_scale",
-        "batches",
-        "1/κ²: so many of this run's batches make one in which signal and noise are equal",
-        "McCandlish et al. 2018, 2.9; theory.signal",
-        lambda layer: layer.signal.noise_scale,
-    ),
-    _layer(
-        "alignment",
-        "",
-        "s = (M/V)/q for Adam, 1 + 2α⟨g,m⟩/‖g‖² for SGD with momentum α, not Nesterov's: 1 is pure noise, "
-        "(1+β1)/(1-β1) gradients that all agree; norms settle at s^(1/2), with SGD s^(1/4), of noise's",
-        "ours; theory.signal",
-        lambda layer: layer.signal.alignment,
-    ),
-    _layer("dead_vectors", "vectors", "measured vectors with g = 0", "ours", lambda layer: layer.dead),
-    _layer(
-        "non_finite",
-        "",
-        "share of the measured vectors with a NaN or infinity in w, g or d, or a norm beyond 1e19",
-        "ours",
-        lambda layer: layer.non_finite,
-    ),
-    _layer(
-        "frozen_entries",
-        "entries",
-        "measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0",
-        "ours",
-        lambda layer: layer.frozen if layer.at.settings.lr else 0.0,
-    ),
-    _layer("entries", "entries", "measured entries", "ours", lambda layer: layer.entries),
-)
-QUANTITIES = (*PER_VECTOR, *PER_LAYER)
-PLACE = {row.quantity.name: place for table in (PER_VECTOR, PER_LAYER) for place, row in enumerate(table)}
+"""Every quantity with its unit, formula and source: those with a value for each vector, then those of whole layers."""
+PER_VECTOR = tuple(quantity for quantity in QUANTITIES if quantity.per_vector)
+PER_LAYER = tuple(quantity for quantity in QUANTITIES if not quantity.per_vector)
+PLACE = {quantity.name: place for table in (PER_VECTOR, PER_LAYER) for place, quantity in enumerate(table)}
 """Index of a quantity among those of its kind."""
+
+
+def stored_number(sample: LayerSample, name: str, stat: str = "mean") -> float:
+    """Return a statistic of a quantity in a sample, or the number itself of a quantity per layer."""
+    if name in VECTOR_FORMULAS:
+        return float(sample.statistics[PLACE[name], STATISTICS.index(stat)])
+    return float(sample.scalars[PLACE[name]])

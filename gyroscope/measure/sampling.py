@@ -1,6 +1,5 @@
 """When to measure: every so many steps, as a schedule says, or by itself within a budget of time."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import ceil, isfinite, log2
 from time import perf_counter
@@ -32,35 +31,29 @@ class DefaultInterval(int):
     """The number of steps that holds when none is given; unlike one that is given, it grows to keep the budget."""
 
 
-class Sampling(ABC):
-    """Decides for each step whether it is measured.
+class Sampling:
+    """Decides for each step whether it is measured: where `schedule`, a function of the step, says so.
 
     While samples come faster than they can be processed, every second one of those wanted is taken, then every fourth
     and so on, so that what is left is evenly spaced; after some time without overload twice as many again.
     """
 
-    timescale = float("nan")
-    """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
     alone = True
     """Whether no other process has to take the same decisions."""
     chooses_steps = False
     """Whether the steps are the tracker's own choice, and not the user's."""
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Callable[[int], bool]) -> None:
+        self.schedule = schedule
         self.stride = 1
-        self.left_out = 0
-        self.first_left_out = 0
-        self.last_left_out = 0
+        self.left_out = (0, 0, 0)
+        """Number of samples that were left out, the first of them and the last."""
         self._wanted = 0
         self._taken = 0
 
-    @abstractmethod
-    def wants(self, step: int) -> bool:
-        """Return whether to measure this step. It is called once for each step, in order."""
-
     def due(self, step: int) -> bool:
-        """Return whether to measure this step, considering overload."""
-        if not self.wants(step):
+        """Return whether to measure this step. It is called once for each step, in order."""
+        if not self.schedule(step):
             return False
         self._wanted += 1
         if self.stride > 1 and (self._wanted - 1) % self.stride:
@@ -91,18 +84,18 @@ class Sampling(ABC):
 
     def summary(self) -> str | None:
         """Return how many samples were left out, and when, or None if none was."""
-        if not self.left_out:
+        count, first, last = self.left_out
+        if not count:
             return None
-        count = "1 sample was" if self.left_out == 1 else f"{self.left_out} samples were"
         return (
-            f"{count} left out between step {self.first_left_out} and step {self.last_left_out}: samples came faster "
-            "than they could be processed. Measure fewer steps (every=…) or fewer vectors (rows=…)."
+            f"{'1 sample was' if count == 1 else f'{count} samples were'} left out between step {first} and step "
+            f"{last}: samples came faster than they could be processed. Measure fewer steps (every=…) or fewer vectors "
+            "(rows=…)."
         )
 
     def _leave_out(self, step: int) -> None:
-        self.first_left_out = self.first_left_out if self.left_out else step
-        self.last_left_out = step
-        self.left_out += 1
+        count, first, _ = self.left_out
+        self.left_out = (count + 1, first if count else step, step)
 
 
 @final
@@ -114,20 +107,19 @@ class EveryNth(Sampling):
     """
 
     def __init__(self, n: int, budget: float = 1.0, clock: Clock | None = None, dense: int = 0) -> None:
-        super().__init__()
+        super().__init__(lambda step: step < self.dense or step % self.n == 0)
         self.n = n
         self.budget = budget
         self.clock = clock
         self.dense = dense
         self.chooses_steps = dense > 0
-        self._seconds = 0.0
         self._allowed = ALLOWANCE
-        self._samples = 0
-        self._start = clock() if clock is not None else 0.0
+        self._open_account(0.0 if clock is None else clock())
 
-    def wants(self, step: int) -> bool:
-        """Return whether the step is in the dense start, or a multiple of n."""
-        return step < self.dense or step % self.n == 0
+    def _open_account(self, now: float) -> None:
+        self._start = now
+        self._seconds = 0.0
+        self._samples = 0
 
     def pay(self, step: int, seconds: float) -> str | None:
         """Sample more rarely if measuring takes more than its budget."""
@@ -139,36 +131,19 @@ class EveryNth(Sampling):
             return None
         self._seconds += seconds
         self._samples += 1
-        if self._samples < WINDOW:
-            return None
         share = self._seconds / max(now - self._start, 1e-9)
-        if self._seconds <= self._allowed or share <= self.budget:
+        if self._samples < WINDOW or self._seconds <= self._allowed or share <= self.budget:
             return None
-        # The account begins anew, without an allowance: only what the wider spacing costs counts from here on.
         before = self.n
         # At once as far as needed: small steps would each cost another window of samples that are too many.
         self.n *= 2 ** max(1, ceil(log2(share / self.budget)))
-        self._seconds = 0.0
+        # The account begins anew, without an allowance: only what the wider spacing costs counts from here on.
         self._allowed = 0.0
-        self._samples = 0
-        self._start = now
+        self._open_account(now)
         return (
             f"Measuring every {before} steps took {100 * share:.2g} % of the time, more than budget={self.budget:g}: "
             f"from step {step} on it is every {self.n} steps. Pass every={before} to keep it."
         )
-
-
-@final
-class Scheduled(Sampling):
-    """Whenever the user's own function of the step says so."""
-
-    def __init__(self, schedule: Callable[[int], bool]) -> None:
-        super().__init__()
-        self.schedule = schedule
-
-    def wants(self, step: int) -> bool:
-        """Return what the function returns."""
-        return bool(self.schedule(step))
 
 
 @final
@@ -179,9 +154,11 @@ class Auto(Sampling):
     """
 
     chooses_steps = True
+    timescale = float("nan")
+    """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
 
     def __init__(self, budget: float = 0.01, clock: Clock | None = perf_counter) -> None:
-        super().__init__()
+        super().__init__(self._wants)
         self.budget = budget
         self.clock = clock
         self._samples = 0
@@ -189,21 +166,18 @@ class Auto(Sampling):
         self._last = -MAX_GAP_STEPS
         self._start = clock() if clock is not None else 0.0
 
-    def wants(self, step: int) -> bool:
+    def _wants(self, step: int) -> bool:
         """Return whether the step is far enough from the last sample, and affordable."""
         # An unknown timescale asks for nothing finer than the longest gap.
         longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else MAX_GAP_STEPS
-        gap = max(1.0, min(step / DENSE, longest, MAX_GAP_STEPS))
-        if step - self._last < gap or not self._affordable():
+        if step - self._last < max(1.0, min(step / DENSE, longest, MAX_GAP_STEPS)):
+            return False
+        elapsed = float("inf") if self.clock is None or self._samples < FREE else self.clock() - self._start
+        if self._seconds > self.budget * elapsed:
             return False
         self._samples += 1
         self._last = step
         return True
-
-    def _affordable(self) -> bool:
-        if self.clock is None or self._samples < FREE:
-            return True
-        return self._seconds <= self.budget * (self.clock() - self._start)
 
     def pay(self, step: int, seconds: float) -> str | None:
         """Add to the account."""
@@ -220,7 +194,7 @@ def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
     if every == "auto":
         chosen = Auto(budget, clock)
     elif callable(every):
-        chosen = Scheduled(every)
+        chosen = Sampling(every)
     elif isinstance(every, DefaultInterval):
         chosen = EveryNth(int(every), budget, clock, dense=DENSE)
     elif isinstance(every, int) and not isinstance(every, bool) and every > 0:

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +21,11 @@ from gyroscope._checks import check_count
 from gyroscope.measure._pipeline.alarm import OnIncident
 from gyroscope.measure._pipeline.host_copy import SentSums
 from gyroscope.measure._pipeline.layers import Tracked
-from gyroscope.measure._pipeline.measurement import StepMeasurement, frozen, rank
+from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, Recorder
 from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
+from gyroscope.measure._pipeline.settings_history import frozen
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
@@ -31,11 +33,23 @@ from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_defaul
 from gyroscope.optim.rotational import refuse_inner
 from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
-from gyroscope.store.writer import Status
+from gyroscope.store.writer import Status, status_after
 from gyroscope.theory.law import Weights
 
 if TYPE_CHECKING:
     from gyroscope.advice import Diagnosis
+
+
+@dataclass
+class _Step:
+    """A step of the run while it is taken: who has stepped, whether it is measured, and what was measured."""
+
+    stepped: set[Optimizer] = field(default_factory=set)
+    sampled: bool = False
+    skipped: bool = False
+    sums: list[SentSums] = field(default_factory=list)
+    readings: dict[str, LayerReading] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @final
@@ -120,14 +134,8 @@ class Tracker:
         self._failures = FailureLog(lambda text: None)
         self._hooks: list[Any] = []
         self._pid = os.getpid()
-        # Of the step of the run that is being taken: who takes part, whether it is measured, and what was measured.
-        self._stepped: set[Optimizer] = set()
-        self._sampled = False
+        self._now = _Step()
         self._sent = False
-        self._skipped = False
-        self._sums: list[SentSums] = []
-        self._readings: dict[str, LayerReading] = {}
-        self._seconds_of_step = 0.0
         self._gap = False
         self._last_sample = -1
         self._superseded = False
@@ -240,7 +248,7 @@ class Tracker:
             return
         try:
             # `_step` is the step to come, or the one that some of the optimizers have taken.
-            last = self._step if self._stepped else max(0, self._step - 1)
+            last = self._step if self._now.stepped else max(0, self._step - 1)
             if not self._recorder.closed:
                 self._recorder.log(last, scalars, self._measurement.skipped_steps())
             elif self._superseded:
@@ -266,7 +274,7 @@ class Tracker:
         If weights are sharded the hooks stay: other processes may go on measuring, and would wait for this one.
         """
         try:
-            if self._stepped:
+            if self._now.stepped:
                 self._end_early()
             self._sample_end()
         except Exception as error:
@@ -292,7 +300,7 @@ class Tracker:
             return
         if not self._sampling.chooses_steps:
             return
-        if last <= self._last_sample or not self._measurement.history or os.getpid() != self._pid:
+        if last <= self._last_sample or not self._measurement.settings.history or os.getpid() != self._pid:
             return
         sums, readings = self._measurement.at_end()
         recorder.put(self._raw_sample(last, sums, readings, is_end=True), always=True)
@@ -308,7 +316,9 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if self._recorder is None else self._recorder.status_after(error))
+        if isinstance(error, SystemExit) and self._recorder is not None:
+            self._recorder.note_exit(error)
+        self.close(status_after(error))
 
     def _writing(self) -> Recorder:
         if self._recorder is None:
@@ -325,7 +335,7 @@ class Tracker:
             self._failures.stop(error)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
-        sampled = self._sampled and not self._skipped
+        sampled = self._now.sampled and not self._now.skipped
         try:
             self._after(optimizer, sampled)
         except Exception as error:
@@ -339,20 +349,19 @@ class Tracker:
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         began = time.perf_counter()
-        if optimizer in self._stepped:
+        if optimizer in self._now.stepped:
             self._end_early()
-        begins = not self._stepped
+        begins = not self._now.stepped
         if begins:
-            self._sampled = False
-            self._skipped = False
+            self._now = _Step()
         # GradScaler sets the attribute for the length of a fused step only; asking here spares most steps a call.
         if getattr(optimizer, "found_inf", None) is not None and self._measurement.is_skipped(optimizer):
-            self._skipped = True
-        if self._skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
+            self._now.skipped = True
+        if self._now.skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
             return
         if begins:
-            self._sampled = self._sampling.due(self._step)
-        if not self._sampled or self._failures.off:
+            self._now.sampled = self._sampling.due(self._step)
+        if not self._now.sampled or self._failures.off:
             return
         # At every sample, since parameters may be added, replaced or grown at any time.
         new = self._measurement.refresh(self._step) if begins else []
@@ -360,43 +369,41 @@ class Tracker:
             self._record(new)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         self._measurement.before(optimizer, closure is not None)
-        self._seconds_of_step += time.perf_counter() - began
+        self._now.seconds += time.perf_counter() - began
 
     def _after(self, optimizer: Optimizer, sampled: bool) -> None:
         began = time.perf_counter()
+        now = self._now
         # Here and not before the step: one that an exception ended was none.
-        self._stepped.add(optimizer)
-        ends = len(self._stepped) == len(self.optimizers.members)
+        now.stepped.add(optimizer)
+        ends = len(now.stepped) == len(self.optimizers.members)
         # Also between samples: a forecast needs the rates of every step.
-        if not self._skipped and not self._failures.off and (sampled or self._recorder is not None):
+        if not now.skipped and not self._failures.off and (sampled or self._recorder is not None):
             sums, readings = self._measurement.after(optimizer, sampled, ends)
             self._sent = sampled
-            self._sums += sums
-            self._readings |= readings
-            self._seconds_of_step += time.perf_counter() - began if sampled else 0.0
+            now.sums += sums
+            now.readings |= readings
+            now.seconds += time.perf_counter() - began
         if ends:
             self._end_step()
 
     def _end_early(self) -> None:
         """End a step of the run in which some of the optimizers take no part."""
-        if not self._skipped and not self._failures.off:
+        if not self._now.skipped and not self._failures.off:
             self._measurement.end_step()
         self._end_step()
 
     def _end_step(self) -> None:
         """Hand over what was measured when each optimizer that takes part has stepped, and go on to the next step."""
         began = time.perf_counter()
-        sums = self._sums
-        readings = self._readings
-        self._stepped = set()
-        self._sums = []
-        self._readings = {}
-        measurement = self._measurement
+        now = self._now
+        self._now = _Step()
+        settings = self._measurement.settings
         recorder = self._recorder
-        if self._skipped:
-            measurement.drop_step()
+        if now.skipped:
+            self._measurement.drop_step()
             # Where another optimizer was measured before one skipped its step, weights were copied for no sample.
-            self._gap = self._gap or bool(readings)
+            self._gap = self._gap or bool(now.readings)
             self._skipped_since_sample += 1
             self._skipped_in_a_row += 1
             if self._skipped_in_a_row == STUCK:
@@ -406,27 +413,26 @@ class Tracker:
         step = self._step
         self._step = step + 1
         if recorder is None:  # the history is of use to the process that writes
-            measurement.history = []
+            settings.history = []
         else:
             recorder.last_step = step
-        if not self._sampled or self._failures.off:
+        if not now.sampled or self._failures.off:
             return
         of_threads = self._share_of_threads()
-        if recorder is not None and readings:
+        if recorder is not None and now.readings:
             self._last_sample = step
-            self._gap = not recorder.put(self._raw_sample(step, sums, readings))
+            self._gap = not recorder.put(self._raw_sample(step, now.sums, now.readings))
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
-                measurement.history = []
+                settings.history = []
                 self._skipped_since_sample = 0
-            elif not self._sampling.left_out:
+            elif not self._sampling.left_out[0]:
                 self._failures.report(
                     f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
                     "spaced; the run says how many"
                 )
-        seconds = self._seconds_of_step + time.perf_counter() - began
-        self._seconds_of_step = 0.0
-        self.samples += bool(readings)
+        seconds = now.seconds + time.perf_counter() - began
+        self.samples += bool(now.readings)
         self.seconds += seconds
         if isinstance(self._sampling, Auto):
             self._sampling.timescale = min(
@@ -444,10 +450,10 @@ class Tracker:
             step=step,
             time=time.time(),
             owners=list(self.optimizers.owners),
-            groups=dict(measurement.options),
+            groups=dict(measurement.settings.options),
             sums=sums,
             readings=readings,
-            history=measurement.history,
+            history=measurement.settings.history,
             scaler=measurement.scaler,
             gap=self._gap,
             skipped=self._skipped_since_sample,
@@ -462,7 +468,7 @@ class Tracker:
         return (self._thread_seconds - before) / torch.get_num_threads()
 
     def _record(self, new: list[Tracked]) -> None:
-        if self._recorder is not None and new:
+        if self._recorder is not None:
             self._recorder.add(new, self.optimizers)
             for text in self._measurement.changes:
                 self._recorder.writer.note(text)

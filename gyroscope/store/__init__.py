@@ -23,7 +23,6 @@ from gyroscope.store.schema import (
     RunExistsError,
     Sample,
     bin_edges,
-    count_bins,
 )
 from gyroscope.store.writer import Writer
 
@@ -40,7 +39,6 @@ __all__ = [
     "Sample",
     "Writer",
     "bin_edges",
-    "count_bins",
     "export",
     "frame",
     "open_run",

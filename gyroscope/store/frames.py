@@ -77,7 +77,7 @@ def export(runs: Sequence["Run"], path: str | os.PathLike[str]) -> None:
     suffix = Path(path).suffix
     if suffix not in formats:
         raise ValueError(f"{path} ends in {suffix!r}: end it in .csv, .json or .parquet to choose the format")
-    if suffix == ".parquet" and not any(map(_is_installed, ("pyarrow", *LIBRARIES))):
+    if suffix == ".parquet" and not any(map(_is_installed, ("pyarrow", "polars"))):
         raise ValueError(f"{path} needs pyarrow, which is not installed: pip install pyarrow, or export to .csv")
     with replacing(path) as partial:
         formats[suffix](runs, partial)
@@ -138,10 +138,8 @@ def _write_json(runs: Sequence["Run"], path: Path) -> None:
 def _write_parquet(runs: Sequence["Run"], path: Path) -> None:
     if _is_installed("pyarrow"):
         _write_arrow(runs, path)
-    elif _is_installed("polars"):
-        frame(runs, "polars").write_parquet(path)
     else:
-        frame(runs, "pandas").to_parquet(path)
+        frame(runs, "polars").write_parquet(path)
 
 
 def _write_arrow(runs: Sequence["Run"], path: Path) -> None:

@@ -75,15 +75,15 @@ class Run:
 
     @property
     def steps(self) -> Int64:
-        """Step of each sample."""
+        """Step of each sample that is read."""
         return self._source.kept["step"].copy()
 
     @property
     def last_step(self) -> int:
         """Number of the last step, sampled or not. While the run is not closed, that of the last sample. -1: none."""
-        sampled = self._source.samples["step"]
-        stored = self._source.state.last_step
-        return max(-1 if stored is None else stored, int(sampled[-1]) if len(sampled) else -1)
+        stored = self._source.sessions[-1].last_step
+        sampled: list[int] = self._source.samples["step"][-1:].tolist()
+        return max([-1 if stored is None else stored, *sampled])
 
     @property
     def times(self) -> Array:
@@ -93,7 +93,7 @@ class Run:
     @property
     def layers(self) -> list[str]:
         """Names of the layers, in the order in which they were first seen."""
-        return list(self._source.state.layers)
+        return list(self._source.layers)
 
     def layer(self, name: str) -> LayerInfo:
         """Return the description of a layer."""
@@ -113,8 +113,10 @@ class Run:
         This reads only that sample and keeps nothing, as a page that follows a run needs.
         """
         columns, indices, stored = self._positions(series)
-        numbers = self._source.numbers_at(step, stored)
-        return _wide(numbers[np.ix_(indices, columns)].T)
+        samples = self._source.samples
+        numbers = self._source.numbers_of(samples["id"][samples["step"] == step], stored)
+        missing = np.full((len(columns), len(indices)), np.nan)
+        return _wide(numbers[0][np.ix_(indices, columns)].T) if len(numbers) else missing
 
     def every_sample(self, series: Sequence[tuple[str, str]], after: int = -1) -> Iterator[tuple[Int64, Array]]:
         """Yield steps and (samples, series, layers) values of all samples after a step, whatever the stride, in parts.
@@ -125,8 +127,7 @@ class Run:
         samples = self._source.samples
         samples = samples[samples["step"] > after]
         done = 0
-        for part in self._source.parts(samples, stored):
-            numbers = self._source.numbers_of(part["id"], stored)
+        for part, numbers in self._source.parts(samples, stored):
             chosen = numbers[np.ix_(range(len(part)), indices, columns)]
             yield part["step"].copy(), _wide(chosen.swapaxes(1, 2))
             done += len(part)
@@ -136,7 +137,7 @@ class Run:
     def _positions(self, series: Sequence[tuple[str, str]]) -> tuple[list[int], list[int], int]:
         """Return the columns of the series, the indices of the layers, and the number of indices that are stored."""
         columns = [self._column(quantity, stat) for quantity, stat in series]
-        indices = [index for index, _ in self._source.state.layers.values()]
+        indices = [index for index, _ in self._source.layers.values()]
         return columns, indices, 1 + max(indices, default=-1)
 
     def histogram(self, layer: str, quantity: str, step: int | None = None) -> Int64:
@@ -154,7 +155,9 @@ class Run:
 
     def raw(self, layer: str, quantity: str) -> Array:
         """Return (samples, vectors) values of a layer whose vectors were kept, NaN if not measured."""
-        values = self._source.vectors(self._layer(layer)[0], self._place(quantity))
+        index, info = self._layer(layer)
+        count = info.vectors if info.rows is None else len(info.rows)
+        values = self._source.vectors(index, self._place(quantity), count)
         if values is None:
             raise ValueError(f"The vectors of {layer!r} were not kept: choose the layer when the run begins")
         return _wide(values)
@@ -167,50 +170,46 @@ class Run:
     @property
     def scalar_count(self) -> int:
         """The number of logged values in the file, of all names together."""
-        return self._source.state.scalars
+        return self._source.sessions[-1].scalars
 
     def scalar(self, name: str) -> tuple[Int64, Array]:
         """Return all steps and values of a logged scalar, whether or not the steps were sampled."""
-        columns = self._known("scalar", name, self._source.scalars())
-        return np.array(columns.steps, np.int64), np.array(columns.values, np.float64)
+        steps, values = self._known("scalar", name, self._source.scalars())
+        return np.array(steps, np.int64), np.array(values, np.float64)
 
     @property
     def config(self) -> dict[str, Any]:
         """Configuration with which the run was started or last resumed, with versions and commit."""
-        return self._source.state.config
+        return self._source.config
 
     @property
     def notes(self) -> list[str]:
         """Warnings that belong to the run."""
-        dropped = self._source.state.dropped
+        dropped = sum(session.dropped for session in self._source.sessions)
         samples = "1 sample" if dropped == 1 else f"{dropped} samples"
-        return [*self._source.state.notes, *([f"{samples} could not be stored."] if dropped else [])]
+        return [*self._source.notes, *([f"{samples} could not be stored."] if dropped else [])]
 
     @property
     def started(self) -> float:
         """Unix seconds when the run first began."""
-        return self._source.state.started
+        return min(session.started for session in self._source.sessions)
 
     @property
     def resumed_at(self) -> list[int]:
         """The first step after each time that the run was resumed, if there is one."""
-        times = self._source.samples["time"]
-        steps = self._source.samples["step"]
-        after = [steps[times >= resumed] for resumed in self._source.state.resumed]
+        samples = self._source.samples
+        after = [samples["step"][samples["time"] >= session.started] for session in self._source.sessions[1:]]
         return [int(steps[0]) for steps in after if len(steps)]
 
     @property
     def heartbeat(self) -> float:
         """Unix seconds of the writer's last sign of life. It gives one at least every four seconds."""
-        return self._source.state.heartbeat
+        return self._source.sessions[-1].heartbeat
 
     @property
     def status(self) -> str:
-        """running, finished, failed, ended (the process ended without closing the run) or stopped.
-
-        A run is stopped if it has no end and had no heartbeat for thirty seconds.
-        """
-        status = self._source.state.status
+        """running, finished, failed or stopped: without an end, after thirty seconds without a heartbeat."""
+        status = self._source.sessions[-1].status
         return "stopped" if status == "running" and time.time() - self.heartbeat > STALE else status
 
     @cached_property
@@ -255,7 +254,7 @@ class Run:
         return f"Run({str(self.path)!r}: {self.status}, {len(self.layers)} layers, {self.total} samples)"
 
     def _layer(self, name: str) -> tuple[int, LayerInfo]:
-        return self._known("layer", name, self._source.state.layers)
+        return self._known("layer", name, self._source.layers)
 
     def _quantity(self, name: str) -> Quantity:
         return self._known("quantity", name, self.quantities)

@@ -1,19 +1,21 @@
 """The contents of a run: dataclasses for what is stored, the bins of a histogram, and the tables of the database.
 
-A run is a directory with one SQLite database, `run.sqlite`. `TABLES` describes every column, and the database is made
-from it. The descriptions are also in the table `documentation`, so a file explains itself. SQLite has no checksums, so
+A run is a directory with one SQLite database, `run.sqlite`, made by `schema.sql`, which describes every column. The
+descriptions are also in the table `documentation`, so a file explains itself. SQLite has no checksums, so
 every row that is read has one: a flipped bit would otherwise change a number without a sign.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from gyroscope._types import Array, Float32
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The letters "Gyro" in the header of the file distinguish a run from any other SQLite database.
 APPLICATION_ID = 0x4779726F
 
@@ -24,6 +26,8 @@ STATISTICS = ("mean", "rms", "q05", "q25", "q50", "q75", "q95", "min", "max")
 BINS = 128
 # A row about one layer in one sample has the key `sample.id << LAYER_BITS | layer.id`: in the order of writing.
 LAYER_BITS = 20
+# A row about one quantity of all vectors of it has the key `that key << QUANTITY_BITS | place of the quantity`.
+QUANTITY_BITS = 8
 
 
 class RunError(ValueError):
@@ -88,13 +92,6 @@ class Sample:
     layers: Mapping[int, LayerSample]
 
 
-@dataclass(frozen=True)
-class ScalarRows:
-    """Named numbers that training logged, as (step, numbers by name). A later number of a step and name wins."""
-
-    rows: Sequence[tuple[int, Mapping[str, float]]]
-
-
 def bin_edges() -> Array:
     """Return the BINS + 1 edges of every histogram: bin k counts 2^((k-96)/2) <= |x| < 2^((k-95)/2).
 
@@ -108,129 +105,19 @@ def bin_edges() -> Array:
     return np.exp2((np.arange(BINS + 1) - 96) / 2)
 
 
-def count_bins(values: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Return the histogram of the magnitudes of `values` over `bin_edges()`, without NaN.
-
-    >>> np.flatnonzero(count_bins([1.0, -1.2, 0.0, np.nan])), count_bins([1.0, -1.2, 0.0, np.nan])[96]
-    (array([ 0, 96]), np.uint32(2))
-    """
-    magnitudes = np.abs(np.asarray(values, dtype=np.float64).ravel())
-    bins = np.searchsorted(bin_edges()[1:-1], magnitudes[~np.isnan(magnitudes)], side="right")
-    return np.bincount(bins, minlength=BINS).astype(np.uint32)
-
-
-CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the other columns, see codec.row_checksum")
-BLOB_CHECKSUM = ("INTEGER NOT NULL", "CRC-32 of the blobs, begun with the key, see codec.blob_checksum")
-KEY = f"sample.id << {LAYER_BITS} | layer.id: rows of one sample stand together, in the order they were written"
-
+SQL = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+COLUMN = re.compile(r"^    (\w+) ([A-Z ]+),? -- (.+)$", re.MULTILINE)
 TABLES: dict[str, dict[str, tuple[str, str]]] = {
-    "session": {
-        "id": ("INTEGER PRIMARY KEY", "1 for the start of the run, one more for each time it was resumed"),
-        "started": ("REAL NOT NULL", "Unix seconds"),
-        "heartbeat": ("REAL NOT NULL", "Unix seconds when the writer last gave a sign of life"),
-        "status": ("TEXT NOT NULL", "running, finished, failed, ended or stopped, as the writer last knew it"),
-        "host": ("TEXT NOT NULL", "name of the machine that writes"),
-        "pid": ("INTEGER NOT NULL", "process that writes"),
-        "dropped": ("INTEGER NOT NULL", "samples that could not be stored"),
-        "config": ("TEXT NOT NULL", "JSON; NaN and Infinity as Python's json and JSON5 write them"),
-        "samples": ("INTEGER NOT NULL", "samples in the run when this session last wrote"),
-        "scalars": ("INTEGER NOT NULL", "rows of the table scalar when this session last wrote"),
-        "checksum": CHECKSUM,
-    },
-    "quantity": {
-        "id": ("INTEGER PRIMARY KEY", "place in the run's list of quantities, from 0"),
-        "name": ("TEXT NOT NULL UNIQUE", "name in the API"),
-        "unit": ("TEXT NOT NULL", "unit, empty for a pure number"),
-        "formula": ("TEXT NOT NULL", "how it is computed"),
-        "source": ("TEXT NOT NULL", "paper and equation"),
-        "per_vector": ("INTEGER NOT NULL", "1: a distribution over the vectors of a layer; 0: one number per layer"),
-        "checksum": CHECKSUM,
-    },
-    "layer": {
-        "id": ("INTEGER PRIMARY KEY", "order in which layers were first seen, from 0"),
-        "name": ("TEXT NOT NULL UNIQUE", "name of the parameter in the model"),
-        "shape": ("TEXT NOT NULL", "JSON list: shape of the tensor"),
-        "granularity": ("TEXT NOT NULL", "neuron, group, tensor, or token of an embedding: what is one weight vector"),
-        "axis": ("INTEGER NOT NULL", "dimension along which the vectors are counted"),
-        "group_size": ("INTEGER NOT NULL", "neurons that make one vector"),
-        "vectors": ("INTEGER NOT NULL", "number of weight vectors"),
-        "fan_in": ("INTEGER NOT NULL", "entries of one vector"),
-        "param_group": ("INTEGER NOT NULL", "index of the optimizer's parameter group"),
-        "rule": ("TEXT", "the theory's rule when the layer was first seen; NULL: unknown"),
-        "rows": ("TEXT", "JSON list: ids of the measured vectors; NULL: all"),
-        "checksum": CHECKSUM,
-    },
-    "sample": {
-        "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
-        "step": ("INTEGER NOT NULL UNIQUE", "optimizer step, from 0; measured again, the later sample replaces"),
-        "time": ("REAL NOT NULL", "Unix seconds"),
-        "layers": ("BLOB NOT NULL", "bit layer.id, lowest first: 1 where measurement has a row"),
-        "raw_layers": ("BLOB NOT NULL", "the same for rows of the table vectors"),
-        "checksum": CHECKSUM,
-    },
-    "measurement": {
-        "key": ("INTEGER PRIMARY KEY", KEY),
-        "numbers": (
-            "BLOB NOT NULL",
-            f"float32, little-endian: {', '.join(STATISTICS)} of each quantity with per_vector = 1, in the order of "
-            "quantity.id; then one number for each with per_vector = 0; NaN: undetermined",
-        ),
-        "checksum": BLOB_CHECKSUM,
-    },
-    "distribution": {
-        "key": ("INTEGER PRIMARY KEY", KEY),
-        "histograms": (
-            "BLOB NOT NULL",
-            f"zlib of uint32, little-endian: {BINS} counts for each quantity with per_vector = 1; bin k counts "
-            "2^((k-96)/2) <= |x| < 2^((k-95)/2), the first also all below, the last all above",
-        ),
-        "extremes": (
-            "BLOB NOT NULL",
-            "int32, little-endian: for each quantity with per_vector = 1 the ids of the vectors with the smallest and "
-            "the largest value; -1: none",
-        ),
-        "checksum": BLOB_CHECKSUM,
-    },
-    "vectors": {
-        "key": ("INTEGER PRIMARY KEY", KEY),
-        "numbers": (
-            "BLOB NOT NULL",
-            "float32, little-endian: for each quantity with per_vector = 1 its value for every measured vector; only "
-            "layers chosen by the user have rows here",
-        ),
-        "checksums": ("BLOB NOT NULL", "uint32, little-endian: as checksum in measurement, of each quantity's values"),
-    },
-    "scalar": {
-        "id": ("INTEGER PRIMARY KEY AUTOINCREMENT", "order of writing; never used twice, so a reader follows it"),
-        "step": ("INTEGER NOT NULL", "optimizer step, from 0; logged again, the later value replaces"),
-        "name": ("TEXT NOT NULL", "name under which training logged the value, for example loss"),
-        "value": ("REAL", "the value; NULL: NaN, which SQLite does not have"),
-        "checksum": CHECKSUM,
-    },
-    "note": {
-        "id": ("INTEGER PRIMARY KEY", "order of writing"),
-        "time": ("REAL NOT NULL", "Unix seconds"),
-        "text": ("TEXT NOT NULL UNIQUE", "a warning that belongs to the run; stored once"),
-        "checksum": CHECKSUM,
-    },
-    "documentation": {
-        "table_name": ("TEXT NOT NULL", "a table of this database"),
-        "column_name": ("TEXT NOT NULL", "a column of it"),
-        "meaning": ("TEXT NOT NULL", "what the column holds, its unit and layout"),
-    },
+    table: {column: (kind, meaning) for column, kind, meaning in COLUMN.findall(body)}
+    for table, body in re.findall(r"^CREATE TABLE (\w+) \((.+?)^\);", SQL, re.MULTILINE | re.DOTALL)
 }
-
-
-# Finds the value that a later one of the same step replaces.
-SCALAR_INDEX = "CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name)"
+"""The columns of every table: SQL's declaration and the meaning."""
 
 
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the SQL that makes an empty run, with its arguments."""
-    for table, columns in TABLES.items():
-        body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
-        yield f"CREATE TABLE {table} ({body})", ()
-    yield SCALAR_INDEX, ()
+    for statement in SQL.split(";\n"):
+        yield statement, ()
     for table, columns in TABLES.items():
         for column, (_, meaning) in columns.items():
             yield "INSERT INTO documentation VALUES (?, ?, ?)", (table, column, meaning)

@@ -1,6 +1,5 @@
 """The first transaction of a writer: make the run's database, or check that an existing one can be resumed."""
 
-import json
 import os
 import platform
 import socket
@@ -10,24 +9,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 import gyroscope
 from gyroscope._json import dumps
 from gyroscope.store.database import FILE, check, connect, is_empty, run_errors, start_journal
-from gyroscope.store.metadata import (
-    LAST_STEP,
-    Session,
-    read_layers,
-    read_quantities,
-    with_last_step,
-    write_quantities,
-    write_session,
-)
-from gyroscope.store.schema import LayerInfo, Quantity, RunError, RunExistsError, create_statements
+from gyroscope.store.rows import Layers, insert, read_layers, read_quantities, write_quantities
+from gyroscope.store.schema import Quantity, RunError, RunExistsError, create_statements
 
 # Seconds between heartbeats when no sample comes.
 HEARTBEAT = 4.0
@@ -35,11 +27,33 @@ HEARTBEAT = 4.0
 STALE = 30.0
 
 
+@final
+@dataclass
+class Session:
+    """The row of the table `session` that one writer owns. The fields are in the order of the columns."""
+
+    id: int
+    started: float
+    heartbeat: float
+    status: str
+    host: str
+    pid: int
+    dropped: int
+    config: str
+    last_step: int | None
+    samples: int
+    scalars: int
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Store the row, or replace the one with the same id."""
+        insert(connection, "session", astuple(self), otherwise="OR REPLACE")
+
+
 class OpenedRun(NamedTuple):
     """A run that is open for writing: its new session, its layers, and a warning if it has no write-ahead log."""
 
     session: Session
-    layers: dict[str, tuple[int, LayerInfo]]
+    layers: Layers
     warning: str | None
 
 
@@ -64,27 +78,17 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
                 write_quantities(connection, quantities)
             else:  # again under the lock, because another writer may have been faster
                 _check_resumable(connection, file, quantities, resume)
-                text = _with_last_step(connection, text)
-            layers = read_layers(connection)
             session = _new_session(connection, text)
-            write_session(connection, session)
-            return OpenedRun(session, layers, warning)
+            session.write(connection)
+            return OpenedRun(session, read_layers(connection), warning)
 
 
 def _new_session(connection: sqlite3.Connection, config: str) -> Session:
-    (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM session").fetchone()
-    (samples,) = connection.execute("SELECT count(*) FROM sample").fetchone()
-    (scalars,) = connection.execute("SELECT count(*) FROM scalar").fetchone()
+    before = connection.execute("SELECT id, last_step FROM session ORDER BY id DESC LIMIT 1").fetchone()
+    last, last_step = before or (0, None)
+    counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("sample", "scalar")]
     now = time.time()
-    return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, samples, scalars)
-
-
-def _with_last_step(connection: sqlite3.Connection, config: str) -> str:
-    """Return a configuration with the last step of the session before, if that was closed."""
-    for (before,) in connection.execute("SELECT config FROM session ORDER BY id DESC LIMIT 1"):
-        last_step = json.loads(before).get(LAST_STEP)
-        return config if last_step is None else with_last_step(config, last_step)
-    return config
+    return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, last_step, *counts)
 
 
 def _check_resumable(connection: sqlite3.Connection, file: Path, quantities: Sequence[Quantity], resume: bool) -> None:

@@ -1,52 +1,19 @@
 """One transaction of the writer: queued samples, layers, scalars and notes, and a heartbeat."""
 
+import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
-import numpy as np
-
-from gyroscope.store.codec import EncodedSample, LayerBlobs, blob_checksum, layer_bits, row_key
 from gyroscope.store.database import connect
-from gyroscope.store.metadata import (
-    Session,
-    insert,
-    next_id,
-    with_last_step,
-    write_layer,
-    write_note,
-    write_scalar,
-    write_session,
-)
-from gyroscope.store.schema import LayerInfo, ScalarRows
-
-
-class NewLayer(NamedTuple):
-    """A layer to store under an id."""
-
-    id: int
-    layer: LayerInfo
-
-
-class Note(NamedTuple):
-    """A warning that belongs to the run."""
-
-    text: str
-
-
-class End(NamedTuple):
-    """The final status of the run (finished, failed, ended or stopped) and the number of its last step, if known."""
-
-    status: str
-    last_step: int | None = None
-
-
-Storable = EncodedSample | ScalarRows | NewLayer | Note | End
+from gyroscope.store.rows import BlobLayout, insert, insert_blobs, layer_bits, layer_columns, next_id, raw_key, row_key
+from gyroscope.store.schema import LayerInfo, Sample
+from gyroscope.store.session import Session
 
 
 class TakenOverError(Exception):
@@ -64,19 +31,19 @@ def file_identity(file: Path) -> tuple[int, int]:
 
 @final
 class WriterConnection:
-    """The writer's connection, opened for the first transaction and again after a failure."""
+    """The writer's connection, opened for the first transaction and again after a failure.
 
-    def __init__(self, file: Path, session: Session) -> None:
+    The methods `write_…` are called within a transaction, as the `write` of an `Item`.
+    """
+
+    def __init__(self, file: Path, session: Session, layout: BlobLayout) -> None:
         self._file = file
         self._identity = file_identity(file)
         self._session = session
+        self._layout = layout
         self._connection: sqlite3.Connection | None = None
-        # In the database, once connected.
-        self._samples = 0
-        self._scalars = 0
-        self._status = "running"
 
-    def store(self, items: Iterable[Storable], dropped: int) -> None:
+    def store(self, items: Iterable["Item"], dropped: int) -> None:
         """Commit all items and a heartbeat, or nothing."""
         if file_identity(self._file) != self._identity:
             raise FileNotFoundError("another file took its place")
@@ -86,19 +53,23 @@ class WriterConnection:
             # A write-ahead log survives the death of the process without a sync at each commit. A rollback journal
             # needs a sync to survive a power failure.
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
-            (self._samples,) = self._connection.execute("SELECT count(*) FROM sample").fetchone()
-            (self._scalars,) = self._connection.execute("SELECT count(*) FROM scalar").fetchone()
-        now = time.time()
-        with self._connection as connection:
-            # IMMEDIATE takes the lock for writing at once, so a locked database fails here and not half way.
-            connection.execute("BEGIN IMMEDIATE")
-            (newest,) = connection.execute("SELECT max(id) FROM session").fetchone()
-            if newest != self._session.id:
-                raise TakenOverError(f"{self._file} is continued by another writer: this one stores nothing more.")
-            for item in items:
-                self._write(connection, item, now)
-            session = replace(self._session, heartbeat=now, status=self._status, dropped=dropped)
-            write_session(connection, replace(session, samples=self._samples, scalars=self._scalars))
+        before = replace(self._session)
+        try:
+            with self._connection as connection:
+                # IMMEDIATE takes the lock for writing at once, so a locked database fails here and not half way.
+                connection.execute("BEGIN IMMEDIATE")
+                (newest,) = connection.execute("SELECT max(id) FROM session").fetchone()
+                if newest != self._session.id:
+                    raise TakenOverError(f"{self._file} is continued by another writer: this one stores nothing more.")
+                for item in items:
+                    item.write(self, connection, item.value)
+                self._session.heartbeat = time.time()
+                self._session.dropped = dropped
+                self._session.write(connection)
+        except BaseException:
+            self._session = before
+            self.disconnect()
+            raise
 
     def disconnect(self) -> None:
         """Close a connection that failed, which undoes its transaction."""
@@ -117,46 +88,60 @@ class WriterConnection:
                 self._connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self.disconnect()
 
-    def _write(self, connection: sqlite3.Connection, item: Storable, now: float) -> None:
-        if isinstance(item, EncodedSample):
-            self._write_sample(connection, item)
-        elif isinstance(item, ScalarRows):
-            for step, numbers in item.rows:
-                for name, value in numbers.items():
-                    self._scalars += write_scalar(connection, step, name, value)
-        elif isinstance(item, NewLayer):
-            write_layer(connection, item.id, item.layer)
-        elif isinstance(item, Note):
-            write_note(connection, now, item.text)
-        else:
-            self._status = item.status
-            if item.last_step is not None:
-                config = with_last_step(self._session.config, item.last_step)
-                self._session = replace(self._session, config=config)
+    def write_layer(self, connection: sqlite3.Connection, layer: tuple[int, LayerInfo]) -> None:
+        """Store a layer under an id. It may come again after a failure."""
+        index, info = layer
+        insert(connection, "layer", (index, *layer_columns(info)), otherwise="OR REPLACE")
 
-    def _write_sample(self, connection: sqlite3.Connection, sample: EncodedSample) -> None:
+    def write_note(self, connection: sqlite3.Connection, text: str) -> None:
+        """Store a warning that belongs to the run. The same text is stored once."""
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM note").fetchone()
+        insert(connection, "note", (last + 1, time.time(), text), otherwise="OR IGNORE")
+
+    def write_scalars(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Store logged numbers by name, each with its step, instead of earlier ones of the same step and name."""
+        for step, numbers in rows:
+            for name, value in numbers.items():
+                replaced = connection.execute("DELETE FROM scalar WHERE step = ? AND name = ?", (step, name)).rowcount
+                # As SQLite returns it: it has no NaN, and does not keep -0.0.
+                stored = None if math.isnan(value) else value + 0.0
+                insert(connection, "scalar", (next_id(connection, "scalar"), step, name, stored))
+                self._session.scalars += 1 - replaced
+
+    def write_end(self, connection: sqlite3.Connection, end: tuple[str, int | None]) -> None:
+        """Set the final status of the run, and the number of its last step if that is known."""
+        self._session.status, last_step = end
+        if last_step is not None:
+            self._session.last_step = last_step
+
+    def write_sample(self, connection: sqlite3.Connection, sample: Sample) -> None:
+        """Store a sample instead of an earlier one of its step."""
         for (id,) in connection.execute("SELECT id FROM sample WHERE step = ?", (sample.step,)).fetchall():
             # All layers of a sample have keys in this range.
             keys = (row_key(id, 0), row_key(id + 1, 0))
-            for table in ("measurement", "distribution", "vectors"):
+            for table in ("measurement", "distribution"):
                 connection.execute(f"DELETE FROM {table} WHERE key >= ? AND key < ?", keys)
+            connection.execute("DELETE FROM vectors WHERE key >= ? AND key < ?", [raw_key(key, 0) for key in keys])
             connection.execute("DELETE FROM sample WHERE id = ?", (id,))
-            self._samples -= 1
+            self._session.samples -= 1
         id = next_id(connection, "sample")
-        measured = layer_bits(blobs.layer for blobs in sample.layers)
-        raw = layer_bits(blobs.layer for blobs in sample.layers if blobs.raw is not None)
-        insert(connection, "sample", (id, sample.step, sample.time, measured, raw))
-        self._samples += 1
-        for blobs in sample.layers:
-            _write_blobs(connection, row_key(id, blobs.layer), blobs)
+        raw = {int(index): layer.raw for index, layer in sample.layers.items() if layer.raw is not None}
+        bits = (layer_bits(map(int, sample.layers)), layer_bits(raw))
+        # + 0.0 because SQLite does not keep -0.0.
+        insert(connection, "sample", (id, int(sample.step), float(sample.time) + 0.0, *bits))
+        self._session.samples += 1
+        for index, layer in sample.layers.items():
+            key = row_key(id, int(index))
+            numbers, histograms, extremes = self._layout.encode(layer)
+            insert_blobs(connection, "measurement", key, numbers)
+            insert_blobs(connection, "distribution", key, histograms, extremes)
+        for index, values in raw.items():
+            for place, blob in enumerate(self._layout.encode_raw(values)):
+                insert_blobs(connection, "vectors", raw_key(row_key(id, index), place), blob)
 
 
-def _write_blobs(connection: sqlite3.Connection, key: int, blobs: LayerBlobs) -> None:
-    numbers = (key, blobs.numbers, blob_checksum(key, blobs.numbers))
-    connection.execute("INSERT INTO measurement VALUES (?, ?, ?)", numbers)
-    checksum = blob_checksum(key, blobs.histograms, blobs.extremes)
-    distribution = (key, blobs.histograms, blobs.extremes, checksum)
-    connection.execute("INSERT INTO distribution VALUES (?, ?, ?, ?)", distribution)
-    if blobs.raw is not None:
-        checksums = np.array([blob_checksum(key, values) for values in blobs.raw], "<u4").tobytes()
-        connection.execute("INSERT INTO vectors VALUES (?, ?, ?)", (key, b"".join(blobs.raw), checksums))
+class Item(NamedTuple):
+    """A value to store, and the method that stores it."""
+
+    write: Callable[[WriterConnection, sqlite3.Connection, Any], None]
+    value: Any

@@ -20,15 +20,13 @@ from weakref import WeakValueDictionary
 
 from gyroscope._json import clean_text
 from gyroscope._worker import Worker
-from gyroscope.store.codec import BlobLayout, encode
 from gyroscope.store.database import explain, file_of, name_of
-from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample, ScalarRows
+from gyroscope.store.rows import BlobLayout
+from gyroscope.store.schema import LayerInfo, Quantity, RunError, Sample
 from gyroscope.store.session import HEARTBEAT, open_for_writing
-from gyroscope.store.transaction import End, NewLayer, Note, Storable, TakenOverError, WriterConnection
+from gyroscope.store.transaction import Item, TakenOverError, WriterConnection
 
-# `ended`: the process ended without closing the run.
-Status = Literal["finished", "failed", "stopped", "ended"]
-Queued = Sample | ScalarRows | NewLayer | Note | End
+Status = Literal["finished", "failed", "stopped"]
 
 # Bytes of samples in the queue. A layer has about ten kilobytes in each, and more if all its vectors are kept.
 CAPACITY = 80 * 2**20
@@ -43,6 +41,19 @@ MAX_WAIT_SECONDS = 30.0
 
 # The writers of this process by file. A second writer of the same process replaces the first.
 _WRITERS: "WeakValueDictionary[Path, Writer]" = WeakValueDictionary()
+
+
+def status_after(error: BaseException | None) -> Status:
+    """Return the status of a run whose block an exception ended, if any. An exit with code 0 is a regular end."""
+    succeeded = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+    return "finished" if succeeded else "failed"
+
+
+def status_at_exit() -> Status:
+    """Return the status of a run that its program never closed."""
+    # A program that ended by an exception leaves it in sys.last_value. So does an interactive session at any error.
+    # Python does not keep a SystemExit, so only a `with` block sees the code of sys.exit().
+    return "failed" if getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1") else "finished"
 
 
 class Writer:
@@ -68,16 +79,15 @@ class Writer:
     ) -> None:
         self._file = file_of(path)
         self.path = self._file.parent
-        self._layout = BlobLayout(quantities)
         self.on_successor: Callable[[], object] = self.close
         before = _WRITERS.get(self._file.resolve())
         if resume and before is not None:
             before.on_successor()
-        opened = open_for_writing(self._file, self._layout.quantities, config, resume)
+        opened = open_for_writing(self._file, quantities, config, resume)
         self._layers = opened.layers
         # Only the worker's thread uses it. A forked process has no such thread, so it never uses the connection.
-        self._connection = WriterConnection(self._file, opened.session)
-        self.worker: Worker[Queued] = Worker(
+        self._connection = WriterConnection(self._file, opened.session, BlobLayout(quantities))
+        self.worker: Worker[Item] = Worker(
             self._store,
             name="gyroscope-writer",
             max_bytes=CAPACITY,
@@ -108,7 +118,7 @@ class Writer:
         fresh = 1 + max((index for index, _ in self._layers.values()), default=-1)
         index, known = self._layers.setdefault(layer.name, (fresh, layer))
         if index == fresh:
-            self.worker.put(NewLayer(index, layer), always=True)
+            self.worker.put(Item(WriterConnection.write_layer, (index, layer)), always=True)
         if replace(known, group=0, rule=None) != replace(layer, group=0, rule=None):
             raise RunError(
                 f"{self.path} already has a layer {layer.name!r} of shape {known.shape}, which splits into other "
@@ -118,7 +128,7 @@ class Writer:
 
     def note(self, text: str) -> None:
         """Store a warning that belongs to the run. The same text is stored once."""
-        self.worker.put(Note(clean_text(text)), always=True)
+        self.worker.put(Item(WriterConnection.write_note, clean_text(text)), always=True)
 
     def put(self, sample: Sample) -> None:
         """Queue a sample. Its arrays must not change afterwards.
@@ -129,9 +139,11 @@ class Writer:
             return
         self._count(unsaved=1)
         # A larger sample is stored if the queue is empty.
-        size = min(_size(sample), CAPACITY)
+        arrays = [array for layer in sample.layers.values() for array in vars(layer).values() if array is not None]
+        size = min(sum(array.nbytes for array in arrays), CAPACITY)
         # Only the first of several refusals waits, so a locked database does not slow training down.
-        self._full = not self.worker.put(sample, size=size, timeout=0.0 if self._full else WAIT)
+        item = Item(WriterConnection.write_sample, sample)
+        self._full = not self.worker.put(item, size=size, timeout=0.0 if self._full else WAIT)
         if self._full:
             self._count(unsaved=-1, dropped=1)
             if self._failure is None:
@@ -147,7 +159,7 @@ class Writer:
             (step, {clean_text(name): float(value) for name, value in numbers.items()}) for step, numbers in rows
         ]
         # Always taken, because a number has a few bytes and a sample a megabyte.
-        self.worker.put(ScalarRows(cleaned), always=True)
+        self.worker.put(Item(WriterConnection.write_scalars, cleaned), always=True)
         self._warn()
 
     def flush(self) -> bool:
@@ -162,7 +174,7 @@ class Writer:
             return
         self._closing = True
         # An item like others, so it is tried again like them, and committed after all samples.
-        self.worker.put(End(status, last_step), always=True)
+        self.worker.put(Item(WriterConnection.write_end, (status, last_step)), always=True)
         done = self.worker.close(MAX_WAIT_SECONDS)
         atexit.unregister(self._at_exit)
         if self._unsaved:
@@ -178,14 +190,10 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        succeeded = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
-        self.close("finished" if succeeded else "failed")
+        self.close(status_after(error))
 
     def _at_exit(self) -> None:
-        # A program that ended by an exception leaves it in sys.last_value. So does an interactive session at any error.
-        # Python does not keep a SystemExit, so only `__exit__` sees the code of sys.exit().
-        failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-        self.close("failed" if failed else "finished")
+        self.close(status_at_exit())
 
     def _warn(self) -> None:
         """Warn in the thread of the caller, where the warning is visible."""
@@ -195,38 +203,28 @@ class Writer:
 
     # The following methods run in the worker's thread.
 
-    def _store(self, items: list[Queued]) -> None:
+    def _store(self, items: list[Item]) -> None:
         """Commit items and a heartbeat. Raise if the disk or a lock prevents it."""
-        samples = sum(isinstance(item, Sample) for item in items)
+        samples = sum(isinstance(item.value, Sample) for item in items)
         try:
-            self._commit([self._encoded(item) for item in items])
+            self._commit(items)
         except (sqlite3.OperationalError, OSError, TakenOverError):
             raise
-        except Exception:  # the database or the layout cannot take an item, so the others are stored without it
-            for item in items:
-                self._store_alone(item)
+        except (
+            Exception
+        ) as error:  # the database or the layout cannot take an item, so the others are stored without it
+            if len(items) > 1:
+                for item in items:
+                    self._store([item])
+                return
+            self._count(dropped=samples)
+            self._fail(f"{self._file} cannot take a sample: {error}.")
         self._count(unsaved=-samples)
 
-    def _store_alone(self, item: Queued) -> None:
-        try:
-            self._commit([self._encoded(item)])
-        except (sqlite3.OperationalError, OSError, TakenOverError):
-            raise
-        except Exception as error:
-            self._count(dropped=isinstance(item, Sample))
-            self._fail(f"{self._file} cannot take a sample: {error}.")
-
-    def _encoded(self, item: Queued) -> Storable:
-        return encode(item, self._layout) if isinstance(item, Sample) else item
-
-    def _commit(self, items: list[Storable]) -> None:
+    def _commit(self, items: list[Item]) -> None:
         failure = None if self._failure_stored else self._failure
-        notes = [] if failure is None else [Note(clean_text(failure))]
-        try:
-            self._connection.store([*notes, *items], self._dropped)
-        except BaseException:
-            self._connection.disconnect()
-            raise
+        notes = [] if failure is None else [Item(WriterConnection.write_note, clean_text(failure))]
+        self._connection.store([*notes, *items], self._dropped)
         self._failure_stored = self._failure_stored or failure is not None
 
     def _retry_after(self, error: BaseException) -> float | None:
@@ -251,12 +249,3 @@ class Writer:
         with self._counting:
             self._unsaved += unsaved
             self._dropped += dropped
-
-
-def _size(sample: Sample) -> int:
-    return sum(
-        array.nbytes
-        for layer in sample.layers.values()
-        for array in (layer.statistics, layer.scalars, layer.histograms, layer.extremes, layer.raw)
-        if array is not None
-    )

@@ -57,9 +57,9 @@ def test_a_training_that_branches_off_has_the_numbers_of_a_whole_one(network, pl
         np.testing.assert_array_equal(joined.steps, run.steps)
         np.testing.assert_array_equal(joined.scalar("loss"), run.scalar("loss"))
         for row in (*PER_VECTOR, *PER_LAYER):
-            if row.quantity.name in FORECASTS:
+            if row.name in FORECASTS:
                 continue
             for name in run.layers:
-                quantity = row.quantity.name
+                quantity = row.name
                 expected = run.series(name, quantity)
                 np.testing.assert_array_equal(joined.series(name, quantity), expected, err_msg=quantity)

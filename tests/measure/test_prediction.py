@@ -10,8 +10,8 @@ from gyroscope.measure._pipeline.prediction import Forecaster, LayerState, StepR
 from gyroscope.theory import SGDM, SGDMRT, AdamL2, AdamSRT, AdamW, Hyperball, Lion, Muon, Rule, forecast
 
 LAYERS = [
-    LayerState("a", fan_in=64, vectors=16, shape=(16, 64), norm=1.0, unit_grad_norm=0.3),
-    LayerState("b", fan_in=256, vectors=8, shape=(8, 256), norm=2.0, unit_grad_norm=0.7),
+    LayerState("a", fan_in=64, shape=(16, 64), norm=1.0, unit_grad_norm=0.3),
+    LayerState("b", fan_in=256, shape=(8, 256), norm=2.0, unit_grad_norm=0.7),
 ]
 RULES = [
     SGDM(0.1, 5e-3, 0.9),
@@ -22,8 +22,8 @@ RULES = [
 ]
 
 
-def of(rule, **options):
-    return GroupRule.of(rule, options, norms_kept=False)
+def of(rule, norms_kept=False, **options):
+    return GroupRule.of(rule, options, norms_kept)
 
 
 def followed(rule, group=None, counts=(1, 3, 10, 300), lrs=None, layers=LAYERS):
@@ -49,9 +49,9 @@ def test_a_forecast_in_parts_is_the_forecast_in_one(rule):
             assert one.forecast_norm == pytest.approx(expected.norm[step], rel=1e-9)
             assert one.forecast_angular_update == pytest.approx(expected.angular_update[step], rel=1e-9)
             equal = expected.equilibrium_angular_update[step], expected.equilibrium_norm[step]
-            assert found[-1]["ab"[number]].timescale > 0
+            assert found[-1]["ab"[number]].predicted_timescale > 0
             if step == 0:
-                assert (one.angular_update, one.norm) == pytest.approx(equal, rel=1e-9)
+                assert (one.predicted_angular_update, one.predicted_norm) == pytest.approx(equal, rel=1e-9)
 
 
 def test_dampening_is_a_smaller_learning_rate():
@@ -61,30 +61,32 @@ def test_dampening_is_a_smaller_learning_rate():
 
 
 def test_muon_is_predicted_for_the_matrix_and_told_per_vector():
-    rule, layer = Muon(1e-2, 0.1), LayerState("m", 64, 32, (32, 64), 0.5, 1.0)
+    rule, layer = Muon(1e-2, 0.1), LayerState("m", 64, (32, 64), 0.5, 1.0)
     found = followed(rule, layers=[layer], counts=(1, 50))
     whole = forecast(rule, steps=51, norm=0.5 * 32**0.5, shape=(32, 64))
     assert found[-1]["m"].forecast_norm == pytest.approx(whole.norm[-1] / 32**0.5, rel=1e-9)
-    assert found[-1]["m"].norm == pytest.approx(rule.equilibrium(shape=(32, 64)).norm / 32**0.5, rel=1e-9)
+    assert found[-1]["m"].predicted_norm == pytest.approx(rule.equilibrium(shape=(32, 64)).norm / 32**0.5, rel=1e-9)
 
 
 def test_where_norms_are_held_a_layer_is_where_it_stays():
-    forecaster = Forecaster(norms_kept=True)
+    forecaster = Forecaster()
     rule = AdamW(1e-3, 0.1)
-    first = forecaster.predict(of(rule), [StepRates(1e-3, 0.1)], LAYERS)["a"]
-    later = forecaster.predict(of(rule), [StepRates(1e-3, 0.1, 10)], [replace(LAYERS[0], norm=1.001)])["a"]
-    assert (first.norm, first.forecast_norm, later.norm) == (1.0, 1.0, 1.0)
+    first = forecaster.predict(of(rule, norms_kept=True), [StepRates(1e-3, 0.1)], LAYERS)["a"]
+    later = forecaster.predict(of(rule, norms_kept=True), [StepRates(1e-3, 0.1, 10)], [replace(LAYERS[0], norm=1.001)])[
+        "a"
+    ]
+    assert (first.predicted_norm, first.forecast_norm, later.predicted_norm) == (1.0, 1.0, 1.0)
     eta_r = np.arctan(rule.equilibrium(leading_order=True).angular_update)
-    assert (first.angular_update, first.forecast_angular_update) == (eta_r, eta_r)
+    assert (first.predicted_angular_update, first.forecast_angular_update) == (eta_r, eta_r)
 
 
 def test_a_rule_without_decay_or_gradient_is_no_obstacle():
-    found = Forecaster(norms_kept=True).predict(of(Hyperball(0.01)), [StepRates(0.01, 0.0)], LAYERS)["a"]
-    assert found.angular_update == pytest.approx(np.arctan(0.01))
+    found = Forecaster().predict(of(Hyperball(0.01), norms_kept=True), [StepRates(0.01, 0.0)], LAYERS)["a"]
+    assert found.predicted_angular_update == pytest.approx(np.arctan(0.01))
     silent = [replace(layer, unit_grad_norm=0.0) for layer in LAYERS]
     without = Forecaster().predict(of(SGDM(0.1, 5e-3, 0.9)), [StepRates(0.1, 5e-3)], silent)["a"]
-    assert np.isnan(without.norm)
-    assert without.angular_update > 0
+    assert np.isnan(without.predicted_norm)
+    assert without.predicted_angular_update > 0
 
 
 def test_a_gradient_that_fails_once_does_not_end_the_forecast():

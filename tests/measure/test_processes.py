@@ -168,11 +168,11 @@ def assert_same(together, alone):
     for layer in alone.layers:
         assert together.layer(layer) == alone.layer(layer)
         for row in PER_VECTOR:
-            ours, theirs = (run.raw(layer, row.quantity.name) for run in (together, alone))
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {row.quantity.name}")
+            ours, theirs = (run.raw(layer, row.name) for run in (together, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {row.name}")
         for row in PER_LAYER:
-            ours, theirs = (run.series(layer, row.quantity.name) for run in (together, alone))
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=f"{layer} {row.quantity.name}")
+            ours, theirs = (run.series(layer, row.name) for run in (together, alone))
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=f"{layer} {row.name}")
         counts = (run.histogram(layer, "norm", 4).tolist() for run in (together, alone))
         assert next(counts) == next(counts)
 

@@ -116,10 +116,10 @@ def compare(run, moments, name, digits=1e-6):
             np.testing.assert_array_equal(np.isnan(reported), np.isnan(expected))
 
 
-@pytest.mark.parametrize("row", PER_VECTOR, ids=lambda row: row.quantity.name)
+@pytest.mark.parametrize("row", PER_VECTOR, ids=lambda row: row.name)
 def test_every_vector_is_measured_as_its_twin_says(row, recorded):
     run, moments = recorded
-    compare(run, moments, row.quantity.name)
+    compare(run, moments, row.name)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_closure_that_makes_the_gradients_within_the_step_changes_no_reading(o
     kind, make = OPTIMIZERS[optimizer]
     run, moments = record(tmp_path, kind, make, closure=True)
     for row in PER_VECTOR:
-        compare(run, moments, row.quantity.name, digits=5e-6)
+        compare(run, moments, row.name, digits=5e-6)
 
 
 def test_long_vectors_are_measured_in_parts_with_the_same_result(tmp_path, monkeypatch):
@@ -205,14 +205,14 @@ def test_long_vectors_are_measured_in_parts_with_the_same_result(tmp_path, monke
     monkeypatch.setattr("gyroscope.measure._pipeline.batches.AT_ONCE_CPU", 40)
     run, moments = record(tmp_path, *OPTIMIZERS["AdamW"])
     for row in PER_VECTOR:
-        compare(run, moments, row.quantity.name)
+        compare(run, moments, row.name)
     for layer, samples in moments.items():
         assert run.series(layer, "entries").tolist() == [twins.entries(vectors) for vectors in samples]
 
 
-@pytest.mark.parametrize("row", QUANTITIES, ids=lambda row: row.quantity.name)
+@pytest.mark.parametrize("row", QUANTITIES, ids=lambda row: row.name)
 def test_every_row_of_the_table_has_unit_formula_source_and_twin(row):
-    one = row.quantity
+    one = row
     assert one.formula, "a formula"
     assert one.source, "the paper it comes from"
     assert one.unit or one.name in PURE_NUMBERS, "a unit"
@@ -240,7 +240,7 @@ PURE_NUMBERS = {
 
 
 def test_the_table_has_what_verdicts_and_pages_read():
-    per_vector = {row.quantity.name for row in PER_VECTOR}
-    per_layer = {row.quantity.name for row in PER_LAYER}
+    per_vector = {row.name for row in PER_VECTOR}
+    per_layer = {row.name for row in PER_LAYER}
     assert per_vector >= {"angular_update", "norm", "unit_grad_norm", "lambda_u", "max_update", "rotation_discrepancy"}
     assert per_layer >= {"predicted_angular_update", "predicted_norm", "forecast_norm", "dead_vectors", "entries"}

@@ -229,9 +229,9 @@ def test_a_large_layer_is_summarised_in_parts_with_the_same_result(tmp_path, mon
     monkeypatch.setattr("gyroscope.measure._pipeline.statistics.AT_ONCE", 120)  # two quantities at once
     parts = measured(tmp_path / "parts")
     for row in gyro.measure.QUANTITIES:
-        name = row.quantity.name
+        name = row.name
         np.testing.assert_array_equal(whole.series("weight", name, "q25"), parts.series("weight", name, "q25"))
-        if row.quantity.per_vector:
+        if row.per_vector:
             np.testing.assert_array_equal(whole.raw("weight", name), parts.raw("weight", name))
             np.testing.assert_array_equal(whole.histogram("weight", name, 1), parts.histogram("weight", name, 1))
             assert whole.extremes("weight", name, 1) == parts.extremes("weight", name, 1)
@@ -257,7 +257,7 @@ def test_layers_summed_together_are_measured_as_each_by_itself(tmp_path, monkeyp
     assert (few, many) == (2, 5)
     for layer in alone.layers:
         for row in gyro.measure.QUANTITIES:
-            name = row.quantity.name
+            name = row.name
             ours, theirs = (run.series(layer, name) for run in (together, alone))
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=f"{layer} {name}")
 

@@ -8,7 +8,8 @@ import pytest
 from gyroscope.measure._pipeline.batches import ROW, SUMS
 from gyroscope.measure._pipeline.host_copy import merge_pieces
 from gyroscope.measure._pipeline.statistics import extremes, histograms, statistics
-from gyroscope.store import BINS, STATISTICS, bin_edges, count_bins
+from gyroscope.store import BINS, STATISTICS, bin_edges
+from tests.store.make import count_bins
 
 
 def values():

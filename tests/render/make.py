@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
+from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer
 from gyroscope.theory import AdamW, constant, cosine, forecast
+from tests.store.make import count_bins
 
 PER_VECTOR = (
     *("angular_update", "norm", "update_norm", "radial_update", "tangential_update", "unit_grad_norm"),

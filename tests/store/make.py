@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyroscope.store import LayerInfo, LayerSample, Quantity, Sample, Writer, count_bins
+from gyroscope.store import BINS, LayerInfo, LayerSample, Quantity, Sample, Writer, bin_edges
 
 QUANTITIES = [
     Quantity("angular_update", "rad", "∠(w, w')", "Kosson et al. 2024"),
@@ -24,6 +24,13 @@ ROOT = Path(__file__).parents[2]
 def python(code, *arguments):
     """The command that runs code in a new process."""
     return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def count_bins(values):
+    """The histogram of the magnitudes of `values` over `bin_edges()`, without NaN."""
+    magnitudes = np.abs(np.asarray(values, dtype=np.float64).ravel())
+    bins = np.searchsorted(bin_edges()[1:-1], magnitudes[~np.isnan(magnitudes)], side="right")
+    return np.bincount(bins, minlength=BINS).astype(np.uint32)
 
 
 def layer(name="fc.weight", **changes):

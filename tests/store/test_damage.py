@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from gyroscope.store import STATISTICS, RunError, open_run
-from gyroscope.store.codec import row_checksum
+from gyroscope.store.rows import row_checksum
 from tests.store import make
 
 

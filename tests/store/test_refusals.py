@@ -15,7 +15,7 @@ import pytest
 
 from gyroscope.cli import main
 from gyroscope.store import BINS, LayerSample, Quantity, RunError, Writer, open_run, session
-from gyroscope.store.metadata import Session, write_session
+from gyroscope.store.session import Session
 from tests.store import make
 
 
@@ -76,11 +76,11 @@ def test_a_database_of_something_else(tmp_path):
         make.writer(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("schema", [2, 99])
+@pytest.mark.parametrize("schema", [3, 99])
 def test_a_run_of_another_schema_is_neither_read_nor_resumed_and_is_left_alone(tmp_path, schema):
     change(make.run_at(tmp_path), f"PRAGMA user_version = {schema}")
     before = (tmp_path / "run.sqlite").read_bytes()
-    sentence = f"another version of Gyroscope: it has schema {schema}, and this version reads only schema 3. Open it"
+    sentence = f"another version of Gyroscope: it has schema {schema}, and this version reads only schema 4. Open it"
     assert sentence in refused(tmp_path)
     with pytest.raises(RunError, match=sentence):
         make.writer(tmp_path, resume=True)
@@ -208,7 +208,7 @@ def test_a_writer_whose_run_was_resumed_elsewhere_stores_nothing_more(tmp_path):
     silent = make.writer(tmp_path)
     silent.put(make.sample(0))
     silent.flush()
-    columns = "started, heartbeat, status, host, pid, dropped, config, samples, scalars, checksum"
+    columns = "started, heartbeat, status, host, pid, dropped, config, last_step, samples, scalars, checksum"
     change(tmp_path, f"INSERT INTO session SELECT 2, {columns} FROM session")
     silent.put(make.sample(1))
     with pytest.warns(RuntimeWarning, match="is continued by another writer: this one stores nothing more"):
@@ -236,7 +236,7 @@ def test_a_run_that_another_machine_writes_cannot_be_resumed_while_its_heart_bea
 def test_a_run_that_has_other_samples_than_were_counted_is_refused(tmp_path):
     make.run_at(tmp_path)
     with sqlite3.connect(tmp_path / "run.sqlite") as connection:
-        write_session(connection, Session(2, 1.0, 2.0, "finished", "here", 1, 0, "{}", samples=0, scalars=0))
+        Session(2, 1.0, 2.0, "finished", "here", 1, 0, "{}", last_step=None, samples=0, scalars=0).write(connection)
     assert "0 samples were written and 3 are left" in refused(tmp_path)
 
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from gyroscope.store import BINS, STATISTICS, RunError, Sample, Writer, count_bins, follower, open_run
+from gyroscope.store import BINS, STATISTICS, RunError, Sample, Writer, follower, open_run
 from gyroscope.store.session import STALE
 from tests.store import make
 
@@ -63,8 +63,8 @@ def test_histograms_come_back_and_merge_over_steps_layers_and_runs(tmp_path):
     runs = [open_run(make.run_at(tmp_path / name, steps=3, layers=2)) for name in "ab"]
     merged = sum(run.histogram(name, "norm", step) for run in runs for name in run.layers for step in run.steps)
     everything = [make.values(step, index)[1] for step in range(3) for index in range(2)]
-    assert np.array_equal(merged, 2 * count_bins(everything))
-    assert np.array_equal(runs[0].histogram("layer1", "norm"), count_bins(make.values(2, 1)[1]))
+    assert np.array_equal(merged, 2 * make.count_bins(everything))
+    assert np.array_equal(runs[0].histogram("layer1", "norm"), make.count_bins(make.values(2, 1)[1]))
 
 
 def test_extremes_come_back_and_are_none_where_nothing_was_measured(tmp_path):
@@ -80,7 +80,7 @@ def test_the_last_histogram_is_that_of_the_last_sample_with_the_layer(tmp_path):
     with make.writer(tmp_path, layers=2) as writer:
         writer.put(make.sample(0, layers=2))
         writer.put(make.sample(1, layers=1))
-    assert np.array_equal(open_run(tmp_path).histogram("layer1", "norm"), count_bins(make.values(0, 1)[1]))
+    assert np.array_equal(open_run(tmp_path).histogram("layer1", "norm"), make.count_bins(make.values(0, 1)[1]))
 
 
 def test_raw_vectors_come_back_for_the_layers_that_kept_them(tmp_path):
@@ -154,7 +154,7 @@ def test_a_resumed_run_goes_on_and_a_step_measured_again_replaces_the_old(tmp_pa
         for one in (run, open_run(tmp_path)):
             assert one.steps.tolist() == [0, 1, 2, 3, 4, 5, 7]
             assert one.series("layer0", "lr").tolist() == [0, 1, 2, 30, 40, 5, 70]
-            assert np.array_equal(one.histogram("layer0", "norm", 3), count_bins(make.values(30)[1]))
+            assert np.array_equal(one.histogram("layer0", "norm", 3), make.count_bins(make.values(30)[1]))
             assert one.config["try"] == 2
     connection = sqlite3.connect(tmp_path / "run.sqlite")
     for table in ("measurement", "distribution"):

@@ -5,7 +5,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from gyroscope.store import BINS, SCHEMA_VERSION, bin_edges, count_bins
+from gyroscope.store import BINS, SCHEMA_VERSION, bin_edges
 from gyroscope.store.schema import APPLICATION_ID, TABLES
 from tests.store import make
 
@@ -14,25 +14,25 @@ def test_every_value_falls_into_the_bin_whose_edges_enclose_it():
     edges = bin_edges()
     x = np.random.default_rng(0).lognormal(-5, 8, 2000)
     for value in x:
-        k = int(np.flatnonzero(count_bins(value))[0])
+        k = int(np.flatnonzero(make.count_bins(value))[0])
         assert edges[k] <= value or k == 0
         assert value < edges[k + 1] or k == BINS - 1
 
 
 def test_an_edge_belongs_to_the_bin_above_it_and_the_outer_bins_are_open():
-    assert np.flatnonzero(count_bins(bin_edges()[:-1])).tolist() == list(range(BINS))
-    assert count_bins([0.0, 1e-40, -1e-20])[0] == 3
-    assert count_bins([1e9, -np.inf])[-1] == 2
+    assert np.flatnonzero(make.count_bins(bin_edges()[:-1])).tolist() == list(range(BINS))
+    assert make.count_bins([0.0, 1e-40, -1e-20])[0] == 3
+    assert make.count_bins([1e9, -np.inf])[-1] == 2
 
 
 def test_a_histogram_leaves_out_nan_and_forgets_the_sign():
-    assert count_bins([np.nan, 1.0, -1.0]).sum() == 2
-    assert np.array_equal(count_bins([0.3, -7.0]), count_bins([-0.3, 7.0]))
+    assert make.count_bins([np.nan, 1.0, -1.0]).sum() == 2
+    assert np.array_equal(make.count_bins([0.3, -7.0]), make.count_bins([-0.3, 7.0]))
 
 
 def test_histograms_of_parts_add_up_to_the_histogram_of_the_whole():
     x = np.random.default_rng(1).normal(size=999)
-    assert np.array_equal(count_bins(x[:100]) + count_bins(x[100:]), count_bins(x))
+    assert np.array_equal(make.count_bins(x[:100]) + make.count_bins(x[100:]), make.count_bins(x))
 
 
 def test_every_column_of_the_database_is_documented_in_it(tmp_path):

@@ -8,14 +8,11 @@ is the overhead of calls.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, NamedTuple, final
 
-import torch
 from torch import Tensor
 
 from gyroscope._types import Number
-from gyroscope.geometry import at_least_float32
 from gyroscope.measure._pipeline.layers import Tracked
 
 # ⟨w,w⟩, ⟨w,d⟩ and ‖d - (⟨w,d⟩/⟨w,w⟩)·w‖² of a weight w that moves by d.
@@ -120,25 +117,6 @@ class SumsBatch:
             row += count
         self.num_rows = row
 
-    def prepare(self, weight: Tensor) -> Tensor:
-        """Make an empty table for one sample, and room for the copy, with the previous sample's weights if known."""
-        # A new table for each sample: the last one may still wait to be processed.
-        size = (len(SUMS), self.num_rows * self.cuts)
-        self.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
-        shape = (self.num_rows, prod(weight.shape[1:]))
-        # Made at the first sample rather than with the tracker: the model may move to its device in between.
-        if self.copy is None or self.copy.shape != shape or self.copy.device != weight.device:
-            self.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
-            for layer in self.layers:
-                copy = self.copy[layer.rows]
-                old = layer.previous
-                layer.previous = None
-                layer.copied = False
-                if old is not None and old.shape == copy.shape and old.device == copy.device:
-                    copy.copy_(old)
-                    layer.copied = True
-        return self.table
-
 
 def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
     """Return layers in batches. On a CPU, small ones with vectors of equal length and dtype share one."""
@@ -151,8 +129,3 @@ def batched(layers: Sequence[LayerSums]) -> list[SumsBatch]:
         together.setdefault((p.dtype, layer.layer.fan_in) if small else layer, []).append(layer)
     most = max(1, AT_ONCE_CPU // SMALL)  # layers of a batch, so that all of it stays in the cache
     return [SumsBatch(each[i : i + most]) for each in together.values() for i in range(0, len(each), most)]
-
-
-def precise(weight: Tensor) -> torch.dtype:
-    """Return the dtype of sums: float64, or float32 on Apple's GPUs, which have no other."""
-    return torch.float32 if weight.device.type == "mps" else torch.float64

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope._types import Array
-from gyroscope.measure._pipeline.batches import ROW, SUMS, precise
+from gyroscope.measure._pipeline.batches import ROW, SUMS
 from gyroscope.measure._pipeline.layers import Ids, Tracked
+from gyroscope.measure._pipeline.sums import precise
 
 # Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None where a process has none.
 Tables = Sequence[tuple[tuple[Tracked, ...], Tensor | None]]

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gyroscope._dtensor import cut_like, local
+from gyroscope._dtensor import across_processes, local, row_like
 from gyroscope._types import Int64
 from gyroscope.geometry import Split
 from gyroscope.model.measured import measured_layers
@@ -65,19 +65,6 @@ class Tracked:
     start: int
     vector: str
 
-    def views(self, tensors: list[Tensor | None]) -> list[Any]:
-        """Return this process's chosen pieces of tensors shaped like the parameter: (pieces, entries…) in its order.
-
-        None stays None.
-        """
-        given = [x for x in tensors if x is not None]
-        places = self.pieces.places
-        if self.pieces.sharded:
-            given = [local(cut_like(x, self.parameter)) for x in given]
-        rows = self.pieces.split.rows(*given)
-        chosen = iter(rows if places is None else [_taken(x, places) for x in rows])
-        return [None if x is None else next(chosen) for x in tensors]
-
     def per_vector(self, values: Tensor) -> Tensor:
         """Return the values per vector of this process's chosen pieces, from the optimizer's layout."""
         mine = local(values)
@@ -128,25 +115,14 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
 
 
-def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
-    """Return rows of x. On a CPU NumPy takes them, because torch would start threads beside the training's own."""
-    if isinstance(places, slice):
-        return x[places]
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return x.index_select(0, places)
-    return torch.from_numpy(x.numpy()[places.numpy()])
-
-
 def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:
     """Return this process's pieces of the vectors from `start` to `stop`, or of the chosen ones among them."""
     of_all = split.num_vectors(p.shape)
     shape = list(p.shape)
     sharded = hasattr(p, "placements")
     if sharded:
-        ids = _held_ids(p, split)
         shape = _largest_shard(p)
-        if _cuts_groups(p, split):  # a shard may begin within a group: each neuron of it is then a piece
-            split = Split("neuron", split.axis)
+        ids, split = _held_ids(p, split)
     else:
         ids = np.arange(of_all)
     places: Tensor | slice | None = None
@@ -163,42 +139,26 @@ def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, .
     return Pieces(split, places, ids - start, torch.from_numpy(ids).to(p.device), cuts, cuts * most, sharded)
 
 
-def _held_ids(p: Tensor, split: Split) -> Int64:
-    """Return the vectors of a DTensor to which the pieces belong that this process holds.
+def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:
+    """Return the vectors of a DTensor to which this process's pieces belong, and how its part splits into pieces.
 
     Of copies the first counts, the others hold nothing. Vectors cut across their length are pieces with one id.
     """
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    sharded = cast(DTensor, p)
+    sharded = cast(Any, p)
     mesh = sharded.device_mesh
     if mesh.size() != dist.get_world_size():
         raise ValueError(
             f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
             "the tracker gathers from all of them; leave such parameters out by layers=…, a regular expression"
         )
-    coordinate = cast(list[int], mesh.get_coordinate())
-    copies = [at for part, at in zip(sharded.placements, coordinate, strict=True) if not part.is_shard()]
-    if any(copies):
-        return np.empty(0, dtype=np.int64)
-    if split.granularity == "tensor":
-        return np.zeros(1, dtype=np.int64)
-    axes = split.axes(p.dim())
-    dims = [cast(Any, part).dim if part.is_shard() else None for part in sharded.placements]
-    if split.granularity == "group" and not _cuts_groups(p, split):
-        return np.arange(split.num_vectors(p.shape))
-    cut = [Shard(axes.index(dim)) if dim in axes else Replicate() for dim in dims]
-    # DTensor computes which indices of the axes are local, also for uneven and nested shards.
-    ids = split.vector_ids(p.shape, p.device)
-    every = DTensor.from_local(ids, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return cast(Int64, every.redistribute(mesh, cut).to_local().flatten().cpu().numpy())
-
-
-def _cuts_groups(p: Tensor, split: Split) -> bool:
-    axes = split.axes(p.dim())
-    return split.granularity == "group" and any(
-        part.is_shard(axis) for part in cast(Any, p).placements for axis in axes
-    )
+    across = across_processes(p, split)
+    if across is not None and across.owners is not None:
+        split = across.split
+        ids = across.owners
+    else:
+        ids = local(row_like(p, split, torch.arange(split.num_vectors(p.shape))))
+    held = [at == 0 or part.is_shard() for part, at in zip(sharded.placements, mesh.get_coordinate(), strict=True)]
+    return (ids.cpu().numpy() if all(held) else np.empty(0, dtype=np.int64)), split
 
 
 def _largest_shard(p: Tensor) -> list[int]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -11,36 +11,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gyroscope._dtensor import cut_like, local
 from gyroscope._json import clean_text
 from gyroscope.measure._pipeline.batches import LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
 from gyroscope.measure._pipeline.layers import Tracked, tracked
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none
+from gyroscope.measure._pipeline.settings_history import SettingsLog
 from gyroscope.measure._pipeline.sums import sum_after, sum_before
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import Invariance
 from gyroscope.optim.torch_rules import keeps_norms
 from gyroscope.optimizers import MOMENTUM_KEYS, SECOND_MOMENT_KEYS
 
-NAN = float("nan")
-
 
 def rank() -> int:
     """Return the number of this process, 0 if there is only one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-class GroupSettings(NamedTuple):
-    """What a parameter group was stepped with. Betas are (momentum, NaN) if there is one average."""
-
-    lr: Any
-    weight_decay: Any
-    beta1: Any
-    beta2: Any
-
-
-# Settings of every group, None for a group that was not stepped, and the consecutive steps for which they held.
-SettingsHistory = list[tuple[list[GroupSettings | None], int]]
 
 
 @final
@@ -68,17 +55,13 @@ class StepMeasurement:
         self._seen: list[Any] = []
         self._decoupled: list[bool] = []
         self._steps: list[LayerStep] = []
-        self._settings: dict[int, GroupSettings] = {}
         self._rescaled = False
         self._scaler: Tensor | None = None
         self._found_inf: Tensor | None = None
         self._skipped: Tensor | None = None
-        self.options: dict[int, dict[str, Any]] = {}
-        """Options of each group as they were when it was stepped last."""
+        self.settings = SettingsLog()
         self.scaler: HostCopy | None = None
         """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
-        self.history: SettingsHistory = []
-        """Settings of the steps since the last sample that was handed over."""
 
     @property
     def sharded(self) -> bool:
@@ -165,13 +148,9 @@ class StepMeasurement:
         What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer
         that takes part in the step of the run.
         """
-        # Numbers as of the last sample: a group that was added since has no layers yet.
-        for number, group in zip(self.optimizers.numbers[optimizer], optimizer.param_groups, strict=False):
-            self._settings[number] = settings_of(group)
-            if sampled:
-                self.options[number] = _frozen_options(group)
+        self.settings.read(self.optimizers.numbers[optimizer], optimizer, sampled, ends)
         if ends:
-            self.end_step()
+            self._count_skipped()
         if not sampled:
             return [], {}
         readings = {}
@@ -193,12 +172,11 @@ class StepMeasurement:
         if not _usable(step.grad) or p.shape != layer.shape:
             return False
         state = self.optimizers.owners[layer.group].state.get(p, {})
-        group = self.options[layer.group]
+        group = self.settings.options[layer.group]
         step.rescaled = self._rescaled
         step.second = _second_moment(state, group, p, p.numel() // layer.fan_in)
-        step.decay = (
-            frozen(group["lr"]) * frozen(group.get("weight_decay", 0.0)) if self._decoupled[layer.group] else None
-        )
+        if self._decoupled[layer.group]:
+            step.decay = group["lr"] * group.get("weight_decay", 0.0)
         m = _momentum(state, p) if step.late else None
         v = None if step.second is None else step.second.v
         step.views = _views(layer, [p.detach(), step.grad, m, v if v is not None and v.shape == p.shape else None])
@@ -226,14 +204,11 @@ class StepMeasurement:
         return None if self._skipped is None else HostCopy(self._skipped)
 
     def end_step(self) -> None:
-        """End a step in which all that take part have stepped: keep its settings, and count it if it was skipped."""
-        groups = [self._settings.get(number) for number in range(max(self._settings, default=-1) + 1)]
-        # Settings on a device count as different, for comparing them would wait for it.
-        comparable = not any(isinstance(value, Tensor) for group in groups if group is not None for value in group)
-        if comparable and self.history and self.history[-1][0] == groups:
-            self.history[-1] = (groups, self.history[-1][1] + 1)
-        else:
-            self.history.append((groups, 1))
+        """End a step in which some of the optimizers take no part."""
+        self.settings.end_step()
+        self._count_skipped()
+
+    def _count_skipped(self) -> None:
         found_inf = self._found_inf
         if found_inf is not None:
             # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
@@ -246,7 +221,7 @@ class StepMeasurement:
 
     def drop_step(self) -> None:
         """Forget what was read of the step that is being taken: a GradScaler skips it, or it has ended."""
-        self._settings = {}
+        self.settings.now = {}
         self._found_inf = None
         self._scaler = None
 
@@ -279,49 +254,33 @@ class StepMeasurement:
             send_to_host([((layer,), None) for layer in spread])
 
 
-def frozen(value: Any) -> Any:
-    """Return a number that will not change: the value of a tensor on the CPU, a copy of one on a device."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.detach().clone() if value.device.type != "cpu" or value.numel() != 1 else value.item()
-
-
-def _frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a group as they are now. Numbers on a device are copied without waiting for it."""
-    return {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
-
-
-def settings_of(group: Mapping[str, Any]) -> GroupSettings:
-    """Return the settings of a group. One that is missing, or that the optimizer chooses by itself, is NaN.
-
-    >>> settings_of({"lr": 0.1, "momentum": 0.9})
-    GroupSettings(lr=0.1, weight_decay=0.0, beta1=0.9, beta2=nan)
-    """
-    betas = group.get("betas") or (group.get("momentum"),)
-    if isinstance(betas[0], tuple | list):  # k-Adam with a pair for each stage: those of the first
-        betas = betas[0]
-    betas = (*betas, None)[:2]
-    options = (group.get("lr"), group.get("weight_decay", 0.0), *betas)
-    return GroupSettings(*(NAN if value is None else frozen(value) for value in options))
-
-
 def _on_host(found_inf: Tensor) -> bool:
     return found_inf.device.type == "cpu"
 
 
 def _views(layer: Tracked, tensors: list[Tensor | None]) -> list[Any]:
-    """Return rows of vectors of tensors shaped like the parameter. None stays None."""
-    if layer.pieces.sharded or layer.pieces.places is not None:
-        return layer.views(tensors)
-    rows = iter(layer.split.rows(*[x for x in tensors if x is not None]))
+    """Return this process's chosen pieces of tensors shaped like the parameter: (pieces, entries…). None stays None."""
+    given = [x for x in tensors if x is not None]
+    places = layer.pieces.places
+    if layer.pieces.sharded:
+        given = [local(cut_like(x, layer.parameter)) for x in given]
+    rows = iter(layer.pieces.split.rows(*given))
     for place, x in enumerate(tensors):
         if x is not None:
-            tensors[place] = next(rows)
+            tensors[place] = next(rows) if places is None else _taken(next(rows), places)
     return tensors
 
 
+def _taken(x: Tensor, places: Tensor | slice) -> Tensor:
+    """Return rows of x. On a CPU NumPy takes them, because torch would start threads beside the training's own."""
+    if isinstance(places, slice):
+        return x[places]
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.index_select(0, places)
+    return torch.from_numpy(x.numpy()[places.numpy()])
+
+
 def _usable(grad: Tensor | None) -> bool:
-    """Return whether there is a dense gradient."""
     return grad is not None and not grad.is_sparse
 
 

@@ -47,40 +47,36 @@ class MomentumRecursion(NamedTuple):
 class GroupRule:
     """The theory's rule of a parameter group, and what measuring needs to know of it.
 
+    norms_kept: the optimizer holds every vector at the norm it started with.
     recursion: how the momentum came about; None where it is transported, or there is none.
     lr_factor: what torch's dampening makes of the learning rate.
-    norms_kept: the optimizer holds every vector at the norm it started with.
-    follows_base: and rotates it as the rule would by then, not by the equilibrium angle.
-    sign_beta, heavy_ball, whole_matrix: the rule's own, kept because every sample asks for them many times.
+    whole_matrix: the rule's own, kept because every sample asks for it many times.
+    follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
     """
 
     rule: UpdateRule
     norms_kept: bool
     recursion: MomentumRecursion | None
     lr_factor: float
-    sign_beta: float | None
-    heavy_ball: float | None
     whole_matrix: bool
-    follows_base: bool = False
+    follows_base: bool
 
     @classmethod
     def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
         """Make it of a rule and the options of the group for which the rule was made."""
+        own = (rule.whole_matrix, follows_base)
+        if rule.momentum_step is None:
+            return cls(rule, norms_kept, None, 1.0, *own)
+        keep, share = rule.momentum_step
         undamped = 1 - float(options.get("dampening", 0.0))  # only torch's SGD has it
-        recursion = None
-        if rule.momentum_step is not None:
-            keep, share = rule.momentum_step
-            decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
-            recursion = MomentumRecursion(keep, share * undamped, decay)
-        lr_factor = 1.0 if recursion is None else undamped
-        own = (rule.sign_beta, rule.heavy_ball, rule.whole_matrix)
-        return cls(rule, norms_kept, recursion, lr_factor, *own, follows_base)
+        decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
+        return cls(rule, norms_kept, MomentumRecursion(keep, share * undamped, decay), undamped, *own)
 
 
 @final
 @dataclass(frozen=True)
 class LayerReading:
-    """How a layer was read in a sample.
+    """How a layer was read in a sample. Layers of a group with equal readings share a `StepContext`.
 
     adam: it has a second moment.
     late: a closure made the gradient within the step, so that it met only the momentum after it.

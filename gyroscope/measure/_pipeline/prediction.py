@@ -1,6 +1,6 @@
 """What theory says of each layer at a sample: where it would settle, and where it should be by now."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isfinite
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from gyroscope.measure._pipeline.measurement import SettingsHistory
 from gyroscope.measure._pipeline.optimizers import GroupRule
 from gyroscope.measure.quantities import NAN, StepPrediction
 from gyroscope.theory import FixedNorm, UpdateRule
@@ -34,7 +33,6 @@ class LayerState:
 
     name: str
     fan_in: int
-    vectors: int
     shape: tuple[int, ...]
     norm: float
     unit_grad_norm: float
@@ -66,8 +64,7 @@ class Forecaster:
     the first step on.
     """
 
-    def __init__(self, norms_kept: bool = False) -> None:
-        self.norms_kept = norms_kept
+    def __init__(self) -> None:
         self._last: dict[str, LayerState] = {}
         self._held: dict[str, float] = {}
         self._forecasts: list[JointForecast] = []
@@ -86,40 +83,40 @@ class Forecaster:
             self._last[layer.name] = layer if known else replace(layer, unit_grad_norm=gradient)
         present = [self._last[layer.name] for layer in layers]
         with np.errstate(all="ignore"):
-            predictions = self._equilibria(group_rule, rates[-1].lr, present)
-            if self.norms_kept:
-                predictions = {layer.name: self._at_rest(layer, predictions[layer.name]) for layer in present}
-                if group_rule.follows_base:
-                    # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
-                    rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
-                    for name, angle, _ in self._advance_all(group_rule, rates, present):
-                        turned = replace(predictions[name], angular_update=angle, forecast_angular_update=angle)
-                        predictions[name] = turned
+            predictions = dict(self._equilibria(group_rule, rates[-1].lr, present))
+            if group_rule.norms_kept and not group_rule.follows_base:
                 return predictions
+            if group_rule.norms_kept:
+                # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.
+                rates = [rate._replace(weight_decay=group_rule.rule.weight_decay) for rate in rates]
             for name, angle, norm in self._advance_all(group_rule, rates, present):
-                predictions[name] = replace(predictions[name], forecast_angular_update=angle, forecast_norm=norm)
+                moved = {"forecast_angular_update": angle, "forecast_norm": norm}
+                if group_rule.norms_kept:
+                    moved = {"predicted_angular_update": angle, "forecast_angular_update": angle}
+                predictions[name] = predictions[name]._replace(**moved)
         return predictions
 
     def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, StepPrediction]:
+        """Return where each layer would settle. If norms are held, it is there from the first step on."""
         rule = group_rule.rule
+        held = group_rule.norms_kept
         # The learning rate beside the rule: that of a schedule's earlier step may be asked for.
         key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
         if key == self._settled[0]:
-            return dict(self._settled[1])
+            return self._settled[1]
+        settled = FixedNorm(rule) if held and not rule.keeps_norm else rule
         predictions = {}
-        settled = FixedNorm(rule) if self.norms_kept and not rule.keeps_norm else rule
         for several in _alike(group_rule, layers):
             at = settled.at(lr, _weights(group_rule, several))
             columns = (_values(value, len(several)) for value in (at.angular_update, at.norm, at.timescale))
             for layer, angle, norm, timescale in zip(several, *columns, strict=True):
                 predictions[layer.name] = StepPrediction(angle, norm / _parts(group_rule, layer), timescale)
+                if held:
+                    norm = self._held.setdefault(layer.name, layer.norm)
+                    predictions[layer.name] = StepPrediction(angle, norm, timescale, angle, norm)
         if rule.needs == ("fan_in",):  # no gradient matters: the same until lr or a setting changes
-            self._settled = (key, dict(predictions))
+            self._settled = (key, predictions)
         return predictions
-
-    def _at_rest(self, layer: LayerState, at: StepPrediction) -> StepPrediction:
-        norm = self._held.setdefault(layer.name, layer.norm)
-        return replace(at, norm=norm, forecast_norm=norm, forecast_angular_update=at.angular_update)
 
     def _advance_all(
         self, group_rule: GroupRule, rates: Sequence[StepRates], layers: Sequence[LayerState]
@@ -156,37 +153,6 @@ class Forecaster:
         for layer, angle, norm in zip(layers, angles, norms, strict=True):
             if layer.name not in forecast.left:
                 yield layer.name, float(angle), float(norm) / _parts(group_rule, layer)
-
-
-@final
-class GroupForecasts:
-    """Predictions for all parameter groups, each by its own rule and followed by its own `Forecaster`."""
-
-    def __init__(self) -> None:
-        self._forecasters: dict[int, Forecaster] = {}
-
-    def predict(
-        self,
-        rules: Mapping[int, GroupRule | None],
-        history: SettingsHistory,
-        layers: Mapping[int, Sequence[LayerState]],
-        note: Callable[[str], None],
-    ) -> dict[str, StepPrediction]:
-        """Return the predictions of all layers, given by group. If theory has none, a note gives the reason."""
-        predictions: dict[str, StepPrediction] = {}
-        for number, states in layers.items():
-            rule = rules[number]
-            if rule is None:
-                continue
-            of_group = [(groups[number], steps) for groups, steps in history if number < len(groups)]
-            # Without the steps that another optimizer took alone.
-            rates = [StepRates(own.lr, own.weight_decay, steps) for own, steps in of_group if own is not None]
-            forecaster = self._forecasters.setdefault(number, Forecaster(rule.norms_kept))
-            try:
-                predictions |= forecaster.predict(rule, rates, states)
-            except ValueError as error:
-                note(f"No predictions for parameter group {number}: {error}")
-        return predictions
 
 
 def _with_decay(rule: UpdateRule, weight_decay: float) -> UpdateRule:

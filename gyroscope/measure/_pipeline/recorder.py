@@ -6,7 +6,6 @@ What goes wrong with measuring is a note in the run and a warning, and never an 
 import atexit
 import os
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +21,12 @@ from gyroscope.measure._pipeline.optimizers import rule_or_none
 from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure._pipeline.scalar_log import ScalarLog
 from gyroscope.measure.quantities import QUANTITIES
-from gyroscope.measure.sinks import Sink, SinkWorker
+from gyroscope.measure.sinks import Sink, by_layer, overall, sink_function
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.optimizers import Rules
-from gyroscope.store import LayerInfo, RunExistsError, Writer
+from gyroscope.store import LayerInfo, RunExistsError, Sample, Writer
 from gyroscope.store.database import file_of
-from gyroscope.store.writer import Status
+from gyroscope.store.writer import Status, status_after, status_at_exit
 
 # Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
@@ -36,7 +35,6 @@ MAX_SAMPLES = 9
 MAX_BYTES = 2**29
 # Seconds that training waits for room before a sample is given up.
 PATIENCE = 0.1
-STORED = [row.quantity for row in QUANTITIES]
 
 
 @final
@@ -86,7 +84,7 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
     place = wanted
     for number in count(2):
         try:
-            writer = Writer(place, quantities=STORED, config=config, resume=resume)
+            writer = Writer(place, quantities=QUANTITIES, config=config, resume=resume)
             break
         except RunExistsError:
             taken = file_of(wanted).parent.resolve()
@@ -128,21 +126,13 @@ class Recorder:
         self._status: Status = "finished"
         self._config = config
         self._final_note = final_note
-        self._sinks = [SinkWorker(sink, self.failures.report) for sink in sinks]
+        self._sink_layers = sink_layers
+        self._sinks = [sink_function(sink, self.failures.report) for sink in sinks]
         self.scalars = ScalarLog(self.writer, self._sinks, self.failures.report)
         self._alarm = None if on_incident is None else IncidentAlarm(on_incident, self.failures.report)
-        self._processor = SampleProcessor(
-            self.writer,
-            self.indices,
-            self._sinks,
-            self.scalars,
-            raw=raw,
-            sink_layers=sink_layers,
-            alarm=self._alarm,
-            rules=rules,
-        )
+        self._processor = SampleProcessor(self.writer.note, raw, rules)
         self._worker: Worker[RawSample | None] = Worker(
-            self._processor.process,
+            self._process,
             name="gyroscope-samples",
             max_items=MAX_SAMPLES,
             max_bytes=MAX_BYTES,
@@ -183,7 +173,7 @@ class Recorder:
         on_successor = self.writer.on_successor
         self.writer.on_successor = lambda: None
         try:
-            self.writer = Writer(self.writer.path, quantities=STORED, config=self._config, resume=True)
+            self.writer = Writer(self.writer.path, quantities=QUANTITIES, config=self._config, resume=True)
         finally:
             self.writer.on_successor = on_successor
         try:
@@ -223,16 +213,28 @@ class Recorder:
         if self.scalars.waiting:
             self._worker.put(None, always=True)
 
-    def status_after(self, error: BaseException | None) -> Status:
-        """Return how a run ended that an exception ended. An exit with code 0 is a regular end."""
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return "finished"
-        if isinstance(error, SystemExit):
+    def note_exit(self, error: SystemExit) -> None:
+        """Note the code of an exit that is a failure."""
+        if status_after(error) == "failed":
             self.writer.note(f"The program ended by sys.exit({error.code!r}).")
-        return "failed"
 
     def _at_exit(self) -> None:
-        # A program that ended by an exception leaves it in sys.last_value; an interactive session the last of many.
-        failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-        # Python tells exit handlers nothing of an exit code: "finished" would be a guess.
-        self.close("failed" if failed else "ended")
+        self.close(status_at_exit())
+
+    def _process(self, samples: list[RawSample | None]) -> None:
+        """Take what was logged and one sample to the store and the sinks; None: only what was logged."""
+        logged = self.scalars.store() if self.scalars.waiting else []
+        if self._alarm is not None:
+            self._alarm.log(logged)
+        (sample,) = samples
+        processed = None if sample is None else self._processor.process(sample)
+        if sample is None or processed is None:
+            return
+        step, layers = processed
+        self.writer.put(Sample(step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))
+        if self._alarm is not None:
+            self._alarm.update(step, layers)
+        if self._sinks and not sample.is_end:
+            scalars = overall(layers) | ({} if self._sink_layers is None else by_layer(layers, self._sink_layers))
+            for sink in self._sinks:
+                sink.put(step, dict(scalars))

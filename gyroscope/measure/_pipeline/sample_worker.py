@@ -1,10 +1,7 @@
-"""From the sums of a step to a stored sample: compared with theory, summarised, written, and handed to the sinks.
-
-All of it runs in a thread beside training, one sample after the other.
-"""
+"""From the sums of a step to a sample: compared with theory and summarised, in a thread beside training."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Any, final
@@ -15,23 +12,20 @@ from torch.optim import Optimizer
 
 from gyroscope._types import Array
 from gyroscope.advice.thresholds import SETTING_JUMP
-from gyroscope.measure._pipeline.alarm import IncidentAlarm
 from gyroscope.measure._pipeline.batches import OLD
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, merge_pieces
 from gyroscope.measure._pipeline.layers import Ids, Tracked
-from gyroscope.measure._pipeline.measurement import GroupSettings, SettingsHistory
 from gyroscope.measure._pipeline.optimizers import GroupRule, LayerReading, StepContext, StepSettings
-from gyroscope.measure._pipeline.prediction import GroupForecasts, LayerState
-from gyroscope.measure._pipeline.scalar_log import ScalarLog
+from gyroscope.measure._pipeline.prediction import Forecaster, LayerState, StepRates
+from gyroscope.measure._pipeline.settings_history import GroupSettings, SettingsHistory
 from gyroscope.measure._pipeline.statistics import LayerPart, forget_step, summarise
-from gyroscope.measure.quantities import VectorSums
-from gyroscope.measure.sinks import SinkWorker, by_layer, overall
+from gyroscope.measure.quantities import StepPrediction, VectorSums
 from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.optimizers import Rules
-from gyroscope.store import LayerSample, Sample, Writer
+from gyroscope.store import LayerSample
 
 # Layers of one parameter group that were read in the same way: their vectors stand one after the other.
-LayerGroup = tuple[VectorSums, list[LayerPart]]
+LayerGroup = tuple[VectorSums, list[LayerPart], list[LayerState]]
 # Steps skipped in a row after which a run is stuck: the scale has fallen 2^30 times, from any start to next to nothing.
 STUCK = 30
 
@@ -68,26 +62,11 @@ class RawSample:
 class SampleProcessor:
     """Processes samples in their order, and follows the predictions from one to the next."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        indices: Mapping[str, int],
-        sinks: Sequence[SinkWorker],
-        scalars: ScalarLog,
-        raw: re.Pattern[str] | None = None,
-        sink_layers: re.Pattern[str] | None = None,
-        alarm: IncidentAlarm | None = None,
-        rules: Rules | None = None,
-    ) -> None:
-        self.writer = writer
-        self.indices = indices
-        self.sinks = sinks
-        self.scalars = scalars
+    def __init__(self, note: Callable[[str], None], raw: re.Pattern[str] | None, rules: Rules | None) -> None:
+        self.note = note
         self.raw = raw
-        self.sink_layers = sink_layers
-        self.alarm = alarm
         self._user_rules = rules
-        self._forecasts = GroupForecasts()
+        self._forecasters: dict[int, Forecaster] = {}
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
         self._passed: SettingsHistory = []  # settings of steps that no forecast knows of yet
         self._last: dict[int, GroupSettings] = {}
@@ -97,14 +76,8 @@ class SampleProcessor:
         self._gap = False
         self._first_step: int | None = None  # above 0 in a run that was resumed
 
-    def process(self, samples: list[RawSample | None]) -> None:
-        """Take what was logged and one sample from its sums to the store and the sinks; None: only what was logged."""
-        (sample,) = samples
-        logged = self.scalars.store() if self.scalars.waiting else []
-        if self.alarm is not None:
-            self.alarm.log(logged)
-        if sample is None:
-            return
+    def process(self, sample: RawSample) -> tuple[int, dict[str, LayerSample]] | None:
+        """Return the number of the step and what is stored of each layer, or None if the step was skipped."""
         if self._first_step is None:
             self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
@@ -119,30 +92,24 @@ class SampleProcessor:
         self._passed = history if found_inf else []
         if found_inf:  # the step did nothing: no sample
             if self._skipped_in_a_row >= STUCK:
-                self.writer.note(stuck_text(sample.step + 1 - self.skipped))
-            return
+                self.note(stuck_text(sample.step + 1 - self.skipped))
+            return None
         step = sample.step - self.skipped
-        on_host = [([_numbers(group) for group in groups], steps) for groups, steps in history]
-        rules = {number: self._rule(sample, number) for number in sample.groups}
-        settings = {number: self._settings(number, on_host, step) for number in sample.groups}
-        self._skipped_since_sample = 0
-        groups, states = self._groups(sample, rules, settings, scale, gap)
-        predictions = self._forecasts.predict(rules, on_host, states, self.writer.note)
+        history = _on_host(history)
         layers: dict[str, LayerSample] = {}
-        for vectors, parts in groups:
-            layers |= summarise(vectors, parts, predictions)
+        contexts = {
+            number: (self._settings(number, history, step), self._rule(sample, number)) for number in sample.groups
+        }
+        for number, groups in self._groups(sample, contexts, scale, gap).items():
+            states = [state for _, _, states in groups for state in states]
+            predictions = self._predict(number, contexts[number][1], history, states)
+            for vectors, parts, _ in groups:
+                layers |= summarise(vectors, parts, predictions)
+        self._skipped_since_sample = 0
         if sample.is_end:
             for layer in layers.values():
                 forget_step(layer)
-        self.writer.put(Sample(step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))
-        if self.alarm is not None:
-            self.alarm.update(step, layers)
-        if self.sinks and not sample.is_end:
-            scalars = overall(layers)
-            if self.sink_layers is not None:
-                scalars |= by_layer(layers, self.sink_layers)
-            for sink in self.sinks:
-                sink.put(step, dict(scalars))
+        return step, layers
 
     def _rule(self, sample: RawSample, number: int) -> GroupRule | None:
         """Return the theory's rule of a group, that of the last sample if no option has changed."""
@@ -166,7 +133,7 @@ class SampleProcessor:
                 raise ValueError("how far the base had come that it follows is not known in the middle of a run")
             group_rule = GroupRule.of(rule, options, keeps_norms(owner), follows)
         except ValueError as error:
-            self.writer.note(f"No predictions for parameter group {number}: {error}")
+            self.note(f"No predictions for parameter group {number}: {error}")
         if comparable and not (group_rule is not None and group_rule.rule.counts_steps):
             self._rules[number] = (options, group_rule)
         return group_rule
@@ -183,50 +150,59 @@ class SampleProcessor:
         highest_lr = max((group.lr for group in stepped), default=nan)
         return StepSettings(*last, highest_lr, self._skipped_since_sample, *jumps)
 
+    def _predict(
+        self, number: int, rule: GroupRule | None, history: SettingsHistory, layers: list[LayerState]
+    ) -> dict[str, StepPrediction]:
+        """Return the predictions of all layers of a group. If theory has none, a note gives the reason."""
+        if rule is None:
+            return {}
+        of_group = [(groups[number], steps) for groups, steps in history if number < len(groups)]
+        # Without the steps that another optimizer took alone.
+        rates = [StepRates(own.lr, own.weight_decay, steps) for own, steps in of_group if own is not None]
+        try:
+            return self._forecasters.setdefault(number, Forecaster()).predict(rule, rates, layers)
+        except ValueError as error:
+            self.note(f"No predictions for parameter group {number}: {error}")
+            return {}
+
     def _groups(
         self,
         sample: RawSample,
-        rules: Mapping[int, GroupRule | None],
-        settings: Mapping[int, StepSettings],
+        contexts: Mapping[int, tuple[StepSettings, GroupRule | None]],
         scale: float,
         gap: bool,
-    ) -> tuple[list[LayerGroup], dict[int, list[LayerState]]]:
-        """Wait for the sums, and put those of layers in the same context together; also the states by group."""
-        alike: dict[Any, list[tuple[Tracked, Ids, Array]]] = {}
+    ) -> dict[int, list[LayerGroup]]:
+        """Wait for the sums. By group, put those of layers that were read in the same way one after the other."""
+        alike: dict[tuple[int, LayerReading], list[tuple[Tracked, Ids, Array]]] = {}
         for sent in sample.sums:
             for layer, piece_ids, pieces in sent.unpack():
-                # All that a `StepContext` depends on: layers with the same key share one.
                 key = (layer.group, sample.readings[layer.name])
                 alike.setdefault(key, []).append((layer, *merge_pieces(piece_ids, pieces)))
-        groups = []
-        states: dict[int, list[LayerState]] = {}
+        groups: dict[int, list[LayerGroup]] = {}
         for (number, reading), members in alike.items():
             sums = members[0][2] if len(members) == 1 else np.concatenate([sums for _, _, sums in members], axis=1)
             if gap:
                 sums[OLD] = 0.0  # the weights were last copied for what did not become a sample
             sign = -1.0 if sample.groups[number].get("maximize") else 1.0
-            its_scale = scale if reading.scaled else 1.0
-            context = StepContext(settings[number], rules[number], reading, its_scale, sign)
-            parts = []
+            context = StepContext(*contexts[number], reading, scale if reading.scaled else 1.0, sign)
             fan_in = np.empty(sums.shape[1])
-            start = 0
+            parts = []
+            stop = 0
             for layer, ids, _ in members:
-                part = slice(start, start + len(ids))
-                start = part.stop
+                part = slice(stop, stop + len(ids))
+                stop = part.stop
                 fan_in[part] = layer.fan_in
                 keep = self.raw is not None and self.raw.search(layer.name) is not None
                 parts.append(LayerPart(layer, ids, part, keep))
             vectors = VectorSums.of(sums, context, fan_in)
+            states = []
             for layer, _, part, _ in parts:
-                norms = vectors.rms_norms(part)
                 # A momentum that was made and never stepped with is zero.
                 had_momentum = reading.had_momentum and bool(np.any(vectors.mm[part] > 0))
-                state = LayerState(
-                    layer.name, layer.fan_in, layer.vectors, tuple(layer.shape), *norms, had_momentum=had_momentum
-                )
-                states.setdefault(number, []).append(state)
-            groups.append((vectors, parts))
-        return groups, states
+                shape = tuple(layer.shape)
+                states.append(LayerState(layer.name, layer.fan_in, shape, *vectors.rms_norms(part), had_momentum))
+            groups.setdefault(number, []).append((vectors, parts, states))
+        return groups
 
 
 def stuck_text(step: int) -> str:
@@ -237,9 +213,30 @@ def stuck_text(step: int) -> str:
     )
 
 
-def _numbers(group: GroupSettings | None) -> GroupSettings | None:
+def _on_host(history: SettingsHistory) -> SettingsHistory:
     """Return the settings as numbers, read from the device if they are on one."""
-    return None if group is None else GroupSettings(*map(float, group))
+    return [
+        ([None if group is None else GroupSettings(*map(float, group)) for group in groups], steps)
+        for groups, steps in history
+    ]
+
+
+def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> SettingsHistory:
+    """Return the settings of the steps that were taken: without the latest ones that a GradScaler may have skipped.
+
+    last: whether the last step was skipped.
+    """
+    if not skipped:
+        return history
+    # Which of the earlier steps were skipped is not known, only how many; their rates hardly differ.
+    rates, steps = history[-1]
+    kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
+    while skipped and kept:
+        pairs, count = kept.pop()
+        if count > skipped:
+            kept.append((pairs, count - skipped))
+        skipped = max(0, skipped - count)
+    return kept if last else [*kept, (rates, 1)]
 
 
 def setting_jumps(
@@ -280,21 +277,3 @@ def _has_jumped(now: GroupSettings, before: GroupSettings) -> bool:
         (1 - now.beta2, 1 - before.beta2),
     )
     return any(a > SETTING_JUMP * b or b > SETTING_JUMP * a for a, b in pairs)
-
-
-def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> SettingsHistory:
-    """Return the settings of the steps that were taken: without the latest ones that a GradScaler may have skipped.
-
-    last: whether the last step was skipped.
-    """
-    if not skipped:
-        return history
-    # Which of the earlier steps were skipped is not known, only how many; their rates hardly differ.
-    rates, steps = history[-1]
-    kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
-    while skipped and kept:
-        pairs, count = kept.pop()
-        if count > skipped:
-            kept.append((pairs, count - skipped))
-        skipped = max(0, skipped - count)
-    return kept if last else [*kept, (rates, 1)]

@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, final
 
@@ -11,24 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from gyroscope.measure._pipeline.host_copy import HostCopy
-from gyroscope.measure.sinks import SinkWorker
+from gyroscope.measure.sinks import UserFunction
 from gyroscope.store import Writer
 
 # Seconds that values wait for a sample to travel with. A live page must not wait longer where samples are rare.
 LONGEST_WAIT = 1.0
-
-
-@final
-@dataclass(frozen=True)
-class LoggedScalars:
-    """The values of one call of `Tracker.log`, perhaps still on their way from a device.
-
-    skipped: steps that a GradScaler skipped and `step` counts; None: none.
-    """
-
-    step: int
-    values: Mapping[str, float | HostCopy]
-    skipped: HostCopy | None
 
 
 @final
@@ -38,9 +24,10 @@ class ScalarLog:
     A value that is no number is left out, and reported once for each name.
     """
 
-    def __init__(self, writer: Writer, sinks: Sequence[SinkWorker], report: Callable[[str], None]) -> None:
-        # A deque, whose append and popleft are safe in two threads without a lock.
-        self.waiting: deque[LoggedScalars] = deque()
+    def __init__(self, writer: Writer, sinks: Sequence[UserFunction], report: Callable[[str], None]) -> None:
+        # The step, values that may still be on their way from a device, and the steps that a GradScaler skipped and
+        # `step` counts. A deque, whose append and popleft are safe in two threads without a lock.
+        self.waiting: deque[tuple[int, Mapping[str, float | HostCopy], HostCopy | None]] = deque()
         self._writer = writer
         self._sinks = sinks
         self._report = report
@@ -49,18 +36,12 @@ class ScalarLog:
 
     def add(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
         """Keep values of a step; those on a device begin their way to the host."""
-        values: dict[str, float | HostCopy] = {}
-        for name, value in scalars.items():
-            try:
-                values[name] = _sent(value)
-            # Also what a tensor of a strange kind may raise: one value must not take the others with it.
-            except Exception as error:
-                self._refuse(name, step, error)
+        values = self._each(step, scalars, lambda value: _sent(value))
         if not values:
             return
         if not self.waiting:
             self._due_at = time.monotonic() + LONGEST_WAIT
-        self.waiting.append(LoggedScalars(step, values, skipped))
+        self.waiting.append((step, values, skipped))
 
     def is_due(self) -> bool:
         """Return whether values have waited long enough without a sample, once in that time."""
@@ -74,24 +55,30 @@ class ScalarLog:
         """Wait for the values that are on their way, and hand all to the writer and the sinks; returns them."""
         rows: list[tuple[int, dict[str, float]]] = []
         while self.waiting:
-            logged = self.waiting.popleft()
-            numbers = {}
-            for name, value in logged.values.items():
-                try:
-                    numbers[name] = float(value.wait().item()) if isinstance(value, HostCopy) else value
-                except Exception as error:
-                    self._refuse(name, logged.step, error)
-            skipped = 0 if logged.skipped is None else int(logged.skipped.wait().item())
-            rows.append((max(0, logged.step - skipped), numbers))
+            step, values, skipped = self.waiting.popleft()
+            numbers = self._each(step, values, _arrived)
+            rows.append((max(0, step - (0 if skipped is None else int(_arrived(skipped)))), numbers))
         self._writer.put_scalars(rows)
         for sink in self._sinks:
-            sink.put_logged(rows)
+            for step, numbers in rows:
+                sink.put(step, dict(numbers), always=True)
         return rows
 
-    def _refuse(self, name: str, step: int, error: Exception) -> None:
-        if name not in self._refused:
-            self._refused.add(name)
-            self._report(f"{name} of step {step} was not logged, training goes on: {error}")
+    def _each(self, step: int, values: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the converted values, without those that fail: one value must not take the others with it."""
+        converted = {}
+        for name, value in values.items():
+            try:
+                converted[name] = convert(value)
+            except Exception as error:  # also what a tensor of a strange kind may raise
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self._report(f"{name} of step {step} was not logged, training goes on: {error}")
+        return converted
+
+
+def _arrived(value: float | HostCopy) -> float:
+    return float(value.wait().item()) if isinstance(value, HostCopy) else value
 
 
 def _sent(value: Any) -> float | HostCopy:

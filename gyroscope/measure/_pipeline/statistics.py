@@ -68,7 +68,7 @@ def summarise(
     at_once = max(1, min(count, AT_ONCE // max(1, len(vectors.ww))))
     for start in range(0, count, at_once):
         rows = slice(start, min(start + at_once, count))
-        values = vectors.per_vector(rows.start, rows.stop)
+        values = vectors.per_vector(rows)
         for width in {len(each.ids) for each in layers}:
             alike = [each for each in layers if len(each.ids) == width]
             _summarise_alike(values, rows, alike, [samples[each.layer.name] for each in alike])
@@ -93,13 +93,13 @@ def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], 
 
 def forget_step(sample: LayerSample) -> None:
     """Leave of a sample at the end of a run what is known without a step: weights, settings and predictions."""
-    unknown = [row.quantity.name not in KNOWN_AT_END for row in PER_VECTOR]
+    unknown = [quantity.name not in KNOWN_AT_END for quantity in PER_VECTOR]
     sample.statistics[unknown] = np.nan
     sample.histograms[unknown] = 0
     sample.extremes[unknown] = -1
     if sample.raw is not None:
         sample.raw[unknown] = np.nan
-    sample.scalars[[row.quantity.name in UNKNOWN_AT_END for row in PER_LAYER]] = np.nan
+    sample.scalars[[quantity.name in UNKNOWN_AT_END for quantity in PER_LAYER]] = np.nan
 
 
 def statistics(values: Float32) -> Float32:

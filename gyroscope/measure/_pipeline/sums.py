@@ -6,7 +6,7 @@ same operators.
 """
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
+from gyroscope.geometry import at_least_float32
 from gyroscope.measure._pipeline import batches
-from gyroscope.measure._pipeline.batches import ROW, LayerStep, SecondMoment, SumsBatch, precise
+from gyroscope.measure._pipeline.batches import ROW, SUMS, LayerStep, SecondMoment, SumsBatch
 from gyroscope.measure._pipeline.layers import Tracked
 
 # A NumPy array or a tensor: vectors in rows, or one number for each.
@@ -36,7 +37,7 @@ def sum_before(steps: Sequence[LayerStep]) -> None:
     The views of each layer are its weight, gradient and momentum.
     """
     for batch, members in _by_batch(steps):
-        table = batch.prepare(members[0].views[0])
+        table = _prepare(batch, members[0].views[0])
         for together in _summed_together(batch, members):
             blocks = []
             for copy, w, g, m in _blocks(batch, together):
@@ -67,6 +68,26 @@ def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Ten
             tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
         batch.table = None  # it now belongs to the sample; in a batch it would keep its memory until the next one
     return tables
+
+
+def _prepare(batch: SumsBatch, weight: Tensor) -> Tensor:
+    """Make an empty table for one sample, and room for the copy, with the previous sample's weights if known."""
+    # A new table for each sample: the last one may still wait to be processed.
+    size = (len(SUMS), batch.num_rows * batch.cuts)
+    batch.table = torch.zeros(size, dtype=precise(weight), device=weight.device)
+    shape = (batch.num_rows, prod(weight.shape[1:]))
+    # Made at the first sample rather than with the tracker: the model may move to its device in between.
+    if batch.copy is None or batch.copy.shape != shape or batch.copy.device != weight.device:
+        batch.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
+        for layer in batch.layers:
+            copy = batch.copy[layer.rows]
+            old = layer.previous
+            layer.previous = None
+            layer.copied = False
+            if old is not None and old.shape == copy.shape and old.device == copy.device:
+                copy.copy_(old)
+                layer.copied = True
+    return batch.table
 
 
 def _sum_step(
@@ -178,6 +199,11 @@ def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
         exact = w[rows].astype(np.float64)
         _put(sums, rows, _turn_sums(exact, new[rows].astype(np.float64) - exact))
     return d, sums
+
+
+def precise(weight: Tensor) -> torch.dtype:
+    """Return the dtype of sums: float64, or float32 on Apple's GPUs, which have no other."""
+    return torch.float32 if weight.device.type == "mps" else torch.float64
 
 
 def _put(sums: dict[str, Vectors], rows: Vectors, exact: dict[str, Vectors]) -> None:
