@@ -40,7 +40,7 @@ def attention_jump(layers: Layers[RunView]) -> Iterator[Finding]:
     if usual > limit.MAX_ATTENTION_JUMP:
         return
     ratio = float(np.median(jumps[has_jumped[:, sample], sample]))
-    step = float(layers[0].history.steps[sample])
+    step = float(layers[0].steps[sample])
     faster = f"{format_number(ratio, 2)} times as fast as before, and the other layers {format_number(usual, 2)} times"
     together = f"Queries and keys of {count} of {len(pairs)} blocks jumped together at step {step:,.0f}"
     evidence = {"step": step, "ratio": ratio, "others": usual, "blocks": float(count)}
@@ -49,7 +49,7 @@ def attention_jump(layers: Layers[RunView]) -> Iterator[Finding]:
 
 def _jumps(view: RunView) -> Array:
     """Return the rotation of each sample over the median of the samples before it; 1 if these are too few."""
-    speeds = view.history.speeds
+    speeds = view.speeds
     padded = np.concatenate([np.full(limit.INCIDENT_LEVEL, np.nan), speeds[:-1]])
     before = np.lib.stride_tricks.sliding_window_view(padded, limit.INCIDENT_LEVEL)
     enough = np.isfinite(before).sum(1) >= limit.MIN_SAMPLES

@@ -55,8 +55,8 @@ def non_finite_vectors(layers: Layers[RunView]) -> Iterator[Finding]:
     if not lost:
         return
     worst = max(lost, key=lambda view: view.non_finite_share)
-    firsts = [int(np.flatnonzero(view.history.series("non_finite") > 0)[0]) for view in lost]
-    step = float(layers[0].history.steps[min(firsts)])
+    firsts = [int(np.flatnonzero(view.series("non_finite") > 0)[0]) for view in lost]
+    step = float(layers[0].steps[min(firsts)])
     sentence = (
         f"{lost.clause('has', 'have')} vectors that are not finite since step {step:,.0f}: "
         f"{format_number(100 * worst.non_finite_share, 2)} % of {lost.label(worst)} at the end."

@@ -19,16 +19,16 @@ def missed_angle(layers: Layers[RunView]) -> Iterator[Finding]:
     missed = layers.where(_misses).worst_first(_miss)
     if missed:
         ratios = [_angle_ratio(view) for view in missed]
-        beta = missed[0].history.option("beta")
+        beta = missed[0].option("beta")
         average = "average of update lengths" + (f" (beta = {beta:g})" if isinstance(beta, float) else "")
         change = "shrink" if _angle_ratio(missed[0]) < 1 else "grow"
-        optimizer = missed[0].history.option("optimizer")
+        optimizer = missed[0].option("optimizer")
         sentence = (
             f"{optimizer} rotates {missed.describe(worst=True)} by {format_range(ratios, 2)} times its target angle. "
             f"Its {average} lags behind updates that {change}."
         )
         evidence = {"slowest": min(ratios), "fastest": max(ratios)}
-        has_it = missed[0].history.option("update_average") == "noise"
+        has_it = missed[0].option("update_average") == "noise"
         remedy = NOTHING if has_it else remedies.NOISE_AVERAGE
         yield make_finding("missed_angle", "note", sentence, missed, remedy, evidence=evidence)
 

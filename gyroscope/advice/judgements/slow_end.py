@@ -22,7 +22,7 @@ SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖; s = me
 
 def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:
     """Judge a run."""
-    rates = [final_rate(view.history) for view in layers if view.departure is not None]
+    rates = [final_rate(view) for view in layers if view.departure is not None]
     cause = "The norm could not follow the learning rate and is now"
     # At a rate that has not fallen, the schedule cannot be the cause.
     if max(rates, default=0.0) >= limit.MAX_FALLEN_RATE:
@@ -102,6 +102,6 @@ def _has_small_updates(view: RunView) -> bool:
 
 def _stopped_at(view: RunView) -> float:
     """Return the step of the first sample after which the layer stays still."""
-    moving = np.flatnonzero(view.history.speeds >= limit.MAX_STOPPED_ROTATION)
-    first = min(int(moving[-1]) + 1, len(view.history.steps) - 1) if moving.size else 0
-    return float(view.history.steps[first])
+    moving = np.flatnonzero(view.speeds >= limit.MAX_STOPPED_ROTATION)
+    first = min(int(moving[-1]) + 1, len(view.steps) - 1) if moving.size else 0
+    return float(view.steps[first])

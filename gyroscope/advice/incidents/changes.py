@@ -1,6 +1,7 @@
-"""Layers that freeze, whose weights something else changes, or that are not finite; steps that were skipped."""
+"""What changes from one sample to the next: settings, layers that freeze, weights, and steps that were skipped."""
 
 from collections import deque
+from collections.abc import Iterator
 from math import inf, nan
 from typing import final
 
@@ -8,10 +9,89 @@ import numpy as np
 
 from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents.layer_values import Detected, LayerValues, layer_numbers
+from gyroscope.advice.incidents.layer_values import Cause, Incident, LayerValues, jumped
 
 # Samples of the early stage: no layer is judged by fewer.
 EARLY = limit.EARLY_LEVEL + limit.EARLY_SAMPLES
+
+
+@final
+class Settings:
+    """Learning rate, weight decay and betas: what jumps from one sample to the next was not the schedule."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._peak: Array | float = nan
+        self._samples: deque[LayerValues] = deque(maxlen=2)
+
+    def update(self, now: LayerValues) -> Iterator[Incident]:
+        """Yield the jumps that this sample shows."""
+        if self._count >= limit.MIN_SAMPLES:  # the first steps of a warmup jump too
+            before = self._samples[-1]
+            yield from self._lr(now, before)
+            changed = jumped(now["weight_decay"], before["weight_decay"])
+            # What moves together with the learning rate, as the decay of AdamC, belongs to its schedule.
+            changed &= ~jumped(now["lr"], before["lr"], limit.MAX_SMOOTH_FACTOR)
+            if changed.any():
+                yield _change("weight_decay", now, before, changed, "weight_decay")
+            for name in ("beta1", "beta2"):
+                changed = jumped(1 - now[name], 1 - before[name])
+                if changed.any():
+                    yield _change("betas", now, before, changed, name)
+        self._count += 1
+        self._peak = np.fmax(self._peak, now.highest_lr)
+        self._samples.append(now)
+
+    def _lr(self, now: LayerValues, before: LayerValues) -> Iterator[Incident]:
+        """Yield a rate above all earlier ones, or above its neighbours. Restarts of a schedule are neither.
+
+        No milestone of a schedule raises the rate, and a linear warmup not by more than the ratio of the steps.
+        """
+        factor, rate = _expected(now, before)
+        highest = now.highest_lr
+        raised = highest > factor * np.fmax(rate, now["lr"])
+        raised |= highest > factor * np.fmax(rate, self._peak)
+        if raised.any():
+            yield _raised(now, before, now, raised)
+        factor, rate = _expected(before, self._samples[0])
+        factor = np.fmax(factor, limit.SETTING_JUMP * (now.step + 1) / max(before.step, 1))
+        returned = before.highest_lr > factor * np.fmax(rate, now["lr"])
+        if returned.any():
+            yield _raised(before, self._samples[0], now, returned)
+
+
+def _expected(now: LayerValues, before: LayerValues) -> tuple[Array, Array]:
+    """Return the factor beyond which a rate has jumped, and the rate before: of the step before it if that is known."""
+    first = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"], now.step)
+    last = np.where(np.isfinite(now["lr_jump_step"]), now["lr_jump_step"] - 1, before.step)
+    rate = np.where(np.isfinite(now["lr_before_jump"]), now["lr_before_jump"], before["lr"])
+    return limit.SETTING_JUMP * (first + 1) / np.fmax(last, 1), rate
+
+
+def _raised(at: LayerValues, before: LayerValues, after: LayerValues, mask: Mask) -> Incident:
+    layer = int(mask.argmax())
+    known = np.isfinite(at["lr_before_jump"][layer])
+    rate = float((at["lr_before_jump"] if known else before["lr"])[layer])
+    evidence = {
+        "before": rate,
+        "highest": float(at.highest_lr[layer]),
+        "after": float(after["lr"][layer]),
+        "factor": float(at.highest_lr[layer] / rate),
+    }
+    since, step = _steps(before, at, at["lr_jump_step"][layer])
+    return Incident("lr", since, step, at.step, at.named(mask), "the learning rate", evidence)
+
+
+def _change(cause: Cause, now: LayerValues, before: LayerValues, mask: Mask, name: str) -> Incident:
+    layer = int(mask.argmax())
+    evidence = {f"{name}_before": float(before[name][layer]), f"{name}_after": float(now[name][layer])}
+    since, step = _steps(before, now, now["setting_jump_step"][layer])
+    return Incident(cause, since, step, now.step, now.named(mask), "a setting", evidence)
+
+
+def _steps(before: LayerValues, now: LayerValues, jump_step: float) -> tuple[int, int]:
+    """Return the first step at which a jump can have begun, and the step at which it was seen: one step if known."""
+    return (int(jump_step), int(jump_step)) if np.isfinite(jump_step) else (before.step + 1, now.step)
 
 
 @final
@@ -24,7 +104,7 @@ class Frozen:
         self._before = -1
         self._samples = 0
 
-    def update(self, now: LayerValues) -> Detected | None:
+    def update(self, now: LayerValues) -> Incident | None:
         """Return the layers that had their last gradient before the previous sample."""
         last = self._last
         self._last = now
@@ -41,7 +121,7 @@ class Frozen:
         self._before = last.step
         if not still.any() or not others.any():
             return None
-        return Detected(since, last.step, now.step, layer_numbers(still), "the layer")
+        return Incident("frozen", since, last.step, now.step, now.named(still), "the layer")
 
 
 def _has_gradient(values: LayerValues) -> Mask:
@@ -58,7 +138,7 @@ class WeightJumps:
         self._moves: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
         self._turns: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
 
-    def update(self, now: LayerValues) -> Detected | None:
+    def update(self, now: LayerValues) -> Incident | None:
         """Return the layers whose weights were modified outside the optimizer since the last sample."""
         last = self._last
         self._last = now
@@ -92,7 +172,7 @@ class WeightJumps:
             "explained": float(reach[layer]),
             "turn": float(turn[layer]),
         }
-        return Detected(last.step + 1, now.step, now.step, layer_numbers(changed), "the weights", evidence)
+        return Incident("weights", last.step + 1, now.step, now.step, now.named(changed), "the weights", evidence)
 
 
 def _largest(past: deque[Array]) -> Array | float:
@@ -111,12 +191,12 @@ class NotFinite:
     def __init__(self) -> None:
         self._last_step = -1
 
-    def update(self, now: LayerValues) -> Detected | None:
+    def update(self, now: LayerValues) -> Incident | None:
         """Return the layers that are not finite in this sample."""
         since = self._last_step + 1
         self._last_step = now.step
         lost = now.present & np.isnan(now["unit_grad_norm"])
-        return Detected(since, now.step, now.step, layer_numbers(lost), "the layer") if lost.any() else None
+        return Incident("not_finite", since, now.step, now.step, now.named(lost), "the layer") if lost.any() else None
 
 
 @final
@@ -129,7 +209,7 @@ class Skipped:
         # Of each of the latest samples: steps that were skipped since the one before it, and steps that were taken.
         self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
 
-    def update(self, now: LayerValues) -> Detected | None:
+    def update(self, now: LayerValues) -> Incident | None:
         """Return the skipped steps if they are too many since the last sample, or within the latest samples."""
         taken = now.step - self._last_step
         self._last_step = now.step
@@ -150,7 +230,7 @@ class Skipped:
             if not _too_many(skipped, taken):
                 return None
         evidence = {"skipped": skipped, "tried": skipped + taken}
-        return Detected(now.step - taken + 1, now.step, now.step, (), "the gradients", evidence)
+        return Incident("skipped", now.step - taken + 1, now.step, now.step, (), "the gradients", evidence)
 
 
 def _too_many(skipped: float, taken: int) -> bool:
