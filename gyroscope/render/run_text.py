@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from math import isfinite, nan
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import RenderableType
 from rich.text import Text
 
+from gyroscope.render.rendered import TerminalText
 from gyroscope.render.terminal import family_table, filled, finding_lines, summary_text
 from gyroscope.report.layer_table import UNKNOWN, Column, known, layer_table
 from gyroscope.report.run_data import LayerData, Report, RunData
@@ -39,20 +40,19 @@ def _distance(layer: LayerData) -> float:
     return max(ratio, 1 / ratio) if ratio > 0 else nan
 
 
-class ReportText:
-    """Runs in a terminal, that with the fewest findings first."""
+def report_text(report: Report) -> TerminalText:
+    """Return runs for a terminal, that with the fewest findings first."""
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        runs = self.report.runs
+    def lines(width: int) -> Iterator[RenderableType]:
+        runs = report.runs
         # What a single run means comes first. Of several, each sentence needs the name that it is about.
-        yield from summary_text(self.report.summary if len(runs) > 1 else runs[0].summary, options.max_width)
+        yield from summary_text(report.summary if len(runs) > 1 else runs[0].summary, width)
         for number, run in enumerate(runs):
             if number:
                 yield Text("")
-            yield from _run(run, options.max_width, is_compared=len(runs) > 1)
+            yield from _run(run, width, is_compared=len(runs) > 1)
+
+    return TerminalText(lines)
 
 
 def _run(run: RunData, width: int, is_compared: bool) -> Iterator[RenderableType]:

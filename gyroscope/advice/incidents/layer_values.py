@@ -96,7 +96,7 @@ class LayerValues:
 
     def named(self, mask: Mask) -> tuple[str, ...]:
         """Return the names of the layers that a mask marks."""
-        return tuple(self.layers[number] for number in np.flatnonzero(mask))
+        return tuple(self.layers[number] for number in np.flatnonzero(mask).tolist())
 
 
 def jumped(now: Array, before: Array | float, factor: float = limit.SETTING_JUMP) -> Mask:
