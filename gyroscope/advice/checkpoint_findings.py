@@ -9,10 +9,10 @@ from gyroscope.advice.judgements import equilibrium, gradient_signal, imbalance
 from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import last_step_as_predicted
 from gyroscope.advice.judgements.checkpoint_drift import drift
+from gyroscope.advice.judgements.failed import non_finite_state
 from gyroscope.advice.judgements.fast import fast_last_step, fast_rotation
-from gyroscope.advice.judgements.not_finite import non_finite_state
-from gyroscope.advice.judgements.still_weights import dead_vectors
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
+from gyroscope.advice.judgements.optimizer_options import unstable_betas
+from gyroscope.advice.judgements.slow import dead_vectors
 from gyroscope.advice.layer_view import CheckpointView, DriftView
 from gyroscope.advice.summary import summarize
 

@@ -1,52 +1,22 @@
-"""What a diagnosis reads: a run's series, and what they mean for one layer, with gaps and infinities left out."""
+"""One layer of a run: its series, and what follows from them, with gaps and infinities left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import nan
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gyroscope import theory
-from gyroscope._types import Array, Int64, Mask
+from gyroscope._types import Array, Mask
 from gyroscope.advice import thresholds as limit
+from gyroscope.advice.record import Record, finite_ratio, group_config, positive_ratio
 from gyroscope.optimizers import spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import MEMORY_PASSED
 from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import safe_divide
-
-
-class Record(Protocol):
-    """A run as measured: `gyroscope.store.Run` is one. It may also have `status`, `raw` and `scalars`."""
-
-    @property
-    def layers(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def steps(self) -> Int64: ...  # noqa: D102
-    @property
-    def quantities(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def config(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """Return a statistic over the layer's vectors at each of `steps`. NaN if there is no value."""
-
-    def layer(self, name: str) -> Any:
-        """Return what is known about a layer: shape, vectors, fan_in and group."""
-
-
-def finite_ratio(numerator: Array, denominator: Array) -> Array:
-    """Return a quotient, NaN where it is not finite."""
-    ratio = safe_divide(numerator, denominator)
-    return np.where(np.isfinite(ratio), ratio, nan)
-
-
-def positive_ratio(numerator: Array, denominator: Array) -> Array:
-    """Return a quotient, NaN where it is not finite or not above 0."""
-    ratio = finite_ratio(numerator, denominator)
-    return np.where(ratio > 0, ratio, nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +104,6 @@ class LayerHistory:
         return int(known[np.argmax(lasting)])
 
     @cached_property
-    def full_rate(self) -> Mask:
-        """Samples at which the learning rate is not far below its peak."""
-        known = np.isfinite(self.lr)
-        return np.asarray(~known | (self.lr >= limit.MIN_FULL_RATE * self.lr[self.peak])) if known.any() else ~known
-
-    @cached_property
     def lost(self) -> Mask:
         """Samples in which the layer took part and its weights or gradients were not finite.
 
@@ -158,7 +122,7 @@ class LayerHistory:
     @cached_property
     def window(self) -> Mask:
         """Samples over which steady things are averaged: the last part of the run at full rate."""
-        return self._last_part(self.full_rate & np.isfinite(self.angle), limit.JUDGED_SHARE)
+        return self._last_part(limit.MIN_FULL_RATE, limit.JUDGED_SHARE)
 
     def mean(self, values: Array) -> float:
         """Mean over the window; NaN if there is none."""
@@ -172,13 +136,16 @@ class LayerHistory:
     @cached_property
     def late(self) -> Mask:
         """Samples of the last part of the run, as long as the learning rate is not next to 0."""
-        return self._last_part(
-            np.isfinite(self.angle) & ~(self.lr < limit.MIN_RATE_SHARE * self.lr[self.peak]), limit.LATE_SHARE
-        )
+        return self._last_part(limit.MIN_RATE_SHARE, limit.LATE_SHARE)
 
-    def _last_part(self, usable: Mask, share: float) -> Mask:
-        """Return the usable samples in the last share of the run, none once it has diverged."""
-        places = np.flatnonzero(usable)
+    def _last_part(self, least_rate: float, share: float) -> Mask:
+        """Return the samples in the last share of the run, none once it has diverged.
+
+        Their learning rate is unknown, or at least this share of its peak.
+        """
+        # A slice, because a record may have no sample.
+        peak = self.lr[self.peak : self.peak + 1]
+        places = np.flatnonzero(np.isfinite(self.angle) & ~(self.lr < least_rate * peak))
         chosen = np.zeros(len(self.steps), dtype=bool)
         if places.size and not self.diverged:
             last = self.steps[places[-1]]
@@ -208,10 +175,10 @@ class LayerHistory:
 
     @cached_property
     def is_longer_than_memory(self) -> bool:
-        """Whether equilibrium is what the layer is to be compared with: it has forgotten where it started, X ≥ 1.
+        """Whether the layer is compared with equilibrium: it has forgotten where it started, X ≥ 1.
 
-        Below that its norm is mostly the initial one, and the forecast from there is what theory predicts. Where the
-        optimizer holds norms, nothing has to be forgotten; where X is unknown, equilibrium is all there is.
+        Below that its norm is mostly the initial one, and theory predicts the forecast from there. If the optimizer
+        holds norms, nothing has to be forgotten. If X is unknown, there is no forecast.
         """
         return self.keeps_norm or not self.run_length < MEMORY_PASSED
 
@@ -246,18 +213,14 @@ class LayerHistory:
         together = np.flatnonzero(near[:-1] & near[1:])
         return float(self.steps[together[0]]) if together.size else nan
 
-    @cached_property
-    def _group(self) -> Mapping[str, Any]:
-        """What the record's configuration states about the layer's parameter group; empty if nothing usable."""
-        groups = self.record.config.get("groups")
-        number = self.layer.group
-        group = groups[number] if isinstance(groups, Sequence) and 0 <= number < len(groups) else None
-        return group if isinstance(group, Mapping) else {}
+    def option(self, name: str) -> Any:
+        """Return an option of the layer's parameter group, or None if the record has none."""
+        return group_config(self.record.config, self.layer.group).get(name)
 
     @cached_property
     def rule(self) -> UpdateRule | None:
         """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
-        stored = self._group.get("rule")
+        stored = self.option("rule")
         if not isinstance(stored, Mapping):
             return None
         # JSON knows no tuples: betas come back as a list.
@@ -285,10 +248,6 @@ class LayerHistory:
     def follows_base(self) -> bool:
         """Whether such an optimizer rotates as its base would by then, and not by the equilibrium angle."""
         return bool(self.option("follows_base"))
-
-    def option(self, name: str) -> Any:
-        """Return an option of the layer's parameter group, or None if the record has none."""
-        return self._group.get(name)
 
     @cached_property
     def rotation_ratio(self) -> float:

@@ -7,10 +7,9 @@ from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.judgements import equilibrium
 from gyroscope.advice.judgements.fast import fast_rotation, fast_start
 from gyroscope.advice.judgements.imbalance import planned_imbalance
-from gyroscope.advice.judgements.rotational_optimizers import rotational_recipe
-from gyroscope.advice.judgements.slow_end import falls_out
+from gyroscope.advice.judgements.optimizer_options import rotational_recipe, unstable_betas
+from gyroscope.advice.judgements.slow import falls_out
 from gyroscope.advice.judgements.unknown import assumptions, missing_input
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
 from gyroscope.advice.plan_view import PlanView
 from gyroscope.advice.summary import summarize
 from gyroscope.theory.layer_prediction import LayerPrediction

@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 
 from gyroscope.advice.findings import Diagnosis, Finding
-from gyroscope.advice.history import Record
 from gyroscope.advice.incidents.incident_findings import incident_findings
 from gyroscope.advice.judged_layers import Layers
-from gyroscope.advice.judgements import equilibrium, gradient_signal, imbalance, not_finite, slow_end, still_weights
+from gyroscope.advice.judgements import equilibrium, failed, fast, gradient_signal, imbalance, optimizer_options, slow
 from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import as_predicted
-from gyroscope.advice.judgements.attention_jump import attention_jump
-from gyroscope.advice.judgements.fast import fast_rotation, fast_start
-from gyroscope.advice.judgements.rising_loss import rising_loss
-from gyroscope.advice.judgements.rotational_optimizers import missed_angle
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
+from gyroscope.advice.record import Record
 from gyroscope.advice.run_view import RunView, speeds_in_groups, warmups_from_start
 from gyroscope.advice.summary import summarize
 
@@ -49,9 +44,9 @@ def _findings(record: Record, views: Sequence[RunView]) -> list[Finding]:
     if any(view.diverged for view in views):
         earlier = [event for event in events if event.evidence["step"] <= record.steps[first]]
         before = _finite_findings(record, _views(record, first), earlier)
-        return [not_finite.diverged(record, lost, first), *(each for each in before if each.kind in CAUSES)]
+        return [failed.diverged(record, lost, first), *(each for each in before if each.kind in CAUSES)]
     others = [each for each in _finite_findings(record, views, events) if each.kind not in ("well", "too_short")]
-    return [not_finite.recovered(record, lost, first), *others]
+    return [failed.recovered(record, lost, first), *others]
 
 
 def _judged(views: Sequence[RunView]) -> Layers[RunView]:
@@ -67,28 +62,28 @@ def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[
         return short
     measured = layers.where(lambda view: view.is_measured)
     # Layers whose norm another force holds are not in transient, and do not count for the balance.
-    explained = [*gradient_signal.scale_sensitive(measured), *still_weights.frozen_entries(measured)]
+    explained = [*gradient_signal.scale_sensitive(measured), *slow.frozen_entries(measured)]
     usual = _without(measured, explained)
-    missed = list(missed_angle(usual))
+    missed = list(optimizer_options.missed_angle(usual))
     findings = [
         *explained,
         *equilibrium.transient(usual),
         *equilibrium.without_decay(measured),
         *equilibrium.shorter_than_memory(measured, so_far=_is_running(record)),
-        *slow_end.fell_out(usual),
-        *slow_end.stopped(measured),
-        *slow_end.small_updates(measured),
+        *slow.fell_out(usual),
+        *slow.stopped(measured),
+        *slow.small_updates(measured),
         *missed,
-        *attention_jump(measured),
-        *fast_start(measured, _has_warmup, warmups_from_start, happened=True),
-        *fast_rotation(measured),
+        *fast.attention_jump(measured),
+        *fast.fast_start(measured, _has_warmup, warmups_from_start, happened=True),
+        *fast.fast_rotation(measured),
         *imbalance.layer_imbalance(layers, speeds_in_groups(_balanced(usual))),
         *imbalance.neuron_imbalance(usual),
-        *still_weights.dead_vectors(measured),
-        *unstable_betas(measured),
-        *not_finite.non_finite_vectors(measured),
+        *slow.dead_vectors(measured),
+        *optimizer_options.unstable_betas(measured),
+        *failed.non_finite_vectors(measured),
         *not_known.not_measured(layers),
-        *rising_loss(record),
+        *failed.rising_loss(record),
         *events,
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):

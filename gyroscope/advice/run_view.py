@@ -9,10 +9,11 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.history import LayerHistory, finite_ratio
+from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.layer_view import Departure, NeuronSpread, NormState, Start, UpdateGrowth
 from gyroscope.advice.neuron_spread import noise_ratio
 from gyroscope.advice.norm_state import departure, initial_layer, norm_state
+from gyroscope.advice.record import finite_ratio
 from gyroscope.theory import UpdateRule, sensitivity
 from gyroscope.theory.layer_prediction import InitialLayer, needed_warmups
 

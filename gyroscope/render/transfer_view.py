@@ -13,7 +13,7 @@ from gyroscope.render import theme
 from gyroscope.render.html import STRIPS_STYLE, dot_figure, html_table, page_head, pictures
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import filled, table
-from gyroscope.report.transfer_data import CHECK_HEADER, SILENT, TransferCheck, TransferData
+from gyroscope.report.transfer_data import SILENT, TransferCheck, TransferData
 from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, row_sentences, trust
 from gyroscope.theory.scaling import TransferRow
 
@@ -38,13 +38,14 @@ def _lines(data: TransferData, width: int, explain: bool) -> Iterator[Renderable
     yield Text(filled(answer(data), width), style="bold")
     yield from _paragraph(trust(data), width)
     yield Text("")
-    yield table(data.group_header, data.group_rows)
+    yield table(*data.groups)
     yield Text("")
     for row in data.chosen:
         yield from _paragraph(row_sentences(data, row), width)
     yield Text("\n".join(["", *data.settings, ""]), style="dim")
     # Notes are below: in a terminal of 80 columns the numbers leave no room for them.
-    yield table(data.rule_header[:-1], [row[:-1] for row in data.rule_rows if row[-1] != SILENT])
+    header, rows = data.rules
+    yield table(header[:-1], [row[:-1] for row in rows if row[-1] != SILENT])
     for note, names in data.notes.items():
         yield Text(filled(f"{note}: {', '.join(names)}", width, hang=2), style="dim")
     yield Text("")
@@ -53,7 +54,7 @@ def _lines(data: TransferData, width: int, explain: bool) -> Iterator[Renderable
     if data.check is not None:
         yield Text("\nMeasured", style="bold")
         yield from _paragraph(checked(data.check), width)
-        yield table(CHECK_HEADER, data.check.rows)
+        yield table(*data.check.table)
     if explain:
         yield Text("\nSources", style="bold")
         for row in data.transfer.rows:
@@ -71,21 +72,21 @@ def _body(data: TransferData) -> str:
     kept = "".join(f"<p>{escape(' '.join(row_sentences(data, row)))}</p>" for row in data.chosen)
     return f"""{page_head(data.title, (), data.settings)}
 <p class="answer">{escape(answer(data))}</p><p>{escape(" ".join(trust(data)))}</p>
-{html_table(data.group_header, data.group_rows)}
+{html_table(*data.groups)}
 {kept}
 <h2>How far the rules agree</h2><p>{escape(verdict)}</p>
 <div class="strips">{_strips(data)}</div>
 <p class="settings">One dot for each rule. The dashed line is the tuned run. Open dots give no settings here.</p>
 <ul>{_items(others)}</ul>
-<h2>Which axis moves each rule</h2>{html_table(data.axis_header, data.axis_rows)}
+<h2>Which axis moves each rule</h2>{html_table(*data.axes)}
 <p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
 {"" if data.check is None else _check(data.check)}
-<h2>All rules</h2><div class="rules">{html_table(data.rule_header, data.rule_rows)}</div>
+<h2>All rules</h2><div class="rules">{html_table(*data.rules)}</div>
 <h2>Sources</h2><ul>{_items([f"{row.name}: {row.source}" for row in data.transfer.rows])}</ul>"""
 
 
 def _check(check: TransferCheck) -> str:
-    return f"<h2>Measured</h2><p>{escape(' '.join(checked(check)))}</p>{html_table(CHECK_HEADER, check.rows)}"
+    return f"<h2>Measured</h2><p>{escape(' '.join(checked(check)))}</p>{html_table(*check.table)}"
 
 
 def _items(sentences: Sequence[str]) -> str:

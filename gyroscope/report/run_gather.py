@@ -16,9 +16,10 @@ from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents import judged_steps
 from gyroscope.advice.layer_families import plain_name
 from gyroscope.advice.phrases import rule_text
+from gyroscope.advice.record import group_config
 from gyroscope.report.comparison import comparison_summary, shared_layers
 from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, PANELS, Report, RunData, Series
-from gyroscope.report.run_head import group_config, run_head
+from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import layers_data, series_of
 from gyroscope.report.run_theory import bound_of, plane, stability, update_bound
 from gyroscope.store import Run, RunError, open_run

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice.history import LayerHistory, finite_ratio
+from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.layer_families import group_families, short_labels
 from gyroscope.advice.neuron_spread import noise_ratio
+from gyroscope.advice.record import finite_ratio
 from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, LayerData
 from gyroscope.store import LayerInfo, Run
 

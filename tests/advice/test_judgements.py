@@ -13,8 +13,8 @@ from gyroscope.advice.findings import KINDS
 from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.judgements.fast import fast_rotation
 from gyroscope.advice.judgements.imbalance import layer_imbalance
-from gyroscope.advice.judgements.still_weights import dead_vectors
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
+from gyroscope.advice.judgements.optimizer_options import unstable_betas
+from gyroscope.advice.judgements.slow import dead_vectors
 from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.plan_view import PlanView
 from gyroscope.advice.run_view import RunView

@@ -100,16 +100,10 @@ class Frozen:
 
     def __init__(self) -> None:
         self._alive: Array | float = 0.0  # samples in a row with a gradient, up to the last but one
-        self._last: LayerValues | None = None
-        self._before = -1
         self._samples = 0
 
-    def update(self, now: LayerValues) -> Incident | None:
+    def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
         """Return the layers that had their last gradient before the previous sample."""
-        last = self._last
-        self._last = now
-        if last is None:
-            return None
         moves = _has_gradient(last)
         # All samples before, of which there must be some.
         required = min(max(self._samples, EARLY), limit.INCIDENT_LEVEL)
@@ -117,11 +111,9 @@ class Frozen:
         others = moves & _has_gradient(now)
         self._alive = np.where(moves, self._alive + 1, 0)
         self._samples += 1
-        since = self._before + 1
-        self._before = last.step
         if not still.any() or not others.any():
             return None
-        return Incident("frozen", since, last.step, now.step, now.named(still), "the layer")
+        return Incident("frozen", last.since, last.step, now.step, now.named(still), "the layer")
 
 
 def _has_gradient(values: LayerValues) -> Mask:
@@ -134,17 +126,12 @@ class WeightJumps:
     """Norms and directions that move by more than all updates since the last sample together."""
 
     def __init__(self) -> None:
-        self._last: LayerValues | None = None
         self._moves: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
         self._turns: deque[Array] = deque(maxlen=limit.INCIDENT_MEMORY)
 
-    def update(self, now: LayerValues) -> Incident | None:
+    def update(self, now: LayerValues, last: LayerValues) -> Incident | None:
         """Return the layers whose weights were modified outside the optimizer since the last sample."""
-        last = self._last
-        self._last = now
-        if last is None:
-            return None
-        steps = now.step - last.step
+        steps = now.spacing
         # A rate that was higher for some of the steps between.
         boost = np.fmax(now.highest_lr / np.fmax(now["lr"], last["lr"]), 1)
         move = np.abs(now["norm"] / last["norm"] - 1)
@@ -172,7 +159,7 @@ class WeightJumps:
             "explained": float(reach[layer]),
             "turn": float(turn[layer]),
         }
-        return Incident("weights", last.step + 1, now.step, now.step, now.named(changed), "the weights", evidence)
+        return Incident("weights", now.since, now.step, now.step, now.named(changed), "the weights", evidence)
 
 
 def _largest(past: deque[Array]) -> Array | float:
@@ -184,19 +171,10 @@ def _largest(past: deque[Array]) -> Array | float:
     return np.where(np.isnan(largest), inf, largest)
 
 
-@final
-class NotFinite:
-    """Layers with a NaN or an infinity in weights or gradients."""
-
-    def __init__(self) -> None:
-        self._last_step = -1
-
-    def update(self, now: LayerValues) -> Incident | None:
-        """Return the layers that are not finite in this sample."""
-        since = self._last_step + 1
-        self._last_step = now.step
-        lost = now.present & np.isnan(now["unit_grad_norm"])
-        return Incident("not_finite", since, now.step, now.step, now.named(lost), "the layer") if lost.any() else None
+def not_finite(now: LayerValues) -> Incident | None:
+    """Return the layers with a NaN or an infinity in weights or gradients."""
+    lost = now.present & np.isnan(now["unit_grad_norm"])
+    return Incident("not_finite", now.since, now.step, now.step, now.named(lost), "the layer") if lost.any() else None
 
 
 @final
@@ -205,14 +183,12 @@ class Skipped:
 
     def __init__(self) -> None:
         self._count = 0
-        self._last_step = -1
         # Of each of the latest samples: steps that were skipped since the one before it, and steps that were taken.
         self._past: deque[tuple[float, int]] = deque(maxlen=limit.INCIDENT_LEVEL)
 
     def update(self, now: LayerValues) -> Incident | None:
         """Return the skipped steps if they are too many since the last sample, or within the latest samples."""
-        taken = now.step - self._last_step
-        self._last_step = now.step
+        taken = now.spacing
         known = now["skipped_steps"][np.isfinite(now["skipped_steps"])]
         skipped = float(known.max()) if known.size else 0.0
         self._count += 1

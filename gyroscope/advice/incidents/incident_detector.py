@@ -13,7 +13,7 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents.changes import Frozen, NotFinite, Settings, Skipped, WeightJumps
+from gyroscope.advice.incidents.changes import Frozen, Settings, Skipped, WeightJumps, not_finite
 from gyroscope.advice.incidents.layer_values import SERIES, Incident, LayerValues
 from gyroscope.advice.incidents.unusual_values import Gradients, Losses
 
@@ -40,7 +40,7 @@ class IncidentDetector:
         self._settings = Settings()
         self._frozen = Frozen()
         self._weights = WeightJumps()
-        self._not_finite = NotFinite()
+        self._last: LayerValues | None = None
         self._losses = Losses()
         self._gradients = Gradients(self._layers)
         self._skipped = Skipped()
@@ -67,18 +67,22 @@ class IncidentDetector:
             self._layers = list(layers)
             self._forget()
         known = len(self.incidents)
-        now = LayerValues(step, self._layers, dict(zip(SERIES, values, strict=True)))
+        last = self._last
+        since = 0 if last is None else last.step + 1
+        now = LayerValues(since, step, self._layers, dict(zip(SERIES, values, strict=True)))
+        self._last = now
         for jump in self._settings.update(now):
             self._cause(jump)
-        self._cause(self._frozen.update(now))
+        self._cause(None if last is None else self._frozen.update(now, last))
         if self.gradients_judged_from is None and self._gradients.is_judging:
             self.gradients_judged_from = step
-        gradients, of_layer = self._gradients.update(now)
+        gradients, of_layer = self._gradients.update(now, is_first=last is None)
         self._follow_lr(now)
         had_jumped = self._losses.has_jumped
         unusual = self._unusual(gradients, loss_steps, losses)
-        self._weights_or_gradient(self._weights.update(now), of_layer, self._jump(unusual))
-        self._cause(self._not_finite.update(now))
+        moved = None if last is None else self._weights.update(now, last)
+        self._weights_or_gradient(moved, of_layer, self._jump(unusual))
+        self._cause(not_finite(now))
         self._cause(self._skipped.update(now))
         if unusual is not None:
             self._batches(unusual, had_jumped)

@@ -75,14 +75,23 @@ class Incident:
 @final
 @dataclass(frozen=True, eq=False)
 class LayerValues:
-    """One sample: by the names of `SERIES` a number for each layer, NaN where there is none."""
+    """One sample: by the names of `SERIES` a number for each layer, NaN where there is none.
 
+    since  first step after the last sample
+    """
+
+    since: int
     step: int
     layers: Sequence[str]
     values: Mapping[str, Array]
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
+
+    @property
+    def spacing(self) -> int:
+        """Steps since the last sample."""
+        return self.step - self.since + 1
 
     @property
     def present(self) -> Mask:

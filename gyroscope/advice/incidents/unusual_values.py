@@ -167,14 +167,13 @@ class Gradients:
         self._past: deque[Array] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._denominators: Array | float = nan
         self._lr: Array | float = nan
-        self._last_step = -1
 
     @property
     def is_judging(self) -> bool:
         """Whether enough samples were taken to judge others by."""
         return self._baselines["gradient"].is_judging
 
-    def update(self, now: LayerValues) -> tuple[Incident | None, Incident | None]:
+    def update(self, now: LayerValues, *, is_first: bool) -> tuple[Incident | None, Incident | None]:
         """Return what is unusual in a sample: in most layers, and in a layer alone."""
         # η_e = lr/(‖w‖²·B): B grows between samples where one of the gradients between them was large.
         denominators = np.log(now["lr"] / (now["effective_lr"] * now["norm"] ** 2))
@@ -191,15 +190,12 @@ class Gradients:
             self._baselines["update"] = self._new_baseline(FLOORS["update"])
         self._lr = now["lr"]
         self._denominators = denominators
-        since = self._last_step + 1
-        self._begin_at_wider_spacing(now.step - self._last_step)
-        self._last_step = now.step
-        return self._of_most(since, now, series), self._of_one(since, now, table)
+        if not is_first:
+            self._begin_at_wider_spacing(now.spacing)
+        return self._of_most(now, series), self._of_one(now, table)
 
     def _begin_at_wider_spacing(self, steps: int) -> None:
         """Begin the early stage anew when samples become rarer: more happens between them."""
-        if self._last_step < 0:  # the first sample has none before it
-            return
         is_wider = 0 < WIDER * self._spacing <= steps
         if is_wider or not self._spacing:
             self._spacing = steps
@@ -210,7 +206,7 @@ class Gradients:
         # The gradient of one layer is measured against those of the others, which change with it.
         self._of_layers.forget([name != "gradient" for name in LAYER_FLOORS])
 
-    def _of_most(self, since: int, now: LayerValues, series: Mapping[str, Array]) -> Incident | None:
+    def _of_most(self, now: LayerValues, series: Mapping[str, Array]) -> Incident | None:
         """Return the layers that differ from their own past, the most unusual first."""
         excesses = {name: self._baselines[name].excess(_middle(values)) for name, values in series.items()}
         evidence = {name: exp(excess) for name, excess in excesses.items() if excess > 0}
@@ -221,9 +217,9 @@ class Gradients:
         deviations = gradient - np.array([_middle(layer) for layer in np.array(self._past).T])
         worst = np.argsort(-deviations)
         reached = tuple(now.layers[number] for number in worst if deviations[number] > limit.INCIDENT_FLOOR)
-        return Incident("batches", since, now.step, now.step, reached, "the gradients", evidence)
+        return Incident("batches", now.since, now.step, now.step, reached, "the gradients", evidence)
 
-    def _of_one(self, since: int, now: LayerValues, table: Array) -> Incident | None:
+    def _of_one(self, now: LayerValues, table: Array) -> Incident | None:
         """Return the layer that differs most from its own past, and from what the other layers do."""
         excesses = self._of_layers.excess(table)
         if not excesses.any():
@@ -233,7 +229,7 @@ class Gradients:
         found = zip(LAYER_FLOORS, excesses[:, layer].tolist(), strict=True)
         evidence = {name: exp(excess) for name, excess in found if excess > 0}
         evidence["beta2"] = float(now["beta2"][layer])
-        return Incident("layer_gradient", since, now.step, now.step, (now.layers[layer],), "the layer", evidence)
+        return Incident("layer_gradient", now.since, now.step, now.step, (now.layers[layer],), "the layer", evidence)
 
     @staticmethod
     def _new_baseline(floor: float) -> Baseline:
