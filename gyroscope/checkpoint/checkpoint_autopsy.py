@@ -23,7 +23,7 @@ from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.checkpoint.stored_layers import checkpoint_layers
 from gyroscope.optimizers import GroupRuleFunction, Rules
-from gyroscope.render.autopsy_view import autopsy_document
+from gyroscope.render.autopsy_document import autopsy_document
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.judgements.imbalance import imbalance
-from gyroscope.render.plan_view import chart_lines, plan_document
+from gyroscope.render.plan_document import chart_lines, plan_document
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.report.plan_data import PlanData, plan_json
 from gyroscope.theory import Forecast

@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope.planner.transfer_settings import TransferRequest
 from gyroscope.render.rendered import Document, Rendered
-from gyroscope.render.transfer_view import transfer_document
+from gyroscope.render.transfer_document import transfer_document
 from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
 from gyroscope.report.transfer_sentences import sentences
 from gyroscope.theory import Transfer, transfer

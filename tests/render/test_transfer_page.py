@@ -4,7 +4,7 @@ import pytest
 
 from gyroscope.planner.transfer_answer import answer_transfer
 from gyroscope.planner.transfer_settings import read_transfer
-from gyroscope.render.transfer_view import STRIPS
+from gyroscope.render.transfer_document import STRIPS
 from tests.render.browser import Tab, launch, missing
 
 SETTINGS = {
