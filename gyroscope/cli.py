@@ -187,9 +187,9 @@ def convert(
     if as_json:
         typer.echo(conversion.json())
     else:
-        from gyroscope.render.convert_text import ConversionText
+        from gyroscope.render.convert_text import conversion_text
 
-        show(ConversionText(conversion))
+        show(conversion_text(conversion))
 
 
 @app.command()
@@ -225,9 +225,9 @@ def report(
         if as_json:
             typer.echo(page_json(gathered))
         elif text:
-            from gyroscope.render.run_text import ReportText
+            from gyroscope.render.run_text import report_text
 
-            show(ReportText(gathered))
+            show(report_text(gathered))
         else:
             from gyroscope.render.run_page import page
 

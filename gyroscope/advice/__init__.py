@@ -6,8 +6,8 @@ from gyroscope._lazy import lazy_names
 from gyroscope.advice.findings import Diagnosis, Finding
 
 if TYPE_CHECKING:
-    from gyroscope.advice.history import Record
+    from gyroscope.advice.record import Record
     from gyroscope.advice.run_findings import diagnose
 
 __all__ = ["Diagnosis", "Finding", "Record", "diagnose"]
-__getattr__ = lazy_names(__name__, {"Record": "gyroscope.advice.history", "diagnose": "gyroscope.advice.run_findings"})
+__getattr__ = lazy_names(__name__, {"Record": "gyroscope.advice.record", "diagnose": "gyroscope.advice.run_findings"})

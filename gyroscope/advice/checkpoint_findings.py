@@ -5,16 +5,14 @@ from math import isfinite
 
 from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.judged_layers import Layers
+from gyroscope.advice.judgements import equilibrium, gradient_signal, imbalance
+from gyroscope.advice.judgements import unknown as not_known
 from gyroscope.advice.judgements.as_predicted import last_step_as_predicted
 from gyroscope.advice.judgements.checkpoint_drift import drift
-from gyroscope.advice.judgements.equilibrium import norm_off_prediction, short_checkpoint, without_decay
+from gyroscope.advice.judgements.failed import non_finite_state
 from gyroscope.advice.judgements.fast import fast_last_step, fast_rotation
-from gyroscope.advice.judgements.gradient_signal import aligned_updates, gradient_signal, scale_sensitive_at_last
-from gyroscope.advice.judgements.imbalance import layer_imbalance, neuron_imbalance
-from gyroscope.advice.judgements.not_finite import non_finite_state
-from gyroscope.advice.judgements.still_weights import dead_vectors
-from gyroscope.advice.judgements.unknown import assumptions, estimates, missing_input
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
+from gyroscope.advice.judgements.optimizer_options import unstable_betas
+from gyroscope.advice.judgements.slow import dead_vectors
 from gyroscope.advice.layer_view import CheckpointView, DriftView
 from gyroscope.advice.summary import summarize
 
@@ -46,17 +44,17 @@ def checkpoint_findings(
         *unstable_betas(finite),
         *fast_rotation(finite),
         *fast_last_step(finite),
-        *layer_imbalance(finite, [(view, view.rotation_ratio) for view in finite]),
-        *neuron_imbalance(finite),
-        *scale_sensitive_at_last(finite),
-        *without_decay(finite),
-        *short_checkpoint(finite, step),
-        *norm_off_prediction(finite, step),
-        *aligned_updates(finite),
-        *gradient_signal(finite, batch_size),
-        *assumptions(notes),
-        *missing_input(missing or {}, every.among),
-        *estimates(every),
+        *imbalance.layer_imbalance(finite, [(view, view.rotation_ratio) for view in finite]),
+        *imbalance.neuron_imbalance(finite),
+        *gradient_signal.scale_sensitive_at_last(finite),
+        *equilibrium.without_decay(finite),
+        *equilibrium.short_checkpoint(finite, step),
+        *equilibrium.norm_off_prediction(finite, step),
+        *gradient_signal.aligned_updates(finite),
+        *gradient_signal.gradient_signal(finite, batch_size),
+        *not_known.assumptions(notes),
+        *not_known.missing_input(missing or {}, every.among),
+        *not_known.estimates(every),
     ]
     if not any(finding.severity in ("bad", "warn") for finding in findings):
         findings += last_step_as_predicted(finite)

@@ -1,8 +1,8 @@
 """Findings about a plan, a run or a checkpoint: each a sentence with its numbers, layers and remedy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, final, overload
+from typing import Any, Literal, Self, final
 
 Severity = Literal["bad", "warn", "note", "good"]
 # Mark of each severity in a terminal, from worst to best.
@@ -55,18 +55,6 @@ class Remedy:
 NOTHING = Remedy()
 
 
-class Named(Protocol):
-    """A layer, of which a finding stores the name."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-
-def name_of(member: Named | str) -> str:
-    """Return the full name of a layer."""
-    return member if isinstance(member, str) else member.name
-
-
 @final
 @dataclass(frozen=True)
 class Finding:
@@ -101,7 +89,7 @@ def make_finding(
     kind: str,
     severity: Severity,
     sentence: str,
-    layers: Iterable[Named | str] = (),
+    layers: Iterable[Any] = (),
     remedy: Remedy = NOTHING,
     *,
     evidence: Mapping[str, float] | None = None,
@@ -111,15 +99,17 @@ def make_finding(
 ) -> Finding:
     """Return a finding with the text of its remedy, and the trial of that or of the statement.
 
+    layers  by name, or as objects that have one
+
     >>> make_finding("fast_rotation", "warn", "b is fast.", ["b"], Remedy("Lower the learning rate.")).remedy
     'Lower the learning rate.'
     """
-    names = tuple(map(name_of, layers))
+    names = tuple(getattr(layer, "name", layer) for layer in layers)
     return Finding(kind, severity, sentence, remedy.text, formula, names, evidence or {}, remedy.trial or trial, mark)
 
 
 @final
-class Diagnosis(Sequence[Finding]):
+class Diagnosis(tuple[Finding, ...]):
     """All findings about a plan, a run or a checkpoint, worst first. Prints as plain text, the summary first.
 
     summary  two to four statements: whether equilibrium is reached, weight decay, balance, and what to change
@@ -133,37 +123,21 @@ class Diagnosis(Sequence[Finding]):
     ✓ All is well.
     """
 
-    def __init__(self, findings: Iterable[Finding], summary: Iterable[str] = ()) -> None:
+    summary: tuple[str, ...]
+
+    def __new__(cls, findings: Iterable[Finding], summary: Iterable[str] = ()) -> Self:
+        """Order the findings: by severity, then by kind."""
         severities = list(MARKS)
-        self._findings = sorted(findings, key=lambda f: (severities.index(f.severity), KINDS.index(f.kind)))
-        self.summary = tuple(summary)
+        ranked = sorted(findings, key=lambda each: (severities.index(each.severity), KINDS.index(each.kind)))
+        diagnosis = super().__new__(cls, ranked)
+        diagnosis.summary = tuple(summary)
+        return diagnosis
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of the findings, in the same order."""
-        return tuple(finding.kind for finding in self._findings)
-
-    @overload
-    def __getitem__(self, index: int) -> Finding: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
-    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
-        return self._findings[index]
-
-    def __len__(self) -> int:
-        return len(self._findings)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Diagnosis):
-            return False
-        return (self._findings, self.summary) == (other._findings, other.summary)
-
-    def __hash__(self) -> int:
-        return hash(self.kinds)
+        return tuple(finding.kind for finding in self)
 
     def __str__(self) -> str:
         head = [*self.summary, ""] if self.summary else []
-        return "\n".join([*head, *map(str, self._findings)])
-
-    def __repr__(self) -> str:
-        return f"Diagnosis({self._findings!r}, {self.summary!r})"
+        return "\n".join([*head, *map(str, self)])

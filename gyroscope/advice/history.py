@@ -1,23 +1,17 @@
-"""What a diagnosis reads: a run's series, and what they mean for one layer, with gaps and infinities left out."""
+"""One layer of a run: its series, and what follows from them, with gaps and infinities left out."""
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol, final
+from math import nan
+from typing import Any
 
 import numpy as np
 
 from gyroscope import theory
-from gyroscope._types import Array, Int64, Mask
-from gyroscope.advice.thresholds import (
-    JUDGED_SHARE,
-    LATE_SHARE,
-    MIN_FULL_RATE,
-    MIN_MEAN_SAMPLES,
-    MIN_RATE_SAMPLES,
-    MIN_RATE_SHARE,
-)
+from gyroscope._types import Array, Mask
+from gyroscope.advice import thresholds as limit
+from gyroscope.advice.record import Record, finite_ratio, group_config, positive_ratio
 from gyroscope.optimizers import spec_by_name
 from gyroscope.theory import UpdateRule
 from gyroscope.theory.convergence import MEMORY_PASSED
@@ -25,42 +19,9 @@ from gyroscope.theory.forecast import SETTLED
 from gyroscope.theory.law import safe_divide
 
 
-class MeasuredLayer(Protocol):
-    """What a record knows about a layer."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def vectors(self) -> int: ...  # noqa: D102
-    @property
-    def fan_in(self) -> int: ...  # noqa: D102
-    @property
-    def group(self) -> int: ...  # noqa: D102
-
-
-class Record(Protocol):
-    """A run as measured: `gyroscope.store.Run` is one. It may also have `status` and `raw`."""
-
-    @property
-    def layers(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def steps(self) -> Int64: ...  # noqa: D102
-    @property
-    def quantities(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def config(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-    def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """Return a statistic over the layer's vectors at each of `steps`. NaN if there is no value."""
-
-    def layer(self, name: str) -> MeasuredLayer:
-        """Return what is known about a layer."""
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class LayerHistory:
-    """One layer of a record: its series, and what follows from them."""
+    """One layer of a record: its series, and what follows from them. `RunView` adds what judgements read."""
 
     record: Record
     name: str
@@ -70,11 +31,11 @@ class LayerHistory:
     def series(self, quantity: str, stat: str = "mean") -> Array:
         """Return a series as finite numbers and NaN. All NaN if the record has no such quantity."""
         values = self._stored(quantity, stat)
-        return np.where(np.isfinite(values), values, np.nan)
+        return np.where(np.isfinite(values), values, nan)
 
     def _stored(self, quantity: str, stat: str = "mean") -> Array:
         if quantity not in self.record.quantities:
-            return np.full(len(self.steps), np.nan)
+            return np.full(len(self.steps), nan)
         return np.asarray(self.record.series(self.name, quantity, stat), dtype=np.float64)[: self.samples]
 
     @cached_property
@@ -90,7 +51,7 @@ class LayerHistory:
         return sampled if self.samples is not None else max(sampled, getattr(self.record, "last_step", -1) + 1)
 
     @cached_property
-    def layer(self) -> MeasuredLayer:
+    def layer(self) -> Any:
         """Shape, vectors and group."""
         return self.record.layer(self.name)
 
@@ -129,8 +90,7 @@ class LayerHistory:
     def distance(self) -> Array:
         """RMS norm over its equilibrium."""
         # Theory predicts the mean of ‖w‖², hence the RMS of the vectors' norms.
-        ratio = safe_divide(self.series("norm", "rms"), self.series("predicted_norm"))
-        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+        return positive_ratio(self.series("norm", "rms"), self.series("predicted_norm"))
 
     @cached_property
     def peak(self) -> int:
@@ -139,15 +99,9 @@ class LayerHistory:
         if not known.size:
             return 0
         # A running median passes over a rate that somebody raised for a moment: that is no peak of a schedule.
-        padded = np.pad(self.lr[known], MIN_RATE_SAMPLES // 2, mode="edge")
-        lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, MIN_RATE_SAMPLES), axis=1)
+        padded = np.pad(self.lr[known], limit.MIN_RATE_SAMPLES // 2, mode="edge")
+        lasting = np.median(np.lib.stride_tricks.sliding_window_view(padded, limit.MIN_RATE_SAMPLES), axis=1)
         return int(known[np.argmax(lasting)])
-
-    @cached_property
-    def full_rate(self) -> Mask:
-        """Samples at which the learning rate is not far below its peak."""
-        known = np.isfinite(self.lr)
-        return np.asarray(~known | (self.lr >= MIN_FULL_RATE * self.lr[self.peak])) if known.any() else ~known
 
     @cached_property
     def lost(self) -> Mask:
@@ -168,12 +122,12 @@ class LayerHistory:
     @cached_property
     def window(self) -> Mask:
         """Samples over which steady things are averaged: the last part of the run at full rate."""
-        return self._last_part(self.full_rate & np.isfinite(self.angle), JUDGED_SHARE)
+        return self._last_part(limit.MIN_FULL_RATE, limit.JUDGED_SHARE)
 
     def mean(self, values: Array) -> float:
         """Mean over the window; NaN if there is none."""
         judged = values[self.window & np.isfinite(values)]
-        return float(judged.mean()) if judged.size else float("nan")
+        return float(judged.mean()) if judged.size else nan
 
     def rms(self, values: Array) -> float:
         """Root mean square over the window; NaN if there is none."""
@@ -182,31 +136,36 @@ class LayerHistory:
     @cached_property
     def late(self) -> Mask:
         """Samples of the last part of the run, as long as the learning rate is not next to 0."""
-        return self._last_part(np.isfinite(self.angle) & ~(self.lr < MIN_RATE_SHARE * self.lr[self.peak]), LATE_SHARE)
+        return self._last_part(limit.MIN_RATE_SHARE, limit.LATE_SHARE)
 
-    def _last_part(self, usable: Mask, share: float) -> Mask:
-        """Return the usable samples in the last share of the run, none once it has diverged."""
-        places = np.flatnonzero(usable)
+    def _last_part(self, least_rate: float, share: float) -> Mask:
+        """Return the samples in the last share of the run, none once it has diverged.
+
+        Their learning rate is unknown, or at least this share of its peak.
+        """
+        # A slice, because a record may have no sample.
+        peak = self.lr[self.peak : self.peak + 1]
+        places = np.flatnonzero(np.isfinite(self.angle) & ~(self.lr < least_rate * peak))
         chosen = np.zeros(len(self.steps), dtype=bool)
         if places.size and not self.diverged:
             last = self.steps[places[-1]]
             duration = last - self.steps[places[0]]
             # By steps and not by samples, which may be spaced unevenly. Three at least make a mean.
             part = places[self.steps[places] >= last - share * duration]
-            chosen[part if part.size >= MIN_MEAN_SAMPLES else places[-MIN_MEAN_SAMPLES:]] = True
+            chosen[part if part.size >= limit.MIN_MEAN_SAMPLES else places[-limit.MIN_MEAN_SAMPLES :]] = True
         return chosen
 
     @cached_property
     def memory(self) -> float:
         """1/a at the peak learning rate, in steps; NaN if unknown."""
-        return float(safe_divide(1.0, self.decay[self.peak])) if len(self.decay) else float("nan")
+        return float(safe_divide(1.0, self.decay[self.peak])) if len(self.decay) else nan
 
     @cached_property
     def run_length(self) -> float:
         """Σ a_t over the run so far, in memories. Samples stand for the steps around them."""
         known = np.isfinite(self.decay)
         if not known.any():
-            return float("nan")
+            return nan
         steps = self.steps[known]
         decay = self.decay[known]
         # Trapezoids between samples, the first decay for the steps before it, and the last for those after all samples.
@@ -216,10 +175,10 @@ class LayerHistory:
 
     @cached_property
     def is_longer_than_memory(self) -> bool:
-        """Whether equilibrium is what the layer is to be compared with: it has forgotten where it started, X ≥ 1.
+        """Whether the layer is compared with equilibrium: it has forgotten where it started, X ≥ 1.
 
-        Below that its norm is mostly the initial one, and the forecast from there is what theory predicts. Where the
-        optimizer holds norms, nothing has to be forgotten; where X is unknown, equilibrium is all there is.
+        Below that its norm is mostly the initial one, and theory predicts the forecast from there. If the optimizer
+        holds norms, nothing has to be forgotten. If X is unknown, there is no forecast.
         """
         return self.keeps_norm or not self.run_length < MEMORY_PASSED
 
@@ -238,8 +197,7 @@ class LayerHistory:
         """RMS norm over the one predicted: `distance`, or the same of the forecast while X is below 1."""
         if self.is_longer_than_memory:
             return self.distance
-        ratio = safe_divide(self.series("norm", "rms"), self.series("forecast_norm"))
-        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+        return positive_ratio(self.series("norm", "rms"), self.series("forecast_norm"))
 
     @cached_property
     def settled_at(self) -> float:
@@ -248,25 +206,21 @@ class LayerHistory:
         NaN in a run shorter than its memory: a falling target may pass by the norm, which has settled nowhere.
         """
         if not self.is_longer_than_memory:
-            return float("nan")
+            return nan
         # Two samples in a row: a norm on its way through equilibrium would be near it in one.
         near = np.abs(self.distance - 1) <= SETTLED
         near[: self.peak] = False
         together = np.flatnonzero(near[:-1] & near[1:])
-        return float(self.steps[together[0]]) if together.size else float("nan")
+        return float(self.steps[together[0]]) if together.size else nan
 
-    @cached_property
-    def _group(self) -> Mapping[str, Any]:
-        """What the record's configuration states about the layer's parameter group; empty if nothing usable."""
-        groups = self.record.config.get("groups")
-        number = self.layer.group
-        group = groups[number] if isinstance(groups, Sequence) and 0 <= number < len(groups) else None
-        return group if isinstance(group, Mapping) else {}
+    def option(self, name: str) -> Any:
+        """Return an option of the layer's parameter group, or None if the record has none."""
+        return group_config(self.record.config, self.layer.group).get(name)
 
     @cached_property
     def rule(self) -> UpdateRule | None:
         """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
-        stored = self._group.get("rule")
+        stored = self.option("rule")
         if not isinstance(stored, Mapping):
             return None
         # JSON knows no tuples: betas come back as a list.
@@ -295,53 +249,31 @@ class LayerHistory:
         """Whether such an optimizer rotates as its base would by then, and not by the equilibrium angle."""
         return bool(self.option("follows_base"))
 
-    def option(self, name: str) -> Any:
-        """Return an option of the layer's parameter group, or None if the record has none."""
-        return self._group.get(name)
-
-    @property
-    def speed(self) -> float:
+    @cached_property
+    def rotation_ratio(self) -> float:
         """Measured over predicted rotation, over the window, as root mean squares: the law speaks of these.
 
         Where gradients come in bursts the mean is lower. Of a network that had learnt its digits it was 13 to 19 %
         below the prediction, and the root mean square of the same layers within 6 %.
         """
-        ratio = safe_divide(self.rms_angle, self.reference_angle)
-        return self.rms(np.where(np.isfinite(ratio), ratio, np.nan))
+        return self.rms(finite_ratio(self.rms_angle, self.reference_angle))
 
     @cached_property
     def speeds(self) -> Array:
         """Measured over predicted rotation, `reference_angle`, at each sample."""
-        ratio = safe_divide(self.angle, self.reference_angle)
-        return np.where(np.isfinite(ratio), ratio, np.nan)
+        return finite_ratio(self.angle, self.reference_angle)
 
     @property
     def weight_decay(self) -> float:
         """Weight decay at the peak learning rate."""
         values = self.series("weight_decay")
-        return float(values[self.peak]) if len(values) else float("nan")
+        return float(values[self.peak]) if len(values) else nan
 
     def quantile_ratio(self) -> Array:
         """95th over 5th percentile of the angle over vectors, at each sample."""
-        ratio = safe_divide(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
-        return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan)
+        return positive_ratio(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
 
 
 def layer_histories(record: Record, samples: int | None = None) -> list[LayerHistory]:
     """Return every layer of a record, or of its first samples."""
     return [LayerHistory(record, name, samples) for name in record.layers]
-
-
-def raw_angles(history: LayerHistory) -> Array | None:
-    """(samples, vectors) of the judged part of the run, where the record kept every vector; None otherwise."""
-    raw = getattr(history.record, "raw", None)
-    if raw is None or "angular_update" not in history.record.quantities:
-        return None
-    try:
-        values = np.asarray(raw(history.name, "angular_update"), dtype=np.float64)[: history.samples]
-    except (ValueError, KeyError):
-        return None
-    chosen = values[history.window]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return chosen if chosen.size and np.isfinite(np.nanmean(chosen, axis=0)).any() else None

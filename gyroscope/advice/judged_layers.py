@@ -1,10 +1,9 @@
 """Layers that are judged together, and what sentences call them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
-from typing import Generic, TypeVar, final, overload
+from typing import Self, TypeVar, final
 
-from gyroscope.advice.findings import Named, name_of
 from gyroscope.advice.layer_families import describe_layers, short_labels
 from gyroscope.advice.layer_view import LayerView, NormState
 
@@ -12,29 +11,25 @@ View = TypeVar("View", bound=LayerView)
 
 
 @final
-class Layers(Sequence[View], Generic[View]):
+class Layers(tuple[View, ...]):
     """Some layers of a model. `among` is the names of all its layers, of which a sentence says "all" or a family."""
 
-    def __init__(self, views: Iterable[View], among: Sequence[str] | None = None) -> None:
-        self._views = list(views)
-        self.among = among or [view.name for view in self._views]
+    among: Sequence[str]
 
-    @overload
-    def __getitem__(self, index: int) -> View: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[View]: ...
-    def __getitem__(self, index: int | slice) -> View | Sequence[View]:
-        return self._views[index]
+    def __new__(cls, views: Iterable[View], among: Sequence[str] | None = None) -> Self:
+        """Keep the views, and the names of all layers."""
+        layers = super().__new__(cls, views)
+        layers.among = among or layers.names
+        return layers
 
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def __iter__(self) -> Iterator[View]:
-        return iter(self._views)
+    @property
+    def names(self) -> list[str]:
+        """Full names of the layers."""
+        return [view.name for view in self]
 
     def where(self, keep: Callable[[View], bool]) -> "Layers[View]":
         """Return the layers for which `keep` holds."""
-        return Layers(filter(keep, self._views), self.among)
+        return Layers(filter(keep, self), self.among)
 
     def in_state(self, *states: NormState) -> "Layers[View]":
         """Return the layers whose norm is in one of these states."""
@@ -42,16 +37,15 @@ class Layers(Sequence[View], Generic[View]):
 
     def worst_first(self, badness: Callable[[View], float]) -> "Layers[View]":
         """Return the layers, those with the largest number first."""
-        return Layers(sorted(self._views, key=badness, reverse=True), self.among)
+        return Layers(sorted(self, key=badness, reverse=True), self.among)
 
-    def label(self, member: Named | str) -> str:
+    def label(self, member: LayerView | str) -> str:
         """Return the short name of a layer."""
-        return short_labels(self.among)[name_of(member)]
+        return short_labels(self.among)[member if isinstance(member, str) else member.name]
 
-    def describe(self, members: Iterable[Named | str] | None = None, *, worst: bool = False) -> str:
-        """Return what a sentence calls these layers, or some of them; `worst` names the first if all are meant."""
-        names = [name_of(member) for member in (self if members is None else members)]
-        return describe_layers(names, self.among, worst=worst)
+    def describe(self, *, worst: bool = False) -> str:
+        """Return what a sentence calls these layers; `worst` names the first if all are meant."""
+        return describe_layers(self.names, self.among, worst=worst)
 
     def clause(self, singular: str, plural: str, *, worst: bool = False) -> str:
         """Return the beginning of a sentence: these layers, and a verb that agrees."""

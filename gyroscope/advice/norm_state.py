@@ -124,9 +124,7 @@ def initial_layer(history: LayerHistory) -> InitialLayer | None:
 
 def _power(history: LayerHistory) -> float:
     """Return 1/x of an equilibrium norm that follows lr^x."""
-    if history.rule is None:
-        return limit.UNKNOWN_NORM_POWER
-    exponent = history.rule.norm_power
+    exponent = history.rule.norm_power if history.rule is not None else 0.0
     return 1 / exponent if exponent > 0 else limit.UNKNOWN_NORM_POWER
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import degrees, isfinite, isnan
 
 from gyroscope.advice.findings import Finding
-from gyroscope.advice.judgements.unstable_betas import STABILITY
+from gyroscope.advice.judgements.optimizer_options import STABILITY
 from gyroscope.advice.phrases import RECURSION, RUN_LENGTH, format_memories, format_number
 from gyroscope.advice.thresholds import MAX_EXACT_NUMBER
 from gyroscope.theory import Forecast, Match, stability

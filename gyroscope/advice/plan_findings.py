@@ -4,20 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from gyroscope.advice.findings import Diagnosis
 from gyroscope.advice.judged_layers import Layers
-from gyroscope.advice.judgements.equilibrium import (
-    grows,
-    keeps_norm,
-    planned_transient,
-    settles,
-    shorter_than_memory,
-    without_decay,
-)
+from gyroscope.advice.judgements import equilibrium
 from gyroscope.advice.judgements.fast import fast_rotation, fast_start
 from gyroscope.advice.judgements.imbalance import planned_imbalance
-from gyroscope.advice.judgements.rotational_optimizers import rotational_recipe
-from gyroscope.advice.judgements.slow_end import falls_out
+from gyroscope.advice.judgements.optimizer_options import rotational_recipe, unstable_betas
+from gyroscope.advice.judgements.slow import falls_out
 from gyroscope.advice.judgements.unknown import assumptions, missing_input
-from gyroscope.advice.judgements.unstable_betas import unstable_betas
 from gyroscope.advice.plan_view import PlanView
 from gyroscope.advice.summary import summarize
 from gyroscope.theory.layer_prediction import LayerPrediction
@@ -34,28 +26,24 @@ def plan_findings(
     """
     layers = Layers(map(PlanView, predictions))
     forecasts = layers.where(lambda view: view.prediction.forecast is not None)
-    steps = predictions[0].schedule.steps if predictions else 0
     findings = [
         *missing_input(missing, layers.among, "forecast: "),
-        *keeps_norm(forecasts),
-        *without_decay(forecasts),
-        *grows(forecasts),
-        *shorter_than_memory(forecasts),
-        *planned_transient(forecasts),
-        *settles(forecasts),
+        *equilibrium.keeps_norm(forecasts),
+        *equilibrium.without_decay(forecasts),
+        *equilibrium.grows(forecasts),
+        *equilibrium.shorter_than_memory(forecasts),
+        *equilibrium.planned_transient(forecasts),
+        *equilibrium.settles(forecasts),
         *rotational_recipe(forecasts),
-        *fast_start(forecasts, _has_warmup, _needed_warmups, happened=False),
+        *fast_start(forecasts, lambda view: view.prediction.schedule.warmup, _needed_warmups, happened=False),
         *fast_rotation(layers),
         *falls_out(forecasts),
         *planned_imbalance(forecasts),
         *unstable_betas(layers),
         *assumptions(notes),
     ]
+    steps = predictions[0].schedule.steps if predictions else 0
     return Diagnosis(findings, summarize(forecasts, findings, steps))
-
-
-def _has_warmup(view: PlanView) -> int:
-    return view.prediction.schedule.warmup
 
 
 def _needed_warmups(views: Sequence[PlanView]) -> list[int | None]:

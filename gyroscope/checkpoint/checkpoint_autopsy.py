@@ -22,9 +22,8 @@ from gyroscope.checkpoint.last_step.last_update import NOTHING
 from gyroscope.checkpoint.last_step.measuring import measure
 from gyroscope.checkpoint.layer_numbers import layer_numbers
 from gyroscope.optimizers import GroupRuleFunction, Rules
-from gyroscope.render.autopsy_page import autopsy_page
-from gyroscope.render.autopsy_text import AutopsyText
-from gyroscope.render.rendered import Rendered
+from gyroscope.render.autopsy_document import autopsy_document
+from gyroscope.render.rendered import Document, Rendered
 from gyroscope.report.autopsy_data import AutopsyData, autopsy_json
 
 Source = str | Path | Mapping[str, Any]
@@ -74,13 +73,9 @@ class Autopsy(Rendered):
             drifts=self.drifts,
         )
 
-    def text(self, explain: bool = False) -> AutopsyText:
-        """Return the autopsy for a rich console. `explain` adds the formula of every finding."""
-        return AutopsyText(self._data, explain)
-
-    def page(self) -> str:
-        """Return the autopsy as the HTML of one page that opens from disk."""
-        return autopsy_page(self._data)
+    def document(self) -> Document:
+        """Return the autopsy for people."""
+        return autopsy_document(self._data)
 
     def json(self) -> str:
         """Return the autopsy as JSON, for programs."""

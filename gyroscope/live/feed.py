@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -13,7 +12,7 @@ from gyroscope._types import Array
 from gyroscope.advice.history import layer_histories
 from gyroscope.advice.layer_families import plain_name
 from gyroscope.render.page import page_json
-from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, Distribution, RunData
+from gyroscope.report.run_data import LAYER_SERIES, OVER_LAYERS, RunData
 from gyroscope.report.run_gather import check, findings_data, gather_run, over_layers
 from gyroscope.report.run_head import run_head
 from gyroscope.report.run_layers import distributions_at, spread, summary
@@ -156,7 +155,7 @@ class Feed:
                 self._last_update = (position, here, layers, self._update(followed, position, here, layers))
             return here, self._last_update[3]
 
-    def distribution(self, layer: str, quantity: str, step: int) -> Distribution | None:
+    def distribution(self, layer: str, quantity: str, step: int) -> dict[str, Any] | None:
         """Return that of a layer's neurons at a step, or None if there is no such layer, quantity or step."""
         with self._lock:
             run = self._refresh().run
@@ -224,6 +223,6 @@ class Feed:
             lines = [self._layer_lines[name] for name in shown]
             verdicts = self._diagnosis["verdicts"]
             if layers is not None:
-                verdicts = [replace(each, layers=[plain_name(name) for name in each.layers]) for each in verdicts]
+                verdicts = [{**each, "layers": list(map(plain_name, each["layers"]))} for each in verdicts]
             update["findings"] = {**self._diagnosis, "verdicts": verdicts, "layers": lines}
         return page_json(update)

@@ -7,9 +7,8 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.judgements.imbalance import imbalance
-from gyroscope.render.plan_page import plan_page
-from gyroscope.render.plan_text import PlanText, chart_lines
-from gyroscope.render.rendered import Rendered
+from gyroscope.render.plan_document import chart_lines, plan_document
+from gyroscope.render.rendered import Document, Rendered
 from gyroscope.report.plan_data import PlanData, plan_json
 from gyroscope.theory import Forecast
 
@@ -49,13 +48,9 @@ class Plan(PlanData, Rendered):
             raise ValueError(f"{layer!r} has no forecast. Layers with a forecast are {', '.join(self.layers)}")
         return "\n".join(chart_lines(next(p for p in self.predictions if p.name == layer)))
 
-    def text(self, explain: bool = False) -> PlanText:
-        """Return the plan for a rich console. `explain` adds the formula behind every sentence."""
-        return PlanText(self, explain)
-
-    def page(self) -> str:
-        """Return the HTML of one page that opens from disk: judgement, curves and table."""
-        return plan_page(self)
+    def document(self) -> Document:
+        """Return the plan for people: judgement, curves and table."""
+        return plan_document(self)
 
     def json(self) -> str:
         """Return the plan as JSON, for programs."""

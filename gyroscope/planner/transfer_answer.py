@@ -6,8 +6,8 @@ from typing import final
 import numpy as np
 
 from gyroscope.planner.transfer_settings import TransferRequest
-from gyroscope.render.rendered import Rendered
-from gyroscope.render.transfer_text import TransferText
+from gyroscope.render.rendered import Document, Rendered
+from gyroscope.render.transfer_document import transfer_document
 from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
 from gyroscope.report.transfer_sentences import sentences
 from gyroscope.theory import Transfer, transfer
@@ -26,15 +26,9 @@ class TransferAnswer(Rendered):
 
     data: TransferData
 
-    def text(self, explain: bool = False) -> TransferText:
-        """Return the answer for a rich console; `explain` adds the sources of the rules."""
-        return TransferText(self.data, explain)
-
-    def page(self) -> str:
-        """Return the HTML of one page that opens from disk."""
-        from gyroscope.render.transfer_page import transfer_page  # pages are slower to import than to answer
-
-        return transfer_page(self.data)
+    def document(self) -> Document:
+        """Return the answer for people; `explain` adds the sources of the rules."""
+        return transfer_document(self.data)
 
     def json(self) -> str:
         """Return the answer as JSON, for programs."""

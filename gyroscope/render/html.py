@@ -1,6 +1,6 @@
 """What the pages of plans and autopsies show alike: findings, tables and Plotly's pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -13,8 +13,6 @@ STRIPS_STYLE = """
 """
 # A page sends nothing anywhere.
 PLOTLY_OPTIONS = {"displaylogo": False, "responsive": True, "showSendToCloud": False}
-# Draws the pictures again when a reader switches between light and dark, and lets families of layers open.
-FIGURES_SCRIPT = "Look.listeners.push(Look.figures); Look.start(); Look.families();"
 
 
 def finding_items(findings: Sequence[Finding]) -> str:
@@ -60,14 +58,12 @@ def _table(header: Sequence[str], body: str) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def summary_paragraph(sentences: Sequence[str]) -> str:
-    """Return what the findings mean, as the first paragraph of a page."""
-    return f'<p class="summary">{escape(" ".join(sentences))}</p>' if sentences else ""
-
-
-def setting_lines(settings: Sequence[str]) -> str:
-    """Return settings, one on each line."""
-    return "<br>".join(escape(setting) for setting in settings)
+def page_head(title: str, summary: Sequence[str], settings: Sequence[str]) -> str:
+    """Return the beginning of a page: its title, what the findings mean, and settings, one on each line."""
+    meaning = f'<p class="summary">{escape(" ".join(summary))}</p>' if summary else ""
+    lines = "<br>".join(map(escape, settings))
+    button = '<button class="theme" type="button">Dark</button>'
+    return f'{button}<h1>{escape(title)}</h1>{meaning}<p class="settings"><code>{lines}</code></p>'
 
 
 def dot_figure(rows: Sequence[str], title: str) -> Any:
@@ -90,3 +86,8 @@ def dot_figure(rows: Sequence[str], title: str) -> Any:
 def picture(figure: Any, *, with_script: bool = True) -> str:
     """Return a Plotly figure with its script, so that the page needs no network. A second figure needs no script."""
     return str(figure.to_html(include_plotlyjs=with_script, full_html=False, config=PLOTLY_OPTIONS))
+
+
+def pictures(figures: Iterable[Any]) -> str:
+    """Return figures in one row. Plotly's script is large, and one copy is enough for a page."""
+    return "".join(f"<div>{picture(each, with_script=not number)}</div>" for number, each in enumerate(figures))

@@ -1,28 +1,69 @@
-"""What plan and autopsy have in common: each is shown as text, as a page and as JSON."""
+"""How a result is shown: as lines of a terminal, as a page and as JSON."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 from gyroscope._files import write_text
 from gyroscope._text import to_text
+from gyroscope.render.page import standalone
+
+# Draws the pictures again when a reader switches between light and dark, and lets families of layers open.
+FIGURES_SCRIPT = "Look.listeners.push(Look.figures); Look.start(); Look.families();"
+
+
+@final
+@dataclass(frozen=True)
+class TerminalText:
+    """Text for a rich console, made of the lines that a function returns for a number of columns."""
+
+    lines: Callable[[int], Iterable[RenderableType]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.lines(options.max_width)
+
+
+@final
+@dataclass(frozen=True)
+class Document:
+    """A result for people.
+
+    title  of its page, as plain text
+    lines  of a terminal with so many columns, with formulas if the second argument is true
+    body   HTML of its page, below the title
+    style  CSS of its own
+    """
+
+    title: str
+    lines: Callable[[int, bool], Iterable[RenderableType]]
+    body: Callable[[], str]
+    style: str = ""
 
 
 class Rendered(ABC):
     """A result that prints as text and can be written as a page."""
 
     @abstractmethod
-    def text(self, explain: bool = False) -> RenderableType:
-        """Return the result for a rich console; `explain` adds the formula behind every sentence."""
-
-    @abstractmethod
-    def page(self) -> str:
-        """Return the HTML of one page that opens from disk."""
+    def document(self) -> Document:
+        """Return the result for people."""
 
     @abstractmethod
     def json(self) -> str:
         """Return the result as JSON, for programs."""
+
+    def text(self, explain: bool = False) -> TerminalText:
+        """Return the result for a rich console. `explain` adds formulas or sources."""
+        lines = self.document().lines
+        return TerminalText(lambda width: lines(width, explain))
+
+    def page(self) -> str:
+        """Return the HTML of one page with Plotly inside: it opens from disk, without a network."""
+        shown = self.document()
+        return standalone(shown.title, shown.body(), script=FIGURES_SCRIPT, style=shown.style)
 
     def html(self, path: str | Path) -> Path:
         """Write the page, and make the directories above it."""

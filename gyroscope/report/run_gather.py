@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,15 @@ from gyroscope._types import Array
 from gyroscope.advice import Diagnosis, Finding
 from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.incidents import judged_steps
-from gyroscope.advice.layer_families import group_families, plain_name, short_labels
+from gyroscope.advice.layer_families import plain_name
 from gyroscope.advice.phrases import rule_text
+from gyroscope.advice.record import group_config
 from gyroscope.report.comparison import comparison_summary, shared_layers
-from gyroscope.report.run_data import (
-    LAYER_SERIES,
-    MOST_DRAWN,
-    OVER_LAYERS,
-    PANELS,
-    FindingData,
-    GroupData,
-    LayerData,
-    LoggedSeries,
-    Mark,
-    Report,
-    RunData,
-    Series,
-)
-from gyroscope.report.run_head import group_config, run_head
-from gyroscope.report.run_layers import distributions, spread, summary
+from gyroscope.report.run_data import MOST_DRAWN, OVER_LAYERS, PANELS, Report, RunData, Series
+from gyroscope.report.run_head import run_head
+from gyroscope.report.run_layers import layers_data, series_of
 from gyroscope.report.run_theory import bound_of, plane, stability, update_bound
-from gyroscope.store import LayerInfo, Run, RunError, open_run
+from gyroscope.store import Run, RunError, open_run
 from gyroscope.store.reader import Progress
 
 # Samples of a run that a page shows at most.
@@ -123,42 +110,13 @@ def gather_run(
         steps=run.steps,
         series={**over_layers(blocks), "update_bound": update_bound(bound_of(histories), run.steps)},
         groups=groups(run),
-        layers=_layers(run, histories, live, at, plain_name if layers else str),
+        layers=layers_data(run, histories, live, at, plain_name if layers else str),
         plane=plane(histories),
         stability=stability(histories),
         config=run.config,
         id=id,
         **findings_data(run, live=live, rename=plain_name if layers else str),
     )
-
-
-def _layers(
-    run: Run, histories: Sequence[LayerHistory], live: bool, at: int | None, rename: Callable[[str], str]
-) -> list[LayerData]:
-    names = [history.name for history in histories]
-    shapes = {name: own_shape(run.layer(name)) for name in names}
-    labels = short_labels(names)
-    families = {member: family.label for family in group_families(names, shapes) for member in family.members}
-    layers = []
-    for history in histories:
-        layer = run.layer(history.name)
-        layers.append(
-            LayerData(
-                name=rename(layer.name),
-                label=labels[layer.name],
-                family=families[layer.name],
-                shape=shapes[layer.name],
-                granularity=layer.granularity,
-                vectors=layer.vectors,
-                fan_in=layer.fan_in,
-                group=layer.group,
-                summary=summary(history),
-                spread=spread(history),
-                distributions={} if live else distributions(run, layer.name, at),
-                series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
-            )
-        )
-    return layers
 
 
 def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] = str) -> dict[str, Any]:
@@ -175,18 +133,11 @@ def findings_data(run: Run, *, live: bool = False, rename: Callable[[str], str] 
     }
 
 
-def _logged(run: Run, name: str) -> LoggedSeries:
+def _logged(run: Run, name: str) -> dict[str, Any]:
+    """Return values that training logged, evenly thinned where they are many, and the last of them."""
     steps, values = run.scalar(name)
     stride = -(-len(steps) // MOST)
-    return LoggedSeries(steps[::stride], values[::stride], float(values[-1]))
-
-
-def series_of(run: Run, layer: str, name: str) -> Array:
-    """Return a series by its name, quantity.statistic. All NaN if the run has no such quantity."""
-    quantity, _, stat = name.partition(".")
-    if quantity not in run.quantities:
-        return np.full(len(run.steps), np.nan)
-    return run.series(layer, quantity, stat or "mean")
+    return {"steps": steps[::stride], "values": values[::stride], "last": float(values[-1])}
 
 
 def over_layers(blocks: Mapping[str, Array]) -> Series:
@@ -214,15 +165,7 @@ def quantile(block: Array, q: float) -> Array:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def own_shape(layer: LayerInfo) -> tuple[int, ...]:
-    """Return the shape of a layer. A part of a fused weight has its share of the rows."""
-    shape = list(layer.shape)
-    if layer.name.endswith("]"):
-        shape[layer.axis] = shape[layer.axis] * layer.vectors * layer.fan_in // prod(shape)
-    return tuple(shape)
-
-
-def groups(run: Run) -> list[GroupData]:
+def groups(run: Run) -> list[dict[str, Any]]:
     """Return one for each of the optimizer's groups, without series if none of its layers was measured."""
     stored = run.config.get("groups")
     histories = layer_histories(run)
@@ -236,21 +179,18 @@ def groups(run: Run) -> list[GroupData]:
         known = "" if rule is None else rule_text(rule)
         is_named = optimizer in ("unknown", known.partition("(")[0])
         text = known if known and is_named else ": ".join(filter(None, [optimizer, known]))
-        shown.append(GroupData(text, len(members), series))
+        shown.append({"rule": text, "layers": len(members), "series": series})
     return shown
 
 
-def _finding(found: Finding, rename: Callable[[str], str]) -> FindingData:
-    layers = [rename(layer) for layer in found.layers]
-    panel = PANELS.get(found.kind, "equilibrium")
-    return FindingData(
-        found.kind, found.severity, found.sentence, found.remedy, layers, dict(found.evidence), panel, found.trial
-    )
+def _finding(finding: Finding, rename: Callable[[str], str]) -> dict[str, Any]:
+    panel = PANELS.get(finding.kind, "equilibrium")
+    return {**vars(finding), "layers": [rename(layer) for layer in finding.layers], "panel": panel}
 
 
-def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[Mark]:
+def _marks(layers: Sequence[LayerHistory], diagnosis: Diagnosis) -> list[dict[str, Any]]:
     settled = sorted(history.settled_at for history in layers if np.isfinite(history.settled_at))
-    marks = [Mark(settled[len(layers) // 2], "settled")] if len(settled) > len(layers) // 2 else []
-    fallen = [finding.evidence["step"] for finding in diagnosis if finding.kind == "fell_out"]
-    events = [Mark(finding.evidence["step"], finding.mark, incident=True) for finding in diagnosis if finding.mark]
-    return [*marks, *(Mark(step, "fell out") for step in fallen), *events]
+    marks = [(settled[len(layers) // 2], "settled", False)] if len(settled) > len(layers) // 2 else []
+    marks += [(finding.evidence["step"], "fell out", False) for finding in diagnosis if finding.kind == "fell_out"]
+    marks += [(finding.evidence["step"], finding.mark, True) for finding in diagnosis if finding.mark]
+    return [{"step": step, "what": what, "incident": is_incident} for step, what, is_incident in marks]

@@ -1,10 +1,9 @@
 """The numbers at the head of a run: its optimizer and settings, its length, and the loss at the end."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from gyroscope.advice import thresholds
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.incidents.incident_search import loss_name as find_loss_name
 from gyroscope.advice.phrases import format_number
+from gyroscope.advice.record import group_config
 from gyroscope.store import Run
 
 
@@ -60,13 +60,6 @@ def run_head(run: Run) -> RunHead:
     history = LayerHistory(run, member)
     lr = float(history.lr[history.peak])
     return RunHead(optimizer, run.last_step + 1, lr, history.weight_decay, history.run_length, loss_name, loss)
-
-
-def group_config(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Return what the configuration of a run contains about a parameter group, empty if nothing."""
-    groups = config.get("groups")
-    group = groups[number] if isinstance(groups, list) and number < len(groups) else None
-    return group if isinstance(group, Mapping) else {}
 
 
 def _final_loss(run: Run) -> tuple[str, float]:

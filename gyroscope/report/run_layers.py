@@ -1,59 +1,116 @@
-"""One layer on a page: its line in the table, the spread of its neurons, and their distributions at a few steps."""
+"""The layers of a run on a page: their lines in the table, the spread of their neurons, and distributions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import nan, prod
+from typing import Any
 
 import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.history import LayerHistory
+from gyroscope.advice.layer_families import group_families, short_labels
 from gyroscope.advice.neuron_spread import noise_ratio
-from gyroscope.report.run_data import DISTRIBUTIONS, Distribution, LayerSummary, Spread
-from gyroscope.store import Run
-from gyroscope.theory.law import safe_divide
+from gyroscope.advice.record import finite_ratio
+from gyroscope.report.run_data import DISTRIBUTIONS, LAYER_SERIES, LayerData
+from gyroscope.store import LayerInfo, Run
 
 # Steps of a run at which a page in a file holds the distributions: the first, the last and some between.
 SHOWN_STEPS = 7
 
 
-def summary(history: LayerHistory) -> LayerSummary:
-    """Return a layer in one line, over the part of the run that findings judge. NaN once it has diverged."""
+def layers_data(
+    run: Run, histories: Sequence[LayerHistory], live: bool, at: int | None, rename: Callable[[str], str]
+) -> list[LayerData]:
+    """Return the layers of a run, with their distributions unless the page is live."""
+    names = [history.name for history in histories]
+    shapes = {name: own_shape(run.layer(name)) for name in names}
+    labels = short_labels(names)
+    families = {member: family.label for family in group_families(names, shapes) for member in family.members}
+    layers = []
+    for history in histories:
+        layer = run.layer(history.name)
+        layers.append(
+            LayerData(
+                name=rename(layer.name),
+                label=labels[layer.name],
+                family=families[layer.name],
+                shape=shapes[layer.name],
+                granularity=layer.granularity,
+                vectors=layer.vectors,
+                fan_in=layer.fan_in,
+                group=layer.group,
+                summary=summary(history),
+                spread=spread(history),
+                distributions={} if live else distributions(run, layer.name, at),
+                series={name: series_of(run, layer.name, name) for name in LAYER_SERIES},
+            )
+        )
+    return layers
+
+
+def series_of(run: Run, layer: str, name: str) -> Array:
+    """Return a series by its name, quantity.statistic. All NaN if the run has no such quantity."""
+    quantity, _, stat = name.partition(".")
+    if quantity not in run.quantities:
+        return np.full(len(run.steps), np.nan)
+    return run.series(layer, quantity, stat or "mean")
+
+
+def own_shape(layer: LayerInfo) -> tuple[int, ...]:
+    """Return the shape of a layer. A part of a fused weight has its share of the rows."""
+    shape = list(layer.shape)
+    if layer.name.endswith("]"):
+        shape[layer.axis] = shape[layer.axis] * layer.vectors * layer.fan_in // prod(shape)
+    return tuple(shape)
+
+
+def summary(history: LayerHistory) -> dict[str, Any]:
+    """Return a layer in one line: means over the part of the run that findings judge, measured over predicted ratios.
+
+    Once a layer's numbers are not finite, the earlier ones do not describe it: all are NaN, and `diverged` is true.
+
+    reference             "equilibrium", or the "forecast" if the run is shorter than one memory
+    decay_ratio           λ_e/λ: 1 if the loss does not depend on the scale of the weights
+    rotation_discrepancy  D: squared ratio of predicted to measured rotation, of the median neuron
+    alignment             s: 1 if updates are pure noise, above if gradients agree over the momentum's memory
+    imbalance             95th over 5th percentile of the neurons' rotation, over that of pure noise
+    """
     dead = history.series("dead_vectors")[history.window]
-    dead = dead[np.isfinite(dead)]
-    return LayerSummary(
-        diverged=history.diverged,
-        reference=history.reference,
-        rotation=history.rms(history.rms_angle),
-        predicted_rotation=history.rms(history.reference_angle),
-        rotation_ratio=history.speed,
-        norm=history.mean(history.series("norm", "rms")),
-        norm_ratio=history.mean(history.norm_ratio),
-        decay_ratio=history.mean(_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
-        rotation_discrepancy=history.mean(history.series("rotation_discrepancy", "q50")),
-        alignment=history.mean(history.series("alignment")),
-        imbalance=history.mean(history.quantile_ratio()) / noise(history),
+    return {
+        "diverged": history.diverged,
+        "reference": history.reference,
+        "rotation": history.rms(history.rms_angle),
+        "predicted_rotation": history.rms(history.reference_angle),
+        "rotation_ratio": history.rotation_ratio,
+        "norm": history.mean(history.series("norm", "rms")),
+        "norm_ratio": history.mean(history.norm_ratio),
+        "decay_ratio": history.mean(finite_ratio(history.series("lambda_e", "q50"), history.series("weight_decay"))),
+        "rotation_discrepancy": history.mean(history.series("rotation_discrepancy", "q50")),
+        "alignment": history.mean(history.series("alignment")),
+        "imbalance": history.mean(history.quantile_ratio()) / _noise(history),
         # The least: a vector is dead if it never rotated in the whole window.
-        dead_vectors=float(dead.min()) if dead.size else float("nan"),
-        frozen_share=history.mean(_ratio(history.series("frozen_entries"), history.series("entries"))),
-        settled_at=history.settled_at,
-    )
-
-
-def spread(history: LayerHistory) -> Spread:
-    """Quantiles of the neurons' rotation over its median."""
-    median = history.series("angular_update", "q50")
-    ratios = {
-        name: history.mean(_ratio(history.series("angular_update", name), median))
-        for name in ("q05", "q25", "q75", "q95")
+        "dead_vectors": float(np.fmin.reduce(dead)) if dead.size else nan,
+        "frozen_share": history.mean(finite_ratio(history.series("frozen_entries"), history.series("entries"))),
+        "settled_at": history.settled_at,
     }
-    return Spread(**ratios, noise=noise(history))
 
 
-def noise(history: LayerHistory) -> float:
-    """95th over 5th percentile of the rotation in a single step, if nothing but white noise rotates the neurons."""
+def spread(history: LayerHistory) -> dict[str, float]:
+    """Return quantiles of the neurons' rotation over its median, averaged over the last part of the run.
+
+    `noise` is the 95th over the 5th percentile that white noise alone would give.
+    """
+    median = history.series("angular_update", "q50")
+    shown = ("q05", "q25", "q75", "q95")
+    ratios = {name: history.mean(finite_ratio(history.series("angular_update", name), median)) for name in shown}
+    return {**ratios, "noise": _noise(history)}
+
+
+def _noise(history: LayerHistory) -> float:
     return noise_ratio(history.layer.fan_in, history.layer.vectors)
 
 
-def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list[Distribution]]:
+def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list[dict[str, Any]]]:
     """Return those of each quantity at a few steps, and at the sample next to the step `at`."""
     # The last sample of a run may have norms and no rotation.
     known = np.flatnonzero(np.isfinite(run.series(layer, "angular_update")))
@@ -65,12 +122,16 @@ def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list
     return {name: [item for item in items if item is not None] for name, items in shown.items()}
 
 
-def distributions_at(run: Run, layer: str, quantity: str, samples: Sequence[int]) -> list[Distribution | None]:
-    """Return values at some samples, given by index. None if the layer was not measured there."""
+def distributions_at(run: Run, layer: str, quantity: str, samples: Sequence[int]) -> list[dict[str, Any] | None]:
+    """Return how many vectors have a value in each bin, and which have the smallest and the largest, at some samples.
+
+    Bin k counts 2^((k-96)/2) ≤ |x| < 2^((k-95)/2); `counts` begins with bin `first`. Ids are -1 where there is none.
+    Samples are given by index. None if the layer was not measured there.
+    """
     steps = run.steps
     smallest = run.series(layer, quantity, "min")
     largest = run.series(layer, quantity, "max")
-    shown: list[Distribution | None] = []
+    shown: list[dict[str, Any] | None] = []
     for sample in samples:
         step = int(steps[sample])
         counts = run.histogram(layer, quantity, step)
@@ -80,19 +141,14 @@ def distributions_at(run: Run, layer: str, quantity: str, samples: Sequence[int]
             continue
         least_id, most_id = run.extremes(layer, quantity, step)
         shown.append(
-            Distribution(
-                step=step,
-                first=int(filled[0]),
-                counts=counts[filled[0] : filled[-1] + 1].tolist(),
-                least=float(smallest[sample]),
-                least_id=least_id,
-                most=float(largest[sample]),
-                most_id=most_id,
-            )
+            {
+                "step": step,
+                "first": int(filled[0]),
+                "counts": counts[filled[0] : filled[-1] + 1].tolist(),
+                "least": float(smallest[sample]),
+                "least_id": least_id,
+                "most": float(largest[sample]),
+                "most_id": most_id,
+            }
         )
     return shown
-
-
-def _ratio(numerator: Array, denominator: Array) -> Array:
-    ratio = np.asarray(safe_divide(numerator, denominator))
-    return np.where(np.isfinite(ratio), ratio, np.nan)

@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gyroscope._types import Array, Int64
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.thresholds import MIN_RATE_SHARE
-from gyroscope.report.run_data import Plane, Stability
 from gyroscope.theory import SGDM, AdamW, Lion, UpdateRule, match
 from gyroscope.theory import stability as adam
 from gyroscope.theory.law import Weights
@@ -22,15 +21,12 @@ MARGIN = 5.0
 OTHERS: tuple[tuple[type[UpdateRule], dict[str, Any]], ...] = ((AdamW, {}), (SGDM, {"momentum": 0.9}), (Lion, {}))
 
 
-class UpdateBound(NamedTuple):
-    """What bounds the entries of updates: pairs of Adam's betas, and whether there are Lion's signs."""
+def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
+    """Return rotation and timescale over a grid of learning rates and weight decays, rows by weight decay.
 
-    betas: set[tuple[float, float]]
-    signs: bool
-
-
-def plane(layers: Sequence[LayerHistory]) -> Plane | None:
-    """Around the group with the most layers; None where theory does not know its rule, or it has no decay."""
+    It is around the group with the most layers. None if theory does not know its rule, or if it has no decay.
+    `neighbours` are settings of other optimizers that train alike.
+    """
     groups = Counter(history.layer.group for history in layers)
     group = groups.most_common(1)[0][0]
     members = [history for history in layers if history.layer.group == group]
@@ -55,7 +51,8 @@ def plane(layers: Sequence[LayerHistory]) -> Plane | None:
             continue
         rotation[row] = np.nan if equilibrium.angular_update is None else equilibrium.angular_update
         timescale[row] = np.nan if equilibrium.timescale is None else equilibrium.timescale
-    return Plane(group, lr, weight_decay, rotation, timescale, neighbours)
+    grid = {"lr": lr, "weight_decay": weight_decay, "rotation": rotation, "timescale": timescale}
+    return {"group": group, **grid, "neighbours": neighbours}
 
 
 def _typical(layers: Sequence[LayerHistory]) -> Weights:
@@ -89,14 +86,18 @@ def _axis(values: Sequence[float]) -> Array:
     return np.geomspace(min(known) / MARGIN, max(known) * MARGIN, GRID)
 
 
-def betas_of(history: LayerHistory) -> tuple[float, float] | None:
-    """Adam's, where the stability of its two averages is a question."""
-    return None if history.rule is None else history.rule.adam_betas
+def _betas(layers: Sequence[LayerHistory]) -> list[tuple[float, float]]:
+    """Return the pairs of Adam's betas, where the stability of its two averages is a question."""
+    pairs = [history.rule.adam_betas for history in layers if history.rule is not None]
+    return list(dict.fromkeys(pair for pair in pairs if pair is not None))
 
 
-def stability(layers: Sequence[LayerHistory]) -> Stability | None:
-    """Return where the betas stand. None if no layer is trained by Adam."""
-    pairs = list(dict.fromkeys(pair for history in layers if (pair := betas_of(history)) is not None))
+def stability(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
+    """Return Adam's betas with their exact margin, and for each `beta2` the largest stable beta1.
+
+    `continuous` is by the criterion in continuous time, and `exact` by the exact one. None if no layer has Adam.
+    """
+    pairs = _betas(layers)
     if not pairs:
         return None
     betas = [
@@ -105,24 +106,25 @@ def stability(layers: Sequence[LayerHistory]) -> Stability | None:
     ]
     # Evenly spaced on the axis, which shows 1 - beta2 on a logarithmic scale.
     beta2 = 1 - np.geomspace(0.9, 1e-5, 60)
-    return Stability(betas, beta2, np.asarray(adam.level_curve(0.0, beta2)), np.sqrt(beta2))
+    continuous = np.asarray(adam.level_curve(0.0, beta2))
+    return {"betas": betas, "beta2": beta2, "continuous": continuous, "exact": np.sqrt(beta2)}
 
 
-def bound_of(layers: Sequence[LayerHistory]) -> UpdateBound:
-    """Return what bounds the updates of some layers: the betas of Adam, and Lion's signs.
+def bound_of(layers: Sequence[LayerHistory]) -> tuple[list[tuple[float, float]], bool]:
+    """Return what bounds the updates of some layers: pairs of Adam's betas, and whether there are Lion's signs.
 
     A step that is scaled to an angle is bounded by neither.
     """
     plain = [history for history in layers if not history.keeps_norm]
-    betas = {pair for history in plain if (pair := betas_of(history)) is not None}
-    return UpdateBound(betas, any(history.rule is not None and history.rule.sign_beta is not None for history in plain))
+    return _betas(plain), any(history.rule is not None and history.rule.sign_beta is not None for history in plain)
 
 
-def update_bound(bound: UpdateBound, steps: Int64) -> Array:
+def update_bound(bound: tuple[list[tuple[float, float]], bool], steps: Int64) -> Array:
     """Largest entry of an update in units of lr that any gradients could make, at each step: that of the loosest group.
 
     Lion's is 1. NaN where neither Adam nor Lion trains.
     """
-    bounds = [np.asarray(adam.update_bound(steps, *pair, exact=True)) for pair in bound.betas]
-    bounds += [np.ones(len(steps))] if bound.signs else []
+    betas, has_signs = bound
+    bounds = [np.asarray(adam.update_bound(steps, *pair, exact=True)) for pair in betas]
+    bounds += [np.ones(len(steps))] if has_signs else []
     return np.max(bounds, axis=0) if bounds else np.full(len(steps), np.nan)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from gyroscope._json import dumps
 from gyroscope.advice import thresholds as limit
@@ -16,7 +16,13 @@ from gyroscope.theory.transfer_rules import AXES
 GROUPS = ("hidden", "head", "embedding", "gains")
 # The note of a rule that is silent on every axis that changes.
 SILENT = "silent on this change"
-CHECK_HEADER = ("quantity", "promised", "measured", "measured / promised")
+
+
+class Table(NamedTuple):
+    """A table of a transfer: its header, and the cells of its rows."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @final
@@ -71,13 +77,13 @@ class TransferCheck:
     other: str
 
     @property
-    def rows(self) -> list[list[str]]:
-        """Promised, measured and the ratio of each quantity, under `CHECK_HEADER`."""
+    def table(self) -> Table:
+        """Promised, measured and the ratio of each quantity."""
         rows = []
         for each in self.quantities:
             ratios = format_range([each.smallest, each.largest])
             rows.append([each.name, setting(each.promised), setting(each.measured), ratios])
-        return rows
+        return Table(("quantity", "promised", "measured", "measured / promised"), rows)
 
 
 @final
@@ -175,23 +181,19 @@ class TransferData:
         return row.rotation / first if row.rotation and first else float("nan")
 
     @property
-    def rule_header(self) -> tuple[str, ...]:
-        """Columns of `rule_rows`."""
+    def rules(self) -> Table:
+        """The tuned run and every rule in numbers, with a note in the last column."""
         # Lines break where a terminal's columns are narrow. A page takes them as spaces.
         quantities = ("rotation,\nmrad", f"memory,\n{self.unit}", "memory,\n% of run", "run\nlength", "RMS\nentry")
-        return ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
-
-    @property
-    def rule_rows(self) -> list[list[str]]:
-        """The tuned run, and every rule under `rule_header`."""
-        tuned = self._numbers(self.transfer.tuned, self.transfer.base)
-        return [["tuned run", *tuned, ""], *(self._rule_row(row) for row in self.transfer.rows)]
+        header = ("rule", "lr", "weight\ndecay", *quantities, "first\nsteps ×", "note")
+        tuned = ["tuned run", *self._numbers(self.transfer.tuned, self.transfer.base), ""]
+        return Table(header, [tuned, *(self._rule_row(row) for row in self.transfer.rows)])
 
     @property
     def notes(self) -> dict[str, list[str]]:
         """The rules that share a note, by the note."""
         notes: dict[str, list[str]] = {}
-        for name, *_, note in self.rule_rows:
+        for name, *_, note in self.rules.rows:
             if note:
                 notes.setdefault(note, []).append(name)
         return notes
@@ -217,49 +219,35 @@ class TransferData:
         ]
 
     @property
-    def group_header(self) -> tuple[str, ...]:
-        """Columns of `group_rows`."""
-        names = {"lr": "lr", "weight_decay": "weight decay"}
-        return ("group", *(f"{names[name]} ({row.name})" for row in self.chosen for name in self._settings))
-
-    @property
-    def group_rows(self) -> list[list[str]]:
-        """The settings of each group of parameters, under `group_header`."""
+    def groups(self) -> Table:
+        """The settings of each group of parameters."""
+        names = {"lr": "lr", "weight_decay": "weight decay"} if self.transfer.rule.has_weight_decay else {"lr": "lr"}
+        header = ["group", *(f"{title} ({row.name})" for row in self.chosen for title in names.values())]
         rows = []
         for group in GROUPS:
             settings = [row.groups[group] for row in self.chosen]
-            rows.append([group, *(setting(getattr(each, name)) for each in settings for name in self._settings)])
-        return rows
+            rows.append([group, *(setting(getattr(each, name)) for each in settings for name in names)])
+        return Table(header, rows)
 
     @property
-    def _settings(self) -> tuple[str, ...]:
-        return ("lr", "weight_decay") if self.transfer.rule.has_weight_decay else ("lr",)
-
-    @property
-    def axis_header(self) -> tuple[str, ...]:
-        """Columns of `axis_rows`: axes that move the rotation under some rule."""
-        return ("rule", *map(self.axis_name, self._moving_axes), "all axes")
-
-    @property
-    def _moving_axes(self) -> list[str]:
-        rows = [row.decay_by_axis for row in self.transfer.rows if not self.is_silent(row)]
-        axes = (*AXES, "params")
-        return [axis for axis in axes if any(_moves(by_axis.get(axis, 1.0)) for by_axis in rows)]
-
-    @property
-    def axis_rows(self) -> list[list[str]]:
+    def axes(self) -> Table:
         """The factor of rotation that each axis gives under each rule. An asterisk marks a filled silent axis."""
+        speaking = [row for row in self.transfer.rows if not self.is_silent(row)]
+        # Axes that move the rotation under some rule.
+        moving = [
+            axis for axis in (*AXES, "params") if any(_moves(row.decay_by_axis.get(axis, 1.0)) for row in speaking)
+        ]
         rows = []
-        for row in self.transfer.rows:
-            if self.is_silent(row) or not row.rotation or not self.transfer.tuned.rotation:
+        for row in speaking:
+            if not row.rotation or not self.transfer.tuned.rotation:
                 continue
             cells = []
-            for axis in self._moving_axes:
+            for axis in moving:
                 factor = row.decay_by_axis.get(axis, 1.0) ** 0.5
                 filled = "*" if axis in row.silent_on else ""
                 cells.append((f"× {format_number(factor)}" if _moves(factor) else "–") + filled)
             rows.append([row.name, *cells, f"× {format_number(row.rotation / self.transfer.tuned.rotation)}"])
-        return rows
+        return Table(["rule", *map(self.axis_name, moving), "all axes"], rows)
 
 
 def amount(value: float) -> str:

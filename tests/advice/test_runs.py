@@ -277,7 +277,7 @@ def test_the_table_of_a_diverged_run_has_no_number_of_before(tmp_path):
         for history in layer_histories(run):
             assert np.isfinite(history.angle[:30]).all()
             assert not np.isfinite(history.mean(history.angle))
-            assert not np.isfinite(history.speed)
+            assert not np.isfinite(history.rotation_ratio)
             assert not np.isfinite(history.mean(history.series("norm", "rms")))
 
 

@@ -19,7 +19,7 @@ def test_the_summary_is_printed_first_and_then_a_blank_line():
     diagnosis = Diagnosis([Finding("well", "good", "All is well.")], ("Nothing to change.",))
     assert str(diagnosis) == "Nothing to change.\n\n✓ All is well."
     assert str(Diagnosis(diagnosis)) == "✓ All is well."
-    assert diagnosis != Diagnosis(diagnosis)
+    assert Diagnosis(diagnosis).summary == ()
 
 
 def test_a_run_in_equilibrium_says_so_with_its_length():

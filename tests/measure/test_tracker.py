@@ -834,7 +834,7 @@ def test_the_last_step_is_stored_with_what_is_known_without_measuring_it(tmp_pat
     assert run.histogram(name, "angular_update").sum() == len(dict(model.named_parameters())[name])
     assert run.extremes(name, "angular_update") == run.extremes(name, "angular_update", 20)
     shown = distributions(run, name)
-    assert [shown[quantity][-1].step for quantity in ("angular_update", "norm")] == [20, 20]
+    assert [shown[quantity][-1]["step"] for quantity in ("angular_update", "norm")] == [20, 20]
 
 
 def test_steps_that_were_given_stay_as_they_were_given(tmp_path):

@@ -50,8 +50,8 @@ def test_text_has_the_verdict_the_remedy_and_every_layer(path, capsys):
     assert code == 0
     words = " ".join(printed.split())
     for verdict in gather([path]).runs[0].verdicts:
-        assert verdict.sentence in words
-        assert verdict.remedy in words
+        assert verdict["sentence"] in words
+        assert verdict["remedy"] in words
     assert all(name.removesuffix(".weight") in printed for name in make.NAMES[:2])
     assert "AdamW, 291 steps, learning rate 0.01, weight decay 0.5, run length 1.2 memories" in printed
 

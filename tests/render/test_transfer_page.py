@@ -4,7 +4,7 @@ import pytest
 
 from gyroscope.planner.transfer_answer import answer_transfer
 from gyroscope.planner.transfer_settings import read_transfer
-from gyroscope.render.transfer_page import STRIPS
+from gyroscope.render.transfer_document import STRIPS
 from tests.render.browser import Tab, launch, missing
 
 SETTINGS = {
@@ -56,8 +56,8 @@ def test_the_page_shows_every_rule_on_two_strips_and_asks_for_nothing(browser, t
 
 def test_the_page_names_the_axes_and_marks_the_silent_ones():
     data = answer_transfer(read_transfer(SETTINGS)).data
-    rows = {name: cells for name, *cells in data.axis_rows}
-    assert data.axis_header == ("rule", "batch", "tokens", "width", "depth", "model size", "all axes")
+    rows = {name: cells for name, *cells in data.axes.rows}
+    assert data.axes.header == ["rule", "batch", "tokens", "width", "depth", "model size", "all axes"]
     assert rows["tau"] == ["× 2", "× 0.224", "–*", "–*", "–", "× 0.447"]
     assert rows["mup"] == ["× 1.41*", "× 0.224*", "× 0.612", "–*", "–", "× 0.194"]
 

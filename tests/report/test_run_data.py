@@ -190,7 +190,7 @@ def test_a_run_that_theory_does_not_know_has_curves_and_no_map(tmp_path):
     run = gather([make.run_at(tmp_path / "run", story)]).runs[0]
     assert run.plane is None
     assert run.stability is None
-    assert run.groups[0].rule == "Mystery"
+    assert run.groups[0]["rule"] == "Mystery"
     assert np.isnan(run.series["update_bound"]).all()
 
 

@@ -16,7 +16,7 @@ interface RunHead { optimizer: string; steps: number; lr: Known; weight_decay: K
 interface Findings { head: RunHead; summary: string[]; verdicts: FindingData[]; marks: Mark[]; notes: string[]; scalars: Record<string, LoggedSeries> }
 interface FindingData {
   kind: string; severity: Severity; sentence: string; remedy: string; layers: string[];
-  evidence: Record<string, Known>; panel: string; trial: string;
+  evidence: Record<string, Known>; panel: string; trial: string; formula: string; mark: string;
 }
 interface Mark { step: number; what: string; incident: boolean }
 interface LoggedSeries { steps: number[]; values: Values; last: Known }

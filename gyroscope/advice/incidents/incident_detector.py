@@ -5,63 +5,22 @@ The same detector reads samples as they come, beside training, and those of a fi
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
-from gyroscope.advice.incidents.layer_changes import Frozen, NotFinite, Skipped, WeightJumps
-from gyroscope.advice.incidents.layer_values import SERIES, Detected, LayerValues
-from gyroscope.advice.incidents.setting_jumps import Settings
+from gyroscope.advice.incidents.changes import Frozen, Settings, Skipped, WeightJumps, not_finite
+from gyroscope.advice.incidents.layer_values import SERIES, Incident, LayerValues
 from gyroscope.advice.incidents.unusual_values import Gradients, Losses
 
-Cause = Literal[
-    "lr",
-    "weight_decay",
-    "betas",
-    "weights",
-    "frozen",
-    "batches",
-    "layer_gradient",
-    "skipped",
-    "not_finite",
-    "resumed",
-]
 # Of these the largest evidence is kept, of others the latest: they grow and fall again.
 PASSING = ("batches", "layer_gradient", "skipped")
 # What a jump of the loss can be taken for in a sample before it is known to last.
 MISTAKEN = ("weights", "layer_gradient")
-
-
-@final
-@dataclass
-class Incident:
-    """One event.
-
-    cause     what it most likely is
-    since     first step at which it can have begun: the one after the last sample without it
-    step      first step at which it was seen
-    end       last step at which it was seen
-    layers    layers that it reached, in that order; of those reached in one sample the most affected first
-    first     what showed it first
-    evidence  numbers by name
-    """
-
-    cause: Cause
-    since: int
-    step: int
-    end: int
-    layers: tuple[str, ...]
-    first: str
-    evidence: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def loss_lasts(self) -> bool:
-        """Whether it is a jump of the loss that lasted, and not only a spike."""
-        return self.cause == "batches" and "lasting" in self.evidence
 
 
 @final
@@ -81,11 +40,11 @@ class IncidentDetector:
         self._settings = Settings()
         self._frozen = Frozen()
         self._weights = WeightJumps()
-        self._not_finite = NotFinite()
+        self._last: LayerValues | None = None
         self._losses = Losses()
         self._gradients = Gradients(self._layers)
         self._skipped = Skipped()
-        self._seen: Detected | None = None
+        self._seen: Incident | None = None
         self._rates: deque[float] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._samples_after_jump = limit.INCIDENT_LEVEL + 1
         # Samples for which the latest incident explains whatever gradients and losses do: their past is from before it.
@@ -93,7 +52,7 @@ class IncidentDetector:
 
     def resumed(self, step: int) -> None:
         """Record that the run was interrupted, and goes on with this step."""
-        self._cause("resumed", Detected(step, step, step, (), "the run"))
+        self._cause(Incident("resumed", step, step, step, (), "the run"))
 
     @np.errstate(all="ignore")
     def update(
@@ -108,19 +67,23 @@ class IncidentDetector:
             self._layers = list(layers)
             self._forget()
         known = len(self.incidents)
-        now = LayerValues(step, dict(zip(SERIES, values, strict=True)))
-        for setting, detected in self._settings.update(now):
-            self._cause(setting, detected)
-        self._cause("frozen", self._frozen.update(now))
+        last = self._last
+        since = 0 if last is None else last.step + 1
+        now = LayerValues(since, step, self._layers, dict(zip(SERIES, values, strict=True)))
+        self._last = now
+        for jump in self._settings.update(now):
+            self._cause(jump)
+        self._cause(None if last is None else self._frozen.update(now, last))
         if self.gradients_judged_from is None and self._gradients.is_judging:
             self.gradients_judged_from = step
-        gradients, of_layer = self._gradients.update(now)
+        gradients, of_layer = self._gradients.update(now, is_first=last is None)
         self._follow_lr(now)
         had_jumped = self._losses.has_jumped
         unusual = self._unusual(gradients, loss_steps, losses)
-        self._weights_or_gradient(self._weights.update(now), of_layer, self._jump(unusual))
-        self._cause("not_finite", self._not_finite.update(now))
-        self._cause("skipped", self._skipped.update(now))
+        moved = None if last is None else self._weights.update(now, last)
+        self._weights_or_gradient(moved, of_layer, self._jump(unusual))
+        self._cause(not_finite(now))
+        self._cause(self._skipped.update(now))
         if unusual is not None:
             self._batches(unusual, had_jumped)
         self._explained -= 1
@@ -152,7 +115,7 @@ class IncidentDetector:
         """Whether losses are compared with those of before a restart of the schedule."""
         return self._samples_after_jump <= limit.INCIDENT_LEVEL
 
-    def _jump(self, unusual: Detected | None) -> Detected | Incident | None:
+    def _jump(self, unusual: Incident | None) -> Incident | None:
         """Return the jump of the loss that explains what gradients and weights do now."""
         latest = self._explanation
         if latest is not None:
@@ -164,9 +127,7 @@ class IncidentDetector:
         """The latest incident, if it explains what gradients and losses do now."""
         return self.incidents[-1] if self._explained > 0 and self.incidents else None
 
-    def _weights_or_gradient(
-        self, weights: Detected | None, gradient: Detected | None, jump: Detected | Incident | None
-    ) -> None:
+    def _weights_or_gradient(self, weights: Incident | None, gradient: Incident | None, jump: Incident | None) -> None:
         """Record what happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
 
         An update that is still too large tells that the optimizer moved the weights.
@@ -175,21 +136,21 @@ class IncidentDetector:
             others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
             weights = replace(weights, layers=others) if others else None
         if weights is not None and not _follows(weights, jump) and not self._was_moved(weights):
-            self._cause("weights", weights)
+            self._cause(weights)
         if gradient is None or _follows(gradient, jump):
             return
         latest = self._explanation
         if latest is not None and latest.cause != "layer_gradient":
             self._consequence(gradient)
         else:
-            self._cause("layer_gradient", gradient)
+            self._cause(gradient)
 
-    def _was_moved(self, weights: Detected) -> bool:
+    def _was_moved(self, weights: Incident) -> bool:
         """Return whether updates can have moved the weights, because what raised them lasted until then."""
         latest = self._explanation
         return latest is not None and latest.cause in ("lr", "layer_gradient") and latest.end >= weights.since - 1
 
-    def _batches(self, unusual: Detected, had_jumped: bool) -> None:
+    def _batches(self, unusual: Incident, had_jumped: bool) -> None:
         """Record unusual losses and gradients, as an incident of their own unless another one explains them."""
         latest = self._explanation
         if latest is not None and _lasts(unusual) and latest.cause in MISTAKEN and _follows(latest, unusual):
@@ -200,11 +161,11 @@ class IncidentDetector:
                 # A loss that has not come down yet is still explained.
                 self._explained = max(self._explained, limit.RECOVERED_BLOCKS)
             return
-        self._record("batches", unusual, inf if had_jumped else limit.LOSSES_PER_BLOCK)
+        self._record(unusual, inf if had_jumped else limit.LOSSES_PER_BLOCK)
         if _lasts(unusual):
             self._explained = limit.INCIDENT_LEVEL
 
-    def _unusual(self, gradients: Detected | None, loss_steps: Array, losses: Array) -> Detected | None:
+    def _unusual(self, gradients: Incident | None, loss_steps: Array, losses: Array) -> Incident | None:
         """Return gradients and losses beyond their past. A logged loss decides, gradients tell how far."""
         decides = self._losses.is_judging and len(losses) > 0
         # The loss of a step is logged after its sample, and comes with the next one.
@@ -222,43 +183,37 @@ class IncidentDetector:
             return unusual
         return replace(unusual, layers=seen.layers, evidence={**unusual.evidence, **seen.evidence})
 
-    def _cause(self, cause: Cause, detected: Detected | None) -> None:
+    def _cause(self, incident: Incident | None) -> None:
         """Record what explains itself, and whatever gradients and losses do after it."""
-        if detected is not None:
-            self._record(cause, detected)
+        if incident is not None:
+            self._record(incident)
             self._explained = limit.INCIDENT_LEVEL
 
-    def _consequence(self, unusual: Detected) -> None:
+    def _consequence(self, unusual: Incident) -> None:
         latest = self.incidents[-1]
-        latest.layers = tuple(dict.fromkeys([*latest.layers, *self._names(unusual)]))
+        latest.layers = tuple(dict.fromkeys([*latest.layers, *unusual.layers]))
         for name, value in unusual.evidence.items():
             latest.evidence.setdefault(f"then_{name}", value)
         latest.evidence.setdefault("then_step", unusual.step)
 
-    def _record(self, cause: Cause, detected: Detected, gap: float = 0) -> None:
+    def _record(self, new: Incident, gap: float = 0) -> None:
         """Add an incident, or extend the one before it if that ended at most `gap` steps ago."""
-        names = self._names(detected)
-        latest = next((incident for incident in reversed(self.incidents) if incident.cause == cause), None)
-        if latest is None or detected.since > latest.end + 1 + gap:
-            incident = Incident(cause, detected.since, detected.step, detected.end, names, detected.first)
-            incident.evidence |= detected.evidence
-            self.incidents.append(incident)
+        latest = next((incident for incident in reversed(self.incidents) if incident.cause == new.cause), None)
+        if latest is None or new.since > latest.end + 1 + gap:
+            self.incidents.append(replace(new, evidence=dict(new.evidence)))
             return
-        latest.end = max(latest.end, detected.end)
-        latest.layers = tuple(dict.fromkeys([*latest.layers, *names]))
-        kept = latest.evidence if cause in PASSING else {}
-        latest.evidence |= {name: max(value, kept.get(name, value)) for name, value in detected.evidence.items()}
-
-    def _names(self, detected: Detected) -> tuple[str, ...]:
-        return tuple(self._layers[number] for number in detected.layers)
+        latest.end = max(latest.end, new.end)
+        latest.layers = tuple(dict.fromkeys([*latest.layers, *new.layers]))
+        kept = latest.evidence if new.cause in PASSING else {}
+        latest.evidence |= {name: max(value, kept.get(name, value)) for name, value in new.evidence.items()}
 
 
-def _lasts(unusual: Detected | Incident) -> bool:
+def _lasts(unusual: Incident) -> bool:
     """Return whether the loss has jumped, and has not only spiked."""
     return "lasting" in unusual.evidence
 
 
-def _follows(seen: Detected | Incident, jump: Detected | Incident | None) -> bool:
+def _follows(seen: Incident, jump: Incident | None) -> bool:
     """Return whether a jump of the loss came before what was seen of weights or of a layer's gradient.
 
     A loss is computed before its gradient, so a loss that is too large at the same step came first.
@@ -268,7 +223,7 @@ def _follows(seen: Detected | Incident, jump: Detected | Incident | None) -> boo
     return jump.step < seen.since or ("gradient" in seen.evidence and jump.step <= seen.step)
 
 
-def _rename(incident: Incident, jump: Detected) -> None:
+def _rename(incident: Incident, jump: Incident) -> None:
     """Turn an incident of some layers into the jump of the loss that it followed from."""
     incident.cause = "batches"
     incident.since = jump.since

@@ -2,11 +2,11 @@
 
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, Remedy
-from gyroscope.advice.history import Record
-from gyroscope.advice.incidents.incident_detector import Cause, Incident
 from gyroscope.advice.incidents.incident_search import incidents, search_of
+from gyroscope.advice.incidents.layer_values import Cause, Incident
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number
+from gyroscope.advice.record import Record
 from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, FIND_WRITER, look_at_batches, look_at_layer
 
 # What a time axis calls them.

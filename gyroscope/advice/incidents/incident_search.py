@@ -7,9 +7,9 @@ from typing import final
 import numpy as np
 
 from gyroscope._types import Array
-from gyroscope.advice.history import Record
-from gyroscope.advice.incidents.incident_detector import Incident, IncidentDetector
-from gyroscope.advice.incidents.layer_values import SERIES
+from gyroscope.advice.incidents.incident_detector import IncidentDetector
+from gyroscope.advice.incidents.layer_values import SERIES, Incident
+from gyroscope.advice.record import Record
 
 # Words in the names of logged losses that are not those of training.
 HELD_OUT = ("val", "test", "eval")

@@ -1,8 +1,8 @@
-"""What detectors of incidents read and report: one sample of all layers, and what was seen in it."""
+"""What detectors of incidents read and report: one sample of all layers, and an event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 
@@ -30,29 +30,68 @@ SERIES = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class Detected:
-    """What a detector saw: `since`, `step` and `end` as an `Incident` has them, layers by their numbers."""
+Cause = Literal[
+    "lr",
+    "weight_decay",
+    "betas",
+    "weights",
+    "frozen",
+    "batches",
+    "layer_gradient",
+    "skipped",
+    "not_finite",
+    "resumed",
+]
 
+
+@final
+@dataclass
+class Incident:
+    """One event.
+
+    cause     what it most likely is
+    since     first step at which it can have begun: the one after the last sample without it
+    step      first step at which it was seen
+    end       last step at which it was seen
+    layers    layers that it reached, in that order; of those reached in one sample the most affected first
+    first     what showed it first
+    evidence  numbers by name
+    """
+
+    cause: Cause
     since: int
     step: int
     end: int
-    layers: tuple[int, ...]
+    layers: tuple[str, ...]
     first: str
-    evidence: Mapping[str, float] = field(default_factory=dict)
+    evidence: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def loss_lasts(self) -> bool:
+        """Whether it is a jump of the loss that lasted, and not only a spike."""
+        return self.cause == "batches" and "lasting" in self.evidence
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LayerValues:
-    """One sample: by the names of `SERIES` a number for each layer, NaN where there is none."""
+    """One sample: by the names of `SERIES` a number for each layer, NaN where there is none.
 
+    since  first step after the last sample
+    """
+
+    since: int
     step: int
+    layers: Sequence[str]
     values: Mapping[str, Array]
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
+
+    @property
+    def spacing(self) -> int:
+        """Steps since the last sample."""
+        return self.step - self.since + 1
 
     @property
     def present(self) -> Mask:
@@ -64,10 +103,9 @@ class LayerValues:
         """Of the steps since the last sample; of this step where a run did not record it."""
         return np.fmax(self["highest_lr"], self["lr"])
 
-
-def layer_numbers(mask: Mask) -> tuple[int, ...]:
-    """Return the numbers of the layers that a mask marks."""
-    return tuple(np.flatnonzero(mask).tolist())
+    def named(self, mask: Mask) -> tuple[str, ...]:
+        """Return the names of the layers that a mask marks."""
+        return tuple(self.layers[number] for number in np.flatnonzero(mask).tolist())
 
 
 def jumped(now: Array, before: Array | float, factor: float = limit.SETTING_JUMP) -> Mask:

@@ -11,7 +11,7 @@ import numpy as np
 from gyroscope._types import Array
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.incidents.baseline import LOSS_STAGES, SAMPLE_STAGES, Baseline, LayerBaselines
-from gyroscope.advice.incidents.layer_values import Detected, LayerValues, jumped
+from gyroscope.advice.incidents.layer_values import Incident, LayerValues, jumped
 from gyroscope.advice.layer_families import FUSED_PART
 
 # Logarithms of what a gradient that is too large leaves in a layer, and the deviation of each that counts at least:
@@ -85,7 +85,7 @@ class Losses:
 
     def update(
         self, steps: Array, losses: Array, *, lr_rose: bool = False, is_restart: bool = False
-    ) -> Detected | None:
+    ) -> Incident | None:
         """Return what is unusual among the losses since the last sample.
 
         lr_rose     the learning rate explains a jump
@@ -116,7 +116,8 @@ class Losses:
         evidence = {"loss": exp(max(each.deviation for each in unusual))}
         if lasting:
             evidence["lasting"] = exp(float(np.median([each.deviation for each in lasting])))
-        return Detected(unusual[0].since, unusual[0].step, unusual[-1].step, (), "the loss", evidence)
+        first, last = unusual[0], unusual[-1]
+        return Incident("batches", first.since, first.step, last.step, (), "the loss", evidence)
 
     def _finish_block(self, lr_rose: bool) -> list[Loss]:
         """Return the losses of a jump that lasts. There are none without such a jump."""
@@ -166,14 +167,13 @@ class Gradients:
         self._past: deque[Array] = deque(maxlen=limit.INCIDENT_LEVEL)
         self._denominators: Array | float = nan
         self._lr: Array | float = nan
-        self._last_step = -1
 
     @property
     def is_judging(self) -> bool:
         """Whether enough samples were taken to judge others by."""
         return self._baselines["gradient"].is_judging
 
-    def update(self, now: LayerValues) -> tuple[Detected | None, Detected | None]:
+    def update(self, now: LayerValues, *, is_first: bool) -> tuple[Incident | None, Incident | None]:
         """Return what is unusual in a sample: in most layers, and in a layer alone."""
         # η_e = lr/(‖w‖²·B): B grows between samples where one of the gradients between them was large.
         denominators = np.log(now["lr"] / (now["effective_lr"] * now["norm"] ** 2))
@@ -190,15 +190,12 @@ class Gradients:
             self._baselines["update"] = self._new_baseline(FLOORS["update"])
         self._lr = now["lr"]
         self._denominators = denominators
-        since = self._last_step + 1
-        self._begin_at_wider_spacing(now.step - self._last_step)
-        self._last_step = now.step
-        return self._of_most(since, now.step, series), self._of_one(since, now, table)
+        if not is_first:
+            self._begin_at_wider_spacing(now.spacing)
+        return self._of_most(now, series), self._of_one(now, table)
 
     def _begin_at_wider_spacing(self, steps: int) -> None:
         """Begin the early stage anew when samples become rarer: more happens between them."""
-        if self._last_step < 0:  # the first sample has none before it
-            return
         is_wider = 0 < WIDER * self._spacing <= steps
         if is_wider or not self._spacing:
             self._spacing = steps
@@ -209,7 +206,7 @@ class Gradients:
         # The gradient of one layer is measured against those of the others, which change with it.
         self._of_layers.forget([name != "gradient" for name in LAYER_FLOORS])
 
-    def _of_most(self, since: int, step: int, series: Mapping[str, Array]) -> Detected | None:
+    def _of_most(self, now: LayerValues, series: Mapping[str, Array]) -> Incident | None:
         """Return the layers that differ from their own past, the most unusual first."""
         excesses = {name: self._baselines[name].excess(_middle(values)) for name, values in series.items()}
         evidence = {name: exp(excess) for name, excess in excesses.items() if excess > 0}
@@ -218,10 +215,11 @@ class Gradients:
             self._past.append(gradient)
             return None
         deviations = gradient - np.array([_middle(layer) for layer in np.array(self._past).T])
-        reached = [number for number in np.argsort(-deviations).tolist() if deviations[number] > limit.INCIDENT_FLOOR]
-        return Detected(since, step, step, tuple(reached), "the gradients", evidence)
+        worst = np.argsort(-deviations)
+        reached = tuple(now.layers[number] for number in worst if deviations[number] > limit.INCIDENT_FLOOR)
+        return Incident("batches", now.since, now.step, now.step, reached, "the gradients", evidence)
 
-    def _of_one(self, since: int, now: LayerValues, table: Array) -> Detected | None:
+    def _of_one(self, now: LayerValues, table: Array) -> Incident | None:
         """Return the layer that differs most from its own past, and from what the other layers do."""
         excesses = self._of_layers.excess(table)
         if not excesses.any():
@@ -231,7 +229,7 @@ class Gradients:
         found = zip(LAYER_FLOORS, excesses[:, layer].tolist(), strict=True)
         evidence = {name: exp(excess) for name, excess in found if excess > 0}
         evidence["beta2"] = float(now["beta2"][layer])
-        return Detected(since, now.step, now.step, (layer,), "the layer", evidence)
+        return Incident("layer_gradient", now.since, now.step, now.step, (now.layers[layer],), "the layer", evidence)
 
     @staticmethod
     def _new_baseline(floor: float) -> Baseline:

@@ -76,7 +76,7 @@ def _context(layers: Layers[RunView]) -> str:
         if ratio is not None and view.rule is not None and not view.rule.keeps_norm:
             base = f"{view.rule.name} with these settings would rotate {layers.label(view)}"
             return f"{length} {base} {format_number(ratio, 2)} times as fast on average."
-    references = " and ".join(dict.fromkeys(view.history.reference for view in layers))
+    references = " and ".join(dict.fromkeys(view.reference for view in layers))
     return f" The prediction is the {references}.{length}"
 
 
@@ -85,8 +85,7 @@ def _base_speed(view: RunView) -> float | None:
 
     Over the run, from the same norms; None if the optimizer follows the plain rule.
     """
-    history = view.history
-    if not view.keeps_norm or history.follows_base or view.rule is None:
+    if not view.keeps_norm or view.follows_base or view.rule is None:
         return None
-    course = course_from_start(history, float(history.steps[0]), float(history.steps[-1]) + 1)
+    course = course_from_start(view, float(view.steps[0]), float(view.steps[-1]) + 1)
     return None if course is None else float(course.angular_update.mean() / course.equilibrium_angular_update.mean())

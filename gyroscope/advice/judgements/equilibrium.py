@@ -148,9 +148,9 @@ def transient(layers: Layers[RunView]) -> Iterator[Finding]:
     members = layers.in_state("transient")
     if not members:
         return
-    done = members[0].history.step_count
-    steps = [settles_at(view.history) for view in members]
-    distances = [view.history.distance for view in members]
+    done = members[0].step_count
+    steps = [settles_at(view) for view in members]
+    distances = [view.distance for view in members]
     ratios = [float(distance[np.isfinite(distance)][-1]) for distance in distances]
     when = f"settles at about step {format_range(steps, 2)}"
     if max(steps) > limit.MAX_SETTLING_LENGTHS * done:

@@ -61,7 +61,7 @@ def scale_sensitive(layers: Layers[RunView]) -> Iterator[Finding]:
     if not sensitive:
         return
     worst = sensitive[0]
-    ratio = worst.history.mean(worst.history.norm_ratio)
+    ratio = worst.mean(worst.norm_ratio)
     measured = f" It rotates {format_number(worst.rotation_ratio, 2)} times as far as predicted"
     if not isfinite(worst.rotation_ratio):
         measured = ""
@@ -69,7 +69,7 @@ def scale_sensitive(layers: Layers[RunView]) -> Iterator[Finding]:
         measured += f" at {format_number(ratio, 2)} times the predicted norm."
     else:
         measured += "."
-    decay = _beside_decay(sensitive, worst, "acts", worst.radial.lambda_u, worst.weight_decay)
+    decay = _beside_decay(sensitive, worst, "acts", worst.radial.lambda_u, worst.judged_decay)
     sentence = f"{sensitive.clause('is', 'are')} not scale-invariant, so predictions are rough. {decay}{measured}"
     evidence = {"lambda_u": worst.radial.lambda_u, "decay_error": worst.radial.decay_error}
     yield make_finding("scale_sensitive", "note", sentence, sensitive, evidence=evidence)
@@ -100,7 +100,7 @@ def _was_sensitive(view: CheckpointView) -> bool:
 
 def _effect(view: RunView) -> float:
     """Return the factor by which rotation or norm miss their prediction."""
-    ratios = [ratio for ratio in (view.rotation_ratio, view.history.mean(view.history.norm_ratio)) if ratio > 0]
+    ratios = [ratio for ratio in (view.rotation_ratio, view.mean(view.norm_ratio)) if ratio > 0]
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0)
 
 

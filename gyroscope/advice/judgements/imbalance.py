@@ -95,7 +95,11 @@ def neuron_imbalance(layers: Layers[View]) -> Iterator[Finding]:
         return
     worst, spread = max(unequal.items(), key=lambda pair: pair[1].excess)
     remedy = remedies.balance(worst)
-    beginning = f"Neurons of {layers.describe(unequal)} rotate at different speeds: in" if len(unequal) > 1 else "In"
+    beginning = (
+        f"Neurons of {layers.where(unequal.__contains__).describe()} rotate at different speeds: in"
+        if len(unequal) > 1
+        else "In"
+    )
     yield make_finding(
         "neuron_imbalance",
         remedies.severity(remedy),

@@ -38,9 +38,9 @@ def estimates(layers: Layers[CheckpointView]) -> Iterator[Finding]:
     # The error of Muon depends on the shape, so its layers share no single number.
     trial = "a layer" if len(errors) == 1 else "a layer of this size"
     for error in errors:
-        members = [view for view in estimated if view.error == error]
+        members = Layers([view for view in estimated if view.error == error], estimated.among)
         sentence = (
-            f"The rotation of {estimated.describe(members)} is an estimate because the file does not contain the last "
+            f"The rotation of {members.describe()} is an estimate because the file does not contain the last "
             f"gradient. On trial the mean of {trial} was within {format_number(100 * error, 2)} %."
         )
         yield make_finding("assumption", "note", sentence, members, evidence={"error": error})
@@ -49,8 +49,8 @@ def estimates(layers: Layers[CheckpointView]) -> Iterator[Finding]:
 def too_short(layers: Layers[RunView]) -> Iterator[Finding]:
     """Judge the number of samples and of steps."""
     measured = layers.where(lambda view: view.is_measured)
-    samples = max((int(np.isfinite(view.history.angle).sum()) for view in measured), default=0)
-    steps = max((view.history.step_count for view in layers), default=0)
+    samples = max((int(np.isfinite(view.angle).sum()) for view in measured), default=0)
+    steps = max((view.step_count for view in layers), default=0)
     memories = [view.rule.momentum_memory for view in measured if view.rule is not None]
     needed = round(limit.MIN_MOMENTUM_MEMORIES * max(memories, default=limit.UNKNOWN_MOMENTUM_MEMORY))
     if samples < limit.MIN_SAMPLES or steps < needed:
@@ -68,7 +68,7 @@ def not_measured(layers: Layers[RunView]) -> Iterator[Finding]:
     if silent:
         sentence = f"{silent.clause('was', 'were')} never measured: no step with a gradient was seen."
         yield make_finding("not_measured", "note", sentence, silent, CHECK_LAYER)
-    unknown = layers.where(lambda view: view.is_measured and not np.isfinite(view.history.predicted_angle).any())
+    unknown = layers.where(lambda view: view.is_measured and not np.isfinite(view.predicted_angle).any())
     if unknown:
         sentence = f"{unknown.clause('has', 'have')} no prediction: theory does not cover the optimizer's rule."
         yield make_finding("not_measured", "note", sentence, unknown, CHECK_RULE)

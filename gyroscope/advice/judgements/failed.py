@@ -1,17 +1,18 @@
-"""Weights or gradients that are not finite: at the end of a run, for a while, in some vectors, or in a checkpoint."""
+"""Training that failed: weights or gradients that are not finite, and a loss that ends far above its best."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from gyroscope._types import Mask
+from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
-from gyroscope.advice.history import Record
 from gyroscope.advice.incidents.incident_findings import MARKS
 from gyroscope.advice.judged_layers import Layers
 from gyroscope.advice.layer_families import describe_layers
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.advice.phrases import format_number
+from gyroscope.advice.record import Record
 from gyroscope.advice.remedies import GO_BACK
 from gyroscope.advice.run_view import RunView
 
@@ -55,8 +56,8 @@ def non_finite_vectors(layers: Layers[RunView]) -> Iterator[Finding]:
     if not lost:
         return
     worst = max(lost, key=lambda view: view.non_finite_share)
-    firsts = [int(np.flatnonzero(view.history.series("non_finite") > 0)[0]) for view in lost]
-    step = float(layers[0].history.steps[min(firsts)])
+    firsts = [int(np.flatnonzero(view.series("non_finite") > 0)[0]) for view in lost]
+    step = float(layers[0].steps[min(firsts)])
     sentence = (
         f"{lost.clause('has', 'have')} vectors that are not finite since step {step:,.0f}: "
         f"{format_number(100 * worst.non_finite_share, 2)} % of {lost.label(worst)} at the end."
@@ -73,3 +74,24 @@ def non_finite_state(layers: Layers[CheckpointView]) -> Iterator[Finding]:
         has = lost.clause("has", "have")
         sentence = f"{has} vectors with weights or optimizer state that are not finite, {count:,} in all."
         yield make_finding("diverged", "bad", sentence, lost, GO_BACK, evidence={"vectors": float(count)})
+
+
+def rising_loss(record: Record) -> Iterator[Finding]:
+    """Judge the validation loss if it was logged, else the loss of training."""
+    for name in ("validation_loss", "loss"):
+        if name not in getattr(record, "scalars", ()):
+            continue
+        steps, values = record.scalar(name)  # type: ignore[attr-defined]  # a record with `scalars` has it
+        finite = np.isfinite(values)
+        if finite.sum() < limit.MIN_SAMPLES:
+            continue
+        # Means of an eighth of the run each, because the loss of a single batch is noise.
+        parts = np.array_split(np.flatnonzero(finite), limit.MIN_SAMPLES)
+        means = np.array([values[part].mean() for part in parts])
+        best = int(means.argmin())
+        if means[best] > 0 and means[-1] > limit.MAX_LOSS_RISE * means[best]:
+            around = int(steps[parts[best]].mean())
+            rose = f"rose from {format_number(means[best])} around step {around:,} to {format_number(means[-1])}"
+            evidence = {"best": float(means[best]), "last": float(means[-1])}
+            yield make_finding("rising_loss", "warn", f"The logged {name} {rose} at the end.", evidence=evidence)
+            return

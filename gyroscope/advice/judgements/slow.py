@@ -1,4 +1,4 @@
-"""Layers that rotate slowly at the end: norms too large for the rate, small updates, or a layer that stopped."""
+"""Layers that rotate slowly or stand still: at the end of a schedule, with small updates, or without any gradient."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -8,9 +8,11 @@ import numpy as np
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
 from gyroscope.advice.judged_layers import Layers, View
+from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.norm_state import final_rate
 from gyroscope.advice.phrases import format_number, format_range, format_steps
 from gyroscope.advice.plan_view import PlanView
+from gyroscope.advice.remedies import REVIVE, WIDER_WEIGHTS
 from gyroscope.advice.run_view import RunView
 
 DEPARTURE = (
@@ -22,7 +24,7 @@ SMALL_UPDATES = "rotation over prediction = sqrt(s)·‖ω̂‖/‖ω‖; s = me
 
 def fell_out(layers: Layers[RunView]) -> Iterator[Finding]:
     """Judge a run."""
-    rates = [final_rate(view.history) for view in layers if view.departure is not None]
+    rates = [final_rate(view) for view in layers if view.departure is not None]
     cause = "The norm could not follow the learning rate and is now"
     # At a rate that has not fallen, the schedule cannot be the cause.
     if max(rates, default=0.0) >= limit.MAX_FALLEN_RATE:
@@ -102,6 +104,47 @@ def _has_small_updates(view: RunView) -> bool:
 
 def _stopped_at(view: RunView) -> float:
     """Return the step of the first sample after which the layer stays still."""
-    moving = np.flatnonzero(view.history.speeds >= limit.MAX_STOPPED_ROTATION)
-    first = min(int(moving[-1]) + 1, len(view.history.steps) - 1) if moving.size else 0
-    return float(view.history.steps[first])
+    moving = np.flatnonzero(view.speeds >= limit.MAX_STOPPED_ROTATION)
+    first = min(int(moving[-1]) + 1, len(view.steps) - 1) if moving.size else 0
+    return float(view.steps[first])
+
+
+def dead_vectors(layers: Layers[View]) -> Iterator[Finding]:
+    """Judge the share of a layer's vectors that is dead."""
+    dead = layers.where(lambda view: _share(view) > limit.MAX_DEAD_SHARE).worst_first(_share)
+    if not dead:
+        return
+    worst = _share(dead[0])
+    total = sum(view.dead for view in dead)
+    yield make_finding(
+        "dead_vectors",
+        "bad" if worst > limit.BAD_DEAD_SHARE else "warn",
+        f"{dead.clause('has', 'have')} vectors without any gradient, {total:,} in all: {dead[0].dead:,} in "
+        f"{dead.label(dead[0])}, {format_number(100 * worst, 2)} % of it. Weight decay shrinks them to nothing.",
+        dead,
+        REVIVE,
+        evidence={"dead_vectors": float(total), "worst_share": worst},
+    )
+
+
+def _share(view: LayerView) -> float:
+    return view.dead / max(view.vectors, 1.0)
+
+
+def frozen_entries(layers: Layers[RunView]) -> Iterator[Finding]:
+    """Judge the share of entries that a step leaves as they are."""
+    frozen = layers.where(lambda view: view.frozen_share > limit.MAX_FROZEN_SHARE)
+    frozen = frozen.worst_first(lambda view: view.frozen_share)
+    if not frozen:
+        return
+    share = frozen[0].frozen_share
+    yield make_finding(
+        "frozen_entries",
+        "bad" if share > limit.BAD_FROZEN_SHARE else "warn",
+        f"{frozen.clause('has', 'have')} entries that a step leaves as they are though they have a gradient, "
+        f"{format_number(100 * share, 2)} % in {frozen.label(frozen[0])}. The update is smaller than the rounding of "
+        "the weights.",
+        frozen,
+        WIDER_WEIGHTS,
+        evidence={"worst_share": share},
+    )

@@ -1,17 +1,21 @@
-"""A plan as one self-contained page: the judgement, the curves, the table and the facts with their formulas."""
+"""A plan in a terminal and as a page: the judgement, the curves, the table and the facts with their formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from html import escape
-from string import Template
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
 
 from gyroscope.advice.layer_families import cut_middle, short_labels
 from gyroscope.render import theme
-from gyroscope.render.chart import RANGE
-from gyroscope.render.html import FIGURES_SCRIPT, family_table, finding_items, picture, setting_lines, summary_paragraph
-from gyroscope.render.page import standalone
+from gyroscope.render.chart import RANGE, chart
+from gyroscope.render.html import family_table, finding_items, page_head, picture
+from gyroscope.render.rendered import Document
+from gyroscope.render.terminal import family_table as terminal_table
+from gyroscope.render.terminal import findings_text, summary_text
 from gyroscope.report.plan_data import PlanData, thinned
 from gyroscope.theory.layer_prediction import LayerPrediction
 
@@ -22,35 +26,48 @@ MAX_LABEL = 32
 # Curves from top to bottom, and the titles of their axes.
 PANELS = {"angular_update": "rotation<br>rad per step", "norm": "norm", "lr": "learning rate"}
 
-BODY = Template("""<button class="theme" type="button">Dark</button>
-<h1>$title</h1>$summary<p class="settings"><code>$settings</code></p>
-<ul class="verdict">$findings</ul>
-<h2>The predicted run</h2><div class="chart">$chart</div>
-<p class="settings">Solid: forecast. Dashed: equilibrium at the learning rate of that step.</p>
-<h2>Numbers</h2>$table<ul>$facts</ul>""")
+
+def plan_document(plan: PlanData) -> Document:
+    """Return a plan for people."""
+    return Document(plan.title, partial(_lines, plan), partial(_body, plan))
 
 
-def plan_page(plan: PlanData) -> str:
-    """Return the whole page as HTML, with Plotly inside: it opens from disk, without a network."""
-    body = BODY.substitute(
-        title=escape(plan.title),
-        summary=summary_paragraph(plan.findings.summary),
-        settings=setting_lines(plan.settings),
-        findings=finding_items(plan.findings),
-        chart=_chart(plan),
-        table=family_table(plan.table) if len(plan.predictions) > 1 else "",
-        facts=finding_items(plan.facts),
-    )
-    return standalone(plan.title, body, script=FIGURES_SCRIPT)
+def _lines(plan: PlanData, width: int, explain: bool) -> Iterator[RenderableType]:
+    yield from summary_text(plan.findings.summary, width)
+    yield Text("\n".join(plan.settings), style="dim")
+    yield Text("\nVerdict", style="bold")
+    yield from findings_text(plan.findings, width, explain)
+    yield Text("")
+    labels = short_labels([prediction.name for prediction in plan.predictions])
+    for prediction in plan.fastest_first(1):
+        lines = chart_lines(prediction)
+        if lines:
+            shown = f"rotation of {labels[prediction.name]}, radians per step"
+            yield Text(f"{shown} (dashed: equilibrium at that step's rate)")
+            yield Text("\n".join(lines) + "\n")
+    if len(plan.predictions) > 1:
+        yield terminal_table(plan.table, width)
+        yield Text("")
+    yield from findings_text(plan.facts, width, explain)
 
 
-def _chart(plan: PlanData) -> str:
+def chart_lines(prediction: LayerPrediction) -> list[str]:
+    """Return a layer's rotation over the run, empty if it has no forecast or never rotates."""
+    forecast = prediction.forecast
+    return [] if forecast is None else chart(forecast.angular_update, forecast.equilibrium_angular_update)
+
+
+def _body(plan: PlanData) -> str:
     predictions = plan.fastest_first(DRAWN)
-    if not predictions:
-        return "<p>No curves, because an input is missing.</p>"
     labels = short_labels([prediction.name for prediction in plan.predictions])
     shown = [escape(cut_middle(labels[prediction.name], MAX_LABEL)) for prediction in predictions]
-    return picture(figure(predictions, shown))
+    drawn = picture(figure(predictions, shown)) if predictions else "<p>No curves, because an input is missing.</p>"
+    table = family_table(plan.table) if len(plan.predictions) > 1 else ""
+    return f"""{page_head(plan.title, plan.findings.summary, plan.settings)}
+<ul class="verdict">{finding_items(plan.findings)}</ul>
+<h2>The predicted run</h2><div class="chart">{drawn}</div>
+<p class="settings">Solid: forecast. Dashed: equilibrium at the learning rate of that step.</p>
+<h2>Numbers</h2>{table}<ul>{finding_items(plan.facts)}</ul>"""
 
 
 def figure(predictions: Sequence[LayerPrediction], labels: Sequence[str]) -> Any:

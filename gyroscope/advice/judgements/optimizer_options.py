@@ -1,4 +1,4 @@
-"""Rotational optimizers: an angle that is missed, and which case of their recipe applies."""
+"""Options of optimizers: an angle that is missed, the case of a recipe that applies, and betas that are unstable."""
 
 from collections.abc import Iterator
 from math import nan
@@ -8,10 +8,14 @@ import numpy as np
 from gyroscope.advice import remedies
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import NOTHING, Finding, make_finding
-from gyroscope.advice.judged_layers import Layers
-from gyroscope.advice.phrases import format_range
+from gyroscope.advice.judged_layers import Layers, View
+from gyroscope.advice.layer_view import UpdateGrowth
+from gyroscope.advice.phrases import format_number, format_range
 from gyroscope.advice.plan_view import PlanView
 from gyroscope.advice.run_view import RunView
+from gyroscope.theory import stability
+
+STABILITY = "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT, continuous)"
 
 
 def missed_angle(layers: Layers[RunView]) -> Iterator[Finding]:
@@ -19,16 +23,16 @@ def missed_angle(layers: Layers[RunView]) -> Iterator[Finding]:
     missed = layers.where(_misses).worst_first(_miss)
     if missed:
         ratios = [_angle_ratio(view) for view in missed]
-        beta = missed[0].history.option("beta")
+        beta = missed[0].option("beta")
         average = "average of update lengths" + (f" (beta = {beta:g})" if isinstance(beta, float) else "")
         change = "shrink" if _angle_ratio(missed[0]) < 1 else "grow"
-        optimizer = missed[0].history.option("optimizer")
+        optimizer = missed[0].option("optimizer")
         sentence = (
             f"{optimizer} rotates {missed.describe(worst=True)} by {format_range(ratios, 2)} times its target angle. "
             f"Its {average} lags behind updates that {change}."
         )
         evidence = {"slowest": min(ratios), "fastest": max(ratios)}
-        has_it = missed[0].history.option("update_average") == "noise"
+        has_it = missed[0].option("update_average") == "noise"
         remedy = NOTHING if has_it else remedies.NOISE_AVERAGE
         yield make_finding("missed_angle", "note", sentence, missed, remedy, evidence=evidence)
 
@@ -65,3 +69,38 @@ def _start_ratio(view: PlanView) -> float | None:
         return None
     norm = plain.equilibrium(**layer.known).norm
     return float(layer.norm / norm) if norm is not None and np.isfinite(norm) and norm > 0 else None
+
+
+def unstable_betas(layers: Layers[View]) -> Iterator[Finding]:
+    """Judge each pair of betas. Only a run shows growth."""
+    by_betas: dict[tuple[float, float], list[View]] = {}
+    for view in layers:
+        betas = view.rule.adam_betas if view.rule is not None else None
+        if betas is not None and stability.exact_margin(*betas) <= 0:
+            by_betas.setdefault(betas, []).append(view)
+    for betas, members in by_betas.items():
+        growths = {view: growth for view in members if (growth := view.update_growth) is not None}
+        grown, evidence = _grown(layers, growths)
+        rate = float(stability.growth_rate(*betas, exact=True))
+        can = f"can grow e times every {format_number(1 / rate)} steps" if rate > 0 else "can grow without bound"
+        yield make_finding(
+            "unstable_betas",
+            "bad" if grown else "warn",
+            f"Betas ({betas[0]:g}, {betas[1]:g}) are outside the stable region: updates {can}{grown}.",
+            members,
+            remedies.stable_betas(betas[0]),
+            formula=STABILITY,
+            evidence={"margin": float(stability.exact_margin(*betas)), **evidence},
+        )
+
+
+def _grown(layers: Layers[View], growths: dict[View, UpdateGrowth]) -> tuple[str, dict[str, float]]:
+    """Return the layer that grew most, in words, and the numbers; no words if it is within noise."""
+    if not growths:
+        return "", {}
+    worst, growth = max(growths.items(), key=lambda pair: pair[1].factor)
+    evidence = {"growth": growth.factor, "max_update": growth.largest}
+    if growth.factor <= limit.MAX_UPDATE_GROWTH:
+        return "", evidence
+    times = f"{format_number(growth.factor, 2)} times in {layers.label(worst)}"
+    return f", and grew {times}, to {format_number(growth.largest, 2)} × lr", evidence

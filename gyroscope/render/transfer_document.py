@@ -1,15 +1,19 @@
-"""A transfer as one self-contained page: the answer, two strips of rules, the axes and the table."""
+"""A transfer in a terminal and as a page: the answer, two strips of rules, the axes and the table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from html import escape
 from math import floor, isfinite, log10
-from string import Template
 from typing import Any
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from gyroscope.render import theme
-from gyroscope.render.html import FIGURES_SCRIPT, STRIPS_STYLE, dot_figure, html_table, picture, setting_lines
-from gyroscope.render.page import standalone
-from gyroscope.report.transfer_data import CHECK_HEADER, TransferCheck, TransferData
+from gyroscope.render.html import STRIPS_STYLE, dot_figure, html_table, page_head, pictures
+from gyroscope.render.rendered import Document
+from gyroscope.render.terminal import filled, table
+from gyroscope.report.transfer_data import SILENT, TransferCheck, TransferData
 from gyroscope.report.transfer_sentences import agreement, answer, camps, checked, row_sentences, trust
 from gyroscope.theory.scaling import TransferRow
 
@@ -24,45 +28,65 @@ td {{ white-space: nowrap; }}
 .answer {{ font-size: 1.15rem; font-weight: 600; margin: .8rem 0 .2rem; }}
 """
 
-BODY = Template("""<button class="theme" type="button">Dark</button>
-<h1>$title</h1><p class="settings"><code>$settings</code></p>
-<p class="answer">$answer</p><p>$trust</p>
-$groups
-$rows
-<h2>How far the rules agree</h2><p>$verdict</p>
-<div class="strips">$strips</div>
-<p class="settings">One dot for each rule. The dashed line is the tuned run. Open dots give no settings here.</p>
-<ul>$agreement</ul>
-<h2>Which axis moves each rule</h2>$axes
-<p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
-$check
-<h2>All rules</h2><div class="rules">$rules</div>
-<h2>Sources</h2><ul>$sources</ul>""")
+
+def transfer_document(data: TransferData) -> Document:
+    """Return a transfer for people. `explain` adds the sources of the rules."""
+    return Document(data.title, partial(_lines, data), partial(_body, data), STYLE)
 
 
-def transfer_page(data: TransferData) -> str:
-    """Return the whole page as HTML, with Plotly inside: it opens from disk, without a network."""
+def _lines(data: TransferData, width: int, explain: bool) -> Iterator[RenderableType]:
+    yield Text(filled(answer(data), width), style="bold")
+    yield from _paragraph(trust(data), width)
+    yield Text("")
+    yield table(*data.groups)
+    yield Text("")
+    for row in data.chosen:
+        yield from _paragraph(row_sentences(data, row), width)
+    yield Text("\n".join(["", *data.settings, ""]), style="dim")
+    # Notes are below: in a terminal of 80 columns the numbers leave no room for them.
+    header, rows = data.rules
+    yield table(header[:-1], [row[:-1] for row in rows if row[-1] != SILENT])
+    for note, names in data.notes.items():
+        yield Text(filled(f"{note}: {', '.join(names)}", width, hang=2), style="dim")
+    yield Text("")
+    for sentence in (*agreement(data), *camps(data)):
+        yield Text(filled(sentence, width, hang=2))
+    if data.check is not None:
+        yield Text("\nMeasured", style="bold")
+        yield from _paragraph(checked(data.check), width)
+        yield table(*data.check.table)
+    if explain:
+        yield Text("\nSources", style="bold")
+        for row in data.transfer.rows:
+            yield Text(filled(f"{row.name}: {row.source}", width, hang=2))
+
+
+def _paragraph(sentences: Iterable[str], width: int) -> Iterator[RenderableType]:
+    text = " ".join(sentences)
+    if text:
+        yield Text(filled(text, width))
+
+
+def _body(data: TransferData) -> str:
     verdict, *others = [*agreement(data), *camps(data)] or ["Nothing changes, so all rules agree."]
-    body = BODY.substitute(
-        title=escape(data.title),
-        settings=setting_lines(data.settings),
-        answer=escape(answer(data)),
-        trust=escape(" ".join(trust(data))),
-        groups=html_table(data.group_header, data.group_rows),
-        rows="".join(f"<p>{escape(' '.join(row_sentences(data, row)))}</p>" for row in data.chosen),
-        verdict=escape(verdict),
-        strips=_strips(data),
-        agreement=_items(others),
-        axes=html_table(data.axis_header, data.axis_rows),
-        check="" if data.check is None else _check(data.check),
-        rules=html_table(data.rule_header, data.rule_rows),
-        sources=_items([f"{row.name}: {row.source}" for row in data.transfer.rows]),
-    )
-    return standalone(data.title, body, script=FIGURES_SCRIPT, style=STYLE)
+    kept = "".join(f"<p>{escape(' '.join(row_sentences(data, row)))}</p>" for row in data.chosen)
+    return f"""{page_head(data.title, (), data.settings)}
+<p class="answer">{escape(answer(data))}</p><p>{escape(" ".join(trust(data)))}</p>
+{html_table(*data.groups)}
+{kept}
+<h2>How far the rules agree</h2><p>{escape(verdict)}</p>
+<div class="strips">{_strips(data)}</div>
+<p class="settings">One dot for each rule. The dashed line is the tuned run. Open dots give no settings here.</p>
+<ul>{_items(others)}</ul>
+<h2>Which axis moves each rule</h2>{html_table(*data.axes)}
+<p class="settings">Factors of the rotation. An asterisk marks an axis on which the rule is silent, so we filled it.</p>
+{"" if data.check is None else _check(data.check)}
+<h2>All rules</h2><div class="rules">{html_table(*data.rules)}</div>
+<h2>Sources</h2><ul>{_items([f"{row.name}: {row.source}" for row in data.transfer.rows])}</ul>"""
 
 
 def _check(check: TransferCheck) -> str:
-    return f"<h2>Measured</h2><p>{escape(' '.join(checked(check)))}</p>{html_table(CHECK_HEADER, check.rows)}"
+    return f"<h2>Measured</h2><p>{escape(' '.join(checked(check)))}</p>{html_table(*check.table)}"
 
 
 def _items(sentences: Sequence[str]) -> str:
@@ -70,13 +94,12 @@ def _items(sentences: Sequence[str]) -> str:
 
 
 def _strips(data: TransferData) -> str:
-    drawn: list[str] = []
+    figures = []
     for quantity in STRIPS:
         rows = [row for row in data.transfer.rows if not data.is_silent(row) and _has_logarithm(getattr(row, quantity))]
         if rows and _has_logarithm(getattr(data.transfer.tuned, quantity)):
-            # Plotly's script is large, and one copy is enough for the page.
-            drawn.append(f"<div>{picture(strip(data, quantity, rows), with_script=not drawn)}</div>")
-    return "".join(drawn) or "<p>No picture: rotation depends on the gradient here.</p>"
+            figures.append(strip(data, quantity, rows))
+    return pictures(figures) or "<p>No picture: rotation depends on the gradient here.</p>"
 
 
 def _has_logarithm(value: float | None) -> bool:
