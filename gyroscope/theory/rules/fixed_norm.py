@@ -16,32 +16,23 @@ STEEPEST = 1.5
 
 @final
 class FixedNormMotion(Motion):
-    """Tangent steps by the rule's angle at a constant norm."""
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        tangent = np.tan(self.rule.at(lr[:, None], weights).angular_update)
-        return tangent_steps(tangent, self.norm2, len(lr))
-
-
-@final
-class FollowingMotion(Motion):
-    """Tangent steps at a constant norm, by the angles of a base that starts at the same norm and changes it."""
+    """Tangent steps at a constant norm, by the rule's angle or by those of a base that starts there and changes it."""
 
     def __init__(self, rule: Any, norm2: Array) -> None:
         super().__init__(rule, norm2)
-        self._base = rule.rule.motion(norm2.copy())
+        self._base = rule.plain.motion(norm2.copy()) if rule.follows_base else None
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        before2 = self._base.norm2
-        self._base.rule = self.rule.rule
-        angle = self._base.advance(lr, weights).angles(before2)
-        return tangent_steps(np.tan(np.minimum(angle, STEEPEST)), self.norm2, len(lr))
-
-
-def tangent_steps(tangent: Number, norm2: Array, steps: int) -> Step:
-    """Return steps along the tangent of `tangent` times the norm, each with the norm restored."""
-    zero = np.zeros((steps, 1))
-    return Step(zero, zero, tangent**2 * norm2, np.broadcast_to(norm2, (steps, norm2.size)))
+        if self._base is None:
+            angle = self.rule.at(lr[:, None], weights).angular_update
+        else:
+            before2 = self._base.norm2
+            self._base.rule = self.rule.plain
+            angle = np.minimum(self._base.advance(lr, weights).angles(before2), STEEPEST)
+        zero = np.zeros((len(lr), 1))
+        return Step(
+            zero, zero, np.tan(angle) ** 2 * self.norm2, np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
+        )
 
 
 @final
@@ -64,6 +55,7 @@ class FixedNorm(UpdateRule):
     keeps_norm: ClassVar[bool] = True
     angle_formula: ClassVar[str] = "tan η_r = sqrt(2a/τ); a: decay per step, τ: correlation time of the updates"
     norm_power: ClassVar[float] = 0.0
+    motion_class: ClassVar[type[Motion]] = FixedNormMotion
 
     @property
     def lr(self) -> float:  # type: ignore[override]
@@ -76,10 +68,6 @@ class FixedNorm(UpdateRule):
         if self.follows_base:
             return self.rule.needs
         return tuple(name for name in self.rule.needs if name == "shape")
-
-    def motion(self, norm2: Array) -> Motion:
-        """Return steps at these squared norms, by the equilibrium angle or by that of the base."""
-        return (FollowingMotion if self.follows_base else FixedNormMotion)(self, norm2)
 
     @property
     def angle_exponent(self) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, rotation_angle, safe_divide
-from gyroscope.theory.recursion import Motion, Step
+from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import MomentumRule
 from gyroscope.theory.rules.sgdm import gradient_scaled_equilibrium, update_power
 
@@ -34,23 +34,6 @@ def transported_power(momentum: float, done: int, steps: int) -> Array:
 
 
 @final
-class TransportedMotion(Motion):
-    """Motion under SGD-MRT, y' = (1-a)² y + lr²·E‖m‖². Transport makes E‖m‖²·‖w‖² independent of the weight."""
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        decay = lr * self.rule.weight_decay
-        keep2 = (1 - decay) ** 2
-        scale = lr * lr * transported_power(self.rule.momentum, self.done, len(lr))
-        square, norm2 = np.empty((2, len(lr), self.norm2.size))
-        y = self.norm2
-        for t in range(len(lr)):
-            square[t] = weights.unit_grad_norm**2 / y * scale[t]
-            norm2[t] = y * keep2[t] + square[t]
-            y = norm2[t]
-        return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)
-
-
-@final
 @dataclass(frozen=True)
 class SGDMRT(MomentumRule):
     """SGD with momentum rescaled and transported (RT): a = lr·λ, tangent updates of size g/sqrt(1-α²).
@@ -70,7 +53,6 @@ class SGDMRT(MomentumRule):
     norm_power: ClassVar[float] = 0.25
     transports_momentum: ClassVar[bool] = True
     gradient_scales_update: ClassVar[bool] = True
-    motion_class: ClassVar[type[Motion]] = TransportedMotion
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the balance of tangent updates and a decay of lr·λ."""
@@ -82,3 +64,11 @@ class SGDMRT(MomentumRule):
         norm2 = None if g_unit is None else g_unit * safe_divide(lr * power, wd * room) ** 0.5
         angle = angular_update(lr, wd) if leading else rotation_angle(lr * wd)
         return gradient_scaled_equilibrium(angle, norm2, lr * power**0.5, g_unit, lr * wd)
+
+    def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
+        """Return steps along new noise as long as the momentum, because transport keeps that tangent to the weight."""
+        scale = lr * transported_power(self.momentum, done, len(lr)) ** 0.5
+        noise = Combination(0.0, 0.0, 1.0)
+        return LinearSteps(
+            lr * self.weight_decay, scale, noise, Combination(0.0, 0.0, 0.0), unit_grad2=weights.unit_grad_norm**2
+        )
