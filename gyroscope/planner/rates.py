@@ -175,7 +175,7 @@ def kept(option: str, values: Array, lr: Array) -> str:
 
 def _changing_options(group: dict[str, Any]) -> dict[str, Any]:
     """Return the options that a scheduler may change, as plain numbers. Those that the group lacks are None."""
-    betas = group.get("betas")
+    betas: Any = group.get("betas")
     # k-Adam has a pair for each of its stages.
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor)
     momentum = group.get("momentum")

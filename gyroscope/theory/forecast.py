@@ -140,8 +140,8 @@ def forecast(
         angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
     series = (norms, angles, equilibrium_norms, equilibrium_angles)
-    by_layer = (values.reshape(-1, *layers) for values in series)
-    return Forecast(rule, lr, start, *by_layer, total_decay=plain(total_decay.reshape(layers)))
+    by_layer = {name: values.reshape(-1, *layers) for name, values in zip(SERIES, series, strict=True)}
+    return Forecast(rule, lr, start, **by_layer, total_decay=plain(total_decay.reshape(layers)))
 
 
 class RuleDuring(NamedTuple):

@@ -48,7 +48,7 @@ class AdamW(DecoupledRule, BetaRule):
     second_moment_per_entry: ClassVar[bool] = True
     alignment_power = 0.5  # ‖ω‖² ∝ E‖u‖²
 
-    def unit_update(self, weights: Weights) -> tuple[Number | None, Correlation]:
+    def unit_update(self, weights: Weights) -> tuple[Number, Correlation]:
         """Return E‖u‖² = C·(1-β1)/(1+β1) (RE 40) and the correlation of an average."""
         beta1 = self.betas[0]
         C = weights.fan_in

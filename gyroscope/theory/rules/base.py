@@ -230,8 +230,8 @@ class BetaRule(UpdateRule):
         """
         t = np.arange(done + 1, done + len(lr) + 1)
         beta1, beta2 = self.betas
-        plain = np.asarray(lr / (1 - beta1**t))
-        scale = plain * ((1 - beta2**t) / (1 - beta2)) ** 0.5
+        plain = lr / (1 - beta1**t)
+        scale = np.asarray(plain * ((1 - beta2**t) / (1 - beta2)) ** 0.5)
         if not self.rectified:
             return scale
         return np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1))

@@ -28,7 +28,7 @@ class DecoupledRule(UpdateRule):
     is_decoupled: ClassVar[bool] = True
 
     @abstractmethod
-    def unit_update(self, weights: Weights) -> tuple[Number | None, AnyCorrelation]:
+    def unit_update(self, weights: Weights) -> tuple[Number, AnyCorrelation]:
         """Return the RMS size of an update at lr = 1, None if it is unknown, and the updates' correlation."""
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:

@@ -146,7 +146,7 @@ class KAdam(DecoupledRule):
         """The largest β1 of the stages."""
         return max(beta1 for beta1, _ in self.stages)
 
-    def unit_update(self, weights: Weights) -> tuple[Number | None, SampledCorrelation]:
+    def unit_update(self, weights: Weights) -> tuple[Number, SampledCorrelation]:
         """Return E‖u‖² = C·R and the stages' correlation."""
         response = noise_response(self.stages)
         C = weights.fan_in

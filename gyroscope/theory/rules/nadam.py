@@ -120,7 +120,7 @@ class NAdam(DecoupledRule, RampedMomentum):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
 
-    def unit_update(self, weights: Weights) -> tuple[Number | None, Correlation]:
+    def unit_update(self, weights: Weights) -> tuple[Number, Correlation]:
         """Return E‖u‖² = C·Σc² and the filter's correlation."""
         beta1 = self.betas[0]
         momentum = self.look_ahead_momentum
