@@ -148,11 +148,10 @@ def transfer(
     given = {name: value for name, value in locals().items() if value is not None}
 
     from gyroscope.planner.transfer_answer import answer_transfer  # not before --help has been answered
-    from gyroscope.planner.transfer_settings import read_transfer
 
     if html is not None:
         check_output(html, [path for path in (source, check) if path is not None])
-    show_result(answer_transfer(read_transfer(given)), html, as_json, explain)
+    show_result(answer_transfer(given), html, as_json, explain)
 
 
 @app.command()

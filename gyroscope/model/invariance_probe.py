@@ -13,19 +13,20 @@ from torch.nn.utils import parameters_to_vector
 
 from gyroscope._checks import check_count
 from gyroscope._text import to_text
+from gyroscope.geometry import Split
 from gyroscope.model.gradients import (
     Gradients,
     Loss,
     NonFiniteLossError,
+    cosines_by_split,
     gradients,
+    ignores_mean,
     preserved,
     random_state,
     restore_random_state,
 )
-from gyroscope.model.measured import watched_layers
-from gyroscope.model.orthogonality import cosines_by_split, ignores_mean
 from gyroscope.model.parameters import ModelParameter, model_parameters
-from gyroscope.model.selection import Decision, Invariance
+from gyroscope.model.selection import Invariance
 
 Batches = list[Gradients]
 
@@ -91,7 +92,10 @@ def probe(model: nn.Module, loss: Loss, *, batches: int = 4) -> Probe:
     tensors = [known for known in trained if known.parameter.dim() >= 2 and not known.is_bias]
     by_name = {known.name: known for known in trained}
     # Without gains: enlarged with the weights, those of many layers multiply, and the loss overflows.
-    weights = [_Weight(known, by_name.get(_bias_name(known))) for known in tensors if not _is_gain(known)]
+    weights = []
+    for known in (each for each in tensors if not _is_gain(each)):
+        bias = known.name.partition(".parametrizations")[0].removesuffix(".weight") + ".bias"
+        weights.append(_Weight(known.name, known.parameter, known.split, by_name.get(bias)))
     with preserved(model):
         _leave_special_point_(trained)
         answers = _Trial(model, loss, batches).answers(weights)
@@ -102,10 +106,6 @@ def _is_gain(known: ModelParameter) -> bool:
     """Return whether a tensor has one entry per neuron, in a shape that broadcasts, such as (C, 1, 1, 1)."""
     shape = known.parameter.shape
     return known.split.granularity == "none" and len(shape) > 2 and max(shape) == known.parameter.numel()
-
-
-def _bias_name(known: ModelParameter) -> str:
-    return known.name.partition(".parametrizations")[0].removesuffix(".weight") + ".bias"
 
 
 @torch.no_grad()
@@ -128,16 +128,10 @@ def _leave_special_point_(trained: Sequence[ModelParameter]) -> None:
 class _Weight:
     """A weight and the bias of its layer, which a normalisation rescales together."""
 
-    known: ModelParameter
+    name: str
+    parameter: nn.Parameter
+    split: Split
     bias: ModelParameter | None
-
-    @property
-    def name(self) -> str:
-        return self.known.name
-
-    @property
-    def parameter(self) -> nn.Parameter:
-        return self.known.parameter
 
     @property
     def with_bias(self) -> list[nn.Parameter]:
@@ -150,10 +144,8 @@ class _Weight:
         return any(bool(grad.any()) for grad in self.grads(batches))
 
     def is_suspect(self, batches: Batches) -> bool:
-        splits = cosines_by_split(self.known.split, self.parameter.detach(), self.grads(batches))
-        if any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT:
-            return True
-        return bool(_invariant_parts(self, batches, SUSPECT))
+        splits = cosines_by_split(self.split, self.parameter.detach(), self.grads(batches))
+        return any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT
 
     def cosine_with_bias(self, batches: Batches) -> float:
         """Return the largest |cos∠(w, g)| of weight and bias as one vector, 1 without a bias."""
@@ -174,7 +166,6 @@ class _Trial:
     batches: int
 
     def answers(self, weights: Sequence[_Weight]) -> dict[str, Invariance]:
-        """Return the answer for each weight, by name."""
         grads = self._gradients(weights)
         suspects = [weight for weight in weights if weight.is_suspect(grads)]
         enlarged = self._gradients_enlarged(suspects)
@@ -197,11 +188,10 @@ class _Trial:
         return [gradients(self.model, self.loss, parameters) for _ in range(self.batches)] if parameters else []
 
     def _gradients_enlarged(self, weights: Sequence[_Weight]) -> Batches:
-        """Return the gradients of enlarged weights, none if the loss overflows."""
         with _enlarged(weights):
             try:
                 return self._gradients(weights)
-            except NonFiniteLossError:
+            except NonFiniteLossError:  # the loss overflows
                 return []
 
     def _confirmed(self, weights: Sequence[_Weight], candidates: Mapping[str, Invariance]) -> dict[str, Invariance]:
@@ -221,7 +211,6 @@ class _Trial:
         return self._confirmed(weights[:middle], candidates) | self._confirmed(weights[middle:], candidates)
 
     def _alone(self, weight: _Weight) -> Invariance:
-        """Return the answer for one weight, enlarged alone."""
         enlarged = self._gradients_enlarged([weight])
         if not weight.has_gradient(enlarged):
             return UNREACHED
@@ -233,9 +222,6 @@ class _Trial:
     def _not_invariant(self, weight: _Weight, enlarged: Batches) -> Invariance:
         """Return why a weight is not invariant: most often a bias before the normalisation."""
         reason = "the loss depends on its scale, however it is split"
-        parts = _invariant_parts(weight, enlarged, COSINE)
-        if parts:
-            reason = f"only its part {', '.join(parts)}: layers of their own would separate it from the others"
         double_ = partial(torch._foreach_mul_, weight.with_bias, 2.0)
         if weight.bias and weight.cosine_with_bias(enlarged) < COSINE and self._ignores(double_, weight):
             reason = f"only together with {weight.bias.name}: a bias before the normalisation. Use bias=False"
@@ -289,31 +275,12 @@ def _finest(weight: _Weight, batches: Batches) -> Invariance | None:
     """Return the finest split whose vectors are orthogonal to their gradients on every batch."""
     w = weight.parameter.detach()
     grads = weight.grads(batches)
-    for split, cosine in cosines_by_split(weight.known.split, w, grads):
+    for split, cosine in cosines_by_split(weight.split, w, grads):
         if cosine < COSINE:
             centred = split.granularity == "neuron" and all(ignores_mean(split, grad, COSINE) for grad in grads)
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
             return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
     return None
-
-
-def _invariant_parts(weight: _Weight, batches: Batches, limit: float) -> list[str]:
-    """Return the invariant parts of fused queries, keys and values, such as "q (per group of 64)".
-
-    A norm of queries and keys head by head makes these two invariant, and the values not.
-    """
-    decision = Decision(weight.name, weight.parameter, weight.known.split, "")
-    layers = list(watched_layers(decision, decision.split)) if decision.turns else []
-    parts = []
-    for layer in layers if len(layers) > 1 else []:
-        axis = layer.split.axes(weight.parameter.dim())[0]
-        tensors = (weight.parameter.detach(), *weight.grads(batches))
-        w, *grads = (each.narrow(axis, layer.start, layer.stop - layer.start) for each in tensors)
-        finest = next((split for split, cosine in cosines_by_split(layer.split, w, grads) if cosine < limit), None)
-        if finest is not None:
-            size = f" of {finest.group_size}" if finest.granularity == "group" else ""
-            parts.append(f"{layer.name.rpartition('[')[2][:-1]} (per {finest.granularity}{size})")
-    return parts
 
 
 def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:
@@ -327,6 +294,6 @@ def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> N
 
 
 def _redirect_(w: nn.Parameter) -> None:
-    """Replace a weight by a random one of about the same norm."""
     torch.manual_seed(1)
+    # About the same norm in a random direction.
     w.copy_(torch.randn_like(w) * w.square().mean().sqrt())

@@ -1,24 +1,32 @@
 """The plan of a model: what this very run will do, before its first step."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 from torch import nn
 
 from gyroscope._checks import check_run_length
 from gyroscope.advice.judged_layers import begin_sentence
 from gyroscope.advice.layer_families import describe_layers
-from gyroscope.model.gradients import Loss
+from gyroscope.geometry import gathered
+from gyroscope.model.gradients import Loss, unit_grad_norms
 from gyroscope.model.invariance_probe import probe
-from gyroscope.model.optimizer_list import Optimizers
-from gyroscope.model.selection import AnyOptimizer, Invariance
+from gyroscope.model.optimizer_list import Optimizers, OwnedGroup
+from gyroscope.model.selection import AnyOptimizer, Decision, Invariance, select
+from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.optimizers import Rules
-from gyroscope.planner.model import Weight, layer_grad_norms, weights_of
-from gyroscope.planner.rates import Scheduler, predict_rates
+from gyroscope.planner.rates import GroupRates, Scheduler, kept, predict_rates
 from gyroscope.planner.run_plan import Plan
+from gyroscope.theory import FixedNorm, UpdateRule
+from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import InitialLayer, LayerPrediction, predict_layers
+from gyroscope.theory.rules.base import MEANING
 
 # Granularities from the finest on.
 FINENESS = ("neuron", "group", "tensor", "none")
+# Batches over which gradients are measured: an RMS over the vectors of a layer, so that few are enough.
+BATCHES = 8
 
 
 def plan(
@@ -55,33 +63,113 @@ def plan(
     optimizers = Optimizers.of(optimizer, rules)
     rates, notes = predict_rates(optimizers, scheduler, steps)
     invariances = probe(model, loss) if loss is not None else {}
-    weights = list(weights_of(model, optimizers, rates, invariances))
+    groups = optimizers.groups()
+    chosen = select(model, optimizers, probe=invariances, embeddings=True)
+    weights = [_weight(each, rates[each.group], groups[each.group], optimizers.rules) for each in chosen]
     # Only these rules' norms depend on the gradient; for the others its batches would be wasted.
-    unmeasured = [weight for weight in weights if weight.rule is not None and "unit_grad_norm" in weight.rule.needs]
-    grads = layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
+    unmeasured = [weight.selected for weight in weights if weight.rule and "unit_grad_norm" in weight.rule.needs]
+    grads = _layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
     layers = {weight.name: weight.layer(grads.get(weight.name)) for weight in weights}
     problems = {weight.name: weight.problem(layers[weight.name], loss is not None) for weight in weights}
     predictions = _predictions(weights, layers)
     left_out = dict.fromkeys(note for weight in weights for note in weight.left_out())
+    begun = "The optimizer has taken steps already, but the forecast starts with an empty momentum"
+    has_begun = any(member.state for member in optimizers.members)
     return Plan(
         optimizers.name,
         tuple(predictions[name] for name in layers if name in predictions),
         {name: problem for name, problem in problems.items() if problem},
-        (*notes, *left_out, *_sensitive(weights, invariances), *_begun(optimizers)),
+        (*notes, *left_out, *_sensitive(weights, invariances), *([begun] if has_begun else [])),
     )
 
 
+@final
+@dataclass(frozen=True)
+class Weight:
+    """One weight that rotates: its vectors, the rates of its group, and the rule they move by or why there is none."""
+
+    selected: Decision
+    rates: GroupRates
+    rule: UpdateRule | None
+    unknown: str = ""
+
+    @property
+    def name(self) -> str:
+        """The parameter's."""
+        return self.selected.name
+
+    def layer(self, unit_grad_norm: float | None) -> InitialLayer:
+        """Return what the theory needs to know of the weight. The norm is the RMS without vectors at zero."""
+        shape = tuple(self.selected.parameter.shape)
+        norms = gathered(self.selected.split.norm(self.selected.parameter.detach())).double()
+        alive = norms[norms > 0]
+        norm = float(alive.square().mean().sqrt()) if alive.numel() else 0.0
+        weights = Weights(float(self.selected.split.fan_in(shape)), unit_grad_norm, shape)
+        return InitialLayer(self.name, weights, norm, self.selected.is_embedding)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What of the rule changes during the run, as `forecast` takes it."""
+        changes: dict[str, Any] = {}
+        betas = self.rates.betas
+        if self.rates.weight_decay is not None and self.rule is not None and self.rule.has_weight_decay:
+            changes["weight_decay_schedule"] = self.rates.weight_decay.tolist()
+        if betas is not None and self.rule is not None and self.rule.betas_may_change:
+            changes["betas_schedule"] = lambda t: (float(betas[t, 0]), float(betas[t, 1]))
+        return changes
+
+    def left_out(self) -> Iterator[str]:
+        """Return what a scheduler changes and the forecast of this rule does not follow."""
+        rates = self.rates
+        if rates.weight_decay is not None and "weight_decay_schedule" not in self.changes:
+            yield f"{rates.name} changes weight decay on the way, which the forecast leaves out"
+        if rates.betas is not None and "betas_schedule" not in self.changes:
+            yield f"{rates.name} {kept('betas', rates.betas[:, 0], rates.lr)}"
+
+    def problem(self, layer: InitialLayer, measured: bool) -> str:
+        """Return why there can be no forecast, or an empty string."""
+        if self.rule is None:
+            return self.unknown
+        if not layer.norm > 0:
+            return "all its vectors start at zero, without a direction to rotate"
+        if not self.rates.lr.max() > 0:
+            return "its learning rate is 0 at every step"
+        missing = layer.missing(self.rule)
+        if not missing:
+            return ""
+        if measured:
+            return "no gradient reaches it"
+        return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}; pass loss= to measure it"
+
+
+def _weight(selected: Decision, rates: GroupRates, group: OwnedGroup, rules: Rules | None) -> Weight:
+    try:
+        rule = rule_of(rates.group, group.owner, rules)
+    except ValueError as error:
+        return Weight(selected, rates, None, str(error))
+    if keeps_norms(group.owner):
+        rule = rule if rule.keeps_norm else FixedNorm(rule, follows_base(group.owner))
+    elif rates.corrected and "corrected_decay" in rule.settings:
+        rule = rule.replace(corrected_decay=True)
+    return Weight(selected, rates, rule)
+
+
+def _layer_grad_norms(model: nn.Module, loss: Loss, weights: Sequence[Decision]) -> dict[str, float]:
+    """Return the RMS over batches and vectors of ‖g‖·‖w‖, without weights that no gradient reaches."""
+    norms = unit_grad_norms(model, loss, weights, BATCHES)
+    layers = {name: float(per_vector.square().mean().sqrt()) for name, per_vector in norms.items()}
+    return {name: norm for name, norm in layers.items() if 0 < norm < float("inf")}
+
+
 def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) -> dict[str, LayerPrediction]:
-    """Predictions by name; weights with the same rule and rates are followed together."""
-    alike: dict[object, list[Weight]] = {}
+    """Return predictions by name. Weights with the same rule and rates are followed together."""
+    alike: dict[Any, list[Weight]] = {}
     for weight in weights:
         # Without a rule, a direction to rotate or a learning rate there is nothing to predict.
         if weight.rule is not None and layers[weight.name].norm > 0 and weight.rates.lr.max() > 0:
             alike.setdefault((weight.rule, weight.rates.course), []).append(weight)
     predictions = {}
-    for members in alike.values():
-        rule = members[0].rule
-        assert rule is not None
+    for (rule, _), members in alike.items():
         of_members = [layers[member.name] for member in members]
         for prediction in predict_layers(rule, members[0].rates.schedule, of_members, **members[0].changes):
             predictions[prediction.name] = prediction
@@ -95,15 +183,10 @@ def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance])
         known = invariances.get(weight.name)
         if known is None or known.undecided:
             continue
-        if FINENESS.index(known.granularity) > FINENESS.index(weight.split.granularity):
+        if FINENESS.index(known.granularity) > FINENESS.index(weight.selected.split.granularity):
             why = known.evidence if known.granularity == "none" else f"only each {known.granularity} as a whole is"
             names.setdefault(f"scale-invariant ({why}), so the forecast is rough", []).append(weight.name)
     among = [weight.name for weight in weights]
     for why, members in names.items():
         layers = begin_sentence(describe_layers(members, among, worst=False), "is" if len(members) == 1 else "are")
         yield f"{layers} not {why}"
-
-
-def _begun(optimizers: Optimizers) -> Iterator[str]:
-    if any(member.state for member in optimizers.members):
-        yield "The optimizer has taken steps already, but the forecast starts with an empty momentum"

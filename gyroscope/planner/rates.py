@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -89,15 +89,6 @@ def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> t
     return rates, []
 
 
-class Moment(NamedTuple):
-    """What a scheduler may change of a parameter group, at one step."""
-
-    lr: float
-    weight_decay: float
-    momentum: float | None
-    betas: tuple[float, float] | None
-
-
 def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -> tuple[list[GroupRates], list[str]]:
     """torch's schedulers, stepped through the run on copies."""
     name = " + ".join(dict.fromkeys(type(scheduler).__name__ for scheduler in schedulers))
@@ -122,13 +113,13 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
     except Exception as error:
         raise ValueError(f"{name} cannot be copied ({error}), so its rates cannot be predicted: {BY_HAND}") from error
     groups = [group for group, _ in memo[id(optimizers)].groups()]
-    history: list[list[Moment]] = [[] for _ in groups]
+    history: list[list[dict[str, Any]]] = [[] for _ in groups]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that no optimizer step came before
             for t in range(steps):
-                for group, moments in zip(groups, history, strict=True):
-                    moments.append(_moment(group))
+                for group, changing in zip(groups, history, strict=True):
+                    changing.append(_changing_options(group))
                 # One step less: OneCycleLR refuses the one after its last.
                 if t + 1 < steps:
                     for copy in copies:
@@ -138,19 +129,19 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
     finally:
         restore_random_state(state)
     real = [group for group, _ in optimizers.groups()]
-    rates = [_rates(name, group, moments) for group, moments in zip(real, history, strict=True)]
+    rates = [_rates(name, group, changing) for group, changing in zip(real, history, strict=True)]
     notes = dict.fromkeys(note for _, group_notes in rates for note in group_notes)
     if any(isinstance(scheduler, EquilibriumRescale) for scheduler in schedulers):
         notes = {"rescales norms when lr changes, which the forecast leaves out": None, **notes}
     return [rate for rate, _ in rates], [f"{name} {note}" for note in notes]
 
 
-def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[GroupRates, list[str]]:
+def _rates(name: str, group: dict[str, Any], history: list[dict[str, Any]]) -> tuple[GroupRates, list[str]]:
     """Return what a group goes through, and what of it no forecast can follow."""
-    lr = np.array([moment.lr for moment in moments])
-    decay = np.array([moment.weight_decay for moment in moments])
-    betas = [moment.betas for moment in moments]
-    momenta = [moment.momentum for moment in moments]
+    lr = np.array([options["lr"] for options in history])
+    decay = np.array([options["weight_decay"] for options in history])
+    betas = [options["betas"] for options in history]
+    momenta = [options["momentum"] for options in history]
     top = int(lr.argmax())
     options: dict[str, Any] = {"lr": float(lr[top])}
     notes = []
@@ -172,25 +163,28 @@ def _rates(name: str, group: dict[str, Any], moments: list[Moment]) -> tuple[Gro
         changing_betas = np.array(betas)
     if momenta[top] is not None and len(set(momenta)) > 1:
         options["momentum"] = momenta[top]
-        known = [momentum for momentum in momenta if momentum is not None]
-        notes.append(kept("momentum", min(known), max(known), known[top]))
+        notes.append(kept("momentum", np.array(momenta), lr))
     return GroupRates(name, lr, {**group, **options}, corrected, changing_decay, changing_betas), notes
 
 
-def kept(option: str, least: float, most: float, at_peak: float) -> str:
+def kept(option: str, values: Array, lr: Array) -> str:
     """Return a setting that a scheduler changes and a forecast cannot follow."""
-    return f"moves {option} between {least:.3g} and {most:.3g}: the forecast keeps {at_peak:.3g}"
+    at_peak = values[lr.argmax()]
+    return f"moves {option} between {values.min():.3g} and {values.max():.3g}: the forecast keeps {at_peak:.3g}"
 
 
-def _moment(group: dict[str, Any]) -> Moment:
-    betas = group.get("betas")
-    pair = None
+def _changing_options(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a scheduler may change, as plain numbers. Those that the group lacks are None."""
+    betas: Any = group.get("betas")
     # k-Adam has a pair for each of its stages.
-    if isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor):
-        pair = (float(betas[0]), float(betas[1]))
+    is_pair = isinstance(betas, tuple | list) and len(betas) == 2 and isinstance(betas[0], float | int | Tensor)
     momentum = group.get("momentum")
-    decay = float(group.get("weight_decay", 0.0))
-    return Moment(float(group["lr"]), decay, None if momentum is None else float(momentum), pair)
+    return {
+        "lr": float(group["lr"]),
+        "weight_decay": float(group.get("weight_decay", 0.0)),
+        "momentum": None if momentum is None else float(momentum),
+        "betas": tuple(map(float, betas)) if is_pair else None,
+    }
 
 
 def _followers(optimizers: Optimizers, stand_ins: Mapping[Optimizer, Optimizer]) -> Optimizers:

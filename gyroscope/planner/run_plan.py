@@ -7,7 +7,7 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.advice.judgements.imbalance import imbalance
-from gyroscope.render.plan_document import chart_lines, plan_document
+from gyroscope.render.plan_document import plan_document
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.report.plan_data import PlanData, plan_json
 from gyroscope.theory import Forecast
@@ -29,24 +29,9 @@ class Plan(PlanData, Rendered):
         return {prediction.name: prediction.warmup for prediction in self.predictions if prediction.forecast}
 
     @property
-    def never_settle(self) -> list[str]:
-        """Layers whose norm does not come within 10 % of its equilibrium."""
-        return [p.name for p in self.predictions if p.forecast is not None and p.settled_at is None]
-
-    @property
     def imbalance(self) -> Array:
         """Rotation of the fastest layer over that of the slowest, step by step."""
         return imbalance(list(self.layers.values())) if self.layers else np.ones(0)
-
-    def chart(self, layer: str | None = None) -> str:
-        """Return a chart for the terminal of a layer's rotation, by default of the layer with the fastest start."""
-        if not self.layers:
-            raise ValueError("no layer has a forecast: " + ", ".join({*self.missing.values(), "no weight rotates"}))
-        if layer is None:
-            return "\n".join(chart_lines(self.fastest_first(1)[0]))
-        if layer not in self.layers:
-            raise ValueError(f"{layer!r} has no forecast. Layers with a forecast are {', '.join(self.layers)}")
-        return "\n".join(chart_lines(next(p for p in self.predictions if p.name == layer)))
 
     def document(self) -> Document:
         """Return the plan for people: judgement, curves and table."""

@@ -1,22 +1,32 @@
-"""A transfer with the warmup that its start needs, as it is shown."""
+"""A transfer from settings by name, with the warmup that its start needs, as it is shown."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from gyroscope.planner.transfer_settings import TransferRequest
+from gyroscope._checks import check_positive
+from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, rule_name
+from gyroscope.planner.transfer_settings import SHAPE_STEPS, check_tuned, read_scales, read_shape
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.render.transfer_document import transfer_document
 from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
 from gyroscope.report.transfer_sentences import sentences
-from gyroscope.theory import Transfer, transfer
+from gyroscope.spelling import one_of
+from gyroscope.theory import Transfer, UpdateRule, transfer
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed_warmups
 from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.transfer_rules import RULES, check_family, family_of
+
+if TYPE_CHECKING:
+    from gyroscope.planner.transfer_run import MeasuredRun
 
 # Steps of a run whose tenth is searched for a warmup, so that the answer takes no more than a moment.
 MAX_SEARCHED_RUN = 20_000
+# Norm of one weight vector of torch's Linear at the start: entries of variance 1/(3·fan_in).
+TORCH_NORM = 3**-0.5
 
 
 @final
@@ -35,32 +45,57 @@ class TransferAnswer(Rendered):
         return transfer_json(self.data, sentences(self.data))
 
 
-def answer_transfer(settings: TransferRequest) -> TransferAnswer:
-    """Return the answer to checked settings.
+def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:
+    """Check settings by name and answer them. A ValueError quotes what does not fit, and the remedy.
 
-    >>> from gyroscope.planner.transfer_settings import read_transfer
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
-    >>> [row.name for row in answer_transfer(read_transfer({**tuned, "to": "batch=256"})).data.chosen]
+    >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).data.chosen]
     ['tau', 'sqrt-batch']
     """
+    source = _source(settings)
+    rule = _tuned_rule(settings, source)
+    base, to, unit = read_scales(settings, source)
+    only = settings.get("rule")
+    if only is not None:
+        by_name = {each.name: each for each in RULES}
+        check_family(by_name[one_of("transfer rule", only, by_name)], rule)
+    norm = settings.get("init_norm", TORCH_NORM if source is None else source.initial_norm)
+    check_positive("init_norm", norm)
+    if source is None or "schedule" in settings or "warmup" in settings:
+        schedule = read_shape(settings, base.steps)
+    else:
+        schedule = source.schedule(SHAPE_STEPS)
     # Numbers far out of proportion overflow to infinity, which the table can show.
     with np.errstate(all="ignore"):
-        moved = transfer(
-            settings.rule,
-            base=settings.base,
-            to=settings.to,
-            schedule=settings.schedule,
-            initial_norm=settings.initial_norm,
-        )
-        chosen = moved.recommended if settings.only is None else (_asked_row(moved, settings.only),)
-        found = {row.name: _needed_warmup(moved, row, settings.initial_norm) for row in chosen}
-    warmups = {name: warmup for name, warmup in found.items() if warmup is not None}
+        moved = transfer(rule, base=base, to=to, schedule=schedule, initial_norm=norm)
+        chosen = moved.recommended if only is None else (_asked_row(moved, only),)
+        needed = {row.name: _needed_warmup(moved, row, norm) for row in chosen}
+    warmups = {name: warmup for name, warmup in needed.items() if warmup is not None}
     check = None
-    if settings.check is not None:
+    if "check" in settings:
         from gyroscope.planner.transfer_run import check_run  # reading a run takes longer than to answer
 
-        check = check_run(moved, settings.check, settings.only)
-    return TransferAnswer(TransferData(moved, settings.unit, settings.schedule, settings.only, warmups, check))
+        check = check_run(moved, settings["check"], only)
+    return TransferAnswer(TransferData(moved, unit, schedule, only, warmups, check))
+
+
+def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
+    """Return the run that the settings come from, or None if an optimizer is named."""
+    if ("source" in settings) == ("optimizer" in settings):
+        raise ValueError("name the tuned optimizer, for example adamw, or the tuned run by --from, but not both")
+    if "source" not in settings:
+        return None
+    from gyroscope.planner.transfer_run import read_run  # an answer without a run does not wait for the store
+
+    return read_run(settings["source"])
+
+
+def _tuned_rule(settings: Mapping[str, Any], source: "MeasuredRun | None") -> UpdateRule:
+    options = {key: settings[key] for key in RULE_OPTIONS if key in settings}
+    rule = read_rule(rule_name(settings["optimizer"]), options) if source is None else source.rule.replace(**options)
+    check_tuned(rule, settings if source is None else rule.settings)
+    family_of(rule)  # raises if no transfer rule covers the optimizer
+    return rule
 
 
 def _asked_row(moved: Transfer, name: str) -> TransferRow:
@@ -73,11 +108,9 @@ def _asked_row(moved: Transfer, name: str) -> TransferRow:
 def _needed_warmup(moved: Transfer, row: TransferRow, norm: float) -> NeededWarmup | None:
     """Return the warmup that a row's start needs, or None if inputs are missing."""
     width = moved.to.width
-    if width is None or row.start_over_rotation is None or row.lr is None:
+    if width is None or row.start_over_rotation is None:
         return None
-    settings = {"lr": row.lr, "weight_decay": row.weight_decay, "betas": row.betas}
-    own = ("lr", "weight_decay", "betas") if moved.rule.has_weight_decay else ("lr", "betas")
-    rule = moved.rule.replace(**{name: settings[name] for name in own if settings[name] is not None})
+    rule = row.applied_to(moved.rule)
     rows = round(width) if rule.whole_matrix else 1
     weights = Weights.checked(fan_in=width, shape=(rows, round(width)) if rule.whole_matrix else None)
     layer = InitialLayer("hidden", weights, norm * rows**0.5)

@@ -104,9 +104,7 @@ def check_run(moved: Transfer, path: str | Path, name: str | None) -> TransferCh
     run = read_run(path)
     rows = [row for row in moved.rows if row.lr and (name is None or row.name == name)]
     row = min(rows, key=lambda each: _distance(each, run.rule))
-    settings = {"lr": row.lr, "weight_decay": row.weight_decay, "betas": row.betas}
-    own = {key: value for key, value in settings.items() if value is not None and key in run.rule.settings}
-    promised = run.rule.replace(**own)
+    promised = row.applied_to(run.rule)
     pairs = [_measured(layer, promised) for layer in run.layers]
     quantities: dict[str, list[tuple[float | None, float]]] = {
         "lr": [(row.lr, run.rule.lr)],

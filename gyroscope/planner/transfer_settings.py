@@ -1,17 +1,13 @@
-"""A transfer from settings by name: the tuned run, the change of scale, and numbers as people write them."""
+"""The scales and the schedule of a transfer from settings by name, and numbers as people write them."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from gyroscope._checks import check_non_negative, check_positive
-from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, read_schedule, rule_name
+from gyroscope.planner.rule_settings import read_schedule
 from gyroscope.spelling import one_of
 from gyroscope.theory import Scale, Schedule, UpdateRule
-from gyroscope.theory.scaling import check_family, family_of
-from gyroscope.theory.transfer_rules import RULES
 
 if TYPE_CHECKING:
     from gyroscope.planner.transfer_run import MeasuredRun
@@ -23,82 +19,21 @@ SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)([KMBT]?)", re.IGNORECASE)
 # Steps of the schedule whose shape is used. A thousand times fewer or more give the same mean.
 SHAPE_STEPS = 10_000
-# Norm of one weight vector of torch's Linear at the start: entries of variance 1/(3·fan_in).
-TORCH_NORM = 3**-0.5
 
 
-@final
-@dataclass(frozen=True)
-class TransferRequest:
-    """A change of scale, checked.
+def read_scales(settings: Mapping[str, Any], source: "MeasuredRun | None") -> tuple[Scale, Scale, str]:
+    """Return the tuned scale, the new one, and what the length of a run is given in: tokens, samples or steps.
 
-    rule          the tuned settings
-    base, to      the scale at which they were tuned, and the new one
-    unit          what the length of a run is given in: tokens, samples or steps
-    schedule      shape of the learning rate over both runs
-    only          the transfer rule that was asked for, or None
-    initial_norm  of one weight vector
-    check         a transferred run to compare with what was promised, or None
+    >>> to = read_scales({"batch": "0.5M", "tokens": "10B", "to": "batch=2M"}, None)[1]
+    >>> to.batch, to.tokens
+    (2000000.0, 10000000000.0)
     """
-
-    rule: UpdateRule
-    base: Scale
-    to: Scale
-    unit: str
-    schedule: Schedule
-    only: str | None
-    initial_norm: float
-    check: Path | None = None
-
-
-def read_transfer(settings: Mapping[str, Any]) -> TransferRequest:
-    """Check settings by name. A ValueError quotes what does not fit, and the remedy.
-
-    >>> tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B"}
-    >>> read_transfer({**tuned, "to": "batch=2M"}).to
-    Scale(batch=2000000.0, tokens=10000000000.0, width=None, depth=None, params=None)
-    """
-    source = _source(settings)
-    rule = _tuned_rule(settings) if source is None else source.rule.replace(**_rule_options(settings))
-    check_tuned(rule, rule.settings if source is not None else settings)
-    family_of(rule)
     given = {name: read_number(name, settings[name]) for name in ("batch", *UNITS, *MODEL_AXES) if name in settings}
     if source is not None:
         given = source.sizes(given)
     unit = _unit(given)
     changed = _changes(settings.get("to"), unit, given)
-    only = settings.get("rule")
-    if only is not None:
-        by_name = {each.name: each for each in RULES}
-        check_family(by_name[one_of("transfer rule", only, by_name)], rule)
-    initial_norm = settings.get("init_norm", TORCH_NORM if source is None else source.initial_norm)
-    check_positive("init_norm", initial_norm)
-    base = _scale(unit, given)
-    if source is None or "schedule" in settings or "warmup" in settings:
-        schedule = read_shape(settings, base.steps)
-    else:
-        schedule = source.schedule(SHAPE_STEPS)
-    to = _scale(unit, given | changed)
-    return TransferRequest(rule, base, to, unit, schedule, only, initial_norm, settings.get("check"))
-
-
-def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
-    """Return the run that the settings come from, or None if an optimizer is named."""
-    if ("source" in settings) == ("optimizer" in settings):
-        raise ValueError("name the tuned optimizer, for example adamw, or the tuned run by --from, but not both")
-    if "source" not in settings:
-        return None
-    from gyroscope.planner.transfer_run import read_run  # an answer without a run does not wait for the store
-
-    return read_run(settings["source"])
-
-
-def _tuned_rule(settings: Mapping[str, Any]) -> UpdateRule:
-    return read_rule(rule_name(settings["optimizer"]), _rule_options(settings))
-
-
-def _rule_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: settings[key] for key in RULE_OPTIONS if key in settings}
+    return _scale(unit, given), _scale(unit, given | changed), unit
 
 
 def check_tuned(rule: UpdateRule, settings: Mapping[str, Any]) -> None:

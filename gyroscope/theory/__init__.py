@@ -5,19 +5,16 @@ from gyroscope.theory.forecast import Forecast, forecast
 from gyroscope.theory.law import Equilibrium
 from gyroscope.theory.match import Match, match
 from gyroscope.theory.rules.adafactor import Adafactor
-from gyroscope.theory.rules.adam_s import AdamS, AdamSRT
 from gyroscope.theory.rules.adamw import AdamW
 from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.rules.coupled_adam import AdamL2
-from gyroscope.theory.rules.fixed_norm import FixedNorm
-from gyroscope.theory.rules.hyperball import Hyperball
+from gyroscope.theory.rules.coupled_adam import AdamL2, AdamS, AdamSRT
+from gyroscope.theory.rules.fixed_norm import FixedNorm, Hyperball
 from gyroscope.theory.rules.k_adam import KAdam
 from gyroscope.theory.rules.lion import Lion
 from gyroscope.theory.rules.muon import Muon
 from gyroscope.theory.rules.nadam import NAdam, NAdamL2
 from gyroscope.theory.rules.rule import Rule
-from gyroscope.theory.rules.sgd_mrt import SGDMRT
-from gyroscope.theory.rules.sgdm import SGDM
+from gyroscope.theory.rules.sgdm import SGDM, SGDMRT
 from gyroscope.theory.scaling import Scale, Transfer, transfer
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step, wsd
 from gyroscope.theory.transfer_rules import TransferRule

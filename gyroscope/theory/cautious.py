@@ -8,13 +8,12 @@ with another decay and update. Ours: docs/theory.md, "Cautious decay".
 
 from collections.abc import Callable
 from math import pi
-from typing import Any, NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
-from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, leading_order, rotation_angle, safe_divide
-from gyroscope.theory.recursion import LinearSteps, Motion, Step
+from gyroscope._types import Number
+from gyroscope.theory.law import Equilibrium, forgetting_time, leading_order, rotation_angle, safe_divide
 
 # Share of the entries that decay if update and weight are independent.
 HALF = 0.5
@@ -28,9 +27,9 @@ class MaskedDecay(NamedTuple):
     """The effect of a cautious decay on a weight: w' = (1-decay)·w - push·u - noise."""
 
     decay: Number  # fraction of the weight that decays per step
-    push: Number  # factor by which the update grows, because it shrinks the entries that decay
-    noise: Number  # mean square of what is neither along w nor along u, over E‖w‖²
-    sign_overlap: Number  # E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²) if u is a sign
+    push: Number = 1.0  # factor by which the update grows, because it shrinks the entries that decay
+    noise: Number = 0.0  # mean square of what is neither along w nor along u, over E‖w‖²
+    sign_overlap: Number = 0.0  # E⟨u, noise⟩ over sqrt(E‖u‖²·E‖w‖²) if u is a sign
 
 
 def masked_decay(decay: Number, correlation: Number, length: Number) -> MaskedDecay:
@@ -73,7 +72,7 @@ def cautious_equilibrium(
     linear_time = time if linear_time is None else linear_time
     a = np.maximum(decay, TINY)
     linear2 = 1 / excess  # this and norm2 are in units of E‖u‖²
-    masked = MaskedDecay(HALF * a, 1.0, 0.0, 0.0)
+    masked = MaskedDecay(HALF * a)
     # Each round divides the error of the correlation by about π/sqrt(a·τ).
     for _ in range(200):
         before = masked
@@ -97,71 +96,3 @@ def cautious_equilibrium(
         update_rms=update_rms,
         timescale=forgetting_time(acts),
     )
-
-
-@final
-class CautiousLinearMotion(Motion):
-    """Motion of a rule with `linear_steps` under cautious decay, whose share depends on the current moments.
-
-    y = E‖w‖², p = E⟨w,m⟩ and q = E‖m‖² as in `LinearMotion`. L is the linear part of u.
-    """
-
-    def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._p, self._q, self._D = np.zeros((3, norm2.size))
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
-        assert steps.D is not None  # the gradient's scale cancels, so E‖g‖²·E‖w‖² may be 1
-        old, new = steps.update.momentum, steps.update.gradient
-        keep, share = steps.momentum.momentum, steps.momentum.gradient
-        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
-        coupling = np.ones(len(lr)) if steps.coupling is None else steps.coupling
-        y = self.norm2
-        for t in range(len(lr)):
-            g2 = steps.unit_grad2 / y
-            self._D = steps.D.keep * self._D + steps.D.momentum * self._q + g2
-            s = steps.scale[t] * np.sqrt(steps.size / self._D)
-            along = s * old * self._p  # E⟨w, L⟩
-            linear2 = np.maximum(s * s * (old * old * self._q + new * new * g2), TINY * y)
-            masked = masked_decay(steps.decay[t], along / np.sqrt(y * linear2), np.sqrt(y / linear2))
-            left = 1 - masked.decay
-            decay[t] = masked.decay
-            cross[t] = masked.push * along
-            square[t] = (masked.push**2 + steps.excess - 1) * linear2 + masked.noise * y
-            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
-            if steps.excess > 1:  # a sign: longer steps that point outwards less
-                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
-                square[t] += longer
-                cross[t] += longer / (2 * left)
-            taken_in = old * keep * self._q + new * share * g2
-            self._p = left * keep * self._p - masked.push * s * coupling[t] * taken_in
-            self._q = keep * keep * self._q + share * share * g2
-            y = norm2[t]
-        return Step(decay, cross, square, norm2)
-
-
-@final
-class CautiousStationaryMotion(Motion):
-    """Motion of a rule with `stationary_steps`, such as Muon, under cautious decay."""
-
-    def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._overlap = np.zeros_like(norm2)  # E⟨w, u⟩ / update_rms
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        decays, update_rms, correlation, _ = self.rule.stationary_steps(lr, weights)
-        first = np.broadcast_to(correlation.first, len(lr))
-        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
-        y = self.norm2
-        for t in range(len(lr)):
-            rms = np.maximum(update_rms[t], np.sqrt(TINY * y))
-            masked = masked_decay(decays[t], self._overlap / np.sqrt(y), np.sqrt(y) / rms)
-            left = 1 - masked.decay
-            decay[t] = masked.decay
-            cross[t] = masked.push * rms * self._overlap
-            square[t] = masked.push**2 * rms**2 + masked.noise * y
-            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
-            self._overlap = left * correlation.ratio * self._overlap - first[t] * masked.push * rms
-            y = norm2[t]
-        return Step(decay, cross, square, norm2)

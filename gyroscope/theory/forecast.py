@@ -1,6 +1,6 @@
 """Norm and rotation at every step of a run, under any schedule, for many layers at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
@@ -10,13 +10,15 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, plain, safe_divide
-from gyroscope.theory.leaps import Leaps
+from gyroscope.theory.leaps import NO_SETTINGS, Leaps
 from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
+# The arrays of a forecast over steps and layers.
+SERIES = ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update")
 # Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB.
 LARGEST = 200_000_000
 
@@ -43,15 +45,9 @@ class Forecast:
 
     def layer(self, number: int) -> "Forecast":
         """Return one layer of a forecast of several."""
-        return replace(
-            self,
-            initial_norm=float(self.initial_norm[number]),
-            norm=self.norm[:, number],
-            angular_update=self.angular_update[:, number],
-            equilibrium_norm=self.equilibrium_norm[:, number],
-            equilibrium_angular_update=self.equilibrium_angular_update[:, number],
-            total_decay=float(self.total_decay[number]),
-        )
+        series = {name: getattr(self, name)[:, number] for name in SERIES}
+        start = float(self.initial_norm[number])
+        return replace(self, initial_norm=start, total_decay=float(self.total_decay[number]), **series)
 
     @property
     def settled_at(self) -> Any:
@@ -143,24 +139,16 @@ def forecast(
         # RAdam's first steps are as long as their gradients, which are unknown.
         angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
-    by_layer = (-1, *layers)
-    return Forecast(
-        rule=rule,
-        lr=lr,
-        initial_norm=start,
-        norm=norms.reshape(by_layer),
-        angular_update=angles.reshape(by_layer),
-        equilibrium_norm=equilibrium_norms.reshape(by_layer),
-        equilibrium_angular_update=equilibrium_angles.reshape(by_layer),
-        total_decay=plain(total_decay.reshape(layers)),
-    )
+    series = (norms, angles, equilibrium_norms, equilibrium_angles)
+    by_layer = {name: values.reshape(-1, *layers) for name, values in zip(SERIES, series, strict=True)}
+    return Forecast(rule, lr, start, **by_layer, total_decay=plain(total_decay.reshape(layers)))
 
 
 class RuleDuring(NamedTuple):
     """A rule, and its settings that change: one value for each step, along the last axis."""
 
     rule: UpdateRule
-    settings: dict[str, Array]
+    settings: Mapping[str, Array] = NO_SETTINGS
 
     def at(self, index: Any) -> UpdateRule:
         """Return the rule of the steps that `index` takes from the last axis."""
@@ -218,24 +206,37 @@ def _follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
 ) -> tuple[Array, Array]:
     """Return the norm after each step and the angle of each step."""
+    with np.errstate(all="ignore"):  # overflow is refused below
+        for known, *series in follow(rules, start2, lr, len(lr), weights):
+            norms = series[0][known]
+            if not (np.isfinite(norms).all() and (norms > 0).all()):
+                raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
+            if progress is not None:
+                progress(known.stop)
+    norm, angle = series
+    return norm, angle
+
+
+def follow(
+    rules: RuleDuring, start2: Array, lr: Array, steps: int, weights: Weights
+) -> Iterator[tuple[slice, Array, Array]]:
+    """Follow the first steps of a run of `steps` steps at learning rates `lr`.
+
+    Yield after each block the steps that are now known, and the arrays of norms and angles that are being filled.
+    """
     motion = rules.rule.motion(start2)
     norm, angle = np.empty((2, len(lr), start2.size))
-    leaps = Leaps(motion, len(lr), lr, rules.settings)
-    with np.errstate(all="ignore"):  # overflow is refused below
-        while motion.done < len(lr):
-            block = slice(motion.done, motion.done + BLOCK)
-            before2 = motion.norm2
-            motion.rule = rules.at((block,))
-            step = motion.advance(lr[block], weights)
-            angle[block] = step.angles(before2)
-            np.sqrt(step.norm2, out=norm[block])
-            if not (np.isfinite(norm[block]).all() and (step.norm2 > 0).all()):
-                raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
-            leaps.fill_gap(norm, angle)
-            leaps.leap()
-            if progress is not None:
-                progress(motion.done)
-    return norm, angle
+    leaps = Leaps(motion, steps, lr, rules.settings)
+    while motion.done < len(lr):
+        block = slice(motion.done, motion.done + BLOCK)
+        before2 = motion.norm2
+        motion.rule = rules.at((block,))
+        step = motion.advance(lr[block], weights)
+        angle[block] = step.angles(before2)
+        np.sqrt(step.norm2, out=norm[block])
+        first = leaps.fill_gap(norm, angle)
+        yield slice(min(first, block.start), motion.done), norm, angle
+        leaps.leap()
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

@@ -8,10 +8,8 @@ import numpy as np
 
 from gyroscope._types import Array
 from gyroscope.theory.convergence import MEMORY_PASSED
-from gyroscope.theory.forecast import SETTLED, Forecast, forecast
+from gyroscope.theory.forecast import SETTLED, Forecast, RuleDuring, follow, forecast
 from gyroscope.theory.law import Equilibrium, Weights, safe_divide
-from gyroscope.theory.leaps import Leaps
-from gyroscope.theory.recursion import BLOCK
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule, constant
 
@@ -176,10 +174,11 @@ def needed_warmups(rule: UpdateRule, steps: int, layers: Sequence[InitialLayer])
     """
     with np.errstate(all="ignore"):  # as in `predict_layers`
         search = WarmupSearch(rule, steps, layers)
-        open_layers = search.split(0, list(range(len(layers))))[1]
+        enough, too_short = search.split(0, list(range(len(layers))))
+        search.needed.update(dict.fromkeys(enough, 0))
         longest = max(steps // SHORTEST_RUN, 1)
-        while open_layers and longest > 0:
-            enough, open_layers = search.split(longest, open_layers)
+        while too_short and longest > 0:
+            enough, too_short = search.split(longest, too_short)
             search.narrow(enough, 0, longest)
             # A long warmup may fail although a short one does not, because norms shrink while lr is low.
             longest //= 2
@@ -194,43 +193,32 @@ class WarmupSearch:
         self.rule = rule
         self.steps = steps
         self.layers = layers
-        angles = [float(rule.equilibrium(**layer.known).angular_update or 0.0) for layer in layers]
-        self.limits = [(1 + SETTLED) * angle for angle in angles]
         self.needed: dict[int, int] = {}
 
     def split(self, warmup: int, numbers: list[int]) -> tuple[list[int], list[int]]:
-        """Return the layers for which a warmup is enough, and the others. With 0 steps, record the first."""
+        """Return the layers for which a warmup is enough, and the others."""
         filling = min(round(MEMORIES * self.rule.momentum_memory), MOST_FILLING)
         # Steps beyond the end of the run never happen. One step after the warmup is the first at full rate.
         horizon = min(warmup + filling, max(self.steps, warmup + 1))
         lr = self.rule.lr * constant(horizon, warmup)(np.arange(horizon))
         # A rule that needs the whole shape takes one layer at a time.
         batches = [[number] for number in numbers] if self.rule.whole_matrix else [numbers]
-        enough = [number for batch in batches for number in self._slow_enough(batch, lr)]
-        if warmup == 0:
-            self.needed.update(dict.fromkeys(enough, 0))
+        enough = [number for batch in batches if batch for number in self._slow_enough(batch, lr)]
         return enough, [number for number in numbers if number not in enough]
 
     def _slow_enough(self, numbers: list[int], lr: Array) -> list[int]:
-        """Return the layers that stay within their limits at these learning rates."""
-        if not numbers:
-            return []
+        """Return the layers that rotate at most 10 % faster than settled at these learning rates."""
         layers = [self.layers[number] for number in numbers]
         weights = layers[0].weights if self.rule.whole_matrix else Weights(**_together(self.rule, layers))
-        limits = np.array([self.limits[number] for number in numbers])
-        motion = self.rule.motion(np.square([layer.norm for layer in layers]))
-        leaps = Leaps(motion, self.steps, lr)
-        angles = np.empty((len(lr), len(numbers)))
+        settled = [self.rule.equilibrium(**layer.known).angular_update or 0.0 for layer in layers]
+        limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
+        start2 = np.square([layer.norm for layer in layers])
         fits = np.ones(len(numbers), dtype=bool)
-        # Most starts that are too fast are too fast early.
-        while motion.done < len(lr) and fits.any():
-            block = slice(motion.done, motion.done + BLOCK)
-            before2 = motion.norm2.copy()
-            angles[block] = motion.advance(lr[block], weights).angles(before2)
-            start = leaps.fill_gap(angles)
+        for known, _, angle in follow(RuleDuring(self.rule), start2, lr, self.steps, weights):
             # Angles that overflowed are NaN and exceed any limit.
-            fits &= (angles[min(start, block.start) : motion.done] <= limits).all(0)
-            leaps.leap()
+            fits &= (angle[known] <= limits).all(0)
+            if not fits.any():  # most starts that are too fast are too fast early
+                break
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]
 
     def narrow(self, numbers: list[int], short: int, long: int) -> None:

@@ -39,8 +39,8 @@ class Leaps:
     def __init__(self, motion: Motion, steps: int, lr: Array, settings: Mapping[str, Array] = NO_SETTINGS) -> None:
         self.motion = motion
         self._settings = [lr, *(values for name, values in settings.items() if name != "betas")]
-        # A change of β2 rescales Adam's average of squares at each step.
-        self._may_leap = steps > LONG_RUN and "betas" not in settings
+        # A change of β2 rescales Adam's average of squares at each step, and a base has moments of its own.
+        self._may_leap = steps > LONG_RUN and "betas" not in settings and not motion.rule.follows_base
         self._ends: list[dict[str, Array]] = []
         self._gap_after: int | None = None
 
@@ -48,7 +48,7 @@ class Leaps:
         """Let the motion leap if the last three blocks allow it."""
         if not self._may_leap:
             return
-        self._ends = [*self._ends[-2:], self.motion.numbers()]
+        self._ends = [*self._ends[-2:], self.motion.moments()]
         blocks = MAX_BLOCKS
         while len(self._ends) == 3 and blocks >= MIN_BLOCKS:
             if self._is_straight(blocks) and self._is_smooth(blocks):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gyroscope._types import Array, Mask, Number
+from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Correlation, Weights
 
 # Steps that are computed at once: enough to amortise NumPy's calls, few enough to stay in cache.
@@ -74,9 +75,9 @@ class Motion(ABC):
         """Return the current moments in lists and numbers, without the rule, for a file."""
         return {name: np.asarray(value).tolist() for name, value in vars(self).items() if name != "rule"}
 
-    def numbers(self) -> dict[str, Array]:
+    def moments(self) -> dict[str, Array]:
         """Return copies of the current moments."""
-        return {name: np.array(vars(self)[name]) for name in vars(self) if name not in ("rule", "done", "_unit")}
+        return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -182,7 +183,8 @@ class LinearSteps:
 class LinearMotion(Motion):
     """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
 
-    One matrix product with (D, moments, s·moments, s²·moments) makes a step for all layers.
+    One matrix product with (D, moments, s·moments, s²·moments) makes a step for all layers. The share of a cautious
+    decay depends on the current moments, so that its steps are computed one by one.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
@@ -197,6 +199,8 @@ class LinearMotion(Motion):
 
     def _block(self, lr: Array, weights: Weights) -> Step:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
+        if self.rule.cautious_decay:
+            return self._cautious_block(steps)
         unadapted = np.zeros(len(lr), dtype=bool) if steps.unadapted is None else steps.unadapted
         aging = None
         if steps.D:
@@ -223,15 +227,35 @@ class LinearMotion(Motion):
         cross, square, _, norm2, _, _ = outcome.transpose(1, 0, 2)
         return Step(steps.decay[:, None], cross, square, norm2)
 
-
-def adam_scale(lr: Array, betas: tuple[Number, Number], done: int = 0) -> Array:
-    """Return lr with bias corrections, for a D that sums what v averages: lr/(1-β1^t)·sqrt((1-β2^t)/(1-β2)), t > done.
-
-    >>> adam_scale(np.array([0.5]), (0.5, 0.5)).tolist()
-    [1.0]
-    """
-    t = np.arange(done + 1, done + len(lr) + 1)
-    return np.asarray(lr / (1 - betas[0] ** t) * ((1 - betas[1] ** t) / (1 - betas[1])) ** 0.5)
+    def _cautious_block(self, steps: LinearSteps) -> Step:
+        assert steps.D is not None  # the gradient's scale cancels, so E‖g‖²·E‖w‖² may be 1
+        old, new = steps.update.momentum, steps.update.gradient
+        keep, share = steps.momentum.momentum, steps.momentum.gradient
+        decay, cross, square, norm2 = np.empty((4, len(steps.scale), self.norm2.size))
+        coupling = np.ones(len(steps.scale)) if steps.coupling is None else steps.coupling
+        D, y, p, q = self._moments
+        for t in range(len(steps.scale)):
+            g2 = steps.unit_grad2 / y
+            D = steps.D.keep * D + steps.D.momentum * q + g2
+            s = steps.scale[t] * np.sqrt(steps.size / D)
+            along = s * old * p  # E⟨w, L⟩ of the linear part L of u
+            linear2 = np.maximum(s * s * (old * old * q + new * new * g2), TINY * y)
+            masked = masked_decay(steps.decay[t], along / np.sqrt(y * linear2), np.sqrt(y / linear2))
+            left = 1 - masked.decay
+            decay[t] = masked.decay
+            cross[t] = masked.push * along
+            square[t] = (masked.push**2 + steps.excess - 1) * linear2 + masked.noise * y
+            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
+            if steps.excess > 1:  # a sign: longer steps that point outwards less
+                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
+                square[t] += longer
+                cross[t] += longer / (2 * left)
+            taken_in = old * keep * q + new * share * g2
+            p = left * keep * p - masked.push * s * coupling[t] * taken_in
+            q = keep * keep * q + share * share * g2
+            y = norm2[t]
+        self._moments = np.stack(np.broadcast_arrays(D, y, p, q))
+        return Step(decay, cross, square, norm2)
 
 
 class StationarySteps(NamedTuple):
@@ -247,22 +271,29 @@ class StationarySteps(NamedTuple):
 class StationaryMotion(Motion):
     """Motion under updates of known size, the rule's `stationary_steps`, whose autocorrelation is first·ratio^(k-1).
 
-    The overlap E⟨w, u⟩/(size·update_rms), alike for all layers, follows E⟨w', u'⟩ = (1-a)·ratio·E⟨w, u⟩ - first·E‖u‖².
+    The overlap o = E⟨w, u⟩/update_rms follows  o' = (1-a)·ratio·o - first·update_rms·size  if the decay is plain.
     """
 
-    overlap = 0.0
+    def __init__(self, rule: Any, norm2: Array) -> None:
+        super().__init__(rule, norm2)
+        self._overlap = np.zeros_like(norm2)
 
     def _block(self, lr: Array, weights: Weights) -> Step:
-        decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
-        cross = np.empty((len(lr), 1))
-        norm2 = np.empty((len(lr), self.norm2.size))
+        decays, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
+        first = np.broadcast_to(correlation.first, len(lr))
+        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
         y = self.norm2
-        correlations = np.broadcast_to(correlation.first, len(lr))
-        by_step = zip(decay.tolist(), update_rms.tolist(), correlations.tolist(), strict=True)
-        for t, (a, rms, first) in enumerate(by_step):
-            cross[t] = rms * self.overlap
-            np.multiply(y, (1 - a) ** 2, out=norm2[t])
+        for t in range(len(lr)):
+            masked = MaskedDecay(decays[t])
+            rms = update_rms[t]
+            if self.rule.cautious_decay:
+                length = np.maximum(rms * size**0.5, np.sqrt(TINY * y))
+                masked = masked_decay(decays[t], self._overlap / np.sqrt(y * size), np.sqrt(y) / length)
+            left = 1 - masked.decay
+            decay[t] = masked.decay
+            cross[t] = masked.push * rms * self._overlap
+            square[t] = (masked.push * rms) ** 2 * size + masked.noise * y
+            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
+            self._overlap = left * correlation.ratio * self._overlap - first[t] * masked.push * rms * size
             y = norm2[t]
-            y += size * (rms * rms - 2 * (1 - a) * rms * self.overlap)
-            self.overlap = (1 - a) * correlation.ratio * self.overlap - first * rms
-        return Step(decay[:, None], cross * size, update_rms[:, None] ** 2 * size, norm2)
+        return Step(decay, cross, square, norm2)

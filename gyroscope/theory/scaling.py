@@ -10,66 +10,17 @@ for decoupled weight decay. On a sphere the learning rate is the rotation, so a 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from gyroscope._checks import check_positive
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.schedules import Schedule
-from gyroscope.theory.transfer_rules import AXES, FAMILIES, MADE_FOR, RULES, Family, Powers, TransferRule
+from gyroscope.theory.transfer_rules import AXES, MADE_FOR, RECOMMENDED, RULES, TransferRule, family_of
 
 # No source of a rule has tried a larger change of one axis.
 LARGEST_CHANGE = 32.0
-
-
-@final
-@dataclass(frozen=True)
-class Recommendation:
-    """The rules to print first if no other axes than these change.
-
-    names    one rule, or two if no trial decides
-    trials   what trials of ours say, as a sentence
-    decided  whether they support the one rule
-    """
-
-    axes: frozenset[str]
-    names: tuple[str, ...]
-    trials: str = "No trial of ours decides between the two yet."
-    decided: bool = False
-
-
-UNCHANGED = Recommendation(frozenset(), ("copy",), "", decided=True)
-# By family: the first entry whose axes cover the change. The trials are those of docs/transfer.md.
-RECOMMENDED: Mapping[Family, tuple[Recommendation, ...]] = {
-    "adam": (
-        UNCHANGED,
-        Recommendation(frozenset({"depth"}), ("copy",), "No trial of ours supports it yet."),
-        Recommendation(
-            frozenset({"width"}),
-            ("independent", "mup"),
-            "Our trials of AdamW do not decide between the two. On a GPT of twice the width they ended 0.01 nats "
-            "apart, and 0.17 below copied settings.",
-        ),
-        Recommendation(
-            frozenset({"batch"}),
-            ("tau", "sqrt-batch"),
-            "Our trials of AdamW do not decide between the two. With a quarter and four times the batch, on three "
-            "networks, they ended 0.015 and 0.013 nats above the best rule on average, copied settings 0.027.",
-        ),
-        Recommendation(
-            frozenset({"tokens"}),
-            ("copy", "horizon"),
-            "Our trials of AdamW do not decide between the two. With a quarter and four times the tokens, on three "
-            "networks, they ended 0.005 and 0.006 nats above the best rule on average, tau 0.017 and completed 0.041.",
-        ),
-        Recommendation(
-            frozenset(AXES), ("tau", "completed"), "No trial of ours covers a change of several axes at once."
-        ),
-    ),
-    "sphere": (UNCHANGED, Recommendation(frozenset(AXES), ("hyperp", "marin-muonh"))),
-    "sgd": (UNCHANGED, Recommendation(frozenset(AXES), ("linear", "copy"))),
-}
 
 
 @final
@@ -138,6 +89,12 @@ class TransferRow:
     note: str = ""  # why there are no settings
     decay_by_axis: Mapping[str, float] = field(default_factory=dict)  # factor of lr·weight_decay, on a sphere of lr²
 
+    def applied_to(self, rule: UpdateRule) -> UpdateRule:
+        """Return the rule with the settings of this row that it has."""
+        settings = {"lr": self.lr, "weight_decay": self.weight_decay, "betas": self.betas}
+        own = {name: value for name, value in settings.items() if value is not None and name in rule.settings}
+        return rule.replace(**own)
+
 
 @final
 @dataclass(frozen=True)
@@ -177,38 +134,21 @@ def transfer(
     >>> [(row.name, f"{row.lr:.1e}", f"{row.weight_decay:.2f}") for row in t.recommended]
     [('tau', '1.2e-03', '0.20'), ('sqrt-batch', '1.2e-03', '0.10')]
     """
-    ratios = _ratios(base, to)
-    family = family_of(rule)
+    if initial_norm is not None:
+        check_positive("initial_norm", initial_norm)
+    move = Move(rule, _ratios(base, to), to, schedule, initial_norm)
+    tuned = replace(move, to=base).measured(TransferRow("tuned", ""), rule)
     rules = RULES if transfer_rules is None else tuple(transfer_rules)
-    tuned = _measured(TransferRow("tuned", ""), rule, base, schedule, initial_norm)
-    rows = tuple(_row(each, rule, family, tuned, ratios, to, schedule, initial_norm) for each in rules)
-    changed = frozenset(axis for axis in AXES if ratios[axis] != 1)
-    choice = next(each for each in RECOMMENDED[family] if changed <= each.axes)
+    rows = tuple(move.row(each, tuned) for each in rules)
+    changed = frozenset(axis for axis in AXES if move.ratios[axis] != 1)
+    choice = next(each for each in RECOMMENDED[family_of(rule)] if changed <= each.axes)
     by_name = {row.name: row for row in rows if row.lr is not None}
     # A user's own table may lack the recommended rules.
     recommended = tuple(by_name[name] for name in choice.names if name in by_name) or tuple(by_name.values())[:2]
-    beyond = tuple(axis for axis in AXES if not 1 / LARGEST_CHANGE <= ratios[axis] <= LARGEST_CHANGE)
+    beyond = tuple(axis for axis in AXES if not 1 / LARGEST_CHANGE <= move.ratios[axis] <= LARGEST_CHANGE)
     is_ours = tuple(row.name for row in recommended) == choice.names
     trials = choice.trials if is_ours else "No trial of ours covers these rules."
     return Transfer(rule, base, to, tuned, rows, recommended, choice.decided and is_ours, trials, beyond)
-
-
-def family_of(rule: UpdateRule) -> Family:
-    """Return the family of transfer rules that fits an update rule.
-
-    >>> from gyroscope.theory import SGDM
-    >>> family_of(SGDM(0.1, 5e-4))
-    'sgd'
-    """
-    if not rule.has_weight_decay and rule.keeps_norm and rule.plain is rule:
-        return "sphere"
-    if rule.plain.is_decoupled:
-        return "adam"
-    if not rule.plain.gradient_scales_update:
-        raise ValueError(
-            f"no published rule covers {rule.name}, because its weight decay is not decoupled. Transfer AdamW instead"
-        )
-    return "sgd"
 
 
 def _ratios(base: Scale, to: Scale) -> dict[str, float]:
@@ -225,146 +165,113 @@ def _ratios(base: Scale, to: Scale) -> dict[str, float]:
     return ratios
 
 
-def _row(
-    each: TransferRule,
-    rule: UpdateRule,
-    family: Family,
-    tuned: TransferRow,
-    ratios: Mapping[str, float],
-    to: Scale,
-    schedule: Schedule | None,
-    initial_norm: float | None,
-) -> TransferRow:
-    silent = tuple(axis for axis in AXES if ratios[axis] != 1 and axis not in each.speaks_of)
-    lr_powers = {**each.lr, **{axis: each.defaults[axis][0] for axis in silent}}
-    decay_powers = {**each.weight_decay, **{axis: each.defaults[axis][1] for axis in silent}}
-    lr_factor, decay_factor = (
-        float(prod(ratios[axis] ** power for axis, power in powers.items())) for powers in (lr_powers, decay_powers)
-    )
-    decay_factor *= (ratios["tokens"] / ratios["params"]) ** each.tokens_per_param
-    by_axis = _decay_by_axis(each, lr_powers, decay_powers, ratios)
-    row = TransferRow(each.name, each.source, silent_on=silent, decay_by_axis=by_axis)
-    betas = _betas(each, rule, ratios["batch"])
-    note = "" if each.family in ("any", family) else f"for {MADE_FOR[each.family]}"
-    if betas is not None and not 0 < betas[1] < 1:
-        note = f"beta2 would be {betas[1]:.3g}"
-    lr = rule.lr * lr_factor
-    if each.lr_limit is not None:
-        lr = min(lr, each.lr_limit)
-    if not note and lr * rule.weight_decay * decay_factor >= 1:
-        note = "a step would remove the whole weight"
-    if note:
-        return _in_proportion(replace(row, note=note), each.family, tuned, ratios)
-    # Both at once, because a new learning rate beside the old weight decay may be out of range.
-    settings = {"lr": lr, "weight_decay": rule.weight_decay * decay_factor} if rule.has_weight_decay else {"lr": lr}
-    moved = rule.replace(**settings)
-    row = replace(
-        row,
-        betas=betas,
-        eps_factor=ratios["batch"] ** -0.5 if each.scales_eps else 1.0,
-        groups=_groups(moved, lr_powers, decay_powers, ratios),
-    )
-    return _measured(row, moved if betas is None else moved.replace(betas=betas), to, schedule, initial_norm)
+@final
+@dataclass(frozen=True)
+class Move:
+    """A change of scale of a tuned rule: by these ratios, to this scale."""
 
+    rule: UpdateRule
+    ratios: Mapping[str, float]
+    to: Scale
+    schedule: Schedule | None
+    initial_norm: float | None
 
-def _decay_by_axis(
-    each: TransferRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the factor of the decay per step that each changed axis gives."""
-    if each.family == "sphere":
-        powers = {axis: 2 * lr_powers.get(axis, 0.0) for axis in AXES}
-    else:
-        powers = {axis: lr_powers.get(axis, 0.0) + decay_powers.get(axis, 0.0) for axis in AXES}
-    powers["tokens"] += each.tokens_per_param
-    powers["params"] = -each.tokens_per_param
-    return {axis: ratios[axis] ** power for axis, power in powers.items() if ratios[axis] != 1}
+    def row(self, each: TransferRule, tuned: TransferRow) -> TransferRow:
+        """Return the settings by a transfer rule, and what they keep."""
+        rule = self.rule
+        silent = tuple(axis for axis in AXES if self.ratios[axis] != 1 and axis not in each.speaks_of)
+        lr_powers, decay_powers = each.powers(silent)
+        lr = rule.lr * self._factor(lr_powers)
+        decay = rule.weight_decay * self._factor(decay_powers)
+        if each.lr_limit is not None:
+            lr = min(lr, each.lr_limit)
+        betas = self._betas(each)
+        # The square of the rotation on a sphere is that of the learning rate.
+        of_decay = {axis: each.rotation_power * lr_powers[axis] + decay_powers[axis] for axis in lr_powers}
+        by_axis = {axis: self.ratios[axis] ** power for axis, power in of_decay.items() if self.ratios[axis] != 1}
+        row = TransferRow(each.name, each.source, silent_on=silent, decay_by_axis=by_axis)
+        note = ""
+        if betas is not None and not 0 < betas[1] < 1:
+            note = f"beta2 would be {betas[1]:.3g}"
+        elif each.family not in ("any", family_of(rule)):
+            note = f"for {MADE_FOR[each.family]}"
+        elif lr * decay >= 1:
+            note = "a step would remove the whole weight"
+        if note:
+            return self._in_proportion(replace(row, note=note), each, tuned)
+        settings: dict[str, Any] = {"lr": lr, "weight_decay": decay} if rule.has_weight_decay else {"lr": lr}
+        # All at once, because a new learning rate beside the old weight decay may be out of range.
+        moved = rule.replace(**settings, **({} if betas is None else {"betas": betas}))
+        groups = self._groups(moved, lr_powers["width"], decay_powers["width"])
+        eps_factor = self.ratios["batch"] ** -0.5 if each.scales_eps else 1.0
+        return self.measured(replace(row, betas=betas, eps_factor=eps_factor, groups=groups), moved)
 
+    def _factor(self, powers: Mapping[str, float]) -> float:
+        return float(prod(self.ratios[axis] ** power for axis, power in powers.items()))
 
-def _betas(each: TransferRule, rule: UpdateRule, r: float) -> tuple[float, float] | None:
-    betas = rule.adam_betas
-    if each.beta2 is None or betas is None or r == 1:
-        return None
-    beta2 = 1 - (1 - betas[1]) * r if each.beta2 == "linear" else betas[1] ** r
-    if each.beta2_range is not None:
-        low, high = each.beta2_range
-        beta2 = min(max(beta2, low), high)
-    return betas[0], beta2
+    def _betas(self, each: TransferRule) -> tuple[float, float] | None:
+        betas = self.rule.adam_betas
+        r = self.ratios["batch"]
+        if each.beta2 is None or betas is None or r == 1:
+            return None
+        beta2 = 1 - (1 - betas[1]) * r if each.beta2 == "linear" else betas[1] ** r
+        if each.beta2_range is not None:
+            low, high = each.beta2_range
+            beta2 = min(max(beta2, low), high)
+        return betas[0], beta2
 
+    def _groups(self, moved: UpdateRule, lr_power: float, decay_power: float) -> dict[str, TransferSettings]:
+        """Return the settings by group. Width changes those of matrices alone (arXiv 2203.03466, Table 3)."""
+        matrices = TransferSettings(moved.lr, moved.weight_decay)
+        lr = moved.lr / self.ratios["width"] ** lr_power
+        decay = moved.weight_decay / self.ratios["width"] ** decay_power
+        table = TransferSettings(lr, decay)
+        return {"hidden": matrices, "head": matrices, "embedding": table, "gains": TransferSettings(lr, 0.0)}
 
-def _groups(
-    moved: UpdateRule, lr_powers: Powers, decay_powers: Powers, ratios: Mapping[str, float]
-) -> dict[str, TransferSettings]:
-    """Return the settings by group. Width changes the learning rate of matrices alone (arXiv 2203.03466, Table 3)."""
-    matrices = TransferSettings(moved.lr, moved.weight_decay)
-    lr = moved.lr / ratios["width"] ** lr_powers.get("width", 0.0)
-    decay = moved.weight_decay / ratios["width"] ** decay_powers.get("width", 0.0)
-    return {
-        "hidden": matrices,
-        "head": matrices,
-        "embedding": TransferSettings(lr, decay),
-        "gains": TransferSettings(lr, 0.0),
-    }
-
-
-def _measured(
-    row: TransferRow, rule: UpdateRule, scale: Scale, schedule: Schedule | None, initial_norm: float | None
-) -> TransferRow:
-    """Return the row with what the rule's own equilibrium gives for its settings."""
-    shape = None if scale.width is None or not rule.whole_matrix else (round(scale.width),) * 2
-    settled = rule.equilibrium(shape=shape)
-    rms_entry = _rms_entry(rule, shape)
-    start = None
-    if initial_norm is not None:
-        check_positive("initial_norm", initial_norm)
-        if rule.keeps_norm:
+    def measured(self, row: TransferRow, rule: UpdateRule) -> TransferRow:
+        """Return the row with what the rule's own equilibrium gives for its settings."""
+        width = self.to.width
+        shape = None if width is None or not rule.whole_matrix else (round(width),) * 2
+        settled = rule.equilibrium(shape=shape)
+        rms_entry = _rms_entry(rule, shape)
+        start = None
+        if self.initial_norm is not None and rule.keeps_norm:
             start = 1.0
-        elif rms_entry is not None and scale.width is not None:
-            start = rms_entry * scale.width**0.5 / initial_norm
-    # The decay of a step over that at the peak learning rate follows the square of its angle.
-    mean_decay = 1.0
-    if schedule is not None:
-        mean_decay = float(np.mean(schedule(np.arange(schedule.steps)) ** (2 * rule.angle_exponent)))
-    timescale = settled.timescale
-    return replace(
-        row,
-        lr=rule.lr,
-        weight_decay=rule.weight_decay,
-        rotation=settled.angular_update,
-        memory=None if timescale is None else timescale * scale.batch,
-        run_length=None if timescale is None else scale.steps * mean_decay / timescale,
-        rms_entry=rms_entry,
-        start_over_rotation=start,
-    )
+        elif self.initial_norm is not None and rms_entry is not None and width is not None:
+            start = rms_entry * width**0.5 / self.initial_norm
+        # The decay of a step over that at the peak learning rate follows the square of its angle.
+        mean_decay = 1.0
+        if self.schedule is not None:
+            multipliers = self.schedule(np.arange(self.schedule.steps))
+            mean_decay = float(np.mean(multipliers ** (2 * rule.angle_exponent)))
+        timescale = settled.timescale
+        return replace(
+            row,
+            lr=rule.lr,
+            weight_decay=rule.weight_decay,
+            rotation=settled.angular_update,
+            memory=None if timescale is None else timescale * self.to.batch,
+            run_length=None if timescale is None else self.to.steps * mean_decay / timescale,
+            rms_entry=rms_entry,
+            start_over_rotation=start,
+        )
+
+    def _in_proportion(self, row: TransferRow, each: TransferRule, tuned: TransferRow) -> TransferRow:
+        """Return what a rule without settings would make of the tuned run, by the map alone."""
+        decay = prod(row.decay_by_axis.values())
+        batch = self.ratios["batch"]
+        steps = self.ratios["tokens"] / batch
+        return replace(
+            row,
+            rotation=None if tuned.rotation is None else tuned.rotation * decay**0.5,
+            memory=None if tuned.memory is None else tuned.memory * batch / decay,
+            run_length=None if tuned.run_length is None else tuned.run_length * decay * steps,
+            start_over_rotation=1.0 if each.family == "sphere" and tuned.start_over_rotation is not None else None,
+        )
 
 
 def _rms_entry(rule: UpdateRule, shape: tuple[int, int] | None) -> float | None:
-    if rule.keeps_norm:
+    if rule.keeps_norm or (rule.needs != ("fan_in",) and (rule.needs != ("shape",) or shape is None)):
         return None
-    if rule.needs == ("fan_in",):
-        norm = rule.equilibrium(fan_in=1.0).norm
-        return None if norm is None else float(norm)
-    if rule.needs == ("shape",) and shape is not None:
-        norm = rule.equilibrium(shape=shape).norm
-        return None if norm is None else float(norm) / prod(shape) ** 0.5
-    return None
-
-
-def _in_proportion(row: TransferRow, family: Family, tuned: TransferRow, ratios: Mapping[str, float]) -> TransferRow:
-    """Return what a rule of another family would make of the tuned run, by the map alone, without settings."""
-    decay = prod(row.decay_by_axis.values())
-    return replace(
-        row,
-        rotation=None if tuned.rotation is None else tuned.rotation * decay**0.5,
-        memory=None if tuned.memory is None else tuned.memory * ratios["batch"] / decay,
-        run_length=None if tuned.run_length is None else tuned.run_length * decay * ratios["tokens"] / ratios["batch"],
-        start_over_rotation=1.0 if family == "sphere" and tuned.start_over_rotation is not None else None,
-    )
-
-
-def check_family(each: TransferRule, rule: UpdateRule) -> None:
-    """Raise unless a transfer rule was made for the optimizer."""
-    if each.family not in ("any", family_of(rule)):
-        raise ValueError(
-            f"the transfer rule {each.name!r} is for {FAMILIES[each.family]}, not for {rule.name}. "
-            f"Choose one of {', '.join(other.name for other in RULES if other.family in ('any', family_of(rule)))}"
-        )
+    norm = rule.equilibrium(fan_in=1.0 if shape is None else None, shape=shape).norm
+    return None if norm is None else float(norm) / prod(shape or (1,)) ** 0.5

@@ -7,7 +7,7 @@ import pytest
 
 from gyroscope.cli import main
 from gyroscope.planner.transfer_answer import answer_transfer
-from gyroscope.planner.transfer_settings import read_number, read_transfer
+from gyroscope.planner.transfer_settings import read_number
 from gyroscope.report.transfer_sentences import deciding_axis
 from gyroscope.theory import AdamW, cosine
 from gyroscope.theory.forecast import forecast
@@ -25,7 +25,7 @@ def run(capsys, argv):
 
 def answered(**changes):
     tuned = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "batch": "0.5M", "tokens": "10B", "width": "768"}
-    return answer_transfer(read_transfer(tuned | changes)).data
+    return answer_transfer(tuned | changes).data
 
 
 def test_the_answer_comes_first_and_says_what_it_keeps_and_that_nothing_decides(capsys):
@@ -101,7 +101,7 @@ def test_a_change_that_no_source_has_tried_is_said(capsys):
 
 def test_a_run_in_steps_keeps_its_steps_as_the_batch_changes():
     settings = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.3, "batch": "16", "steps": "600", "to": "batch=64"}
-    data = answer_transfer(read_transfer(settings)).data
+    data = answer_transfer(settings).data
     assert data.ratios == {"batch": 4.0, "tokens": 4.0}
     assert data.title == "Transfer: AdamW, batch × 4, samples × 4"
 
@@ -116,7 +116,7 @@ def test_steps_need_no_batch_and_memory_is_in_steps(capsys):
 def test_the_unit_does_not_change_the_answer():
     in_tokens = answered(to="batch=2M,tokens=40B")
     settings = {"optimizer": "adamw", "lr": 6e-4, "weight_decay": 0.1, "width": "768"}
-    in_steps = answer_transfer(read_transfer({**settings, "batch": "4", "steps": "20K", "to": "batch=16"})).data
+    in_steps = answer_transfer({**settings, "batch": "4", "steps": "20K", "to": "batch=16"}).data
     for one, other in zip(in_tokens.chosen, in_steps.chosen, strict=True):
         assert (one.lr, one.weight_decay) == pytest.approx((other.lr, other.weight_decay))
 

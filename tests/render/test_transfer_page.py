@@ -3,7 +3,6 @@
 import pytest
 
 from gyroscope.planner.transfer_answer import answer_transfer
-from gyroscope.planner.transfer_settings import read_transfer
 from gyroscope.render.transfer_document import STRIPS
 from tests.render.browser import Tab, launch, missing
 
@@ -34,7 +33,7 @@ def browser():
 
 @pytest.mark.browser
 def test_the_page_shows_every_rule_on_two_strips_and_asks_for_nothing(browser, tmp_path):
-    answer = answer_transfer(read_transfer(SETTINGS))
+    answer = answer_transfer(SETTINGS)
     page = answer.html(tmp_path / "page.html")
     tab = Tab(browser, offline=True, viewport={"width": 400, "height": 900})
     tab.page.goto(page.as_uri())
@@ -55,7 +54,7 @@ def test_the_page_shows_every_rule_on_two_strips_and_asks_for_nothing(browser, t
 
 
 def test_the_page_names_the_axes_and_marks_the_silent_ones():
-    data = answer_transfer(read_transfer(SETTINGS)).data
+    data = answer_transfer(SETTINGS).data
     rows = {name: cells for name, *cells in data.axes.rows}
     assert data.axes.header == ["rule", "batch", "tokens", "width", "depth", "model size", "all axes"]
     assert rows["tau"] == ["× 2", "× 0.224", "–*", "–*", "–", "× 0.447"]
@@ -63,9 +62,9 @@ def test_the_page_names_the_axes_and_marks_the_silent_ones():
 
 
 def test_a_page_where_nothing_changes_or_rotation_is_unknown_is_still_a_page():
-    unchanged = answer_transfer(read_transfer(SETTINGS | {"to": "batch=0.5M"})).page()
+    unchanged = answer_transfer(SETTINGS | {"to": "batch=0.5M"}).page()
     assert "Nothing changes, so all rules agree." in unchanged
     sgd = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "steps": "1K", "to": "steps=2K"}
-    assert "Transfer: SGDM, samples × 2" in answer_transfer(read_transfer(sgd)).page()
+    assert "Transfer: SGDM, samples × 2" in answer_transfer(sgd).page()
     muon = {"optimizer": "muon", "lr": 1e-8, "weight_decay": 5.0, "batch": "0.5M", "tokens": "1M", "width": "1"}
-    assert "<h2>All rules</h2>" in answer_transfer(read_transfer(muon | {"to": "batch=2,tokens=1e12"})).page()
+    assert "<h2>All rules</h2>" in answer_transfer(muon | {"to": "batch=2,tokens=1e12"}).page()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, Scale, TransferRule, cosine, transfer
-from gyroscope.theory.scaling import check_family
-from gyroscope.theory.transfer_rules import AXES, RULES
+from gyroscope.theory.transfer_rules import AXES, RULES, check_family
 
 TUNED = AdamW(6e-4, 0.1)
 BASE = Scale(0.5e6, 10e9, width=768, depth=12)

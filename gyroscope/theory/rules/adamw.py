@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle
+from gyroscope.theory.law import Correlation, Weights, equilibrium_angle
 from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
-from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equilibrium
+from gyroscope.theory.rules.decoupled import DecoupledRule, decoupled_adam_steps
 
 
 def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
@@ -25,7 +25,7 @@ def angular_update(lr: Number, weight_decay: Number, beta1: Number) -> Number:
 
 @final
 @dataclass(frozen=True)
-class AdamW(BetaRule):
+class AdamW(DecoupledRule, BetaRule):
     """AdamW (RE Appendix F): the update averages entries of unit size with β1, whatever the gradient's scale.
 
         leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
@@ -46,15 +46,13 @@ class AdamW(BetaRule):
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
     second_moment_per_entry: ClassVar[bool] = True
-    is_decoupled: ClassVar[bool] = True
     alignment_power = 0.5  # ‖ω‖² ∝ E‖u‖²
 
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Return the one law with E‖u‖² = lr²·C·(1-β1)/(1+β1) (RE 40)."""
+    def unit_update(self, weights: Weights) -> tuple[Number, Correlation]:
+        """Return E‖u‖² = C·(1-β1)/(1+β1) (RE 40) and the correlation of an average."""
         beta1 = self.betas[0]
         C = weights.fan_in
-        rms = None if C is None else lr * (C * (1 - beta1) / (1 + beta1)) ** 0.5
-        return decoupled_equilibrium(self, lr, Correlation.of_average(beta1), rms, leading)
+        return None if C is None else (C * (1 - beta1) / (1 + beta1)) ** 0.5, Correlation.of_average(beta1)
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """Return steps with m' = β1·m + (1-β1)·g and u = lr·m'/√v."""

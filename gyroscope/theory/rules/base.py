@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, check_fraction
 from gyroscope._types import Array, Mask, Number
-from gyroscope.theory.cautious import CautiousLinearMotion
 from gyroscope.theory.law import Equilibrium, Weights, plain
-from gyroscope.theory.recursion import LinearMotion, Motion, adam_scale
+from gyroscope.theory.recursion import LinearMotion, Motion
 from gyroscope.theory.schedules import rectification
 
 MEANING = {
@@ -64,7 +63,6 @@ class UpdateRule(ABC):
     needs: ClassVar[tuple[str, ...]]  # the inputs that this rule's norm depends on
     norm_power: ClassVar[float] = 0.5  # x in: equilibrium norm ∝ lr^x, without corrected decay
     motion_class: ClassVar[type[Motion]] = LinearMotion  # asks the rule for the coefficients of its steps
-    cautious_motion_class: ClassVar[type[Motion]] = CautiousLinearMotion  # the same with cautious decay
 
     @abstractmethod
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
@@ -72,7 +70,7 @@ class UpdateRule(ABC):
 
     def motion(self, norm2: Array) -> Motion:
         """Return the averaged motion that starts at these squared norms."""
-        return (self.cautious_motion_class if self.cautious_decay else self.motion_class)(self, norm2)
+        return self.motion_class(self, norm2)
 
     def equilibrium(
         self,
@@ -226,13 +224,17 @@ class BetaRule(UpdateRule):
             rectification(self.betas[1])  # raises for a β2 with which RAdam never adapts
 
     def adam_scale(self, lr: Array, done: int) -> Array:
-        """Return `recursion.adam_scale` of the steps after `done`. An `unadapted` step is lr·m̂."""
-        scale = adam_scale(lr, self.betas, done)
+        """Return lr with bias corrections, for a D that sums what v averages. An `unadapted` step is lr·m̂.
+
+        lr/(1-β1^t)·sqrt((1-β2^t)/(1-β2)),  t > done
+        """
+        t = np.arange(done + 1, done + len(lr) + 1)
+        beta1, beta2 = self.betas
+        plain = lr / (1 - beta1**t)
+        scale = np.asarray(plain * ((1 - beta2**t) / (1 - beta2)) ** 0.5)
         if not self.rectified:
             return scale
-        t = np.arange(done, done + len(lr))
-        plain = lr / (1 - self.betas[0] ** (t + 1))
-        return np.where(self.unadapted(len(lr), done), plain, scale * rectification(self.betas[1])(t))
+        return np.where(self.unadapted(len(lr), done), plain, scale * rectification(beta2)(t - 1))
 
     def unadapted(self, steps: int, done: int = 0) -> Mask:
         """Return which steps after `done` are not divided by √v: the first ones of RAdam."""

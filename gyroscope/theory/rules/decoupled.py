@@ -1,5 +1,8 @@
 """Decoupled weight decay: the decay acts on the weight itself and never enters the gradient."""
 
+from abc import abstractmethod
+from typing import ClassVar
+
 import numpy as np
 
 from gyroscope._types import Array, Number
@@ -19,31 +22,39 @@ def decay_at(rule: UpdateRule, lr: Number) -> Number:
     return rule.weight_decay * lr * lr / rule.lr if rule.corrected_decay else lr * rule.weight_decay
 
 
-def decoupled_equilibrium(
-    rule: UpdateRule, lr: Number, momentum: AnyCorrelation, update_rms: Number | None, leading: bool
-) -> Equilibrium:
-    """Return the one law for updates with a momentum's correlation and decoupled decay."""
-    decay = decay_at(rule, lr)
-    if rule.cautious_decay:
-        return cautious_equilibrium(decay, update_rms, momentum.time, leading=leading)
-    return balanced(decay, momentum.time, update_rms, leading=leading)
+class DecoupledRule(UpdateRule):
+    """The base of rules that follow the one law: the size of their updates does not depend on the gradient's scale."""
 
+    is_decoupled: ClassVar[bool] = True
 
-def decoupled_stationary_steps(
-    rule: UpdateRule, lr: Array, momentum: AnyCorrelation, unit_rms: float, size: Number = 1.0
-) -> StationarySteps:
-    """Return steps of known size with the geometric correlation that has the same τ(a) and the momentum's ratio."""
-    a = decay_at(rule, rule.lr)
-    beta = rule.momentum_factor
-    first = (momentum.time(a) - 1) * (1 - beta * (1 - a)) / (2 * (1 - a))
-    return StationarySteps(decay_at(rule, lr), lr * unit_rms, Correlation(first, beta), size)
+    @abstractmethod
+    def unit_update(self, weights: Weights) -> tuple[Number, AnyCorrelation]:
+        """Return the RMS size of an update at lr = 1, None if it is unknown, and the updates' correlation."""
+
+    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
+        """Return the one law, with cautious decay if the rule has it."""
+        size, correlation = self.unit_update(weights)
+        rms = None if size is None else lr * size
+        if self.cautious_decay:
+            return cautious_equilibrium(decay_at(self, lr), rms, correlation.time, leading=leading)
+        return balanced(decay_at(self, lr), correlation.time, rms, leading=leading)
+
+    def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
+        """Return steps of known size, which are rough while averages fill.
+
+        Their correlation is the geometric one that has the same τ(a) and falls by the momentum's factor.
+        """
+        size, correlation = self.unit_update(weights)
+        a = decay_at(self, self.lr)
+        beta = self.momentum_factor
+        first = (correlation.time(a) - 1) * (1 - beta * (1 - a)) / (2 * (1 - a))
+        return StationarySteps(decay_at(self, lr), lr, Correlation(first, beta), size=size**2)
 
 
 def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights, update: Combination) -> LinearSteps:
     """Return an Adam's steps with u = lr·update/√v, v the average of g², so that the gradient's scale cancels."""
     beta1, beta2 = rule.betas
     average = Combination(0.0, beta1, 1 - beta1)
-    decay = decay_at(rule, lr)
     unadapted = rule.unadapted(len(lr), done)
     scale = rule.adam_scale(lr, done)
     unit_grad2: Number = 1.0
@@ -53,4 +64,6 @@ def decoupled_adam_steps(rule: BetaRule, lr: Array, done: int, weights: Weights,
         scale = np.where(unadapted, 0.0, scale)
     # The unit is what v takes of a new gradient. A run whose β2 changes rescales its D by it.
     D = StepNormaliser(beta2, unit=1 - beta2)
-    return LinearSteps(decay, scale, update, average, D, unadapted, unit_grad2=unit_grad2, size=weights.fan_in)
+    return LinearSteps(
+        decay_at(rule, lr), scale, update, average, D, unadapted, unit_grad2=unit_grad2, size=weights.fan_in
+    )

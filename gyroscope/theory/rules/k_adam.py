@@ -9,10 +9,9 @@ import numpy as np
 
 from gyroscope._checks import check_betas, check_decay
 from gyroscope._types import Array, Number
-from gyroscope.theory.law import Equilibrium, SampledCorrelation, Weights
-from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
-from gyroscope.theory.rules.base import UpdateRule
-from gyroscope.theory.rules.decoupled import decoupled_equilibrium, decoupled_stationary_steps
+from gyroscope.theory.law import SampledCorrelation, Weights
+from gyroscope.theory.recursion import Motion, StationaryMotion
+from gyroscope.theory.rules.decoupled import DecoupledRule
 from gyroscope.theory.stability import kadam_betas
 
 Betas = tuple[float, float]
@@ -95,7 +94,7 @@ def _simulated(stages: Sequence[Betas]) -> Array:
 
 @final
 @dataclass(frozen=True)
-class KAdam(UpdateRule):
+class KAdam(DecoupledRule):
     """k-Adam (CT Algorithm 1) with decoupled weight decay: the one law with the stages' response to noise (ours).
 
         η_r = sqrt(2·lr·λ/τ),   ‖ω‖² = lr·C·R·τ/(2λ)     to leading order
@@ -115,7 +114,6 @@ class KAdam(UpdateRule):
     coupled: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
-    is_decoupled: ClassVar[bool] = True
     motion_class: ClassVar[type[Motion]] = StationaryMotion
 
     def __post_init__(self) -> None:
@@ -148,16 +146,8 @@ class KAdam(UpdateRule):
         """The largest β1 of the stages."""
         return max(beta1 for beta1, _ in self.stages)
 
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Return the one law with E‖u‖² = lr²·C·R."""
+    def unit_update(self, weights: Weights) -> tuple[Number, SampledCorrelation]:
+        """Return E‖u‖² = C·R and the stages' correlation."""
         response = noise_response(self.stages)
         C = weights.fan_in
-        rms = None if C is None else lr * (C * response.mean_square) ** 0.5
-        return decoupled_equilibrium(self, lr, response.correlation, rms, leading)
-
-    def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
-        """Return updates of known size. They are rough during the first steps, while the averages fill."""
-        response = noise_response(self.stages)
-        return decoupled_stationary_steps(
-            self, lr, response.correlation, response.mean_square**0.5, size=weights.fan_in
-        )
+        return None if C is None else (C * response.mean_square) ** 0.5, response.correlation

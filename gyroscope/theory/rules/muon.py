@@ -7,12 +7,11 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from gyroscope._types import Array, Number
-from gyroscope.theory.cautious import CautiousStationaryMotion
+from gyroscope._types import Number
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, forgetting_time
-from gyroscope.theory.recursion import Motion, StationaryMotion, StationarySteps
+from gyroscope.theory.recursion import Motion, StationaryMotion
 from gyroscope.theory.rules.base import MomentumRule, MomentumStep
-from gyroscope.theory.rules.decoupled import decay_at, decoupled_equilibrium, decoupled_stationary_steps
+from gyroscope.theory.rules.decoupled import DecoupledRule, decay_at
 from gyroscope.theory.rules.nadam import nesterov_filter
 
 # The coefficients and the number of iterations of torch.optim.Muon.
@@ -69,7 +68,7 @@ def orthogonalised_noise(rows: int, columns: int) -> tuple[float, float]:
 
 @final
 @dataclass(frozen=True)
-class Muon(MomentumRule):
+class Muon(DecoupledRule, MomentumRule):
     """`torch.optim.Muon` on one matrix. The step is adjusted to the matrix's shape, the decay a = lr·λ is not.
 
     Each matrix of a stack […, rows, columns] (experts, heads) settles by itself. E‖u‖² = q·min(m,n)·(adjusted lr)². The
@@ -88,9 +87,7 @@ class Muon(MomentumRule):
     cautious_decay: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("shape",)
-    is_decoupled: ClassVar[bool] = True
     motion_class: ClassVar[type[Motion]] = StationaryMotion
-    cautious_motion_class: ClassVar[type[Motion]] = CautiousStationaryMotion
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,19 +105,15 @@ class Muon(MomentumRule):
         if weights.shape is None:
             # The share of a cautious decay that acts depends on τ, and τ on the shape.
             return Equilibrium(None, None, None, None if self.cautious_decay else forgetting_time(decay_at(self, lr)))
-        unit, momentum = self._unit_update(*weights.matrix)
-        return decoupled_equilibrium(self, lr, momentum, lr * unit, leading)
+        return super().at(lr, weights, leading=leading)
 
-    def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
-        """Return updates of known size. They are rough while the momentum fills."""
-        unit, momentum = self._unit_update(*weights.matrix)
-        return decoupled_stationary_steps(self, lr, momentum, unit)
-
-    def _unit_update(self, rows: int, columns: int) -> tuple[float, OddCorrelation]:
+    def unit_update(self, weights: Weights) -> tuple[float, OddCorrelation]:
+        """Return E‖u‖² of the orthogonalised matrix and the correlation that passes."""
+        rows, columns = weights.matrix
         q, share = orthogonalised_noise(rows, columns)
         adjustment = ADJUSTMENTS[self.adjust_lr_fn](rows, columns)
         beta = self.momentum
         c0, c1 = nesterov_filter(beta, beta) if self.nesterov else (1 - beta, (1 - beta) * beta)
         linear = Correlation.of_filter(c0, c1, beta)
-        weights = np.concatenate([[share], (1 - share) * ODD_WEIGHTS])
-        return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, ODD_POWERS, weights)
+        shares = np.concatenate([[share], (1 - share) * ODD_WEIGHTS])
+        return adjustment * (q * min(rows, columns)) ** 0.5, OddCorrelation(linear, ODD_POWERS, shares)

@@ -14,7 +14,7 @@ from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_
 from gyroscope.theory.recursion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.coupled_adam import CoupledAdam, fourth, relative_norm, strength
-from gyroscope.theory.rules.decoupled import decoupled_adam_steps, decoupled_equilibrium
+from gyroscope.theory.rules.decoupled import DecoupledRule, decoupled_adam_steps
 from gyroscope.theory.rules.sgdm import HeavyBall
 
 # Steps after which the product of torch's momenta is 0, whatever they are.
@@ -104,7 +104,7 @@ class RampedMomentum(BetaRule):
 
 @final
 @dataclass(frozen=True)
-class NAdam(RampedMomentum):
+class NAdam(DecoupledRule, RampedMomentum):
     """NAdam, decoupled: u ∝ μ·m' + (1-μ)·g, a filter with c0 = 1-μβ, c_i = (1-β)μβ^i, μ = β1 after the ramp.
 
         ‖ω‖ and η_r by the one law with τ = 1/Σc²     (ours)
@@ -119,16 +119,14 @@ class NAdam(RampedMomentum):
     cautious_decay: bool = field(default=False, repr=False)
 
     needs: ClassVar[tuple[str, ...]] = ("fan_in",)
-    is_decoupled: ClassVar[bool] = True
 
-    def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
-        """Return the one law with E‖u‖² = lr²·C·Σc²."""
+    def unit_update(self, weights: Weights) -> tuple[Number, Correlation]:
+        """Return E‖u‖² = C·Σc² and the filter's correlation."""
         beta1 = self.betas[0]
         momentum = self.look_ahead_momentum
         C = weights.fan_in
-        rms = None if C is None else lr * (C * nesterov_power(beta1, momentum)) ** 0.5
         correlation = Correlation.of_filter(*nesterov_filter(beta1, momentum), beta1)
-        return decoupled_equilibrium(self, lr, correlation, rms, leading)
+        return None if C is None else (C * nesterov_power(beta1, momentum)) ** 0.5, correlation
 
     def linear_steps(self, lr: Array, done: int, weights: Weights) -> LinearSteps:
         """Return AdamW's steps with u ∝ μ·m' + (1-μ)·g, m' = β1·m + (1-β1)·g."""
