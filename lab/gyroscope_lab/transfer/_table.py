@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from gyroscope.tools import Array, write_text
-from gyroscope_lab.framework.claims import confidence_interval
+from gyroscope_lab.framework.claims import ConfidenceInterval, confidence_interval
 from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED, FACTORS, MARGIN, best_of
 
 HEAD = f"""# Transfer on trial
@@ -17,6 +18,8 @@ than those judged here. Each row is the loss on data held out at settings that w
 seeds, and its difference seed by seed with a 95 % interval. *lost* means that the whole interval is above {MARGIN}
 nats, *kept* that the whole interval is at most {MARGIN}, and nothing is said if the interval straddles it.
 """
+# The networks over which rules are compared when an axis changes.
+POOLED = {"batch": ("gpt", "mlp", "cnn"), "tokens": ("gpt", "mlp", "cnn"), "width": ("gpt",)}
 NETWORKS = {"gpt": "GPT", "mlp": "MLP with layer norm", "cnn": "CNN with batch norm"}
 
 
@@ -28,6 +31,10 @@ def write_summary(out: Path) -> None:
             record = ExperimentRecord.read(out, f"transfer/{axis}_{network}")
             if record is not None:
                 parts.append("\n".join(_rules(record, title, axis)))
+    for axis, networks in POOLED.items():
+        pooled = read_pooled(out, axis, networks)
+        if pooled is not None:
+            parts.append("\n".join(_pooled(pooled)))
     for network, title in NETWORKS.items():
         record = ExperimentRecord.read(out, f"transfer/conversion_{network}")
         if record is not None:
@@ -41,7 +48,11 @@ def outcome(difference: Array) -> str:
     >>> outcome(np.array([0.2, 0.21, 0.2])), outcome(np.array([0.0, 0.1])), outcome(np.zeros(3))
     ('**lost**', '', 'kept')
     """
-    interval = confidence_interval(difference)
+    return outcome_of(confidence_interval(difference))
+
+
+def outcome_of(interval: ConfidenceInterval) -> str:
+    """Return what an interval says of the margin."""
     if interval.low > MARGIN:
         return "**lost**"
     return "kept" if interval.high <= MARGIN else ""
@@ -70,6 +81,18 @@ def _rules(record: ExperimentRecord, title: str, axis: str) -> Iterator[str]:
             said = "" if name == best else outcome(values - losses[best])
             yield _row(f"× {factor:g}", name, f"{values.mean():.3f}", difference, said)
     yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
+def _pooled(pooled: Pooled) -> Iterator[str]:
+    """Yield the lines of one axis over all networks."""
+    yield f"## All networks: another {pooled.axis}\n"
+    yield _row("rule", f"minus the best, mean over {pooled.cells} trials", "")
+    yield "|---|---|---|"
+    for name, above in pooled.above_best().items():
+        is_best = above.low == above.high == 0
+        yield _row(name, "best" if is_best else above, "" if is_best else outcome_of(above))
+    names, is_decided = pooled.supported()
+    yield f"\n{'Decided' if is_decided else 'Undecided'}: {' or '.join(names)}.\n"
 
 
 def _conversions(record: ExperimentRecord, title: str) -> Iterator[str]:
