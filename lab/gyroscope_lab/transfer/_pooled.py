@@ -16,6 +16,7 @@ from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import ConfidenceInterval, student_quantile
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.transfer._rules_trial import COMPARED, MARGIN
+from gyroscope_lab.transfer._width_settings import grid_parts, setting_of
 
 # Cells that are left out of the mean. In 150 steps some seeds of the GPT do not leave a plateau under any rule, and the
 # losses of two seeds differ by 20 margins.
@@ -95,4 +96,18 @@ def read_pooled(out: Path, axis: str, networks: tuple[str, ...]) -> Pooled | Non
         counted = [place for place, factor in enumerate(factors) if (axis, network, factor) not in LEFT_OUT]
         sums[network] = loss[:, counted].sum(1)
         cells += len(counted)
+    wider = ExperimentRecord.read(out, "transfer/width_grid") if axis == "width" else None
+    if wider is not None:
+        losses = _losses_of_wider(wider)
+        sums["wider gpt"] = losses.sum(1)
+        cells += losses.shape[1]
     return Pooled(axis, sums, cells)
+
+
+def _losses_of_wider(record: ExperimentRecord) -> Array:
+    """Return the losses of the rules at 4 and 8 times the width, (seeds, widths, rules)."""
+    config = record.data["config"]
+    parts = grid_parts(config["ratios"], config["lr_factors"])
+    loss = np.asarray(record.data["values"]["loss"], dtype=np.float64)
+    ratios = [ratio for ratio in config["ratios"] if ratio > 2]  # twice the width has a record with more seeds
+    return np.stack([loss[:, [parts.index(setting_of(n, r)) for n in COMPARED["width"]]] for r in ratios], axis=1)

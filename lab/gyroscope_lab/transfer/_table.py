@@ -10,6 +10,7 @@ from gyroscope_lab.framework.claims import ConfidenceInterval, confidence_interv
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED, FACTORS, MARGIN, best_of
+from gyroscope_lab.transfer._width_settings import grid_parts, setting_of
 
 HEAD = f"""# Transfer on trial
 
@@ -31,6 +32,9 @@ def write_summary(out: Path) -> None:
             record = ExperimentRecord.read(out, f"transfer/{axis}_{network}")
             if record is not None:
                 parts.append("\n".join(_rules(record, title, axis)))
+    wider = ExperimentRecord.read(out, "transfer/width_grid")
+    if wider is not None:
+        parts.append("\n".join(_widths(wider)))
     for axis, networks in POOLED.items():
         pooled = read_pooled(out, axis, networks)
         if pooled is not None:
@@ -39,6 +43,9 @@ def write_summary(out: Path) -> None:
         record = ExperimentRecord.read(out, f"transfer/conversion_{network}")
         if record is not None:
             parts.append("\n".join(_conversions(record, title)))
+        record = ExperimentRecord.read(out, f"transfer/conversion_back_{network}")
+        if record is not None:
+            parts.append("\n".join(_conversions_back(record, title)))
     write_text(out / "transfer.md", "\n".join(parts))
 
 
@@ -83,6 +90,29 @@ def _rules(record: ExperimentRecord, title: str, axis: str) -> Iterator[str]:
     yield f"\nn = {len(loss)} · {record.commit}\n"
 
 
+def _widths(record: ExperimentRecord) -> Iterator[str]:
+    """Yield the lines of the grids of learning rates at larger widths."""
+    loss = _losses(record)
+    config = record.data["config"]
+    parts = grid_parts(config["ratios"], config["lr_factors"])
+    yield "## GPT: learning rates at larger widths\n"
+    yield "Factors are of the tuned lr, for hidden weights and the head, at the tuned weight decay.\n"
+    yield _row("width", "factors of lr", "loss", *(f"{name} minus the best" for name in COMPARED["width"]))
+    yield f"|{'---|' * (3 + len(COMPARED['width']))}"
+    for ratio in config["ratios"]:
+        losses = {part: loss[:, number] for number, part in enumerate(parts) if part[0] == ratio}
+        best = best_of(losses)
+        grid = [part for part in losses if part[2] == 1]
+        above = [losses[setting_of(name, ratio)] - losses[best] for name in COMPARED["width"]]
+        shown = [
+            f"{confidence_interval(values)} {outcome(values)}".strip() if values.any() else "best" for values in above
+        ]
+        factors = ", ".join(f"{part[1]:g}" for part in grid)
+        means = ", ".join(f"{losses[part].mean():.3f}" for part in grid)
+        yield _row(f"× {ratio:g}", factors, means, *shown)
+    yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
 def _pooled(pooled: Pooled) -> Iterator[str]:
     """Yield the lines of one axis over all networks."""
     yield f"## All networks: another {pooled.axis}\n"
@@ -113,3 +143,25 @@ def _conversions(record: ExperimentRecord, title: str) -> Iterator[str]:
         against = "" if name == "AdamW" else confidence_interval(losses["1.0"] - tuned)
         yield _row(name, *means, shown, "" if best == "1.0" else outcome(difference), against)
     yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
+def _conversions_back(record: ExperimentRecord, title: str) -> Iterator[str]:
+    """Yield the lines of one trial of conversions from AdamW and back, each against tuned settings."""
+    loss = _losses(record)
+    adamw = loss[:, 0]
+    yield f"## {title}: from AdamW and back\n"
+    yield f"Tuned by as many trainings each. AdamW: {adamw.mean():.3f}.\n"
+    yield _row(
+        "optimizer", "converted", "tuned", "converted minus tuned", "", "AdamW converted back", "minus tuned AdamW", ""
+    )
+    yield f"|{'---|' * 8}"
+    for number, name in enumerate(record.data["config"]["optimizers"]):
+        converted, tuned, back = loss[:, 1 + 3 * number : 4 + 3 * number].T
+        there = _against(converted - tuned)
+        again = _against(back - adamw)
+        yield _row(name, f"{converted.mean():.3f}", f"{tuned.mean():.3f}", *there, f"{back.mean():.3f}", *again)
+    yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
+def _against(difference: Array) -> tuple[str, str]:
+    return (str(confidence_interval(difference)), outcome(difference)) if difference.any() else ("the same", "kept")

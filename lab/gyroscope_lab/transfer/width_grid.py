@@ -11,23 +11,19 @@ import numpy as np
 
 from gyroscope.theory.scaling import TransferSettings
 from gyroscope.tools import Array
-from gyroscope_lab.framework.claims import Claim, at_most, confidence_interval, near
+from gyroscope_lab.framework.claims import Claim, at_most, near
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.transfer._networks import Tuned, make_problem
 from gyroscope_lab.transfer._rules_trial import MARGIN, best_of
 from gyroscope_lab.transfer._table import write_summary as write_summary  # the runner calls it
 from gyroscope_lab.transfer._training import adamw, groups_of, train
+from gyroscope_lab.transfer._width_settings import DECAY_POWERS, WidthSetting, grid_parts, setting_of
 from gyroscope_lab.transfer.tuning import TUNED
 
 COST = {"quick": "20 min", "paper": "1 h"}
-# Powers of the ratio of widths in the weight decay, of the rules that divide the learning rate by the ratio.
-DECAY_POWERS = {"mup": 0.0, "independent": 1.0, "fan": 0.5}
 # Binary orders between the best learning rate and the one that is transferred.
 WITHIN = 1.0
-
-# Ratio of widths, and factors of learning rate and weight decay.
-Part = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -40,27 +36,14 @@ class Config:
     seeds: int = 3
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WidthSetting, ...]:
         """The grid with the tuned weight decay, then the rules that change it."""
-        parts: list[Part] = []
-        for ratio, factors in zip(self.ratios, self.lr_factors, strict=True):
-            parts += [(ratio, factor, 1.0) for factor in factors]
-            parts += [setting_of(name, ratio) for name, power in DECAY_POWERS.items() if power]
-        return tuple(parts)
+        return grid_parts(self.ratios, self.lr_factors)
 
 
 GRID = ((2.0, 1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125), (1.0, 0.25, 0.125, 0.0625))
 QUICK = Config(TUNED["gpt"], (2.0, 4.0, 8.0), GRID, 3)
 PAPER = Config(TUNED["gpt"], (2.0, 4.0, 8.0), GRID, 10)
-
-
-def setting_of(name: str, ratio: float) -> Part:
-    """Return the part with the settings of a rule.
-
-    >>> setting_of("independent", 4.0), setting_of("copy", 4.0)
-    ((4.0, 0.25, 4.0), (4.0, 1.0, 1.0))
-    """
-    return (ratio, 1.0, 1.0) if name == "copy" else (ratio, 1 / ratio, ratio ** DECAY_POWERS[name])
 
 
 def measure(trial: Trial[Config]) -> Measurements:
@@ -77,7 +60,7 @@ def measure(trial: Trial[Config]) -> Measurements:
     return {"loss": train(trial, problem, [optimizer], batch=tuned.batch, steps=tuned.steps, seed=trial.seed)}
 
 
-def losses_at(result: Result[Config], ratio: float) -> dict[Part, Array]:
+def losses_at(result: Result[Config], ratio: float) -> dict[WidthSetting, Array]:
     """Return the losses of all settings at one width, one value for each seed."""
     parts = enumerate(result.config.parts)
     return {part: result["loss"][:, number] for number, part in parts if part[0] == ratio}
@@ -120,17 +103,3 @@ def claims(result: Result[Config]) -> list[Claim]:
                 sentence = f"width × {ratio:g}: {name} minus the best setting ({said}), nats"
                 judged.append(at_most(sentence, MARGIN, losses[part] - losses[best]))
     return judged
-
-
-def table(result: Result[Config]) -> list[list[str]]:
-    """Return a row for each width: the best setting, and each rule's loss above it with its interval."""
-    rows = []
-    for ratio in result.config.ratios:
-        losses = losses_at(result, ratio)
-        best = best_of(losses)
-        above = [
-            confidence_interval(losses[setting_of(name, ratio)] - losses[best]) for name in ("copy", *DECAY_POWERS)
-        ]
-        setting = f"lr × {best[1]:g}, weight decay × {best[2]:.3g}"
-        rows.append([f"× {ratio:g}", setting, f"{losses[best].mean():.3f}", *map(str, above)])
-    return rows
