@@ -47,7 +47,7 @@ def answer_transfer(settings: TransferRequest) -> TransferAnswer:
     >>> from gyroscope.planner.transfer_settings import read_transfer
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
     >>> [row.name for row in answer_transfer(read_transfer({**tuned, "to": "batch=256"})).data.chosen]
-    ['tau', 'sqrt-batch']
+    ['tau']
     """
     # Numbers far out of proportion overflow to infinity, which the table can show.
     with np.errstate(all="ignore"):
