@@ -13,10 +13,12 @@ from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.transfer import conversion, conversion_back, conversion_tuning, rules, split, tuning, width_grid
 from gyroscope_lab.transfer._conversions import AS_CONVERTED, Factors, run_back
 from gyroscope_lab.transfer._networks import make_problem
-from gyroscope_lab.transfer._pooled import Pooled
+from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED
+from gyroscope_lab.transfer._table import POOLED
 
 from gyroscope.report.convert_data import TRIALS
+from gyroscope.theory.scaling import RECOMMENDED
 from tests.needs import muon_for
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -112,3 +114,25 @@ def test_a_picked_rule_that_is_decidedly_worse_gives_its_place_to_the_best_other
     means = {"copy": 1.05, "tau": 1.02, "completed": 1.0, "horizon": 1.005}
     noisy = pooled(means, [-0.1, 0.0, 0.1])
     assert noisy.supported() == (("horizon", "completed"), False)
+
+
+@pytest.mark.parametrize("axis", POOLED)
+def test_the_rules_that_are_printed_first_are_those_that_the_records_support(axis):
+    trials = read_pooled(RESULTS, axis, POOLED[axis])
+    recommended = next(each for each in RECOMMENDED["adam"] if each.axes == {axis})
+    assert (recommended.names, recommended.decided) == trials.supported()
+
+
+@pytest.mark.parametrize(
+    ("axis", "quoted"),
+    [
+        ("batch", {"sqrt-batch": 0.004, "copy": 0.015, "linear-lr": 0.016}),
+        ("tokens", {"copy": 0.013, "tau": 0.019}),
+    ],
+)
+def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, quoted):
+    above = read_pooled(RESULTS, axis, POOLED[axis]).above_best()
+    trials = next(each.trials for each in RECOMMENDED["adam"] if each.axes == {axis})
+    for name, value in quoted.items():
+        assert f"{value:g}" in trials
+        assert above[name].mean == pytest.approx(value, abs=6e-4)
