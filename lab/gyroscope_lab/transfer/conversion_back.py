@@ -37,7 +37,14 @@ KINDS = ("converted", "tuned", "back")
 # The best of nine factors of the converted settings, by the records of `conversion_tuning`.
 BEST_OF_NINE: Mapping[str, Mapping[str, Factors]] = {
     "gpt": {name: Factors() for name in OPTIMIZERS[1:]},
-    "mlp": {name: Factors() for name in OPTIMIZERS[1:]},
+    "mlp": {
+        "NAdam": Factors(2.0, 1.0),
+        "Lion": Factors(2.0, 3.0),
+        "SGDM": Factors(2.0, 1 / 3),
+        "Muon": Factors(2.0, 3.0),
+        "RotationalAdamW": Factors(2.0, 3.0),
+        "Hyperball": Factors(2.0),
+    },
     "cnn": {name: Factors() for name in WITHOUT_MUON[1:]},
 }
 
