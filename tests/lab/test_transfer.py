@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {
     "conversion": (conversion, conversion.Config(TUNED, seeds=2)),
     "conversion_back": (conversion_back, conversion_back.Config(TUNED, seeds=2)),
     "conversion_tuning": (conversion_tuning, conversion_tuning.Config(TUNED, ("Lion", "Hyperball"))),
-    "width_grid": (width_grid, width_grid.Config(TUNED, (2.0, 4.0), ((1.0, 0.5), (1.0, 0.25)), 2)),
+    "width_grid": (width_grid, width_grid.Config(TUNED, 4.0, (1.0, 0.25), 2)),
     "split": (split, split.Config(TUNED, 2)),
     "tuning": (tuning, tuning.Config(TUNED, (1e-3, 3e-3), (0.1, 0.3))),
 }

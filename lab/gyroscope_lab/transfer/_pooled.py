@@ -96,18 +96,17 @@ def read_pooled(out: Path, axis: str, networks: tuple[str, ...]) -> Pooled | Non
         counted = [place for place, factor in enumerate(factors) if (axis, network, factor) not in LEFT_OUT]
         sums[network] = loss[:, counted].sum(1)
         cells += len(counted)
-    wider = ExperimentRecord.read(out, "transfer/width_grid") if axis == "width" else None
-    if wider is not None:
-        losses = _losses_of_wider(wider)
-        sums["wider gpt"] = losses.sum(1)
-        cells += losses.shape[1]
+    for ratio in (4, 8) if axis == "width" else ():  # twice the width has a record with more seeds
+        wider = ExperimentRecord.read(out, f"transfer/width_grid_{ratio}")
+        if wider is not None:
+            sums[f"gpt × {ratio}"] = _losses_of_wider(wider)
+            cells += 1
     return Pooled(axis, sums, cells)
 
 
 def _losses_of_wider(record: ExperimentRecord) -> Array:
-    """Return the losses of the rules at 4 and 8 times the width, (seeds, widths, rules)."""
+    """Return the losses of the rules at a larger width, (seeds, rules)."""
     config = record.data["config"]
-    parts = grid_parts(config["ratios"], config["lr_factors"])
+    parts = grid_parts(config["ratio"], config["lr_factors"])
     loss = np.asarray(record.data["values"]["loss"], dtype=np.float64)
-    ratios = [ratio for ratio in config["ratios"] if ratio > 2]  # twice the width has a record with more seeds
-    return np.stack([loss[:, [parts.index(setting_of(n, r)) for n in COMPARED["width"]]] for r in ratios], axis=1)
+    return loss[:, [parts.index(setting_of(name, config["ratio"])) for name in COMPARED["width"]]]

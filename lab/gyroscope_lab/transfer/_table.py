@@ -32,9 +32,9 @@ def write_summary(out: Path) -> None:
             record = ExperimentRecord.read(out, f"transfer/{axis}_{network}")
             if record is not None:
                 parts.append("\n".join(_rules(record, title, axis)))
-    wider = ExperimentRecord.read(out, "transfer/width_grid")
-    if wider is not None:
-        parts.append("\n".join(_widths(wider)))
+    wider = [ExperimentRecord.read(out, f"transfer/width_grid_{ratio}") for ratio in (2, 4, 8)]
+    if any(wider):
+        parts.append("\n".join(_widths([record for record in wider if record is not None])))
     for axis, networks in POOLED.items():
         pooled = read_pooled(out, axis, networks)
         if pooled is not None:
@@ -90,27 +90,26 @@ def _rules(record: ExperimentRecord, title: str, axis: str) -> Iterator[str]:
     yield f"\nn = {len(loss)} · {record.commit}\n"
 
 
-def _widths(record: ExperimentRecord) -> Iterator[str]:
+def _widths(records: list[ExperimentRecord]) -> Iterator[str]:
     """Yield the lines of the grids of learning rates at larger widths."""
-    loss = _losses(record)
-    config = record.data["config"]
-    parts = grid_parts(config["ratios"], config["lr_factors"])
     yield "## GPT: learning rates at larger widths\n"
     yield "Factors are of the tuned lr, for hidden weights and the head, at the tuned weight decay.\n"
-    yield _row("width", "factors of lr", "loss", *(f"{name} minus the best" for name in COMPARED["width"]))
+    yield _row("width, n", "factors of lr", "loss", *(f"{name} minus the best" for name in COMPARED["width"]))
     yield f"|{'---|' * (3 + len(COMPARED['width']))}"
-    for ratio in config["ratios"]:
-        losses = {part: loss[:, number] for number, part in enumerate(parts) if part[0] == ratio}
+    for record in records:
+        loss = _losses(record)
+        config = record.data["config"]
+        ratio = config["ratio"]
+        parts = grid_parts(ratio, config["lr_factors"])
+        losses = {part: loss[:, number] for number, part in enumerate(parts)}
         best = best_of(losses)
-        grid = [part for part in losses if part[2] == 1]
+        grid = [part for part in parts if part[2] == 1]
         above = [losses[setting_of(name, ratio)] - losses[best] for name in COMPARED["width"]]
-        shown = [
-            f"{confidence_interval(values)} {outcome(values)}".strip() if values.any() else "best" for values in above
-        ]
+        shown = [f"{confidence_interval(each)} {outcome(each)}".strip() if each.any() else "best" for each in above]
         factors = ", ".join(f"{part[1]:g}" for part in grid)
         means = ", ".join(f"{losses[part].mean():.3f}" for part in grid)
-        yield _row(f"× {ratio:g}", factors, means, *shown)
-    yield f"\nn = {len(loss)} · {record.commit}\n"
+        yield _row(f"× {ratio:g}, {len(loss)}", factors, means, *shown)
+    yield f"\n{', '.join(dict.fromkeys(record.commit for record in records))}\n"
 
 
 def _pooled(pooled: Pooled) -> Iterator[str]:

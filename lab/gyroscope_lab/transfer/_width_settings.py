@@ -17,10 +17,7 @@ def setting_of(name: str, ratio: float) -> WidthSetting:
     return (ratio, 1.0, 1.0) if name == "copy" else (ratio, 1 / ratio, ratio ** DECAY_POWERS[name])
 
 
-def grid_parts(ratios: Sequence[float], lr_factors: Sequence[Sequence[float]]) -> tuple[WidthSetting, ...]:
-    """Return for each ratio the grid with the tuned weight decay, then the rules that change it."""
-    parts: list[WidthSetting] = []
-    for ratio, factors in zip(ratios, lr_factors, strict=True):
-        parts += [(ratio, factor, 1.0) for factor in factors]
-        parts += [setting_of(name, ratio) for name, power in DECAY_POWERS.items() if power]
-    return tuple(parts)
+def grid_parts(ratio: float, lr_factors: Sequence[float]) -> tuple[WidthSetting, ...]:
+    """Return the grid with the tuned weight decay, then the rules that change it."""
+    grid = [(ratio, factor, 1.0) for factor in lr_factors]
+    return (*grid, *(setting_of(name, ratio) for name, power in DECAY_POWERS.items() if power))
