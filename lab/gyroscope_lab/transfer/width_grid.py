@@ -22,9 +22,9 @@ from gyroscope_lab.transfer._width_settings import DECAY_POWERS, WidthSetting, g
 from gyroscope_lab.transfer.tuning import TUNED
 
 CLAIMS = {
-    "width_grid_2": "GPT, width 32 to 64: the best lr is the tuned one / 2, which rule is within 0.01 nats of the best",
-    "width_grid_4": "GPT, width 32 to 128: the best lr is the tuned one / 4, which rule is within 0.01 nats of the best",
-    "width_grid_8": "GPT, width 32 to 256: the best lr is the tuned one / 8, which rule is within 0.01 nats of the best",
+    "width_grid_2": "GPT, width 32 to 64: the best lr is the tuned one / 2, and rules are within 0.01 nats of it",
+    "width_grid_4": "GPT, width 32 to 128: the best lr is the tuned one / 4, and rules are within 0.01 nats of it",
+    "width_grid_8": "GPT, width 32 to 256: the best lr is the tuned one / 8, and rules are within 0.01 nats of it",
 }
 COST = {
     "width_grid_2": {"quick": "2 min", "paper": "6 min"},
