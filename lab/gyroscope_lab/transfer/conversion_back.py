@@ -45,7 +45,13 @@ BEST_OF_NINE: Mapping[str, Mapping[str, Factors]] = {
         "RotationalAdamW": Factors(2.0, 3.0),
         "Hyperball": Factors(2.0),
     },
-    "cnn": {name: Factors() for name in WITHOUT_MUON[1:]},
+    "cnn": {
+        "NAdam": Factors(2.0, 1 / 3),
+        "Lion": Factors(1.0, 1 / 3),
+        "SGDM": Factors(1.0, 1 / 3),
+        "RotationalAdamW": Factors(0.5, 3.0),
+        "Hyperball": Factors(2.0**0.5),
+    },
 }
 
 
