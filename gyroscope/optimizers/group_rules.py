@@ -190,7 +190,8 @@ def hyperball(group: Group, rule: UpdateRule | None) -> Hyperball:
     if rule is None:
         return Hyperball(lr, tangent=True)
     beta = rule.momentum_factor
-    tau = correlation_time(rule, [tuple(p.shape) for p in group.get("params", ())])
+    shapes = group["shapes"] if "shapes" in group else [tuple(p.shape) for p in group.get("params", ())]
+    tau = correlation_time(rule, shapes)
     if tau is None and rule.adam_betas is None:
         raise ValueError(f"{rule.name} inside Hyperball is not covered, because its correlation is unknown: {REMEDY}")
     if tau is None or isclose(tau, (1 + beta) / (1 - beta), rel_tol=1e-6):

@@ -50,7 +50,7 @@ def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:
 
     >>> tuned = {"optimizer": "lion", "lr": 1e-4, "weight_decay": 1.0, "batch": "64", "samples": "1M"}
     >>> [row.name for row in answer_transfer({**tuned, "to": "batch=256"}).data.chosen]
-    ['tau', 'sqrt-batch']
+    ['tau']
     """
     source = _source(settings)
     rule = _tuned_rule(settings, source)

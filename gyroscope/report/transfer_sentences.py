@@ -87,10 +87,16 @@ def _filling(data: TransferData, axis: str) -> str:
 
 
 def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[str]:
-    yield f"Its first steps rotate {format_number(start, 2)} times as fast as in equilibrium."
+    times = format_number(start, 2)
+    is_alike = times == "1"
+    yield f"Its first steps rotate {'' if is_alike else f'{times} times '}as fast as in equilibrium."
     if warmup is None:
         return
-    if warmup.steps is None:
+    if warmup.steps is None and is_alike:
+        # A momentum that fills makes the first updates longer than later ones.
+        searched = _share(warmup.searched, steps)
+        yield f"While the momentum fills they rotate faster. No warmup of up to {searched} prevents that."
+    elif warmup.steps is None:
         why = ", because the norm starts too small" if start > 1 else ""
         yield f"No warmup of up to {_share(warmup.searched, steps)} slows them to equilibrium{why}."
     elif warmup.steps == 0:

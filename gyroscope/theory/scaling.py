@@ -132,7 +132,7 @@ def transfer(
     >>> from gyroscope.theory import AdamW
     >>> t = transfer(AdamW(6e-4, 0.1), base=Scale(0.5e6, 10e9), to=Scale(2e6, 10e9))
     >>> [(row.name, f"{row.lr:.1e}", f"{row.weight_decay:.2f}") for row in t.recommended]
-    [('tau', '1.2e-03', '0.20'), ('sqrt-batch', '1.2e-03', '0.10')]
+    [('tau', '1.2e-03', '0.20')]
     """
     if initial_norm is not None:
         check_positive("initial_norm", initial_norm)

@@ -93,6 +93,12 @@ def test_a_rotational_optimizer_is_in_equilibrium_by_itself():
     assert summary[1].startswith("Weight decay matters in this run because it sets the rotation.")
 
 
+def test_hyperball_has_no_weight_decay_that_could_matter():
+    plan = plan_settings(read_settings({"optimizer": "hyperball", "lr": 0.02, "momentum": 0.95, "steps": 400}))
+    text = " ".join(str(plan).split())
+    assert "Weight decay has no effect in this run because the learning rate alone sets the rotation." in text
+
+
 def test_what_cannot_be_told_is_said():
     assert diagnose(Memory(np.arange(100))).summary[0].startswith("Cannot tell yet")
     unpredicted = record(predicted_angular_update=np.full(100, np.nan), predicted_norm=np.full(100, np.nan))

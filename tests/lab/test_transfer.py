@@ -10,10 +10,15 @@ from gyroscope_lab.framework.claims import ClaimOutcome
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.transfer import conversion, rules, split, tuning
+from gyroscope_lab.transfer import conversion, conversion_back, conversion_tuning, rules, split, tuning, width_grid
+from gyroscope_lab.transfer._conversions import AS_CONVERTED, Factors, run_back
 from gyroscope_lab.transfer._networks import make_problem
+from gyroscope_lab.transfer._pooled import Pooled, read_pooled
+from gyroscope_lab.transfer._rules_trial import COMPARED
+from gyroscope_lab.transfer._table import POOLED
 
 from gyroscope.report.convert_data import TRIALS
+from gyroscope.theory.scaling import RECOMMENDED
 from tests.needs import muon_for
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -24,12 +29,15 @@ TINY: dict[str, Any] = {
     "tokens": (rules, rules.Config(TUNED, "tokens", (0.5,), 2)),
     "width": (rules, rules.Config(TUNED, "width", (2.0,), 2)),
     "conversion": (conversion, conversion.Config(TUNED, seeds=2)),
+    "conversion_back": (conversion_back, conversion_back.Config(TUNED, seeds=2)),
+    "conversion_tuning": (conversion_tuning, conversion_tuning.Config(TUNED, ("Lion", "Hyperball"))),
+    "width_grid": (width_grid, width_grid.Config(TUNED, 4.0, (1.0, 0.25), 2)),
     "split": (split, split.Config(TUNED, 2)),
     "tuning": (tuning, tuning.Config(TUNED, (1e-3, 3e-3), (0.1, 0.3))),
 }
 
 
-@pytest.mark.parametrize("name", muon_for("conversion", TINY))
+@pytest.mark.parametrize("name", muon_for("conversion", muon_for("conversion_back", TINY)))
 def test_a_trial_trains_draws_and_judges(name):
     module, config = TINY[name]
     result = run_trials(module, config)
@@ -73,3 +81,58 @@ def test_the_trials_that_a_conversion_quotes_are_those_of_the_record(place, netw
     for name, (above, lost) in TRIALS.items():
         assert by_name[name][1] - by_name["AdamW"][1] == pytest.approx(above[place], abs=6e-4)
         assert by_name[name][1] - by_name[name].min() == pytest.approx(lost[place], abs=6e-4)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "Lion", "RotationalAdamW", "Hyperball"])
+def test_a_conversion_back_gives_the_tuned_settings_again(name):
+    groups = run_back(TUNED, name, 0, AS_CONVERTED).optimizers[0].param_groups
+    for group in groups:
+        assert (group["lr"], group["weight_decay"]) == pytest.approx((TUNED.lr, TUNED.weight_decay))
+
+
+def test_twice_the_learning_rate_of_lion_is_twice_that_of_adamw():
+    groups = run_back(TUNED, "Lion", 0, Factors(lr=2.0)).optimizers[0].param_groups
+    assert groups[0]["lr"] == pytest.approx(2 * TUNED.lr, rel=0.02)
+    assert groups[0]["weight_decay"] == pytest.approx(TUNED.weight_decay, rel=0.02)
+
+
+def pooled(means, noise):
+    """The tokens axis with one network: the loss by rule, and for each seed what is added to the second rule."""
+    values = np.tile([means[name] for name in COMPARED["tokens"]], (len(noise), 1))
+    values[:, 1] += noise
+    return Pooled("tokens", {"mlp": values}, 1)
+
+
+def test_one_rule_is_supported_if_no_other_can_be_better_by_more_than_the_margin():
+    means = {"copy": 1.035, "tau": 1.0, "completed": 1.03, "horizon": 1.035}
+    assert pooled(means, [-1e-3, 0.0, 1e-3]).supported() == (("tau",), True)
+    # With this noise tau may be worse than completed, and the picked pair may be as good as tau.
+    assert pooled(means, [-0.1, 0.0, 0.1]).supported() == (("copy", "horizon"), False)
+
+
+def test_a_picked_rule_that_is_decidedly_worse_gives_its_place_to_the_best_other():
+    means = {"copy": 1.05, "tau": 1.02, "completed": 1.0, "horizon": 1.005}
+    noisy = pooled(means, [-0.1, 0.0, 0.1])
+    assert noisy.supported() == (("horizon", "completed"), False)
+
+
+@pytest.mark.parametrize("axis", POOLED)
+def test_the_rules_that_are_printed_first_are_those_that_the_records_support(axis):
+    trials = read_pooled(RESULTS, axis, POOLED[axis])
+    recommended = next(each for each in RECOMMENDED["adam"] if each.axes == {axis})
+    assert (recommended.names, recommended.decided) == trials.supported()
+
+
+@pytest.mark.parametrize(
+    ("axis", "quoted"),
+    [
+        ("batch", {"sqrt-batch": 0.004, "copy": 0.015, "linear-lr": 0.016}),
+        ("tokens", {"copy": 0.013, "tau": 0.019}),
+    ],
+)
+def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, quoted):
+    above = read_pooled(RESULTS, axis, POOLED[axis]).above_best()
+    trials = next(each.trials for each in RECOMMENDED["adam"] if each.axes == {axis})
+    for name, value in quoted.items():
+        assert f"{value:g}" in trials
+        assert above[name].mean == pytest.approx(value, abs=6e-4)

@@ -171,3 +171,16 @@ def test_one_object_with_flagged_groups_has_predictions_for_all_of_them(tmp_path
     assert run.series("experts.weight", "predicted_angular_update") == pytest.approx([expected])
     expected = gyro.theory.AdamW(1e-3, 0.1, (0.9, 0.95)).equilibrium().angular_update
     assert run.series("head.weight", "predicted_angular_update") == pytest.approx([expected])
+
+
+@needs_muon
+def test_a_tracked_muonh_is_predicted_by_the_shapes_of_its_matrices_as_in_a_plan(tmp_path):
+    model = nn.Linear(96, 24, bias=False)
+    muonh = gyro.optim.Rotational(torch.optim.Muon(model.parameters(), lr=0.02, weight_decay=0.0), mode="hyperball")
+    with gyro.Tracker(model, muonh, tmp_path, every=1) as tracker:
+        gradients(model)
+        muonh.step()
+    settled = gyro.rule_of(muonh.param_groups[0], muonh).equilibrium()
+    run = tracker.run
+    assert run.series("weight", "predicted_angular_update")[0] == pytest.approx(settled.angular_update, rel=1e-5)
+    assert run.series("weight", "predicted_timescale")[0] == pytest.approx(settled.timescale, rel=1e-5)

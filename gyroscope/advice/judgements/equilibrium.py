@@ -60,7 +60,9 @@ def is_shorter_than_memory(view: LayerView, step: float | None) -> bool:
 def decay_effect(layers: Layers[View], steps: float | None = None) -> str:
     """Return whether weight decay matters in a run of this length, by the longest of some layers."""
     if all(view.keeps_norm for view in layers):
-        return "Weight decay matters in this run because it sets the rotation."
+        if any(view.rule is not None and view.rule.plain.has_weight_decay for view in layers):
+            return "Weight decay matters in this run because it sets the rotation."
+        return "Weight decay has no effect in this run because the learning rate alone sets the rotation."
     longest = max(run_length(view, steps) for view in layers)
     if longest < limit.MIN_DECAY_EFFECT:
         return "Weight decay has almost no effect in this run."

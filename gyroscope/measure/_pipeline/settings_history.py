@@ -30,7 +30,9 @@ def frozen(value: Any) -> Any:
 
 def frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a group as they are now. Numbers on a device are copied without waiting for it."""
-    return {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
+    options = {key: frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
+    # The rotation of MuonH depends on them, and the parameters themselves may change before the sample is judged.
+    return {**options, "shapes": tuple(tuple(p.shape) for p in group["params"])}
 
 
 def settings_of(group: Mapping[str, Any]) -> GroupSettings:

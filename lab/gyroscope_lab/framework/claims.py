@@ -144,7 +144,7 @@ def _judged(
     return Claim(sentence, float(predicted), measured, tolerance, outcome)
 
 
-def student_quantile(freedom: int) -> float:
+def student_quantile(freedom: float) -> float:
     """Return the two-sided 95 % quantile of Student's t.
 
     >>> round(student_quantile(2), 4)

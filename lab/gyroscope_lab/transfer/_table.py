@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from gyroscope.tools import Array, write_text
-from gyroscope_lab.framework.claims import confidence_interval
+from gyroscope_lab.framework.claims import ConfidenceInterval, confidence_interval
 from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED, FACTORS, MARGIN, best_of
+from gyroscope_lab.transfer._width_settings import grid_parts, setting_of
 
 HEAD = f"""# Transfer on trial
 
@@ -17,6 +19,8 @@ than those judged here. Each row is the loss on data held out at settings that w
 seeds, and its difference seed by seed with a 95 % interval. *lost* means that the whole interval is above {MARGIN}
 nats, *kept* that the whole interval is at most {MARGIN}, and nothing is said if the interval straddles it.
 """
+# The networks over which rules are compared when an axis changes.
+POOLED = {"batch": ("gpt", "mlp", "cnn"), "tokens": ("gpt", "mlp", "cnn"), "width": ("gpt",)}
 NETWORKS = {"gpt": "GPT", "mlp": "MLP with layer norm", "cnn": "CNN with batch norm"}
 
 
@@ -28,10 +32,20 @@ def write_summary(out: Path) -> None:
             record = ExperimentRecord.read(out, f"transfer/{axis}_{network}")
             if record is not None:
                 parts.append("\n".join(_rules(record, title, axis)))
+    wider = [ExperimentRecord.read(out, f"transfer/width_grid_{ratio}") for ratio in (2, 4, 8)]
+    if any(wider):
+        parts.append("\n".join(_widths([record for record in wider if record is not None])))
+    for axis, networks in POOLED.items():
+        pooled = read_pooled(out, axis, networks)
+        if pooled is not None:
+            parts.append("\n".join(_pooled(pooled)))
     for network, title in NETWORKS.items():
         record = ExperimentRecord.read(out, f"transfer/conversion_{network}")
         if record is not None:
             parts.append("\n".join(_conversions(record, title)))
+        record = ExperimentRecord.read(out, f"transfer/conversion_back_{network}")
+        if record is not None:
+            parts.append("\n".join(_conversions_back(record, title)))
     write_text(out / "transfer.md", "\n".join(parts))
 
 
@@ -41,7 +55,11 @@ def outcome(difference: Array) -> str:
     >>> outcome(np.array([0.2, 0.21, 0.2])), outcome(np.array([0.0, 0.1])), outcome(np.zeros(3))
     ('**lost**', '', 'kept')
     """
-    interval = confidence_interval(difference)
+    return outcome_of(confidence_interval(difference))
+
+
+def outcome_of(interval: ConfidenceInterval) -> str:
+    """Return what an interval says of the margin."""
     if interval.low > MARGIN:
         return "**lost**"
     return "kept" if interval.high <= MARGIN else ""
@@ -72,6 +90,40 @@ def _rules(record: ExperimentRecord, title: str, axis: str) -> Iterator[str]:
     yield f"\nn = {len(loss)} · {record.commit}\n"
 
 
+def _widths(records: list[ExperimentRecord]) -> Iterator[str]:
+    """Yield the lines of the grids of learning rates at larger widths."""
+    yield "## GPT: learning rates at larger widths\n"
+    yield "Factors are of the tuned lr, for hidden weights and the head, at the tuned weight decay.\n"
+    yield _row("width, n", "factors of lr", "loss", *(f"{name} minus the best" for name in COMPARED["width"]))
+    yield f"|{'---|' * (3 + len(COMPARED['width']))}"
+    for record in records:
+        loss = _losses(record)
+        config = record.data["config"]
+        ratio = config["ratio"]
+        parts = grid_parts(ratio, config["lr_factors"])
+        losses = {part: loss[:, number] for number, part in enumerate(parts)}
+        best = best_of(losses)
+        grid = [part for part in parts if part[2] == 1]
+        above = [losses[setting_of(name, ratio)] - losses[best] for name in COMPARED["width"]]
+        shown = [f"{confidence_interval(each)} {outcome(each)}".strip() if each.any() else "best" for each in above]
+        factors = ", ".join(f"{part[1]:g}" for part in grid)
+        means = ", ".join(f"{losses[part].mean():.3f}" for part in grid)
+        yield _row(f"× {ratio:g}, {len(loss)}", factors, means, *shown)
+    yield f"\n{', '.join(dict.fromkeys(record.commit for record in records))}\n"
+
+
+def _pooled(pooled: Pooled) -> Iterator[str]:
+    """Yield the lines of one axis over all networks."""
+    yield f"## All networks: another {pooled.axis}\n"
+    yield _row("rule", f"minus the best, mean over {pooled.cells} trials", "")
+    yield "|---|---|---|"
+    for name, above in pooled.above_best().items():
+        is_best = above.low == above.high == 0
+        yield _row(name, "best" if is_best else above, "" if is_best else outcome_of(above))
+    names, is_decided = pooled.supported()
+    yield f"\n{'Decided' if is_decided else 'Undecided'}: {' or '.join(names)}.\n"
+
+
 def _conversions(record: ExperimentRecord, title: str) -> Iterator[str]:
     """Yield the lines of one trial of conversions."""
     loss = _losses(record)
@@ -90,3 +142,25 @@ def _conversions(record: ExperimentRecord, title: str) -> Iterator[str]:
         against = "" if name == "AdamW" else confidence_interval(losses["1.0"] - tuned)
         yield _row(name, *means, shown, "" if best == "1.0" else outcome(difference), against)
     yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
+def _conversions_back(record: ExperimentRecord, title: str) -> Iterator[str]:
+    """Yield the lines of one trial of conversions from AdamW and back, each against tuned settings."""
+    loss = _losses(record)
+    adamw = loss[:, 0]
+    yield f"## {title}: from AdamW and back\n"
+    yield f"Tuned by as many trainings each. AdamW: {adamw.mean():.3f}.\n"
+    yield _row(
+        "optimizer", "converted", "tuned", "converted minus tuned", "", "AdamW converted back", "minus tuned AdamW", ""
+    )
+    yield f"|{'---|' * 8}"
+    for number, name in enumerate(record.data["config"]["optimizers"]):
+        converted, tuned, back = loss[:, 1 + 3 * number : 4 + 3 * number].T
+        there = _against(converted - tuned)
+        again = _against(back - adamw)
+        yield _row(name, f"{converted.mean():.3f}", f"{tuned.mean():.3f}", *there, f"{back.mean():.3f}", *again)
+    yield f"\nn = {len(loss)} · {record.commit}\n"
+
+
+def _against(difference: Array) -> tuple[str, str]:
+    return (str(confidence_interval(difference)), outcome(difference)) if difference.any() else ("the same", "kept")
