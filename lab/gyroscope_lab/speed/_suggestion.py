@@ -25,7 +25,7 @@ def suggested_lrs(runs: Runs, values: Array, target: float) -> Array:
     """
     suggested = []
     for cell in np.unique(runs.cell):
-        own = runs.cell == cell
+        own = (runs.cell == cell) & (values > 0)
         order = np.argsort(runs.place[own])
         # More learning rate never rotates less: rounding aside, forecasts rise.
         logarithms = np.maximum.accumulate(np.log(values[own][order]))

@@ -23,8 +23,10 @@ WARMUP = 0.05
 WINDOWS = {"peak": (0.05, 0.15), "mid": (0.4, 0.6), "end": (0.85, 0.95)}
 # Steps that are measured in each of them.
 SAMPLES = 8
+# What a plan predicts.
+PREDICTED = ("memories", "forecast_mid", "forecast_total")
 # What a training returns.
-QUANTITIES = ("loss", *WINDOWS, "total", "memories", "forecast_mid", "forecast_total", "fan_in")
+QUANTITIES = ("loss", *WINDOWS, "total", *PREDICTED, "fan_in")
 # Steps between two looks at whether the loss is finite.
 FINITE_EVERY = 10
 
@@ -62,13 +64,10 @@ def train(settings: Mapping[str, Any], progress: Callable[[float], None] = lambd
         if step % FINITE_EVERY == 0:
             progress(step / config.steps)
             if not math.isfinite(loss.item()):
-                break
-    end = capped_loss(problem.held_out_loss())
-    rotation = dict.fromkeys((*WINDOWS, "total"), math.nan)
-    if end < LOST:
-        rotation = {name: _median_rms(np.mean(sampled, axis=0)) for name, sampled in squares.items()}
-        rotation["total"] = _median_rms(np.array(_squared_angles(hidden, first)))
-    return {"loss": end, **rotation, **predicted, "fan_in": fan_in}
+                return {"loss": LOST, **dict.fromkeys((*WINDOWS, "total"), math.nan), **predicted, "fan_in": fan_in}
+    rotation = {name: _median_rms(np.mean(sampled, axis=0)) for name, sampled in squares.items()}
+    rotation["total"] = _median_rms(_squared_angles(hidden, first))
+    return {"loss": capped_loss(problem.held_out_loss()), **rotation, **predicted, "fan_in": fan_in}
 
 
 def _sampled_steps(steps: int, window: tuple[float, float]) -> set[int]:
@@ -112,6 +111,8 @@ def _predicted(
     loss = (lambda model: problem.loss(generator)) if config.optimizer.startswith("sgd") else None
     plan = gyro.plan(problem.model, optimizers, schedulers, steps=config.steps, loss=loss)
     forecasts = [forecast for name, forecast in plan.layers.items() if name in hidden]
+    if not forecasts:  # the decay of one step would be more than the whole weight
+        return dict.fromkeys(PREDICTED, math.nan)
     middle = slice(*(round(share * config.steps) for share in WINDOWS["mid"]))
     return {
         "memories": float(np.median([forecast.total_decay for forecast in forecasts])),
