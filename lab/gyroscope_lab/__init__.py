@@ -7,7 +7,8 @@
 An experiment is a module `gyroscope_lab/<paper>/<name>.py`. Its id is `<paper>/<name>`. Two experiments that differ
 only in their settings share a module, which has both names. The papers are `re` (Rotational Equilibrium), `smd`
 (Spherical Motion Dynamics), `sp` (Spherical Perspective), `ct` (Continuous-Time Adam) and `beyond`. `remedies` tries
-the remedies of `gyroscope.advice` on real training, and `sentences` what is said at the head of plans and reports.
+the remedies of `gyroscope.advice` on real training, `sentences` what is said at the head of plans and reports, and
+`speed` whether rotation shows a learning rate that is too low or too high.
 
 Training by name is `gyroscope_lab.train(gyroscope_lab.TrainConfig(task="digits", epochs=5))`, or `gyroscope train`.
 """

@@ -17,7 +17,12 @@ from gyroscope_lab.training.optimizers import make_optimizers
 from gyroscope.nn import add_gain
 
 # (channels, height, width) and classes of the tasks with images.
-IMAGES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
+IMAGES = {
+    "digits": ((1, 8, 8), 10),
+    "fashion-mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+}
 CHARACTERS = 100
 # Images of CIFAR-10 for training.
 CIFAR_IMAGES = 50_000
