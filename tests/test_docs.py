@@ -3,7 +3,9 @@
 import doctest
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,6 +21,7 @@ PAGES = [
 TOP = ("gyroscope", "tests", "docs", "tools", "benchmarks", "examples", "results", ".github", ".ci")
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 # Pages that run as doctests. The guide to rules runs in tests/optimizers, the one to experiments in tests/lab.
 TESTED_PAGES = [
     page for page in PAGES if page.name not in ("README.md", "own-optimizer.md") and ">>> " in page.read_text("utf-8")
@@ -97,6 +100,23 @@ def test_the_reference_has_every_command_and_every_table_of_a_run():
     assert all(line.replace("\\|", "").count("|") == 4 for line in tables.splitlines() if line.startswith("| `"))
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_the_names_of_the_reference_are_there(page):
+    names = REFERENCE.findall(page.read_text(encoding="utf-8"))
+    assert names
+    assert [name for name in names if not (resolve(name).__doc__ or "").strip()] == []
+
+
+@pytest.mark.parametrize("package", ["gyroscope", "gyroscope.optim", "gyroscope.nn", "gyroscope.theory"])
+def test_every_public_function_and_class_is_in_the_reference(package):
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = {resolve(name) for name in REFERENCE.findall(pages)}
+    module = import_module(package)
+    public = {name: getattr(module, name) for name in module.__all__}
+    missing = [name for name, value in public.items() if not isinstance(value, ModuleType) and value not in listed]
+    assert missing == []
+
+
 def test_text_for_language_models_lists_a_page_by_its_first_sentence():
     text = (
         "# Title\n\n![picture](x.png)\n\nOne [link](a.md) here. More.\n\n::: gyroscope.plan\n    options:\n      x: 1\n"
@@ -137,6 +157,12 @@ def test_every_decision_is_listed():
 def test_every_measured_quantity_with_a_greek_letter_stands_in_the_vocabulary():
     vocabulary = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
     assert [symbol for symbol in ("η_r", "η_g", "η_e", "λ_u", "λ_e", "κ", "τ", "X") if symbol not in vocabulary] == []
+
+
+def resolve(dotted: str) -> object:
+    """Return what a dotted name of the reference stands for."""
+    module, _, name = dotted.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def paths(text: str) -> list[str]:
