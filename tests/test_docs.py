@@ -1,6 +1,7 @@
 """What the pages name is there: files, folders, commands and links."""
 
 import doctest
+import json
 import re
 import tomllib
 from importlib import import_module
@@ -10,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from gyroscope.store.schema import TABLES
-from tests.needs import muon_for
 from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
@@ -50,19 +50,25 @@ def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
     assert result.failed == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tutorial", muon_for("adamw_to_muon", sorted(path.stem for path in tutorials.FOLDER.glob("*.py")))
-)
-# On a busy machine the tracker leaves samples out, and says so. The cells run all the same.
-@pytest.mark.filterwarnings("ignore:gyroscope. samples come faster than they can be processed")
-def test_a_tutorial_runs_and_its_page_has_the_same_cells(tutorial, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+# The full workflow runs them, with `make notebooks`.
+@pytest.mark.parametrize("tutorial", sorted(path.stem for path in tutorials.FOLDER.glob("*.py")))
+def test_the_page_and_the_notebook_of_a_tutorial_have_its_cells_and_outputs(tutorial):
     source = (tutorials.FOLDER / f"{tutorial}.py").read_text(encoding="utf-8")
     page = (tutorials.FOLDER / f"{tutorial}.md").read_text(encoding="utf-8")
+    saved = json.loads((tutorials.FOLDER / f"{tutorial}.ipynb").read_text(encoding="utf-8"))
+    cells = list(tutorials.cells(source))
+    assert [cell.text for cell in cells if cell.text not in page] == []
+    assert ["".join(cell["source"]) for cell in saved["cells"]] == [cell.text for cell in cells]
+    assert sum(bool(cell.get("outputs")) for cell in saved["cells"]) >= 2
+
+
+def test_a_tutorial_runs_cell_by_cell_and_keeps_what_is_printed():
+    source = "# %% [markdown]\n# Words.\n# %%\nx = 1\n# %%\nprint(x + 1)\n"
     ran = list(tutorials.run(source))
-    assert sum(bool(printed) for _, printed in ran) >= 2
-    assert [cell.text for cell, _ in ran if cell.text not in page] == []
+    assert [(cell.text, printed) for cell, printed in ran] == [("Words.", ""), ("x = 1", ""), ("print(x + 1)", "2\n")]
+    assert "```text\n2\n```" in tutorials.page("name", ran)
+    saved = json.loads(tutorials.notebook(ran))
+    assert saved["cells"][2]["outputs"][0]["text"] == ["2\n"]
 
 
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
