@@ -123,6 +123,16 @@ def test_every_public_function_and_class_is_in_the_reference(package):
     assert missing == []
 
 
+def test_every_panel_of_a_report_is_explained_with_a_picture():
+    explained = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    template = (ROOT / "gyroscope" / "render" / "assets" / "report.html").read_text(encoding="utf-8")
+    panels = re.findall(r"<h2[^>]*>(.*?)</h2>", template)
+    assert len(panels) > 5
+    assert [
+        panel for panel in panels if not re.search(rf"^## {re.escape(panel)}\n\n!\[", explained, re.MULTILINE)
+    ] == []
+
+
 def test_text_for_language_models_lists_a_page_by_its_first_sentence():
     text = (
         "# Title\n\n![picture](x.png)\n\nOne [link](a.md) here. More.\n\n::: gyroscope.plan\n    options:\n      x: 1\n"
