@@ -1,11 +1,11 @@
-# make demo | quick | test | coverage | check | matrix | bench | docs | docs-serve: each makes .venv on first use and installs what it needs.
+# make demo | quick | test | coverage | check | matrix | bench | docs | docs-serve | notebooks: each makes .venv on first use and installs what it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Any of these drives the tests of pages; without one, Playwright's own chromium is downloaded.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-.PHONY: demo quick test browser coverage check format matrix bench docs docs-serve clean
+.PHONY: demo quick test browser coverage check format matrix bench docs docs-serve notebooks clean
 
 demo: $(VENV)/installed
 	@$(BIN)/gyroscope demo
@@ -49,6 +49,10 @@ docs: $(VENV)/installed
 
 docs-serve: $(VENV)/installed
 	PYTHONPATH=. $(BIN)/python -m tools.site --serve
+
+# The tutorials, which take minutes. `python -m tools.tutorials` also keeps what they print.
+notebooks: $(VENV)/installed
+	PYTHONPATH=. $(BIN)/python -m tools.tutorials --check
 
 $(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "make: Python 3.11 or newer is needed; \

@@ -1,14 +1,16 @@
 """What the pages name is there: files, folders, commands and links."""
 
 import doctest
+import json
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from gyroscope.store.schema import TABLES
-from tests.needs import muon_for
 from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
@@ -19,6 +21,7 @@ PAGES = [
 TOP = ("gyroscope", "tests", "docs", "tools", "benchmarks", "examples", "results", ".github", ".ci")
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 # Pages that run as doctests. The guide to rules runs in tests/optimizers, the one to experiments in tests/lab.
 TESTED_PAGES = [
     page for page in PAGES if page.name not in ("README.md", "own-optimizer.md") and ">>> " in page.read_text("utf-8")
@@ -47,19 +50,25 @@ def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
     assert result.failed == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tutorial", muon_for("adamw_to_muon", sorted(path.stem for path in tutorials.FOLDER.glob("*.py")))
-)
-# On a busy machine the tracker leaves samples out, and says so. The cells run all the same.
-@pytest.mark.filterwarnings("ignore:gyroscope. samples come faster than they can be processed")
-def test_a_tutorial_runs_and_its_page_has_the_same_cells(tutorial, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+# The full workflow runs them, with `make notebooks`.
+@pytest.mark.parametrize("tutorial", sorted(path.stem for path in tutorials.FOLDER.glob("*.py")))
+def test_the_page_and_the_notebook_of_a_tutorial_have_its_cells_and_outputs(tutorial):
     source = (tutorials.FOLDER / f"{tutorial}.py").read_text(encoding="utf-8")
     page = (tutorials.FOLDER / f"{tutorial}.md").read_text(encoding="utf-8")
+    saved = json.loads((tutorials.FOLDER / f"{tutorial}.ipynb").read_text(encoding="utf-8"))
+    cells = list(tutorials.cells(source))
+    assert [cell.text for cell in cells if cell.text not in page] == []
+    assert ["".join(cell["source"]) for cell in saved["cells"]] == [cell.text for cell in cells]
+    assert sum(bool(cell.get("outputs")) for cell in saved["cells"]) >= 2
+
+
+def test_a_tutorial_runs_cell_by_cell_and_keeps_what_is_printed():
+    source = "# %% [markdown]\n# Words.\n# %%\nx = 1\n# %%\nprint(x + 1)\n"
     ran = list(tutorials.run(source))
-    assert sum(bool(printed) for _, printed in ran) >= 2
-    assert [cell.text for cell, _ in ran if cell.text not in page] == []
+    assert [(cell.text, printed) for cell, printed in ran] == [("Words.", ""), ("x = 1", ""), ("print(x + 1)", "2\n")]
+    assert "```text\n2\n```" in tutorials.page("name", ran)
+    saved = json.loads(tutorials.notebook(ran))
+    assert saved["cells"][2]["outputs"][0]["text"] == ["2\n"]
 
 
 def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
@@ -95,6 +104,33 @@ def test_the_reference_has_every_command_and_every_table_of_a_run():
     tables = site_reference.run_file_page()
     assert [name for name in TABLES if f"## {name}\n" not in tables] == []
     assert all(line.replace("\\|", "").count("|") == 4 for line in tables.splitlines() if line.startswith("| `"))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_the_names_of_the_reference_are_there(page):
+    names = REFERENCE.findall(page.read_text(encoding="utf-8"))
+    assert names
+    assert [name for name in names if not (resolve(name).__doc__ or "").strip()] == []
+
+
+@pytest.mark.parametrize("package", ["gyroscope", "gyroscope.optim", "gyroscope.nn", "gyroscope.theory"])
+def test_every_public_function_and_class_is_in_the_reference(package):
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = {resolve(name) for name in REFERENCE.findall(pages)}
+    module = import_module(package)
+    public = {name: getattr(module, name) for name in module.__all__}
+    missing = [name for name, value in public.items() if not isinstance(value, ModuleType) and value not in listed]
+    assert missing == []
+
+
+def test_every_panel_of_a_report_is_explained_with_a_picture():
+    explained = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    template = (ROOT / "gyroscope" / "render" / "assets" / "report.html").read_text(encoding="utf-8")
+    panels = re.findall(r"<h2[^>]*>(.*?)</h2>", template)
+    assert len(panels) > 5
+    assert [
+        panel for panel in panels if not re.search(rf"^## {re.escape(panel)}\n\n!\[", explained, re.MULTILINE)
+    ] == []
 
 
 def test_text_for_language_models_lists_a_page_by_its_first_sentence():
@@ -137,6 +173,12 @@ def test_every_decision_is_listed():
 def test_every_measured_quantity_with_a_greek_letter_stands_in_the_vocabulary():
     vocabulary = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
     assert [symbol for symbol in ("η_r", "η_g", "η_e", "λ_u", "λ_e", "κ", "τ", "X") if symbol not in vocabulary] == []
+
+
+def resolve(dotted: str) -> object:
+    """Return what a dotted name of the reference stands for."""
+    module, _, name = dotted.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def paths(text: str) -> list[str]:

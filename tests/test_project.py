@@ -9,11 +9,12 @@ from pathlib import Path
 
 import gyroscope_lab
 import pytest
+import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import gyroscope
-from gyroscope.cli import main
+from gyroscope.cli import app, main
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -133,6 +134,28 @@ def test_workflows_call_commands_that_are_there():
     for call in calls:
         command, *arguments = call.split()
         assert set(arguments) <= targets if command == "make" else (ROOT / command).stat().st_mode & 0o100, call
+
+
+def test_actions_are_pinned_by_the_hash_of_a_commit_and_name_its_version():
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / ".github" / "workflows").glob("*.yml")]
+    used = {line for page in pages for line in re.findall(r"uses: (.*)", page)}
+    assert {line for line in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)} == set()
+    names = [line.partition("@")[0] for line in used]
+    assert len(names) == len(set(names)), "one action, one version"
+
+
+def test_the_notes_have_a_dated_section_for_the_version_and_lines_that_a_person_reads():
+    notes = read("CHANGELOG.md")
+    release = runpy.run_path(str(ROOT / "tools" / "distributions"), run_name="distributions")
+    assert release["check_version"](f"v{gyroscope.__version__}") == 0
+    entries = [entry.split("\n\n")[0] for entry in notes.split("\n- ")[1:]]
+    assert [entry for entry in entries if len(entry) > 400] == []
+
+
+def test_the_check_of_distributions_runs_every_command():
+    release = runpy.run_path(str(ROOT / "tools" / "distributions"), run_name="distributions")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert {arguments[0] for arguments, _ in release["COMMANDS"].values()} == set(commands)
 
 
 def test_every_folder_of_tests_has_a_room_of_the_same_name():

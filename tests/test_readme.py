@@ -70,9 +70,31 @@ def test_the_error_of_predicted_rotation_is_that_of_the_record():
     assert f"are harder: {100 * np.median(others):.0f} %" in " ".join(text().split()).replace("followed by a norm ", "")
 
 
+def test_the_cost_of_tracking_is_below_the_number_in_every_network_of_the_record():
+    networks = benchmark("tracker_overhead")["networks"]
+    shares = [max(entry["share"], entry["processor"]) for entry in networks if entry["setting"] == "default"]
+    bold = re.search(r"\*\*Under (\S+) % of training time\*\*", text())
+    assert bold
+    assert len(shares) == 2
+    assert max(shares) < float(bold[1]) / 100
+
+
+def test_the_error_of_an_autopsy_is_the_largest_of_the_record():
+    cases = benchmark("autopsy_exactness")["cases"]
+    bold = re.search(r"\*\*Exact to (\d+) parts in 100,000\*\*", text())
+    assert bold
+    assert int(bold[1]) == np.ceil(1e5 * max(case["largest"] for case in cases))
+    assert f"for all {sum(case['neurons'] for case in cases):,} neurons of two networks with six optimizers" in text()
+    assert {len({case[key] for case in cases}) for key in ("network", "optimizer")} == {2, 6}
+
+
 def test_it_is_short():
     assert len(text().splitlines()) <= 150
     assert len(text().split()) <= 900
+
+
+def benchmark(name: str) -> dict:
+    return json.loads((README.parent / "benchmarks" / "records" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def text() -> str:

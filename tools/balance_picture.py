@@ -1,101 +1,88 @@
-"""Draw docs/balance.png, the first picture of the README: `python -m tools.balance_picture`. About a minute.
+"""Draw docs/balance.png, the first picture of the README, from results/re/fig4.json: `python -m tools.balance_picture`.
 
-A network with batch norm learns the next character of Python's standard library, once with AdamW and once with Adam and
-L2. Each line is a layer: its measured rotation, over the angle that theory predicts for AdamW before training.
-
-It illustrates and proves nothing: one seed, and settings that were chosen because they show the effect. The claim with
-seeds and an interval is re/fig4 of the lab.
+The experiment re/fig4 trains a ResNet on a part of CIFAR-10 with AdamW and with Adam and L2, several settings of each.
+The picture shows both optimizers at the setting that has the best accuracy on seeds that are not shown. Each line is a
+hidden layer: its rotation over the angle that theory predicts for AdamW, at the learning rate of the step. The line is
+the mean over the seeds of the record, and the band is their range.
 """
 
-import argparse
-import inspect
-import typing
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-import torch
+from gyroscope_lab import TrainConfig
 from playwright.sync_api import sync_playwright
+from plotly.graph_objects import Figure
 from plotly.subplots import make_subplots
-from torch import nn
 
-import gyroscope as gyro
 from gyroscope.theory import AdamW
 from tests.render.browser import launch
 
-PICTURE = Path(__file__).parent.parent / "docs" / "balance.png"
-LR = 1e-2
-WEIGHT_DECAY = 0.5
-# Of Adam with L2. It ends between a fifth and five times the speed of AdamW, by layer.
-L2 = 1e-5
-BETAS = (0.9, 0.99)
-STEPS = 3000
-BATCH = 64
-WINDOW = 8
-WIDTH = 128
-HIDDEN = 6
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+ROOT = Path(__file__).parent.parent
+RECORD = ROOT / "results" / "re" / "fig4.json"
+PICTURE = ROOT / "docs" / "balance.png"
+PANELS = {"AdamW": "AdamW", "Adam+L2": "Adam with L2"}  # the name in the record, and on the picture
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+BAND_OPACITY = 0.18
+SIZE = {"width": 1000, "height": 420}
 
 
-def network(characters: int) -> nn.Sequential:
-    """Return hidden layers that are each followed by a batch norm, from a window of characters to the next one."""
-    layers: list[nn.Module] = [nn.Embedding(characters, 16), nn.Flatten()]
-    inputs = 16 * WINDOW
-    for _ in range(HIDDEN):
-        layers += [nn.Linear(inputs, WIDTH, bias=False), nn.BatchNorm1d(WIDTH), nn.ReLU()]
-        inputs = WIDTH
-    return nn.Sequential(*layers, nn.Linear(WIDTH, characters))
+def best_arm(record: dict[str, Any], optimizer: str) -> str:
+    """Return the setting of an optimizer with the best mean accuracy on the seeds that only choose."""
+    arms = list(record["config"]["arms"])
+    accuracy = np.mean(np.array(record["choosing"]["accuracy"], dtype=float), axis=0)
+    return max((arm for arm in arms if arm.startswith(f"{optimizer},")), key=lambda arm: accuracy[arms.index(arm)])
 
 
-def track(folder: Path, name: str) -> gyro.store.Run:
-    """Train with one of the two optimizers, and return the run."""
-    torch.manual_seed(0)
-    text = "".join(inspect.getsource(module) for module in (argparse, inspect, typing))
-    characters = sorted(set(text))
-    data = torch.tensor([characters.index(character) for character in text])
-    model = network(len(characters))
-    cls, decay = (torch.optim.AdamW, WEIGHT_DECAY) if name == "AdamW" else (torch.optim.Adam, L2)
-    # Without decay of gains, which would end all learning here.
-    optimizer = cls(gyro.param_groups(model, weight_decay=decay), lr=LR, betas=BETAS)
-    with gyro.Tracker(model, optimizer, folder / name, every=10):
-        for _ in range(STEPS):
-            start = torch.randint(len(data) - WINDOW, (BATCH, 1))
-            windows = data[start + torch.arange(WINDOW + 1)]
-            loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return gyro.store.open_run(folder / name)
+def predicted_angles(record: dict[str, Any], arm: str, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of the record's points, and AdamW's equilibrium angle at the learning rate of each."""
+    config = TrainConfig(**record["config"]["base"], **record["config"]["arms"][arm])
+    steps = (np.arange(points) + 0.5) / points * config.steps
+    multiplier = config.multiplier(steps_per_epoch=1)(steps)
+    # The record's runs have AdamW's default betas.
+    angles = [AdamW(config.lr * m, config.weight_decay).equilibrium().angular_update for m in multiplier]
+    return steps, np.array(angles)
 
 
-def smooth(values: np.ndarray) -> np.ndarray:
-    """Return root mean squares over ten samples."""
-    return np.sqrt(np.mean(values[: len(values) // 10 * 10].reshape(-1, 10) ** 2, axis=1))
+def draw(record: dict[str, Any]) -> Figure:
+    """Return the figure: a panel for each optimizer, a line and a band for each hidden layer."""
+    arms = list(record["config"]["arms"])
+    angles = np.array(record["values"]["angle"], dtype=float)  # seeds, arms, layers, points
+    steps, predicted = predicted_angles(record, best_arm(record, "AdamW"), angles.shape[-1])
+    figure = make_subplots(1, 2, shared_yaxes=True, subplot_titles=list(PANELS.values()), horizontal_spacing=0.04)
+    for column, optimizer in enumerate(PANELS, 1):
+        chosen = angles[:, arms.index(best_arm(record, optimizer))]
+        for index in range(chosen.shape[1] - 1):  # the last layer is not followed by a normalisation
+            ratios = chosen[:, index] / predicted
+            add_layer(figure, steps, ratios, column, index)
+        figure.add_hline(1.0, line_dash="dot", line_color="#444", row=1, col=column)
+    figure.update_yaxes(title_text="rotation / predicted for AdamW", row=1, col=1)
+    figure.update_yaxes(type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10], range=[-1, 0.8])
+    figure.update_xaxes(title_text="step")
+    return figure.update_layout(template="plotly_white", font_size=14, margin={"t": 40, "b": 50}, **SIZE)
+
+
+def add_layer(figure: Figure, steps: np.ndarray, ratios: np.ndarray, column: int, index: int) -> None:
+    """Add the mean and the range over seeds of one layer."""
+    place = {"row": 1, "col": column}
+    colour = COLOURS[index]
+    both_ways = np.concatenate([steps, steps[::-1]])
+    edge = np.concatenate([ratios.max(0), ratios.min(0)[::-1]])
+    band = {"fill": "toself", "fillcolor": colour, "opacity": BAND_OPACITY, "line": {"width": 0}, "mode": "lines"}
+    figure.add_scatter(x=both_ways, y=edge, showlegend=False, **band, **place)
+    line = {"color": colour, "width": 2}
+    figure.add_scatter(x=steps, y=ratios.mean(0), name=f"layer {index + 1}", showlegend=column == 1, line=line, **place)
 
 
 def main() -> None:
-    """Train twice, draw, and take the picture."""
-    predicted = AdamW(LR, WEIGHT_DECAY, BETAS).equilibrium().angular_update
-    figure = make_subplots(1, 2, shared_yaxes=True, subplot_titles=("AdamW", "Adam with L2"), horizontal_spacing=0.04)
-    with TemporaryDirectory() as name, sync_playwright() as playwright:
-        folder = Path(name)
-        for column, optimizer in enumerate(("AdamW", "Adam"), 1):
-            run = track(folder, optimizer)
-            hidden = [layer for layer in run.layers if run.layer(layer).shape[0] == WIDTH]
-            for index, layer in enumerate(hidden):
-                measured = smooth(run.series(layer, "angular_update", "rms")) / predicted
-                options = {"name": f"layer {index + 1}", "showlegend": column == 1, "row": 1, "col": column}
-                figure.add_scatter(
-                    x=run.steps[5::10], y=measured, line={"color": COLOURS[index], "width": 2}, **options
-                )
-            figure.add_hline(1.0, line_dash="dot", line_color="#444", row=1, col=column)
-        figure.update_yaxes(title_text="measured / predicted rotation", row=1, col=1)
-        figure.update_yaxes(type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10])
-        figure.update_xaxes(title_text="step")
-        figure.update_layout(template="plotly_white", width=1000, height=420, font_size=14, margin={"t": 40, "b": 50})
-        page = folder / "balance.html"
+    """Draw the figure and take its picture."""
+    figure = draw(json.loads(RECORD.read_text(encoding="utf-8")))
+    with TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page = Path(folder) / "balance.html"
         figure.write_html(page, include_plotlyjs=True)
-        browser = launch(playwright).new_page(viewport={"width": 1000, "height": 420}, device_scale_factor=2)
+        browser = launch(playwright).new_page(viewport=SIZE, device_scale_factor=2)
         browser.goto(page.as_uri())
         browser.wait_for_selector(".main-svg")
         browser.locator(".plotly-graph-div").screenshot(path=PICTURE)

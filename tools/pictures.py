@@ -1,6 +1,7 @@
 """Take the pictures of reports in docs/ again: `python -m tools.pictures [folder of make demo]`, after a page changed.
 
-Three simulated runs, as the tests of pages have them, and the RotationalSGD run of `make demo`.
+Three simulated runs, as the tests of pages have them, and the RotationalSGD run of `make demo`. The panels are of two
+runs of the gallery on handwritten digits: AdamW, and Adam with L2.
 """
 
 import sys
@@ -13,10 +14,12 @@ from gyroscope.render.run_page import page
 from gyroscope.report import gather
 from tests.render import make
 from tests.render.browser import launch
+from tools import gallery
 
 DOCS = Path(__file__).parent.parent / "docs"
 LAST = "Which layers?"  # the panel with which a picture ends
-PANELS = ("verdict", "equilibrium", "layers", "balance", "signal", "plane", "stability", "table")
+LAYER = "3.weight"  # the layer that the picture of an opened layer shows
+PANELS = ("verdict", "equilibrium", "layers", "balance", "plane", "stability", "table")
 STORIES = {"healthy": make.healthy, "imbalanced": make.imbalanced, "fell_out": make.fell_out}
 
 
@@ -33,14 +36,31 @@ def take(browser_page: Page, runs: list[Path], folder: Path, name: str) -> None:
     browser_page.screenshot(path=DOCS / f"{name}.png", full_page=True, clip=clip)
 
 
-def take_panels(browser_page: Page) -> None:
-    """Take a picture of each panel of the page that is open, for docs/report.md, in which it is legible on a phone."""
+def open_run(browser_page: Page, run: Path, folder: Path) -> None:
+    """Open the page of a run in a window of a width at which pictures are legible on a phone."""
+    html = folder / f"{run.name}.html"
+    html.write_text(page(gather([run])), encoding="utf-8")
     browser_page.set_viewport_size({"width": 760, "height": 900})
-    browser_page.reload()
+    browser_page.goto(html.as_uri())
     browser_page.wait_for_selector("body[data-ready]")
-    (DOCS / "panels").mkdir(exist_ok=True)
+
+
+def take_panels(browser_page: Page, folder: Path) -> None:
+    """Take a picture of each panel for docs/report.md."""
+
+    def take_part(selector: str, name: str) -> None:
+        browser_page.locator(selector).screenshot(path=DOCS / "panels" / f"{name}.png")
+
+    open_run(browser_page, gallery.train(folder / "adam-l2", gallery.ADAM_L2), folder)
+    take_part("header", "summary")
     for name in PANELS:
-        browser_page.locator(f"section#{name}").screenshot(path=DOCS / "panels" / f"{name}.png")
+        take_part(f"section#{name}", name)
+    # The state of Adam with L2 does not tell signal from noise.
+    open_run(browser_page, gallery.train(folder / "adamw", gallery.ADAMW), folder)
+    take_part("section#signal", "signal")
+    browser_page.locator("#layer-choice").select_option(LAYER)
+    browser_page.wait_for_selector("#look-figure .main-svg")
+    take_part("#layer", "layer")
 
 
 def main() -> None:
@@ -51,7 +71,7 @@ def main() -> None:
         runs = [make.run_at(folder / story, STORIES[story](), seed=i) for i, story in enumerate(STORIES)]
         browser_page = launch(playwright).new_page(viewport={"width": 1200, "height": 900})
         take(browser_page, [runs[1]], folder, "report-imbalanced")
-        take_panels(browser_page)
+        take_panels(browser_page, folder)
         browser_page.set_viewport_size({"width": 1200, "height": 900})
         take(browser_page, [runs[2]], folder, "report-fell-out")
         take(browser_page, runs, folder, "report-three")
