@@ -25,7 +25,7 @@ SCHEDULE_SAMPLES = 2000
 NANOGPT_SETTINGS = {"learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr"}
 
 
-class Course(NamedTuple):
+class ConfirmedSchedule(NamedTuple):
     """A schedule in the file that agrees with the saved rate, after so many steps."""
 
     schedule: Schedule
@@ -128,21 +128,21 @@ class SavedRate:
         return list(map(float, np.interp(steps, list(logged), list(logged.values())))) if steps else []
 
     @cached_property
-    def _course(self) -> Course | None:
+    def _course(self) -> ConfirmedSchedule | None:
         """The first schedule of the file that agrees with the saved rate."""
         for state in self.schedulers:
             with suppress(*NOT_TORCHS):
-                course = Course(torch_schedule(self.number, state, self.group), steps_done(state))
+                course = ConfirmedSchedule(torch_schedule(self.number, state, self.group), steps_done(state))
                 if self._agrees(course):
                     return course
         config = self.extras.get("config")
         steps = self.extras.get("iter_num")
         if not isinstance(config, Mapping) or not isinstance(steps, int) or not set(config) >= NANOGPT_SETTINGS:
             return None
-        course = Course(self._nanogpt(config), steps, is_torchs=False)
+        course = ConfirmedSchedule(self._nanogpt(config), steps, is_torchs=False)
         return course if self._agrees(course) else None
 
-    def _agrees(self, course: Course) -> bool:
+    def _agrees(self, course: ConfirmedSchedule) -> bool:
         """Return whether the schedule sets the saved rate for the next step, and has one for the last."""
         if course.steps < 1 or not isfinite(course.schedule(course.steps - 1).lr):
             return False
@@ -164,7 +164,7 @@ class SavedRate:
 
         return schedule
 
-    def _one_step_back(self, course: Course) -> Rate:
+    def _one_step_back(self, course: ConfirmedSchedule) -> Rate:
         lr, momentum = course.schedule(course.steps - 1)
         if not course.is_torchs or isclose(lr, self.saved, rel_tol=AGREES) or self.step == course.steps:
             return Rate(lr, momentum)
