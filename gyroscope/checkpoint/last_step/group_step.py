@@ -100,7 +100,7 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
     betas = settings.get("betas")
     # k-Adam may have a pair for each stage, and some optimizers have a third beta.
     is_nested = isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple)
-    pairs: Sequence[Any] = betas if is_nested else [betas]
+    pairs: Any = betas if is_nested else [betas]
     for pair in pairs if betas is not None else ():
         are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
         if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
