@@ -31,16 +31,13 @@ EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
 @final
 @dataclass(frozen=True, eq=False)
 class ParameterState:
-    """A weight in a checkpoint with its optimizer state. `group` is -1 without an optimizer.
-
-    `angle_factor` multiplied the angle of a rotational optimizer in the last step, if `follow` set one.
-    """
+    """A weight in a checkpoint with its optimizer state."""
 
     name: str
     weight: StoredTensor
-    group: int = -1
+    group: int = -1  # -1 without an optimizer
     state: Mapping[str, Any] = field(default_factory=dict)
-    angle_factor: float = 1.0
+    angle_factor: float = 1.0  # of a rotational optimizer's angle in the last step, if `follow` set one
 
     @property
     def step(self) -> int | None:
@@ -58,22 +55,14 @@ class ParameterState:
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The contents of a file or folder.
+    """The contents of a file or folder."""
 
-    name        of the file
-    parameters  weights with their optimizer state, in the model's order
-    groups      the optimizer's settings, without the parameters. Empty without an optimizer
-    schedulers  states of torch's schedulers
-    extras      nanoGPT's config, the Trainer's log
-    step        number of steps that were taken, None if unknown
-    """
-
-    name: str
-    parameters: Sequence[ParameterState]
-    groups: Sequence[Mapping[str, Any]]
-    schedulers: Sequence[Mapping[str, Any]]
-    extras: Mapping[str, Any]
-    step: int | None
+    name: str  # of the file
+    parameters: Sequence[ParameterState]  # weights with their optimizer state, in the model's order
+    groups: Sequence[Mapping[str, Any]]  # the optimizer's settings, without the parameters. Empty without an optimizer
+    schedulers: Sequence[Mapping[str, Any]]  # states of torch's schedulers
+    extras: Mapping[str, Any]  # nanoGPT's config, the Trainer's log
+    step: int | None  # number of steps that were taken, None if unknown
 
 
 def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None = None) -> Checkpoint:
