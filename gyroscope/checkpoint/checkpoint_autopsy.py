@@ -184,7 +184,7 @@ def _examine(
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:
-        raise ValueError(f"{checkpoint.name!r} has no weights with vectors that rotate")
+        raise ValueError("it has no weights with vectors that rotate")
     return layers
 
 
@@ -196,7 +196,7 @@ def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: Ste
         keys = groups[parameter.group].update.keys if parameter.group >= 0 else ()
         if parameter.state and keys and not any(key in parameter.state for key in keys):
             raise ValueError(
-                f"{checkpoint.name!r} was not written with optimizer={asked.optimizer!r}, which keeps "
+                f"it was not written with optimizer={asked.optimizer!r}, which keeps "
                 f"{', '.join(keys)}: the state of {parameter.name!r} has {', '.join(map(str, parameter.state))}"
             )
 

@@ -86,9 +86,9 @@ def _checkpoint(
 ) -> Checkpoint:
     nodes = dict(_nodes(tree))
     optimizers = [node for node in nodes.values() if _is_optimizer(node)]
-    weights = _weights(name, nodes)
+    weights = _weights(nodes)
     ordered = ordered and not _is_sorted(weights)
-    weights, members = match_weights(name, weights, optimizers, model=model, ordered=ordered, folder=folder)
+    weights, members = match_weights(weights, optimizers, model, ordered, folder)
     factors = _angle_factors(nodes)
     parameters = []
     for key, weight in weights.items():
@@ -161,17 +161,15 @@ def _is_state_dict(node: Mapping[str, Any]) -> bool:
     )
 
 
-def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
+def _weights(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
     """Return the one dictionary of named tensors, with parameters only, and a tied weight once."""
     found = {path: node for path, node in nodes.items() if _is_state_dict(node)}
     if not found:
-        raise ValueError(
-            f"{name!r} holds no weights: it has no dictionary of named tensors with two or more dimensions"
-        )
+        raise ValueError("it holds no weights: it has no dictionary of named tensors with two or more dimensions")
     named = [path for key in WEIGHT_KEYS for path in found if path.rpartition(".")[2] == key]
     if not named and len(found) > 1:
         raise ValueError(
-            f"{name!r} holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
+            f"it holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
             'gyro.autopsy({"model": …, "optimizer": …})'
         )
     chosen = found[named[0] if named else next(iter(found))]

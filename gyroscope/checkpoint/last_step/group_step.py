@@ -54,7 +54,7 @@ def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> Grou
     settings = {key: _plain(value) for key, value in group.items()}
     # The file's own settings count. The user adds those that it lacks.
     settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
-    _check(checkpoint.name, settings)
+    _check(settings)
     saved = float(settings.get("lr") or 0.0)
     in_file = SavedRate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, settings)
     given = asked.lr
@@ -80,12 +80,12 @@ def _own_rule(settings: Mapping[str, Any], asked: StepRequest) -> UpdateRule | N
     return user_rule(settings if "rule" in settings else {**settings, "rule": asked.rule}, (), None)
 
 
-def _check(file: str, settings: Mapping[str, Any]) -> None:
+def _check(settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an invalid setting in the file."""
     for option in NUMBERS:
         value = settings.get(option)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
-            raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
+            raise ValueError(f"the optimizer's {option} is {value!r}, and must be a number, 0 or above")
     betas = settings.get("betas")
     # k-Adam may have a pair for each stage, and some optimizers have a third beta.
     is_nested = isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple)
@@ -93,7 +93,7 @@ def _check(file: str, settings: Mapping[str, Any]) -> None:
     for pair in pairs if betas is not None else ():
         are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
         if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
-            raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
+            raise ValueError(f"the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
 
 
 def _described_group(asked: StepRequest) -> list[GroupStep]:
