@@ -119,6 +119,26 @@ print(json.dumps({"losses": [row["loss"] for row in rows if "loss" in row][-2:],
 
 
 @pytest.mark.slow
+def test_the_real_trackio_gets_the_numbers_in_the_run_of_the_hugging_face_trainer(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gyroscope[transformers]'")
+    code = """
+from tests.integrations.test_transformers import callback, gpt2, train
+train(gpt2(), "trained", steps=3, callbacks=[callback(every=1)], report_to="trackio")
+from trackio.sqlite_storage import SQLiteStorage
+(project,) = SQLiteStorage.get_projects()
+(run,) = SQLiteStorage.get_runs(project)
+rows = SQLiteStorage.get_logs(project, run)
+print()
+print(json.dumps({name: sorted(row["step"] for row in rows if name in row)
+                  for name in ("gyroscope/angular_update", "train/loss")}))
+"""
+    found = result_of("trackio", code, tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    assert found["gyroscope/angular_update"] == [0, 1, 2]
+    # The Trainer logs without a step, so trackio counts.
+    assert len(found["train/loss"]) == 1
+
+
+@pytest.mark.slow
 def test_the_real_mlflow_stores_every_sample_in_the_active_run(tmp_path):
     code = """
 import mlflow
