@@ -3,7 +3,9 @@
 import doctest
 import json
 import re
+import sqlite3
 import tomllib
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +13,8 @@ from types import ModuleType
 import pytest
 
 from gyroscope.store.schema import TABLES
+from tests.measure.test_sinks import tracked
+from tests.store import make
 from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
 
 ROOT = Path(__file__).parent.parent
@@ -131,6 +135,31 @@ def test_every_panel_of_a_report_is_explained_with_a_picture():
     assert [
         panel for panel in panels if not re.search(rf"^## {re.escape(panel)}\n\n!\[", explained, re.MULTILINE)
     ] == []
+
+
+def test_the_page_of_the_run_file_has_the_version_and_the_columns_of_a_file_that_the_tracker_wrote(tmp_path):
+    make.run_at(tmp_path)
+    page = site_reference.run_file_page()
+    listed = {}
+    for part in page.split("\n## ")[1:]:
+        listed[part.partition("\n")[0]] = re.findall(r"^\| `(\w+)` \| ([A-Z ]+) \|", part, re.MULTILINE)
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as file:
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        stored = dict(file.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    assert f"The version of the tables is {version}," in page
+    assert {
+        table: f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns)})"
+        for table, columns in listed.items()
+    } == {table: sql for table, sql in stored.items() if not table.startswith("sqlite_")}
+
+
+def test_the_code_that_reads_a_run_without_the_library_gives_the_series_of_the_library(tmp_path):
+    run = tracked(tmp_path)
+    names = {}
+    exec(site_reference.READING.replace("runs/first", str(tmp_path)), names)
+    names["run"].close()
+    assert list(names["means"]) == run.steps.tolist()
+    assert list(names["means"].values()) == run.series("0.weight", "angular_update", "mean").tolist()
 
 
 def test_text_for_language_models_lists_a_page_by_its_first_sentence():

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LAB_PROJECT = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {name: names for name, names in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs", "lab")}
-MODULES = {"scikit-learn": "sklearn"}
+MODULES = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
 """What a distribution is called in an import, where it is not called the same."""
 OWN = {"gyroscope", "gyroscope-lab"}
 

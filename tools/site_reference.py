@@ -5,8 +5,22 @@ from contextlib import redirect_stdout
 
 from gyroscope.cli import main
 from gyroscope.store import SCHEMA_VERSION
-from gyroscope.store.schema import TABLES
+from gyroscope.store.schema import LAYER_BITS, STATISTICS, TABLES
 
+# The mean rotation of a layer by step, with nothing but SQLite and NumPy. A test runs it.
+READING = f"""import sqlite3
+
+import numpy as np
+
+run = sqlite3.connect("file:runs/first/run.sqlite?mode=ro", uri=True)
+quantities = [name for (name,) in run.execute("SELECT name FROM quantity WHERE per_vector = 1 ORDER BY id")]
+(layer,) = run.execute("SELECT id FROM layer WHERE name = ?", ("0.weight",)).fetchone()
+query = "SELECT step, numbers FROM sample JOIN measurement ON key = (sample.id << {LAYER_BITS} | ?) ORDER BY step"
+means = {{}}
+for step, numbers in run.execute(query, (layer,)):
+    statistics = np.frombuffer(numbers, "<f4")[: {len(STATISTICS)} * len(quantities)].reshape(-1, {len(STATISTICS)})
+    means[step] = float(statistics[quantities.index("angular_update"), {STATISTICS.index("mean")}])
+"""
 RUN_FILE = f"""# Run file
 
 A run is a folder with one SQLite database, `run.sqlite`. Any program that reads SQLite can read it, also while it is
@@ -18,7 +32,10 @@ written.
 - Every row that is read has a checksum, because SQLite has none.
 
 [The reference of runs](runs.md) has the Python functions, and `gyroscope export RUN… table.parquet` writes plain
-tables.
+tables. Without Gyroscope, a few lines read the mean rotation of a layer:
+
+```python
+{READING}```
 """
 
 

@@ -179,7 +179,7 @@ def _examine(
         if progress is not None:
             progress(done + 1, len(chosen))
     if not layers:
-        raise ValueError(f"{checkpoint.name!r} has no weights with vectors that rotate")
+        raise ValueError("it has no weights with vectors that rotate")
     return layers
 
 
@@ -191,7 +191,7 @@ def _check_state(checkpoint: Checkpoint, groups: Sequence[GroupStep], asked: Ste
         keys = groups[parameter.group].update.keys if parameter.group >= 0 else ()
         if parameter.state and keys and not any(key in parameter.state for key in keys):
             raise ValueError(
-                f"{checkpoint.name!r} was not written with optimizer={asked.optimizer!r}, which keeps "
+                f"it was not written with optimizer={asked.optimizer!r}, which keeps "
                 f"{', '.join(keys)}: the state of {parameter.name!r} has {', '.join(map(str, parameter.state))}"
             )
 
@@ -203,7 +203,7 @@ def _missing(
     for name, layer in layers.items():
         if layer.group < 0 or not checkpoint.groups:
             reasons[name] = "rotation: the file holds no optimizer state of it"
-        elif groups[layer.group].rate.value == 0:
+        elif groups[layer.group].rates.last == 0:
             reasons[name] = "rotation: the saved learning rate is 0, that of the step after; pass lr"
         elif not np.isfinite(layer.rotations).any() and not layer.non_finite:
             reasons[name] = f"rotation: {groups[layer.group].update.unknown}"

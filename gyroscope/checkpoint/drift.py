@@ -83,11 +83,11 @@ def drifts(
 
 def _mean_rate(old: ParameterState, new: ParameterState, groups: Sequence[Sequence[GroupStep]]) -> float:
     """Return the mean of the last learning rates of both files over the peak of the second, or 1 if it is unknown."""
-    if new.group < 0 or not groups[1][new.group].rate.value > 0:
+    if new.group < 0 or not groups[1][new.group].rates.last > 0:
         return 1.0
     second = groups[1][new.group]
     first = groups[0][old.group] if old.group >= 0 else second
-    return (first.rate.value + second.rate.value) / 2 / second.run_rates.peak
+    return (first.rates.last + second.rates.last) / 2 / second.rates.peak
 
 
 def _sums(old: ParameterState, new: ParameterState, split: Split) -> Array:

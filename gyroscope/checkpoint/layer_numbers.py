@@ -40,14 +40,14 @@ def layer_numbers(
         rule=group.rule,
         exact=group.update.exact,
         error=group.update.error(shape),
-        peak_lr=group.run_rates.peak,
+        peak_lr=group.rates.peak,
         sets_imbalance=group.settings.get("imbalance") is not None,
         **_signal(parameter, measured, group),
         **_equilibrium(group, measured, layer.fan_in, shape, steps),
     )
     if group.update.direction is None and group.rule is not None and group.rule.whole_matrix:
         measured = replace(measured, sums=_muon_sums(measured.sums, group.rule, shape))
-    if not np.isfinite(measured.sums.uu).any() or not group.rate.value > 0:
+    if not np.isfinite(measured.sums.uu).any() or not group.rates.last > 0:
         return layer
     return replace(layer, **_step(group, measured))
 
@@ -85,11 +85,11 @@ def _equilibrium(
             at_peak = group.peak_rule.equilibrium(**weights)
             values |= {"predicted_norm": at_peak.norm, "timescale": at_peak.timescale}
     values = {name: NAN if value is None else float(value) for name, value in values.items()}
-    rates = group.run_rates
+    rates = group.rates
     if steps is not None and values.get("timescale", NAN) > 0:
         # Decay per step is proportional to the learning rate.
         values["run_length"] = steps * float(safe_divide(rates.mean, rates.peak)) / values["timescale"]
-        values["run_length_known"] = rates.certain
+        values["run_length_known"] = rates.mean_known
     return values
 
 
@@ -125,7 +125,7 @@ def _muon_sums(sums: StepSums, rule: UpdateRule, shape: tuple[int, ...]) -> Step
 
 def _step(group: GroupStep, measured: VectorMeasurement) -> dict[str, Any]:
     """Return rotation, forces and λ_u of the last step."""
-    lr = group.rate.value
+    lr = group.rates.last
     update = group.update
     values: dict[str, Any] = {"rotations": update.rotations(measured)}
     # The formulas hold if the update is the momentum itself, with decay beside it or within.

@@ -10,6 +10,10 @@ from gyroscope.integrations.extras import extra
 STEP = "gyroscope/step"
 
 
+def _nothing(*_: Any, **options: Any) -> None:
+    """Do nothing."""
+
+
 class LogSink:
     """Sends what the tracker measures to a logger: `Tracker(…, sinks=[LogSink(run)])`.
 
@@ -20,7 +24,7 @@ class LogSink:
     7 {'loss': 0.5}
     """
 
-    def __init__(self, logger: Any, close: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, logger: Any, close: Callable[[], Any] = _nothing) -> None:
         self._log = getattr(logger, "log", logger)
         self._close = close
 
@@ -64,15 +68,16 @@ class WandB(LogSink):
     """
 
     def __init__(self, run: Any = None, **options: Any) -> None:
-        wandb = extra("wandb", "wandb") if run is None else None
-        active = run if wandb is None else wandb.run
-        self.run = active if wandb is None or active is not None else wandb.init(**options)
+        self.run = run if run is not None else extra("wandb", "wandb").run
+        is_started_here = self.run is None
+        if is_started_here:
+            self.run = extra("wandb", "wandb").init(**options)
+        super().__init__(self._write, self.run.finish if is_started_here else _nothing)
         # Drop-in replacements of wandb may lack it.
-        self._define = getattr(self.run, "define_metric", lambda name, step_metric=None: None)
+        self._define = getattr(self.run, "define_metric", _nothing)
         self._define(STEP)
         self._define("gyroscope/*", step_metric=STEP)
         self._defined: set[str] = set()
-        super().__init__(self._write, self.run.finish if active is None else lambda: None)
 
     def _write(self, scalars: dict[str, float], step: int) -> None:
         for name in scalars:
@@ -86,31 +91,41 @@ class WandB(LogSink):
 class Trackio(LogSink):
     """Sends what the tracker measures to trackio: `Tracker(…, sinks=[Trackio(project="mine")])`.
 
-    Uses the given run, or the active one, and leaves it open. Without any it starts one with `options` of
-    `trackio.init` and finishes it.
+    Uses the given run, or the active one, and leaves it open. Without any it starts one of its own, with `options` of
+    `trackio.init`, and finishes it.
     """
 
     def __init__(self, run: Any = None, **options: Any) -> None:
-        active = run or extra("trackio.context_vars", "trackio").current_run.get()
-        self.run = active or extra("trackio", "trackio").init(**{"project": "gyroscope", **options})
-        super().__init__(self.run, self.run.finish if active is None else lambda: None)
+        self.run = run if run is not None else extra("trackio", "trackio").context_vars.current_run.get()
+        is_started_here = self.run is None
+        if is_started_here:
+            trackio = extra("trackio", "trackio")
+            self.run = trackio.init(**{"project": "gyroscope", **options})
+            # The thread of the sink will finish it, and could not tell this one.
+            trackio.context_vars.current_run.set(None)
+        super().__init__(self.run, self.run.finish if is_started_here else _nothing)
 
 
 @final
 class MLflow(LogSink):
     """Sends what the tracker measures to MLflow: `Tracker(…, sinks=[MLflow()])`.
 
-    Uses the given run, or the active one, and leaves it open. Without any it starts one with `options` of
-    `mlflow.start_run` and ends it. Brackets in names of layers become underscores, because MLflow refuses them.
+    Uses the given run, or the active one of `mlflow.start_run`, and leaves it open. Names are those of other loggers
+    with dots after the first slash, gyroscope/norm.0.weight, and underscores for brackets, as MLflow's stores need it.
     """
 
-    def __init__(self, run: Any = None, **options: Any) -> None:
+    def __init__(self, run: Any = None) -> None:
         self._mlflow = extra("mlflow", "mlflow")
-        active = run or self._mlflow.active_run()
-        self.run = active or self._mlflow.start_run(**options)
-        super().__init__(self._write, self._mlflow.end_run if active is None else lambda: None)
+        self.run = run or self._mlflow.active_run()
+        if self.run is None:
+            raise ValueError("no MLflow run is active: call mlflow.start_run() first, or pass the run, MLflow(run)")
+        super().__init__(self._write)
 
     def _write(self, scalars: dict[str, float], step: int) -> None:
-        allowed = {re.sub(r"[^\w./: -]", "_", name): value for name, value in scalars.items()}
+        metrics = {}
+        for name, value in scalars.items():
+            group, slash, rest = name.partition("/")
+            # In a folder of files, a/b cannot be both a number and a group of numbers.
+            metrics[re.sub(r"[^\w./: -]", "_", f"{group}{slash}{rest.replace('/', '.')}")] = value
         # By number, because MLflow's active run belongs to the thread that started it.
-        self._mlflow.log_metrics(allowed, step=step, run_id=self.run.info.run_id)
+        self._mlflow.log_metrics(metrics, step=step, run_id=self.run.info.run_id)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-LIBRARIES = ("lightning", "transformers", "accelerate", "tensorboard", "wandb", "timm")
+LIBRARIES = ("lightning", "transformers", "accelerate", "tensorboard", "wandb", "trackio", "timm")
 
 
 @pytest.mark.skipif("GYROSCOPE_REQUIRE_INTEGRATIONS" not in os.environ, reason="only the gate requires all libraries")

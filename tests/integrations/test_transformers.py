@@ -144,12 +144,19 @@ def test_the_trainers_other_ways_take_our_classes_too(way, tmp_path):
     torch.testing.assert_close(model.transformer.h[0].mlp.c_fc.weight.detach().norm(dim=0), before)
 
 
-def test_tensorboard_gets_the_numbers_where_the_trainer_reports_to_it(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    train(gpt2(), tmp_path, steps=3, callbacks=[callback(every=1)], report_to="tensorboard")
-    read = events.EventAccumulator(str(tmp_path / "runs" / "rotation"))
+@pytest.mark.parametrize("is_chosen", [False, True])
+def test_tensorboard_gets_the_numbers_in_the_run_of_the_trainer(is_chosen, tmp_path, monkeypatch):
+    events = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_multiplexer")
+    board = tmp_path / "trained"
+    if is_chosen:
+        board = tmp_path / "board"
+        monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(board))
+    train(gpt2(), tmp_path / "trained", steps=3, callbacks=[callback(every=1)], report_to="tensorboard")
+    read = events.EventMultiplexer().AddRunsFromDirectory(str(board))
     read.Reload()
-    assert [event.step for event in read.Scalars("gyroscope/angular_update")] == [0, 1, 2]
+    (run,) = read.Runs()
+    assert [event.step for event in read.Tensors(run, "gyroscope/angular_update")] == [0, 1, 2]
+    assert [event.step for event in read.Tensors(run, "train/loss")] == [2]
 
 
 def test_accelerates_prepared_optimizer_is_measured_in_a_loop_of_ones_own(tmp_path):

@@ -50,8 +50,8 @@ def _read_trainer_folder(path: Path) -> tuple[dict[str, Any], bool]:
     files = _weight_files(path)
     if not files:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint: it has neither .metadata of torch.distributed.checkpoint nor "
-            "model.safetensors or pytorch_model.bin of the Trainer"
+            "it is no checkpoint: it has neither .metadata of torch.distributed.checkpoint nor model.safetensors or "
+            "pytorch_model.bin of the Trainer"
         )
     tree: dict[str, Any] = {"model": {key: value for file in files for key, value in dict(read_file(file)).items()}}
     for key, name in (("optimizer", "optimizer.pt"), ("scheduler", "scheduler.pt")):
@@ -96,7 +96,7 @@ def _read_distributed(folder: Path) -> tuple[Any, bool]:
     paths = index.planner_data if isinstance(index.planner_data, Mapping) else {}
     for name, description in index.state_dict_metadata.items():
         if name not in parts:
-            raise ValueError(f"{str(folder)!r} has no part of {name!r}: the folder is not complete")
+            raise ValueError(f"it has no part of {name!r}: the folder is not complete")
         # Some planners keep no paths. The name is then the key.
         *path, last = paths.get(name, (name,))
         node = tree
@@ -131,36 +131,36 @@ def _leaf(folder: Path, name: str, description: Any, parts: list[tuple[Any, Any]
 def _assemble(folder: Path, name: str, shape: tuple[int, ...], dtype: Any, parts: list[tuple[Any, Any]]) -> Tensor:
     """Return the whole tensor from the parts of all processes."""
     if len(parts) == 1:
-        return _checked(folder, name, _load_part(folder, parts[0][1]), shape)
+        return _checked(name, _load_part(folder, parts[0][1]), shape)
     whole = torch.empty(shape, dtype=dtype)
     filled = 0
     for place, info in parts:
         part = _load_part(folder, info)
         region = tuple(slice(start, start + size) for start, size in zip(place.offset, part.shape, strict=True))
-        _checked(folder, name, whole[region], tuple(part.shape))
+        _checked(name, whole[region], tuple(part.shape))
         whole[region] = part
         filled += part.numel()
     if filled < whole.numel():
-        raise ValueError(f"{str(folder)!r} has {filled:,} of {whole.numel():,} entries of {name!r}: parts are missing")
+        raise ValueError(f"it has {filled:,} of {whole.numel():,} entries of {name!r}: parts are missing")
     return whole
 
 
-def _checked(folder: Path, name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
+def _checked(name: str, tensor: Any, shape: tuple[int, ...]) -> Tensor:
     if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
-        raise ValueError(f"{str(folder)!r} is damaged: the bytes of {name!r} do not make its shape {shape}")
+        raise ValueError(f"it is damaged: the bytes of {name!r} do not make its shape {shape}")
     return tensor
 
 
 def _load_part(folder: Path, info: Any) -> Any:
     if info.relative_path != Path(info.relative_path).name:
-        raise ValueError(f"{str(folder)!r} names a file outside of itself, {info.relative_path!r}, which is not read")
-    path = folder / info.relative_path
+        raise ValueError(f"it names a file outside of itself, {info.relative_path!r}, which is not read")
     if getattr(info, "transform_descriptors", None):
-        raise ValueError(f"{str(path)!r} is compressed, which is not read: save the folder without extensions")
+        raise ValueError(f"{info.relative_path!r} is compressed, which is not read: save the folder without extensions")
+    path = folder / info.relative_path
     with refusing(str(path)), open(path, "rb") as file:
         file.seek(info.offset)
         part = io.BytesIO(file.read(info.length))
-        check_zip(part, str(path))
+        check_zip(part)
         part.seek(0)
         return torch.load(part, map_location="cpu", weights_only=True)
 

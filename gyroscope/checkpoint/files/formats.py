@@ -31,16 +31,13 @@ EXTRAS = ("config", "iter_num", "log_history", "global_step", "last_step_lr")
 @final
 @dataclass(frozen=True, eq=False)
 class ParameterState:
-    """A weight in a checkpoint with its optimizer state. `group` is -1 without an optimizer.
-
-    `angle_factor` multiplied the angle of a rotational optimizer in the last step, if `follow` set one.
-    """
+    """A weight in a checkpoint with its optimizer state."""
 
     name: str
     weight: StoredTensor
-    group: int = -1
+    group: int = -1  # -1 without an optimizer
     state: Mapping[str, Any] = field(default_factory=dict)
-    angle_factor: float = 1.0
+    angle_factor: float = 1.0  # of a rotational optimizer's angle in the last step, if `follow` set one
 
     @property
     def step(self) -> int | None:
@@ -58,22 +55,14 @@ class ParameterState:
 @final
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The contents of a file or folder.
+    """The contents of a file or folder."""
 
-    name        of the file
-    parameters  weights with their optimizer state, in the model's order
-    groups      the optimizer's settings, without the parameters. Empty without an optimizer
-    schedulers  states of torch's schedulers
-    extras      nanoGPT's config, the Trainer's log
-    step        number of steps that were taken, None if unknown
-    """
-
-    name: str
-    parameters: Sequence[ParameterState]
-    groups: Sequence[Mapping[str, Any]]
-    schedulers: Sequence[Mapping[str, Any]]
-    extras: Mapping[str, Any]
-    step: int | None
+    name: str  # of the file
+    parameters: Sequence[ParameterState]  # weights with their optimizer state, in the model's order
+    groups: Sequence[Mapping[str, Any]]  # the optimizer's settings, without the parameters. Empty without an optimizer
+    schedulers: Sequence[Mapping[str, Any]]  # states of torch's schedulers
+    extras: Mapping[str, Any]  # nanoGPT's config, the Trainer's log
+    step: int | None  # number of steps that were taken, None if unknown
 
 
 def open_checkpoint(source: str | Path | Mapping[str, Any], model: Model | None = None) -> Checkpoint:
@@ -97,9 +86,9 @@ def _checkpoint(
 ) -> Checkpoint:
     nodes = dict(_nodes(tree))
     optimizers = [node for node in nodes.values() if _is_optimizer(node)]
-    weights = _weights(name, nodes)
+    weights = _weights(nodes)
     ordered = ordered and not _is_sorted(weights)
-    weights, members = match_weights(name, weights, optimizers, model=model, ordered=ordered, folder=folder)
+    weights, members = match_weights(weights, optimizers, model, ordered, folder)
     factors = _angle_factors(nodes)
     parameters = []
     for key, weight in weights.items():
@@ -172,17 +161,15 @@ def _is_state_dict(node: Mapping[str, Any]) -> bool:
     )
 
 
-def _weights(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
+def _weights(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
     """Return the one dictionary of named tensors, with parameters only, and a tied weight once."""
     found = {path: node for path, node in nodes.items() if _is_state_dict(node)}
     if not found:
-        raise ValueError(
-            f"{name!r} holds no weights: it has no dictionary of named tensors with two or more dimensions"
-        )
+        raise ValueError("it holds no weights: it has no dictionary of named tensors with two or more dimensions")
     named = [path for key in WEIGHT_KEYS for path in found if path.rpartition(".")[2] == key]
     if not named and len(found) > 1:
         raise ValueError(
-            f"{name!r} holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
+            f"it holds several sets of weights ({', '.join(found)}): pass one with its optimizer, "
             'gyro.autopsy({"model": …, "optimizer": …})'
         )
     chosen = found[named[0] if named else next(iter(found))]

@@ -33,22 +33,14 @@ class Member(NamedTuple):
 
 
 def match_parameters(
-    file: str,
     weights: Weights,
     optimizers: Sequence[Mapping[str, Any]],
-    *,
     ordered: bool = True,
     names: Sequence[Sequence[str]] | None = None,
 ) -> dict[str, Member]:
-    """Return the optimizer's member for each weight that it has.
+    """Return the optimizer's member for each weight that it has. `names` are those of each group, if they are given.
 
-    Args:
-        file: its name, for errors.
-        weights: in the model's order if `ordered`.
-        optimizers: their state dicts.
-        ordered: whether the order of the weights is known to be the model's. Raises `UnknownOrderError` if that is
-            needed.
-        names: of the parameters of each group, if the user has given them.
+    Raise `UnknownOrderError` if the model's order is needed and the weights are not `ordered` by it.
     """
     shapes = {name: weight.shape for name, weight in weights.items()}
     groups = [(optimizer, group) for optimizer in optimizers for group in optimizer["param_groups"]]
@@ -56,7 +48,7 @@ def match_parameters(
     held = list(map(len, members))
     if names is not None and list(map(len, names)) != held:
         given = list(map(len, names))
-        raise ValueError(f"{file!r}: the optimizer's groups have {held} parameters, and {given} names were given")
+        raise ValueError(f"the optimizer's groups have {held} parameters, and {given} names were given")
     matched: dict[str, Member] = {}
     unnamed = []
     for number, (_, group) in enumerate(groups):
@@ -68,15 +60,13 @@ def match_parameters(
     left = {name: shape for name, shape in shapes.items() if name not in matched}
     count = sum(map(len, unnamed))
     if count > len(left):
-        raise ValueError(
-            f"{file!r}: the optimizer has {count} parameters, the weights are {len(left)}: they are not of one model"
-        )
-    matched |= match_by_shape(file, left, unnamed, ordered)
+        raise ValueError(f"the optimizer has {count} parameters, the weights are {len(left)}: {NOT_OF_ONE_MODEL}")
+    matched |= match_by_shape(left, unnamed, ordered)
     for name, member in matched.items():
         if name not in shapes or member.shape not in (None, shapes[name]):
             raise ValueError(
-                f"{file!r}: the optimizer's state of {name!r} has the shape {member.shape}, the weight "
-                f"{shapes.get(name)}: {NOT_OF_ONE_MODEL}"
+                f"the optimizer's state of {name!r} has the shape {member.shape}, the weight {shapes.get(name)}: "
+                f"{NOT_OF_ONE_MODEL}"
             )
     return matched
 
@@ -112,9 +102,7 @@ def _given_names(group: Mapping[str, Any], shapes: Collection[str]) -> list[str]
     return list(names) if known else None
 
 
-def match_by_shape(
-    file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]], ordered: bool
-) -> dict[str, Member]:
+def match_by_shape(shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]], ordered: bool) -> dict[str, Member]:
     """Return the member of each weight by shape, and by order if that is known. Raise ValueError if several fit."""
     members = [member for group in groups for member in group]
     if ordered and len(groups) == 1 and len(members) == len(shapes):
@@ -122,16 +110,16 @@ def match_by_shape(
     held = Counter(member.shape for member in members)
     for shape, count in Counter(shapes.values()).items():
         if len(shape) >= 2 and count > 1 and held[shape] and (held[shape] < count or not ordered):
-            raise _ambiguous(file, f"several weights have the shape {shape}", ordered)
-    matched = _in_turn(file, shapes, groups if ordered else [[member] for member in members])
+            raise _ambiguous(f"several weights have the shape {shape}", ordered)
+    matched = _in_turn(shapes, groups if ordered else [[member] for member in members])
     stateless = [member for member in members if member.shape is None]
     left = [name for name in shapes if name not in matched]
     if stateless and (len(left) > len(stateless) or len({member.group for member in stateless}) > 1):
-        raise _ambiguous(file, "several weights have no optimizer state", ordered)
+        raise _ambiguous("several weights have no optimizer state", ordered)
     return matched | dict(zip(left, stateless, strict=False))
 
 
-def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
+def _in_turn(shapes: Mapping[str, Shape], groups: Sequence[Sequence[Member]]) -> dict[str, Member]:
     """Return the member of each weight, from the one group that has its shape next."""
     following: dict[Shape | None, deque[deque[Member]]] = defaultdict(deque)
     for group in groups:
@@ -144,7 +132,7 @@ def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[M
     for name, shape in shapes.items():
         fitting = following[shape]
         if len(fitting) > 1 and len(shape) >= 2:
-            raise _ambiguous(file, f"several groups go on with the shape {shape}", ordered=True)
+            raise _ambiguous(f"several groups go on with the shape {shape}", ordered=True)
         if fitting:
             rest = fitting.popleft()
             matched[name] = rest.popleft()
@@ -152,18 +140,18 @@ def _in_turn(file: str, shapes: Mapping[str, Shape], groups: Sequence[Sequence[M
                 following[rest[0].shape].append(rest)
     unfit = [shape for shape, rests in following.items() if rests]
     if unfit:
-        raise ValueError(f"{file!r}: no weight fits an optimizer state of the shape {unfit[0]}: {NOT_OF_ONE_MODEL}")
+        raise ValueError(f"no weight fits an optimizer state of the shape {unfit[0]}: {NOT_OF_ONE_MODEL}")
     return matched
 
 
-def _ambiguous(file: str, why: str, ordered: bool) -> ValueError:
+def _ambiguous(why: str, ordered: bool) -> ValueError:
     if ordered:
         return ValueError(
-            f"{file!r}: {why}, so whose state is whose cannot be told. Name the parameters of each group "
+            f"{why}, so whose state is whose cannot be told. Name the parameters of each group "
             "(--model-order FILE, one name per line, a blank line between groups), or make the optimizer of "
             "model.named_parameters(), so that the file has names"
         )
     return UnknownOrderError(
-        f"{file!r}: {why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
+        f"{why}, and the file does not keep the model's order, so whose state is whose cannot be told. "
         "Pass the model, gyro.autopsy(…, model=model), or its parameter names in order, --model-order FILE"
     )

@@ -21,42 +21,34 @@ MADE_PER_WEIGHT = 4
 
 
 def match_weights(
-    file: str,
     weights: Weights,
     optimizers: Sequence[Mapping[str, Any]],
-    *,
-    model: Model | None = None,
-    ordered: bool = True,
-    folder: Path | None = None,
+    model: Model | None,
+    ordered: bool,
+    folder: Path | None,
 ) -> tuple[Weights, dict[str, Member]]:
     """Return the weights, in the model's order if that is known, and the optimizer's member of each.
 
-    Args:
-        file: its name, for errors.
-        weights: by name.
-        optimizers: their state dicts.
-        model: as the user passed it.
-        ordered: whether the file has its weights in the model's order.
-        folder: where a config.json may be.
+    `model` is the user's, `ordered` is whether the file has its weights in order, `folder` may have a config.json.
     """
     if model is None:
         try:
-            return weights, match_parameters(file, weights, optimizers, ordered=ordered)
+            return weights, match_parameters(weights, optimizers, ordered)
         except UnknownOrderError:
             order = None if folder is None else transformers_order(folder, len(weights))
             found = None if order is None else in_order(weights, order)
             if found is None:
                 raise
-            return found, match_parameters(file, found, optimizers)
+            return found, match_parameters(found, optimizers)
     if not isinstance(model, nn.Module) and not all(isinstance(name, str) for name in model):
         keys = {clean_name(key): key for key in weights}
         names = [[keys.get(clean_name(name), name) for name in group] for group in model]
-        return weights, match_parameters(file, weights, optimizers, names=names)
+        return weights, match_parameters(weights, optimizers, names=names)
     order = order_of(model)  # type: ignore[arg-type]  # a sequence of names, as has just been asked
     found = in_order(weights, order)
     if found is None:
-        raise ValueError(f"{file!r} is not a checkpoint of the given model: {_difference(weights, order)}")
-    return found, match_parameters(file, found, optimizers)
+        raise ValueError(f"it is not a checkpoint of the given model: {_difference(weights, order)}")
+    return found, match_parameters(found, optimizers)
 
 
 def _difference(weights: Weights, order: Order) -> str:

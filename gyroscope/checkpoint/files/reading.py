@@ -28,6 +28,7 @@ from torch import Tensor
 HARMLESS: list[Any] = [argparse.Namespace, pathlib.PosixPath, pathlib.PurePosixPath]
 # Entries of a tensor that may repeat its memory, as `expand` does. 10⁸ are read within a second.
 MAX_REPEATED_ENTRIES = 10**8
+NOT_OURS = "it is no checkpoint that torch.save or safetensors wrote"
 # madvise's number for releasing pages on Linux.
 DONTNEED = 4
 
@@ -78,19 +79,25 @@ def _with_values(tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be examined. The message names the file and the reason."""
+
+
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
-    """Convert any exception of reading a checkpoint into a ValueError, because damaged files raise anything."""
+    """Convert any exception into one that names the file, because damaged files raise anything."""
     try:
         yield
+    except CheckpointError:
+        raise
     except OSError as error:
-        raise ValueError(f"cannot read {name!r}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot read {name!r}: {error.strerror or error}") from error
     except Exception as error:
-        # The library's own refusals pass. Errors of decoding are ValueErrors too, but name no file and no remedy.
+        # The library's own refusals. Errors of decoding are ValueErrors too, but give no remedy.
         if isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError):
-            raise
+            raise CheckpointError(f"{name!r}: {error}") from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ValueError(
+        raise CheckpointError(
             f"{name!r} is truncated or damaged, or is no checkpoint of torch.save, safetensors or "
             f"torch.distributed.checkpoint ({reason})"
         ) from error
@@ -115,7 +122,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    check_zip(path, str(path))
+    check_zip(path)
     try:
         with torch.serialization.safe_globals(HARMLESS):
             # torch cannot map what it wrote before version 1.6, which are not zip files.
@@ -123,29 +130,26 @@ def _read_torch(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # a damaged file makes the unpickler raise anything
-        raise ValueError(_why_not(path, error)) from None
+        raise ValueError(_why_not(str(error)) or f"{NOT_OURS} ({type(error).__name__})") from None
 
 
-def check_zip(file: Any, name: str) -> None:
+def check_zip(file: Any) -> None:
     """Raise ValueError if parts of a zip file are compressed, because they may unpack to any size."""
     # torch has a better error for a damaged archive.
     with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-            raise ValueError(
-                f"{name!r} is no checkpoint that torch.save or safetensors wrote: its parts are compressed"
-            )
+            raise ValueError(f"{NOT_OURS}: its parts are compressed")
 
 
-def _why_not(path: Path, error: Exception) -> str:
-    code = re.search(r"(?:GLOBAL|global) `?([\w.]+)", str(error))
-    if code is not None and "nsupported" in str(error):
+def _why_not(error: str) -> str:
+    code = re.search(r"(?:GLOBAL|global) `?([\w.]+)", error)
+    if code is not None and "nsupported" in error:
         return (
-            f"{str(path)!r} holds pickled code ({code.group(1)}), which is not executed: save dictionaries of tensors "
-            "and numbers alone, such as model.state_dict() and optimizer.state_dict()"
+            f"it holds pickled code ({code.group(1)}), which is not executed: save dictionaries of tensors and numbers "
+            "alone, such as model.state_dict() and optimizer.state_dict()"
         )
-    if "zip archive" in str(error) or "central directory" in str(error):
-        return f"{str(path)!r} is truncated or damaged: copy it again, or take the checkpoint before it"
-    return f"{str(path)!r} is no checkpoint that torch.save or safetensors wrote ({type(error).__name__})"
+    is_cut = "zip archive" in error or "central directory" in error
+    return "it is truncated or damaged: copy it again, or take the checkpoint before it" if is_cut else ""
 
 
 def stored(tree: Any, mapped: Ranges = ()) -> Any:

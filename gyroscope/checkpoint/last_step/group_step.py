@@ -9,7 +9,7 @@ from gyroscope.advice.phrases import format_range
 from gyroscope.checkpoint.files.formats import Checkpoint
 from gyroscope.checkpoint.files.reading import StoredTensor
 from gyroscope.checkpoint.files.saved_optimizers import NAMES, optimizer_name, rule_of_group
-from gyroscope.checkpoint.last_step.last_rates import Rate, RunRates, SavedRate
+from gyroscope.checkpoint.last_step.last_rates import Rates, SavedRate
 from gyroscope.checkpoint.last_step.last_update import NOTHING, LastUpdate, last_update
 from gyroscope.optimizers import GroupRuleFunction, OptimizerSpec, spec_by_name, user_rule
 from gyroscope.theory import UpdateRule
@@ -32,24 +32,14 @@ class StepRequest:
 @final
 @dataclass(frozen=True)
 class GroupStep:
-    """The last step of a parameter group.
+    """The last step of a parameter group."""
 
-    settings    of the optimizer in that step
-    rate        learning rate of that step
-    run_rates   peak and mean of the learning rate over the run
-    rule        update rule at the rate of that step, None if unknown
-    peak_rule   update rule at the peak learning rate
-    update      how the step is reconstructed
-    spec        optimizer, None if unknown
-    """
-
-    settings: Mapping[str, Any]
-    rate: Rate
-    run_rates: RunRates
-    rule: UpdateRule | None
-    peak_rule: UpdateRule | None
-    update: LastUpdate = NOTHING
-    spec: OptimizerSpec | None = None
+    settings: Mapping[str, Any]  # of the optimizer in that step
+    rates: Rates  # learning rate of that step and over the run
+    rule: UpdateRule | None  # at the rate of that step, None if unknown
+    peak_rule: UpdateRule | None  # at the peak learning rate
+    update: LastUpdate = NOTHING  # how the step is reconstructed
+    spec: OptimizerSpec | None = None  # optimizer, None if unknown
 
 
 def group_steps(checkpoint: Checkpoint, asked: StepRequest) -> list[GroupStep]:
@@ -64,26 +54,25 @@ def _group_step(checkpoint: Checkpoint, asked: StepRequest, number: int) -> Grou
     settings = {key: _plain(value) for key, value in group.items()}
     # The file's own settings count. The user adds those that it lacks.
     settings |= {option: value for option, value in asked.settings.items() if settings.get(option) is None}
-    _check(checkpoint.name, settings)
+    _check(settings)
     saved = float(settings.get("lr") or 0.0)
     in_file = SavedRate(saved, number, checkpoint.step, checkpoint.schedulers, checkpoint.extras, settings)
-    if asked.lr is None:
-        rate = in_file.last()
-    else:
-        first = _plain(checkpoint.groups[0].get("lr")) or 0.0
-        rate = Rate(asked.lr * saved / first if first > 0 and saved > 0 else asked.lr)
-    run_rates = in_file.over_run(rate.value)
-    settings = rate.settings(settings)
-    at_peak = {**settings, "lr": run_rates.peak}
+    given = asked.lr
+    first = _plain(checkpoint.groups[0].get("lr")) or 0.0
+    if given is not None and first > 0 and saved > 0:
+        given = given * saved / first
+    rates = in_file.rates(given)
+    settings = rates.settings(settings)
+    at_peak = {**settings, "lr": rates.peak}
     own = _own_rule(settings, asked)
     if own is not None:
-        return GroupStep(settings, rate, run_rates, own, _own_rule(at_peak, asked))
+        return GroupStep(settings, rates, own, _own_rule(at_peak, asked))
     # A rotational optimizer keeps less of parameters that do not rotate.
     kept = {name for each in checkpoint.parameters if each.group == number for name in each.state}
     name = optimizer_name(group, kept, asked.optimizer)
     rule = rule_of_group(name, settings, kept)
     update = last_update(name, settings, kept)
-    return GroupStep(settings, rate, run_rates, rule, rule_of_group(name, at_peak, kept), update, spec_by_name(name))
+    return GroupStep(settings, rates, rule, rule_of_group(name, at_peak, kept), update, spec_by_name(name))
 
 
 def _own_rule(settings: Mapping[str, Any], asked: StepRequest) -> UpdateRule | None:
@@ -91,20 +80,20 @@ def _own_rule(settings: Mapping[str, Any], asked: StepRequest) -> UpdateRule | N
     return user_rule(settings if "rule" in settings else {**settings, "rule": asked.rule}, (), None)
 
 
-def _check(file: str, settings: Mapping[str, Any]) -> None:
+def _check(settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an invalid setting in the file."""
     for option in NUMBERS:
         value = settings.get(option)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value >= 0):
-            raise ValueError(f"{file!r}: the optimizer's {option} is {value!r}, and must be a number, 0 or above")
+            raise ValueError(f"the optimizer's {option} is {value!r}, and must be a number, 0 or above")
     betas = settings.get("betas")
     # k-Adam may have a pair for each stage, and some optimizers have a third beta.
     is_nested = isinstance(betas, list | tuple) and betas and isinstance(betas[0], list | tuple)
-    pairs: Sequence[Any] = betas if is_nested else [betas]
+    pairs: Any = betas if is_nested else [betas]
     for pair in pairs if betas is not None else ():
         are_numbers = isinstance(pair, list | tuple) and all(isinstance(beta, int | float) for beta in pair)
         if not are_numbers or len(pair) < 2 or not all(0 <= beta < 1 for beta in pair):
-            raise ValueError(f"{file!r}: the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
+            raise ValueError(f"the optimizer's betas are {betas!r}, and must be numbers from 0 to below 1")
 
 
 def _described_group(asked: StepRequest) -> list[GroupStep]:
@@ -113,7 +102,7 @@ def _described_group(asked: StepRequest) -> list[GroupStep]:
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
     rule = _own_rule(settings, asked) or rule_of_group(NAMES[str(asked.optimizer)], settings)
-    return [GroupStep(settings, Rate(asked.lr), RunRates(asked.lr, asked.lr), rule, rule)]
+    return [GroupStep(settings, Rates(asked.lr, asked.lr, asked.lr), rule, rule)]
 
 
 def _plain(value: Any) -> Any:
@@ -127,8 +116,8 @@ def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
     """Return what was assumed of learning rates, as sentences without a full stop."""
     values: dict[str, list[float]] = {}
     for group in groups:
-        if group.rate.doubt and group.rate.value > 0:
-            values.setdefault(group.rate.doubt, []).extend((group.rate.value, *group.rate.others))
+        if group.rates.doubt and group.rates.last > 0:
+            values.setdefault(group.rates.doubt, []).extend((group.rates.last, *group.rates.others))
     return tuple(
         f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}; pass lr if it was another"
         for doubt, rates in values.items()

@@ -83,32 +83,20 @@ class StepSums(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class VectorMeasurement:
-    """Sums over each vector of a parameter: arrays over vectors, NaN if the state is unknown.
+    """Sums over each vector of a parameter: arrays over vectors, NaN if the state is unknown."""
 
-    known         whether the file has the optimizer's state of the parameter
-    sums          of the weight and the direction u of the last step
-    moments       of Adam's m̂² and v̂
-    ones          ⟨w,1⟩ and ⟨u,1⟩, for steps that remove means
-    state_sum     of all entries of the optimizer's state, which is finite if they are
-    kept          values per vector of the optimizer's state, by name
-    shape, fan_in, dtype    of the whole parameter, of one vector, and of the weights
-    steps         updates of this parameter, 1 if unknown
-    turns         the same for a rotational optimizer
-    angle_factor  of its last angle, if `follow` set one
-    """
-
-    known: bool
-    sums: StepSums
-    moments: Array
-    ones: Array
-    state_sum: Array
-    kept: Mapping[str, Array] = field(default_factory=dict)
-    shape: tuple[int, ...] = ()
-    fan_in: int = 1
-    dtype: torch.dtype = torch.float32
-    steps: int = 1
-    turns: int = 1
-    angle_factor: float = 1.0
+    known: bool  # whether the file has the optimizer's state of the parameter
+    sums: StepSums  # of the weight and the direction u of the last step
+    moments: Array  # sums of Adam's m̂² and v̂
+    ones: Array  # ⟨w,1⟩ and ⟨u,1⟩, for steps that remove means
+    state_sum: Array  # of all entries of the optimizer's state, which is finite if they are
+    kept: Mapping[str, Array] = field(default_factory=dict)  # values per vector of the optimizer's state, by name
+    shape: tuple[int, ...] = ()  # of the whole parameter
+    fan_in: int = 1  # entries of one vector
+    dtype: torch.dtype = torch.float32  # of the weights
+    steps: int = 1  # updates of this parameter, 1 if unknown
+    turns: int = 1  # the same for a rotational optimizer
+    angle_factor: float = 1.0  # of its last angle, if `follow` set one
 
     @property
     def non_finite(self) -> npt.NDArray[np.bool_]:

@@ -25,7 +25,7 @@ SCHEDULE_SAMPLES = 2000
 NANOGPT_SETTINGS = {"learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr"}
 
 
-class Course(NamedTuple):
+class ConfirmedSchedule(NamedTuple):
     """A schedule in the file that agrees with the saved rate, after so many steps."""
 
     schedule: Schedule
@@ -33,25 +33,31 @@ class Course(NamedTuple):
     is_torchs: bool = True
 
 
-@final
-@dataclass(frozen=True)
-class Rate:
-    """The learning rate of the last step.
-
-    value     as the file or the user gives it
-    momentum  of that step, or Adam's first beta, if the schedule sets it
-    doubt     what was assumed, empty if the rate is certain
-    others    rates that the step may have had instead
-    """
+class Last(NamedTuple):
+    """The rate and the momentum of the last step, as `Rates` has them."""
 
     value: float
     momentum: float | None = None
     doubt: str = ""
     others: tuple[float, ...] = ()
 
+
+@final
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of a group: that of the last step, and over the run."""
+
+    last: float  # of the last step
+    peak: float
+    mean: float
+    mean_known: bool = True  # or assumed
+    momentum: float | None = None  # of the last step, or Adam's first beta, if the schedule sets it
+    doubt: str = ""  # what was assumed of the last rate, empty if it is certain
+    others: tuple[float, ...] = ()  # rates that the last step may have had instead
+
     def settings(self, group: State) -> dict[str, Any]:
         """Return the settings of a group in its last step."""
-        settings = {**group, "lr": self.value}
+        settings = {**group, "lr": self.last}
         if self.momentum is not None and group.get("betas"):
             settings["betas"] = (self.momentum, *group["betas"][1:])
         elif self.momentum is not None:
@@ -61,61 +67,40 @@ class Rate:
 
 @final
 @dataclass(frozen=True)
-class RunRates:
-    """The peak and the mean of the learning rate over the run, and whether the mean is known or assumed."""
-
-    peak: float
-    mean: float
-    certain: bool = True
-
-
-@final
-@dataclass(frozen=True)
 class SavedRate:
-    """What a file says of the learning rate of one group.
+    """What a file says of the learning rate of one group."""
 
-    saved       the group's `lr` in the file
-    number      index of the group
-    step        optimizer steps done, if the file says
-    schedulers  states of torch's schedulers in the file
-    extras      nanoGPT's `config` and `iter_num`, the Trainer's `log_history`, our own `last_step_lr`
-    group       its other settings. torch's schedulers leave an `initial_lr`, and some of them more
-    """
+    saved: float  # the group's `lr` in the file
+    number: int  # index of the group
+    step: int | None  # optimizer steps done, if the file says
+    schedulers: Sequence[State]  # states of torch's schedulers in the file
+    extras: State  # nanoGPT's `config` and `iter_num`, the Trainer's `log_history`, our own `last_step_lr`
+    group: State  # its other settings. torch's schedulers leave an `initial_lr`, and some of them more
 
-    saved: float
-    number: int
-    step: int | None
-    schedulers: Sequence[State]
-    extras: State
-    group: State
+    def rates(self, given: float | None = None) -> Rates:
+        """Return the rates, with that of the last step if it is given.
 
-    def last(self) -> Rate:
-        """Return the rate of the last step."""
+        `initial_lr` is the peak of most schedules. OneCycleLR and CyclicLR begin lower. If the form of the schedule is
+        unknown, the mean is that of a line or of a cosine.
+        """
+        last = self._last() if given is None else Last(given)
+        start = self.group.get("initial_lr")
+        start = float(start) if isinstance(start, int | float) and isfinite(start) and start > 0 else 0.0
+        sampled = self._sampled_rates()
+        peak = max(*sampled, start) if sampled else max(start, last.value)
+        mean = float(np.mean(sampled)) if sampled else (peak + last.value) / 2
+        return Rates(last.value, peak, mean, bool(sampled) or not start, *last[1:])
+
+    def _last(self) -> Last:
         used = self.extras.get("last_step_lr")
         if isinstance(used, list) and self.number < len(used) and isinstance(used[self.number], float):
-            return Rate(used[self.number])
+            return Last(used[self.number])
         if self._course is not None:
             return self._one_step_back(self._course)
         doubt = "the saved rate; the file holds no schedule"
         if self.schedulers or "initial_lr" in self.group:
             doubt = "the saved rate, which a schedule has set for the next step"
-        return self._from_log() or Rate(self.saved, doubt=doubt)
-
-    def over_run(self, last: float) -> RunRates:
-        """Return peak and mean over the run, given the rate of the last step.
-
-        `initial_lr` is the peak of most schedules. OneCycleLR and CyclicLR begin lower. If the form of the schedule is
-        unknown, the mean is that of a line or of a cosine.
-        """
-        start = self.group.get("initial_lr")
-        start = float(start) if isinstance(start, int | float) and isfinite(start) and start > 0 else None
-        rates = self._sampled_rates()
-        if rates:
-            return RunRates(max(*rates, start or 0.0), float(np.mean(rates)))
-        if start is None:
-            return RunRates(last, last)
-        peak = max(start, last)
-        return RunRates(peak, (peak + last) / 2, certain=False)
+        return self._from_log() or Last(self.saved, doubt=doubt)
 
     def _sampled_rates(self) -> list[float]:
         """Return the rates of steps that are evenly spread over the run, or none if they are unknown."""
@@ -128,21 +113,21 @@ class SavedRate:
         return list(map(float, np.interp(steps, list(logged), list(logged.values())))) if steps else []
 
     @cached_property
-    def _course(self) -> Course | None:
+    def _course(self) -> ConfirmedSchedule | None:
         """The first schedule of the file that agrees with the saved rate."""
         for state in self.schedulers:
             with suppress(*NOT_TORCHS):
-                course = Course(torch_schedule(self.number, state, self.group), steps_done(state))
+                course = ConfirmedSchedule(torch_schedule(self.number, state, self.group), steps_done(state))
                 if self._agrees(course):
                     return course
         config = self.extras.get("config")
         steps = self.extras.get("iter_num")
         if not isinstance(config, Mapping) or not isinstance(steps, int) or not set(config) >= NANOGPT_SETTINGS:
             return None
-        course = Course(self._nanogpt(config), steps, is_torchs=False)
+        course = ConfirmedSchedule(self._nanogpt(config), steps, is_torchs=False)
         return course if self._agrees(course) else None
 
-    def _agrees(self, course: Course) -> bool:
+    def _agrees(self, course: ConfirmedSchedule) -> bool:
         """Return whether the schedule sets the saved rate for the next step, and has one for the last."""
         if course.steps < 1 or not isfinite(course.schedule(course.steps - 1).lr):
             return False
@@ -164,12 +149,12 @@ class SavedRate:
 
         return schedule
 
-    def _one_step_back(self, course: Course) -> Rate:
+    def _one_step_back(self, course: ConfirmedSchedule) -> Last:
         lr, momentum = course.schedule(course.steps - 1)
         if not course.is_torchs or isclose(lr, self.saved, rel_tol=AGREES) or self.step == course.steps:
-            return Rate(lr, momentum)
+            return Last(lr, momentum)
         # A scheduler that is not stepped with the optimizer may have been stepped before the checkpoint, or not.
-        return Rate(lr, momentum, "the scheduler, between this step and one back", (self.saved,))
+        return Last(lr, momentum, "the scheduler, between this step and one back", (self.saved,))
 
     def _logged(self) -> dict[int, float]:
         """Return the rates that the Trainer logged, by step."""
@@ -179,20 +164,20 @@ class SavedRate:
         rows = [row for row in history if isinstance(row, Mapping) and "learning_rate" in row and "step" in row]
         return dict(sorted((int(row["step"]), float(row["learning_rate"])) for row in rows))
 
-    def _from_log(self) -> Rate | None:
+    def _from_log(self) -> Last | None:
         """Return the Trainer's rate, whose schedule is a function and not saved, from the log or by its slope."""
         logged = self._logged()
         now = self.extras.get("global_step", 0)
         # Some versions log the rate of the step that was taken, others that of the next.
         if now in logged and not isclose(logged[now], self.saved, rel_tol=AGREES):
-            return Rate(logged[now])
+            return Last(logged[now])
         if now in logged and now - 1 in logged:
-            return Rate(logged[now - 1])
+            return Last(logged[now - 1])
         if len(logged) < 2:
             return None
         (first, earlier), (second, later) = list(logged.items())[-2:]
         before = self.saved - (later - earlier) / (second - first)
-        return Rate(before) if before > 0 else None
+        return Last(before) if before > 0 else None
 
 
 def _spread(steps: int) -> list[int]:

@@ -52,35 +52,22 @@ MUON_ERRORS = MappingProxyType({32: 0.05, 16: 0.2, 8: 0.35, 0: 1.2})
 @final
 @dataclass(frozen=True, eq=False)
 class LastUpdate:
-    """How the last step of a group's optimizer is reconstructed.
+    """How the last step of a group's optimizer is reconstructed: w <- (1-a)·w - lr·u."""
 
-    keys        state tensors that `direction` needs
-    direction   u of  w <- (1-a)·w - lr·u  up to a factor per vector, from these tensors and the number of updates. None
-                if unknown
-    exact       whether the angles are exact, or an estimate
-    errors      largest error of a layer's estimated mean (tests/checkpoint/last_step/test_last_step.py), by the least
-                smaller dimension of its matrix
-    adam_betas  betas if the two moments are Adam's, which separate signal and noise
-    lr, decay   learning rate of the step, and λ if the decay is decoupled, a = lr·λ
-    rows        state with one value per vector that `angles` needs
-    angles      angles of the vectors in the last step, from their measurement
-    turns       whether it is a rotational step, which needs sums of entries and the number of such steps
-    counted     whether it needs the number of updates
-    unknown     reason why the rotation is unknown
-    """
-
-    keys: tuple[str, ...] = ()
-    direction: Direction | None = None
-    exact: bool = False
+    keys: tuple[str, ...] = ()  # state tensors that `direction` needs
+    direction: Direction | None = None  # u up to a factor per vector, from these tensors and the number of updates
+    exact: bool = False  # whether the angles are exact, or an estimate
+    # Largest error of a layer's estimated mean (tests/checkpoint/last_step/test_last_step.py), by the least smaller
+    # dimension of its matrix.
     errors: Mapping[int, float] = field(default_factory=lambda: {0: NAN})
-    adam_betas: tuple[float, float] | None = None
-    lr: float = 0.0
-    decay: float = 0.0
-    rows: tuple[str, ...] = ()
-    angles: Angles | None = None
-    turns: bool = False
-    counted: bool = True
-    unknown: str = UNKNOWN
+    adam_betas: tuple[float, float] | None = None  # if the two moments are Adam's, which separate signal and noise
+    lr: float = 0.0  # of the step
+    decay: float = 0.0  # λ if the decay is decoupled, a = lr·λ
+    rows: tuple[str, ...] = ()  # state with one value per vector that `angles` needs
+    angles: Angles | None = None  # angles of the vectors in the last step, from their measurement
+    turns: bool = False  # whether it is a rotational step, which needs sums of entries and the number of such steps
+    counted: bool = True  # whether it needs the number of updates
+    unknown: str = UNKNOWN  # reason why the rotation is unknown
 
     def error(self, shape: Sequence[int]) -> float:
         """Return the error of an estimate for a weight of this shape."""

@@ -66,8 +66,8 @@ def used_rates(schedule, steps: int) -> tuple[list[float], torch.optim.Optimizer
 def test_the_rate_of_the_last_step_is_the_one_that_was_used(name, steps):
     used, optimizer, state = used_rates(SCHEDULES[name], steps)
     group = optimizer.param_groups[0]
-    rate = SavedRate(group["lr"], 0, steps, [state], {}, group).last()
-    assert rate.value == pytest.approx(used[-1], rel=1e-6)
+    rate = SavedRate(group["lr"], 0, steps, [state], {}, group).rates()
+    assert rate.last == pytest.approx(used[-1], rel=1e-6)
     assert not rate.doubt
 
 
@@ -76,35 +76,35 @@ def test_the_rate_of_the_last_step_is_the_one_that_was_used(name, steps):
 def test_the_peak_and_the_mean_over_the_run_are_those_that_were_used(name, steps):
     used, optimizer, state = used_rates(SCHEDULES[name], steps)
     group = optimizer.param_groups[0]
-    rates = SavedRate(group["lr"], 0, steps, [state], {}, group).over_run(used[-1])
+    rates = SavedRate(group["lr"], 0, steps, [state], {}, group).rates(used[-1])
     # A warmup that has not ended has not reached its peak.
     assert rates.peak == pytest.approx(max(*used, group["initial_lr"]))
     assert rates.mean == pytest.approx(sum(used) / steps)
-    assert rates.certain
+    assert rates.mean_known
 
 
 def test_a_long_schedule_is_sampled():
     state = {"T_max": 10**6, "eta_min": 0.0, "base_lrs": [0.5], "last_epoch": 10**6, "_last_lr": [0.0]}
-    rates = SavedRate(0.0, 0, 10**6, [state], {}, {"initial_lr": 0.5}).over_run(1e-12)
+    rates = SavedRate(0.0, 0, 10**6, [state], {}, {"initial_lr": 0.5}).rates(1e-12)
     assert rates.peak == 0.5
     assert rates.mean == pytest.approx(0.25, rel=1e-3)
 
 
 def test_a_schedule_of_unknown_form_has_the_mean_of_a_line_and_no_schedule_that_of_a_constant():
-    falling = SavedRate(0.1, 0, 10, [], {}, {"initial_lr": 0.5}).over_run(0.1)
-    assert (falling.peak, falling.mean, falling.certain) == (0.5, 0.3, False)
-    constant = SavedRate(0.1, 0, 10, [], {}, {}).over_run(0.1)
-    assert (constant.peak, constant.mean, constant.certain) == (0.1, 0.1, True)
+    falling = SavedRate(0.1, 0, 10, [], {}, {"initial_lr": 0.5}).rates(0.1)
+    assert (falling.peak, falling.mean, falling.mean_known) == (0.5, 0.3, False)
+    constant = SavedRate(0.1, 0, 10, [], {}, {}).rates(0.1)
+    assert (constant.peak, constant.mean, constant.mean_known) == (0.1, 0.1, True)
 
 
 def test_the_peak_and_mean_of_nanogpt_and_of_the_trainer_come_from_its_schedule_and_its_log():
     config = {"learning_rate": 1.0, "decay_lr": True, "warmup_iters": 0, "lr_decay_iters": 100, "min_lr": 0.0}
-    nanogpt = SavedRate(0.0, 0, 100, [], {"config": config, "iter_num": 100}, {}).over_run(0.0)
-    assert (nanogpt.peak, nanogpt.certain) == (1.0, True)
+    nanogpt = SavedRate(0.0, 0, 100, [], {"config": config, "iter_num": 100}, {}).rates(0.0)
+    assert (nanogpt.peak, nanogpt.mean_known) == (1.0, True)
     assert nanogpt.mean == pytest.approx(0.5, abs=0.01)
     log = [{"learning_rate": 1.0 - step / 100, "step": step} for step in range(0, 101, 10)]
-    trainer = SavedRate(0.0, 0, 100, [], {"log_history": log, "global_step": 100}, {"initial_lr": 1.0}).over_run(0.0)
-    assert (trainer.peak, trainer.certain) == (1.0, True)
+    trainer = SavedRate(0.0, 0, 100, [], {"log_history": log, "global_step": 100}, {"initial_lr": 1.0}).rates(0.0)
+    assert (trainer.peak, trainer.mean_known) == (1.0, True)
     assert trainer.mean == pytest.approx(0.5, abs=0.01)
 
 
@@ -114,7 +114,7 @@ def test_the_momentum_of_the_last_step_is_the_one_that_was_used(name, steps):
     before = used_rates(SCHEDULES[name], steps - 1)[1].param_groups[0]
     _, optimizer, state = used_rates(SCHEDULES[name], steps)
     group = optimizer.param_groups[0]
-    settings = SavedRate(group["lr"], 0, steps, [state], {}, group).last().settings(group)
+    settings = SavedRate(group["lr"], 0, steps, [state], {}, group).rates().settings(group)
     assert settings["betas"] == pytest.approx(before["betas"])
     assert group["betas"] != before["betas"]
 
@@ -122,41 +122,41 @@ def test_the_momentum_of_the_last_step_is_the_one_that_was_used(name, steps):
 def test_a_scheduler_that_is_not_stepped_with_the_optimizer_gives_two_rates_to_choose_from():
     used, optimizer, state = used_rates(SCHEDULES["cosine"], 10)
     saved = optimizer.param_groups[0]["lr"]
-    rate = SavedRate(saved, 0, 700, [state], {}, {"initial_lr": 1e-2}).last()
+    rate = SavedRate(saved, 0, 700, [state], {}, {"initial_lr": 1e-2}).rates()
     assert rate.doubt
     assert rate.others == (saved,)
-    assert rate.value == pytest.approx(used[-1])
+    assert rate.last == pytest.approx(used[-1])
 
 
 def test_a_schedule_that_is_a_function_is_not_guessed():
     _, optimizer, state = used_rates(partial(schedulers.LambdaLR, lr_lambda=lambda t: 1 / (1 + t)), 10)
-    rate = SavedRate(optimizer.param_groups[0]["lr"], 0, 10, [state], {}, {"initial_lr": 1e-2}).last()
+    rate = SavedRate(optimizer.param_groups[0]["lr"], 0, 10, [state], {}, {"initial_lr": 1e-2}).rates()
     assert rate.doubt
     assert "for the next step" in rate.doubt
 
 
 def test_a_rate_that_disagrees_with_the_scheduler_is_not_taken_from_it():
     _, _, state = used_rates(SCHEDULES["cosine"], 10)
-    rate = SavedRate(0.123, 0, 10, [state], {}, {"initial_lr": 1e-2}).last()
-    assert rate.value == 0.123
+    rate = SavedRate(0.123, 0, 10, [state], {}, {"initial_lr": 1e-2}).rates()
+    assert rate.last == 0.123
     assert rate.doubt
 
 
 def test_the_warmup_of_nanogpt_is_followed_one_step_back():
     config = {"learning_rate": 1.0, "decay_lr": True, "warmup_iters": 10, "lr_decay_iters": 100, "min_lr": 0.1}
-    rate = SavedRate(6 / 11, 0, 5, [], {"config": config, "iter_num": 5}, {}).last()
-    assert rate.value == pytest.approx(5 / 11)
+    rate = SavedRate(6 / 11, 0, 5, [], {"config": config, "iter_num": 5}, {}).rates()
+    assert rate.last == pytest.approx(5 / 11)
 
 
 def test_the_trainers_log_of_the_step_before_has_the_rate_if_it_logs_that_of_the_next():
     log = [{"learning_rate": 0.9, "step": 18}, {"learning_rate": 0.8, "step": 19}, {"learning_rate": 0.5, "step": 20}]
-    rate = SavedRate(0.5, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1.0}).last()
-    assert rate.value == 0.8
+    rate = SavedRate(0.5, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1.0}).rates()
+    assert rate.last == 0.8
     assert not rate.doubt
 
 
 def test_the_trainers_log_of_the_step_itself_counts_where_it_is_not_the_next():
     log = [{"learning_rate": 0.9, "step": 10}, {"learning_rate": 0.8, "step": 20}]
-    rate = SavedRate(0.79, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1e-2}).last()
-    assert rate.value == 0.8
+    rate = SavedRate(0.79, 0, 20, [], {"log_history": log, "global_step": 20}, {"initial_lr": 1e-2}).rates()
+    assert rate.last == 0.8
     assert not rate.doubt

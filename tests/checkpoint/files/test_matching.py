@@ -32,7 +32,7 @@ def match(shapes, groups) -> tuple:
     """Places of the weights with vectors, as the library finds them."""
     members = [[Member(n, shape, {"place": (n, m)}) for m, shape in enumerate(group)] for n, group in enumerate(groups)]
     named = {str(number): shape for number, shape in enumerate(shapes)}
-    matched = match_by_shape("a.pt", named, members, ordered=True)
+    matched = match_by_shape(named, members, ordered=True)
     places = [matched[name].state["place"] if name in matched else None for name in named]
     return tuple(place for place, shape in zip(places, shapes, strict=True) if len(shape) >= 2)
 
