@@ -86,7 +86,8 @@ def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quanti
 
 def read_quantities(connection: sqlite3.Connection) -> list[Quantity]:
     """Return the run's quantities in their order."""
-    return [Quantity(*texts, per_vector=bool(flag)) for _, *texts, flag in read_rows(connection, "quantity")]
+    rows = read_rows(connection, "quantity")
+    return [Quantity(name, unit, formula, source, bool(flag)) for _, name, unit, formula, source, flag in rows]
 
 
 def layer_columns(layer: LayerInfo) -> list[Value]:
@@ -105,7 +106,7 @@ def read_layers(connection: sqlite3.Connection) -> Layers:
     """Return the run's layers by name, in the order in which they were first seen."""
     layers = {}
     for index, name, shape, *rest, rows in read_rows(connection, "layer"):
-        layer = LayerInfo(name, _whole_list(shape), *rest, rows=None if rows is None else _whole_list(rows))
+        layer = LayerInfo(*(name, _whole_list(shape), *rest, None if rows is None else _whole_list(rows)))
         if layer.group > MAX_GROUPS:
             raise ValueError(f"layer.param_group is {layer.group}, which is above {MAX_GROUPS:,}")
         layers[name] = (index, layer)

@@ -68,6 +68,14 @@ CREATE TABLE vectors (
     checksum INTEGER NOT NULL -- CRC-32 of the blobs, begun with the key, see rows.blob_checksum
 );
 
+CREATE TABLE initial (
+    id INTEGER PRIMARY KEY, -- layer.id
+    step INTEGER NOT NULL, -- step before which the vectors were read, the first one of the layer that was sampled
+    vector_ids BLOB NOT NULL, -- int32, little-endian: ids of some vectors, evenly spread
+    vectors BLOB NOT NULL, -- float16, little-endian: these vectors one after the other, each divided by its RMS
+    checksum INTEGER NOT NULL -- CRC-32 of the other columns, see rows.row_checksum
+);
+
 CREATE TABLE scalar (
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of writing; never used twice, so a reader follows it
     step INTEGER NOT NULL, -- optimizer step, from 0; logged again, the later value replaces
