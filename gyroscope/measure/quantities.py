@@ -245,8 +245,8 @@ effective_lr·perpendicular_update :: SP Theorem 2 (12)
 max_update ::  :: ‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0 :: CT (5)
 accumulated_angle :: rad :: ∠(w at the previous sample, w), both before their step :: ours: in equilibrium its \
 cosine is e^(-steps/timescale)
-angle_to_start :: rad :: ∠(w at the first sample, w), both before their step, of some vectors of each layer, evenly \
-spread; up to π :: ours: theory.md, the angle to the start
+angle_to_start :: rad :: ∠(w at the first sample, w), both before their step, of up to 64 vectors of a layer; up to π \
+:: ours: in equilibrium its cosine is e^(-steps/timescale)
 rotation_discrepancy ::  :: (predicted_angular_update/angular_update)² :: ours; theory.sensitivity
 predicted_angular_update :: rad :: angle per step in equilibrium, at the lr and decay of this step :: RE Table 1; \
 theory.Rule.at
