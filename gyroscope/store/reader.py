@@ -176,13 +176,13 @@ class Run:
 
     @property
     def scalar_count(self) -> int:
-        """The number of logged values in the file, of all names together."""
+        """The number of values that were logged, of all names together."""
         return self._source.sessions[-1].scalars
 
     def scalar(self, name: str) -> tuple[Int64, Array]:
         """Return all steps and values of a logged scalar, whether or not the steps were sampled."""
         steps, values = self._known("scalar", name, self._source.scalars())
-        return np.array(steps, np.int64), np.array(values, np.float64)
+        return steps.copy(), values.copy()
 
     @property
     def config(self) -> dict[str, Any]:

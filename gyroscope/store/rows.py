@@ -29,16 +29,17 @@ LARGEST = 2**53
 MAX_GROUPS = 10_000
 
 
-def row_checksum(values: Iterable[Value]) -> int:
-    """Return the CRC-32 of a row. The length of each value is included, so no character moves to the next value.
+def row_checksum(values: Sequence[Value]) -> int:
+    """Return the CRC-32 of a row, such that no character can move to the next value.
 
     >>> row_checksum(("ab", "c")) == row_checksum(("a", "bc"))
     False
     """
-    checksum = 0
+    plain = [len(value) if isinstance(value, bytes) else value for value in values]
+    checksum = zlib.crc32(repr(plain).encode())
     for value in values:
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        checksum = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), checksum))
+        if isinstance(value, bytes):
+            checksum = zlib.crc32(value, checksum)
     return checksum
 
 
@@ -58,14 +59,14 @@ def read_rows(
     connection: sqlite3.Connection, table: str, which: str = "ORDER BY id", *arguments: Value
 ) -> list[list[Any]]:
     """Return rows without their checksum. Raise `ValueError` if it, or a value, is not as the table needs it."""
-    columns = [(name, *kind.split()[:2]) for name, (kind, _) in TABLES[table].items()][:-1]
+    columns = [(f"{table}.{name}", *kind.split()[:2]) for name, (kind, _) in TABLES[table].items()][:-1]
     rows = []
     for *values, checksum in connection.execute(f"SELECT * FROM {table} {which}", arguments):
         if checksum != row_checksum(values):
             raise ValueError(f"a row of the table {table} does not match its checksum")
         for (name, kind, *required), value in zip(columns, values, strict=True):
             if value is not None or required:
-                _check_value(f"{table}.{name}", value, kind, bool(required))
+                _check_value(name, value, kind, bool(required))
         rows.append(values)
     return rows
 

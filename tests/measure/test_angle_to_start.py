@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,8 @@ tracker.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert run_program(code, tmp_path, tmp_path / "run").code == -signal.SIGKILL
-    ids, directions = open_run(tmp_path / "run").initial_vectors("weight")
+    stored: Any = open_run(tmp_path / "run").initial_vectors("weight")
+    ids, directions = stored
     assert ids.tolist() == [0, 1, 2, 3]
     first = rows_only(4, 30).weight
     np.testing.assert_allclose(true_angle(torch.from_numpy(directions), first), 0, atol=1e-3)
