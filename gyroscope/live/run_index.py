@@ -94,9 +94,9 @@ class RunIndex:
         name = self.name(path)
         try:
             # Reads which samples there are, and the content of a few.
-            with open_run(path) as run, run.thinned(MOST_READ) as few:
+            with open_run(path, most=MOST_READ) as run:
                 step = max(0, run.last_step)
-                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(few))
+                return ListedRun(id, name, run.status, run.total, step, len(run.layers), run.heartbeat, run_head(run))
         except (RunError, OSError) as error:
             problem = str(error)
         except Exception as error:  # one file, whatever is in it, must not take the list of all runs away

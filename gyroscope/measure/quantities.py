@@ -58,6 +58,9 @@ class VectorSums:
     old_ww: Array
     old_wd: Array
     old_tt: Array
+    start_ww: Array
+    start_wd: Array
+    start_tt: Array
     frozen: Array
     predicted_angle: Array
 
@@ -242,6 +245,8 @@ effective_lr·perpendicular_update :: SP Theorem 2 (12)
 max_update ::  :: ‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0 :: CT (5)
 accumulated_angle :: rad :: ∠(w at the previous sample, w), both before their step :: ours: in equilibrium its \
 cosine is e^(-steps/timescale)
+angle_to_start :: rad :: ∠(w at the first sample, w), both before their step, of up to 64 vectors of a layer; up to π \
+:: ours: in equilibrium its cosine is e^(-steps/timescale)
 rotation_discrepancy ::  :: (predicted_angular_update/angular_update)² :: ours; theory.sensitivity
 predicted_angular_update :: rad :: angle per step in equilibrium, at the lr and decay of this step :: RE Table 1; \
 theory.Rule.at
@@ -290,6 +295,7 @@ VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
     "perpendicular_update": lambda v: v.norm * v.b * np.sqrt(v.tt) / v.at.settings.lr,
     "max_update": lambda v: v.most / v.at.settings.lr,
     "accumulated_angle": lambda v: _angle(v.old_ww, v.old_wd, v.old_tt),
+    "angle_to_start": lambda v: _angle(v.start_ww, v.start_wd, v.start_tt),
     "rotation_discrepancy": lambda v: v.decay[3],
 }
 QUANTITIES = tuple(

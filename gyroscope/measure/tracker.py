@@ -170,6 +170,8 @@ class Tracker:
         try:
             self._record(new)
             self._step = self._first_step(resume, start)
+            if resume:
+                self._restore_initial(new)
         except BaseException:
             self.close("failed")
             raise
@@ -191,6 +193,21 @@ class Tracker:
                 f"{optimizer} was made of bare tensors and rotates what it should not: {some}{more}. Make it of the "
                 f"model, {optimizer}(model, …), which sorts its parameters"
             )
+
+    def _restore_initial(self, layers: Iterable[Tracked]) -> None:
+        """Measure `angle_to_start` from the first weights that an earlier session stored."""
+        if self._recorder is None:
+            return
+        with self.run as run:
+            for layer in layers:
+                initial = run.initial_vectors(layer.name)
+                if initial is not None:
+                    self._measurement.set_initial(layer, *initial)
+                elif layer.pieces.sharded and run.total:
+                    text = (
+                        f"angle_to_start of sharded layers counts from step {self._step} on, where the run was resumed."
+                    )
+                    self._recorder.writer.note(text)
 
     def _first_step(self, resume: bool, start: int | None) -> int:
         if start is not None or not resume:
@@ -425,6 +442,7 @@ class Tracker:
             # A refused sample leaves its history to the next one, so that no step is missing from the forecasts.
             if not self._gap:
                 settings.history = []
+                self._measurement.new_initial = []
                 self._skipped_since_sample = 0
             elif not self._sampling.left_out[0]:
                 self._failures.report(
@@ -458,6 +476,7 @@ class Tracker:
             gap=self._gap,
             skipped=self._skipped_since_sample,
             is_end=is_end,
+            initial=measurement.new_initial,
         )
 
     def _share_of_threads(self) -> float:

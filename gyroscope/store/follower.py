@@ -4,15 +4,14 @@ import json
 import os
 import sqlite3
 import threading
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from gyroscope._types import Float32, Int64
+from gyroscope._types import Array, Float32, Int64
 from gyroscope.store.database import file_of, open_reader, run_errors
 from gyroscope.store.rows import (
     BlobLayout,
@@ -32,7 +31,7 @@ from gyroscope.store.session import Session
 SAMPLE = np.dtype([("id", np.int64), ("step", np.int64), ("time", np.float64)])
 Samples = npt.NDArray[np.void]
 # Steps and values that were logged under one name, in the order of the steps.
-Columns = tuple["array[int]", "array[float]"]
+Columns = tuple[Int64, Array]
 # Kilobytes of the file that SQLite keeps in memory, because it is written by sample and read by layer.
 CACHE = 64 * 1024
 # Rows that are decoded together when a whole run is read: about ten megabytes.
@@ -53,11 +52,13 @@ class Follower:
         self.samples: Samples
         self._cache: dict[int, Float32]
         self._scalars: dict[str, Columns]
+        self._cursor: int
+        self._scalars: dict[str, Columns] = {}
+        self._scalar_rows: dict[int, tuple[str, Int64, Array]] = {}
         self._scalar_cursor: int
         self._lock = threading.RLock()
         self._most = most
         self._forget()
-        self._forget_scalars()
         try:
             with self.reading() as connection:
                 connection.execute(f"PRAGMA cache_size = -{CACHE}")
@@ -176,6 +177,16 @@ class Follower:
             rows = _blobs(connection, "vectors", keys, layer, "raw_layers")
         return decode_numbers([None if row is None else row[0] for row in rows], count) if any(rows) else None
 
+    def initial(self, layer: int) -> tuple[Int64, Float32] | None:
+        """Return ids and directions of the vectors of a layer whose first weights were stored."""
+        with self.reading() as connection:
+            rows = read_rows(connection, "initial", "WHERE id = ?", layer)
+            for _, _, ids, vectors in rows:
+                count = len(ids) // 4
+                directions = np.frombuffer(vectors, "<f2").reshape(count, -1).astype(np.float32)
+                return np.frombuffer(ids, "<i4").astype(np.int64), directions
+        return None
+
     def scalars(self) -> dict[str, Columns]:
         """Return logged values by name. They are read on the first call after a refresh."""
         with self._lock:
@@ -185,37 +196,27 @@ class Follower:
             return self._scalars
 
     def _read_scalars(self, connection: sqlite3.Connection) -> None:
-        new = read_rows(connection, "scalar", "WHERE id > ? ORDER BY id", self._scalar_cursor)
-        if not self._extend(new):
-            # The run was resumed, or a value was logged again.
-            self._forget_scalars()
-            self._extend(read_rows(connection, "scalar", "ORDER BY step, id"))
-        self._scalar_cursor = max([self._scalar_cursor, *(id for id, *_ in new)])
+        # Of each name the last row that was read may have grown.
+        last = {name: id for id, (name, _, _) in self._scalar_rows.items()}
+        which = "WHERE id > ? OR id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        known = (max(last.values(), default=0), json.dumps(list(last.values())))
+        new = read_rows(connection, "scalar", which, *known)
+        for id, name, steps, values in new:
+            self._scalar_rows[id] = (name, np.frombuffer(steps, "<i8"), np.frombuffer(values, "<f8"))
         # Counted in the same transaction, because the writer may have written since the refresh.
         written = read_rows(connection, "session")[-1][-1]
-        left = sum(len(steps) for steps, _ in self._scalars.values())
+        left = sum(len(steps) for _, steps, _ in self._scalar_rows.values())
         if written != left:
             raise ValueError(f"{written} scalars were written and {left} are left")
+        for changed in dict.fromkeys(name for _, name, _, _ in new):
+            rows = [row[1:] for row in self._scalar_rows.values() if row[0] == changed]
+            steps, values = (np.concatenate(columns) for columns in zip(*rows, strict=True))
+            if not np.all(np.diff(steps) > 0):
+                # A value was logged again, or the run was resumed: the last one of each step holds.
+                steps, backwards = np.unique(steps[::-1], return_index=True)
+                values = values[::-1][backwards]
+            self._scalars[changed] = (steps, values)
         self._scalars_read = True
-
-    def _extend(self, rows: Iterable[list[Any]]) -> bool:
-        """Append rows. Return False if the step of one is before the last of its name."""
-        for _, step, name, value in rows:
-            steps, values = self._scalars.setdefault(name, (array("q"), array("d")))
-            if steps and step < steps[-1]:
-                return False
-            # A later value of a step replaces the earlier one, for example in gradient accumulation.
-            if steps and step == steps[-1]:
-                steps.pop()
-                values.pop()
-            steps.append(step)
-            values.append(np.nan if value is None else value)
-        return True
-
-    def _forget_scalars(self) -> None:
-        self._scalars = {}
-        self._scalar_cursor = 0
-        self._scalars_read = False
 
     def _forget(self) -> None:
         self.samples = np.empty(0, SAMPLE)

@@ -162,6 +162,13 @@ class Run:
             raise ValueError(f"The vectors of {layer!r} were not kept: choose the layer when the run begins")
         return _wide(values)
 
+    def initial_vectors(self, layer: str) -> tuple[Int64, Float32] | None:
+        """Return ids and directions (vectors, entries) from which `angle_to_start` is measured, None if not stored.
+
+        A direction has RMS 1. It is stored in 16 bits, so it is off by about 3e-4 rad.
+        """
+        return self._source.initial(self._layer(layer)[0])
+
     @property
     def scalars(self) -> tuple[str, ...]:
         """Names of the scalars that training logged (see `Tracker.log`), in the order in which they appeared."""
@@ -169,13 +176,13 @@ class Run:
 
     @property
     def scalar_count(self) -> int:
-        """The number of logged values in the file, of all names together."""
+        """The number of values that were logged, of all names together."""
         return self._source.sessions[-1].scalars
 
     def scalar(self, name: str) -> tuple[Int64, Array]:
         """Return all steps and values of a logged scalar, whether or not the steps were sampled."""
         steps, values = self._known("scalar", name, self._source.scalars())
-        return np.array(steps, np.int64), np.array(values, np.float64)
+        return steps.copy(), values.copy()
 
     @property
     def config(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Types are checked too: a file may be damaged or hostile, and a viewer of many ru
 """
 
 import json
-import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
@@ -22,23 +21,23 @@ Value = int | float | str | bytes | None
 # Layers by name, each with its index in samples.
 Layers = dict[str, tuple[int, LayerInfo]]
 
-TYPES: dict[str, Any] = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 # Whole numbers beyond this are not exact in JSON.
 LARGEST = 2**53
 # Parameter groups of an optimizer. A page lists them.
 MAX_GROUPS = 10_000
 
 
-def row_checksum(values: Iterable[Value]) -> int:
-    """Return the CRC-32 of a row. The length of each value is included, so no character moves to the next value.
+def row_checksum(values: Sequence[Value]) -> int:
+    """Return the CRC-32 of a row, such that no character can move to the next value.
 
     >>> row_checksum(("ab", "c")) == row_checksum(("a", "bc"))
     False
     """
-    checksum = 0
+    plain = [len(value) if isinstance(value, bytes) else value for value in values]
+    checksum = zlib.crc32(repr(plain).encode())
     for value in values:
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        checksum = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), checksum))
+        if isinstance(value, bytes):
+            checksum = zlib.crc32(value, checksum)
     return checksum
 
 
@@ -58,23 +57,28 @@ def read_rows(
     connection: sqlite3.Connection, table: str, which: str = "ORDER BY id", *arguments: Value
 ) -> list[list[Any]]:
     """Return rows without their checksum. Raise `ValueError` if it, or a value, is not as the table needs it."""
-    columns = [(name, *kind.split()[:2]) for name, (kind, _) in TABLES[table].items()][:-1]
     rows = []
-    for *values, checksum in connection.execute(f"SELECT * FROM {table} {which}", arguments):
+    for *values, checksum, fits in connection.execute(f"SELECT *, {_FITS[table]} FROM {table} {which}", arguments):
         if checksum != row_checksum(values):
             raise ValueError(f"a row of the table {table} does not match its checksum")
-        for (name, kind, *required), value in zip(columns, values, strict=True):
-            if value is not None or required:
-                _check_value(f"{table}.{name}", value, kind, bool(required))
+        if not fits:
+            raise ValueError(f"a value in the table {table} is of the wrong type or size: {repr(values)[:80]}")
         rows.append(values)
     return rows
 
 
-def _check_value(what: str, value: Any, kind: str, required: bool) -> None:
-    # Only a value that training logged, which may also be missing, may be infinite.
-    fits = isinstance(value, TYPES[kind]) and (kind != "REAL" or not required or math.isfinite(value))
-    if not fits or (kind == "INTEGER" and not 0 <= value <= LARGEST):
-        raise ValueError(f"{what} is {repr(value)[:40]}, which is no {kind} of a usual size")
+def _fits(column: str, kind: str) -> str:
+    """Return SQL that checks a value. SQLite stores any value in any column, and checks faster than Python."""
+    base, *required = kind.split()
+    bounds = {"INTEGER": f" AND {column} BETWEEN 0 AND {LARGEST}", "REAL": f" AND abs({column}) < 9e999"}
+    right = f"(typeof({column}) = '{base.lower()}'{bounds.get(base, '')})"
+    return right if required else f"({column} IS NULL OR {right})"
+
+
+_FITS = {
+    table: " AND ".join(_fits(column, kind) for column, (kind, _) in columns.items())
+    for table, columns in TABLES.items()
+}
 
 
 def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quantity]) -> None:
@@ -86,7 +90,8 @@ def write_quantities(connection: sqlite3.Connection, quantities: Sequence[Quanti
 
 def read_quantities(connection: sqlite3.Connection) -> list[Quantity]:
     """Return the run's quantities in their order."""
-    return [Quantity(*texts, per_vector=bool(flag)) for _, *texts, flag in read_rows(connection, "quantity")]
+    rows = read_rows(connection, "quantity")
+    return [Quantity(name, unit, formula, source, bool(flag)) for _, name, unit, formula, source, flag in rows]
 
 
 def layer_columns(layer: LayerInfo) -> list[Value]:
@@ -105,7 +110,7 @@ def read_layers(connection: sqlite3.Connection) -> Layers:
     """Return the run's layers by name, in the order in which they were first seen."""
     layers = {}
     for index, name, shape, *rest, rows in read_rows(connection, "layer"):
-        layer = LayerInfo(name, _whole_list(shape), *rest, rows=None if rows is None else _whole_list(rows))
+        layer = LayerInfo(*(name, _whole_list(shape), *rest, None if rows is None else _whole_list(rows)))
         if layer.group > MAX_GROUPS:
             raise ValueError(f"layer.param_group is {layer.group}, which is above {MAX_GROUPS:,}")
         layers[name] = (index, layer)

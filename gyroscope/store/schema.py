@@ -116,7 +116,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
 
 def create_statements() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the SQL that makes an empty run, with its arguments."""
-    for statement in SQL.split(";\n"):
+    for statement in SQL.strip().split(";\n"):
         yield statement, ()
     for table, columns in TABLES.items():
         for column, (_, meaning) in columns.items():

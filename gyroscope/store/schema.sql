@@ -11,7 +11,7 @@ CREATE TABLE session (
     config TEXT NOT NULL, -- JSON; NaN and Infinity as Python's json and JSON5 write them
     last_step INTEGER, -- number of the last step, sampled or not; NULL: not closed yet
     samples INTEGER NOT NULL, -- samples in the run when this session last wrote
-    scalars INTEGER NOT NULL, -- rows of the table scalar when this session last wrote
+    scalars INTEGER NOT NULL, -- values in the table scalar when this session last wrote
     checksum INTEGER NOT NULL -- CRC-32 of the other columns, see rows.row_checksum
 );
 
@@ -68,11 +68,19 @@ CREATE TABLE vectors (
     checksum INTEGER NOT NULL -- CRC-32 of the blobs, begun with the key, see rows.blob_checksum
 );
 
+CREATE TABLE initial (
+    id INTEGER PRIMARY KEY, -- layer.id
+    step INTEGER NOT NULL, -- step before which the vectors were read, the first one of the layer that was sampled
+    vector_ids BLOB NOT NULL, -- int32, little-endian: ids of some vectors, evenly spread
+    vectors BLOB NOT NULL, -- float16, little-endian: these vectors one after the other, each divided by its RMS
+    checksum INTEGER NOT NULL -- CRC-32 of the other columns, see rows.row_checksum
+);
+
 CREATE TABLE scalar (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of writing; never used twice, so a reader follows it
-    step INTEGER NOT NULL, -- optimizer step, from 0; logged again, the later value replaces
-    name TEXT NOT NULL, -- name under which training logged the value, for example loss
-    value REAL, -- the value; NULL: NaN, which SQLite does not have
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of writing; the last row of a name grows until it has some hundred values
+    name TEXT NOT NULL, -- name under which training logged the values, for example loss
+    steps BLOB NOT NULL, -- int64, little-endian: optimizer steps, from 0; of two values of a step the later one holds
+    numbers BLOB NOT NULL, -- float64, little-endian: the values
     checksum INTEGER NOT NULL -- CRC-32 of the other columns, see rows.row_checksum
 );
 
@@ -88,6 +96,3 @@ CREATE TABLE documentation (
     column_name TEXT NOT NULL, -- a column of it
     meaning TEXT NOT NULL -- what the column holds, its unit and layout
 );
-
--- Finds the value that a later one of the same step replaces.
-CREATE UNIQUE INDEX scalar_step_name ON scalar (step, name);

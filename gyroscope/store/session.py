@@ -86,7 +86,9 @@ def open_for_writing(file: Path, quantities: Sequence[Quantity], config: Mapping
 def _new_session(connection: sqlite3.Connection, config: str) -> Session:
     before = connection.execute("SELECT id, last_step FROM session ORDER BY id DESC LIMIT 1").fetchone()
     last, last_step = before or (0, None)
-    counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("sample", "scalar")]
+    counts = connection.execute(
+        "SELECT (SELECT count(*) FROM sample), (SELECT coalesce(sum(length(steps)) / 8, 0) FROM scalar)"
+    ).fetchone()
     now = time.time()
     return Session(last + 1, now, now, "running", socket.gethostname(), os.getpid(), 0, config, last_step, *counts)
 

@@ -1,6 +1,5 @@
 """One transaction of the writer: queued samples, layers, scalars and notes, and a heartbeat."""
 
-import math
 import os
 import sqlite3
 import time
@@ -10,10 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
+
 from gyroscope.store.database import connect
 from gyroscope.store.rows import BlobLayout, insert, insert_blobs, layer_bits, layer_columns, next_id, raw_key, row_key
 from gyroscope.store.schema import LayerInfo, Sample
 from gyroscope.store.session import Session
+
+# Values of a row of the table `scalar`, at least, before another one begins.
+FULL_ROW = 256
 
 
 class TakenOverError(Exception):
@@ -42,6 +46,8 @@ class WriterConnection:
         self._session = session
         self._layout = layout
         self._connection: sqlite3.Connection | None = None
+        # By name, the last row of the table `scalar`, until it is full: id, steps and values.
+        self._open_scalars: dict[str, tuple[int, bytes, bytes]] = {}
 
     def store(self, items: Iterable["Item"], dropped: int) -> None:
         """Commit all items and a heartbeat, or nothing."""
@@ -53,7 +59,7 @@ class WriterConnection:
             # A write-ahead log survives the death of the process without a sync at each commit. A rollback journal
             # needs a sync to survive a power failure.
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
-        before = replace(self._session)
+        before = (replace(self._session), dict(self._open_scalars))
         try:
             with self._connection as connection:
                 # IMMEDIATE takes the lock for writing at once, so a locked database fails here and not half way.
@@ -67,7 +73,7 @@ class WriterConnection:
                 self._session.dropped = dropped
                 self._session.write(connection)
         except BaseException:
-            self._session = before
+            self._session, self._open_scalars = before
             self.disconnect()
             raise
 
@@ -99,14 +105,22 @@ class WriterConnection:
         insert(connection, "note", (last + 1, time.time(), text), otherwise="OR IGNORE")
 
     def write_scalars(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Store logged numbers by name, each with its step, instead of earlier ones of the same step and name."""
-        for step, numbers in rows:
-            for name, value in numbers.items():
-                replaced = connection.execute("DELETE FROM scalar WHERE step = ? AND name = ?", (step, name)).rowcount
-                # As SQLite returns it: it has no NaN, and does not keep -0.0.
-                stored = None if math.isnan(value) else value + 0.0
-                insert(connection, "scalar", (next_id(connection, "scalar"), step, name, stored))
-                self._session.scalars += 1 - replaced
+        """Store logged numbers by name, each with its step."""
+        for name in dict.fromkeys(name for _, numbers in rows for name in numbers):
+            logged = [(step, numbers[name]) for step, numbers in rows if name in numbers]
+            id, steps, values = self._open_scalars.get(name, (next_id(connection, "scalar"), b"", b""))
+            steps += np.array([step for step, _ in logged], "<i8").tobytes()
+            values += np.array([value for _, value in logged], "<f8").tobytes()
+            insert(connection, "scalar", (id, name, steps, values), otherwise="OR REPLACE")
+            self._session.scalars += len(logged)
+            # A row per value would take seconds to read, and one row for all would be written anew each time.
+            self._open_scalars[name] = (id, steps, values)
+            if len(steps) >= 8 * FULL_ROW:
+                del self._open_scalars[name]
+
+    def write_initial(self, connection: sqlite3.Connection, initial: tuple[int, int, bytes, bytes]) -> None:
+        """Store the first weights of some vectors of a layer. Those of the first session stay."""
+        insert(connection, "initial", initial, otherwise="OR IGNORE")
 
     def write_end(self, connection: sqlite3.Connection, end: tuple[str, int | None]) -> None:
         """Set the final status of the run, and the number of its last step if that is known."""

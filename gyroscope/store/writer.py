@@ -18,7 +18,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from gyroscope._json import clean_text
+from gyroscope._types import Array, Int64
 from gyroscope._worker import Worker
 from gyroscope.store.database import explain, file_of, name_of
 from gyroscope.store.rows import BlobLayout
@@ -161,6 +164,14 @@ class Writer:
         # Always taken, because a number has a few bytes and a sample a megabyte.
         self.worker.put(Item(WriterConnection.write_scalars, cleaned), always=True)
         self._warn()
+
+    def put_initial(self, layer: int, step: int, ids: Int64, vectors: Array) -> None:
+        """Queue the first weights, (vectors, entries), of some vectors of a layer, for `Run.initial_vectors`."""
+        # Half the memory, and a direction that is off by 3e-4 rad, which adds in squares to an angle far larger.
+        rms = np.sqrt(np.mean(vectors**2, axis=1, keepdims=True))
+        halves = np.divide(vectors, rms, out=np.zeros_like(vectors), where=rms > 0).astype("<f2")
+        item = (layer, step, ids.astype("<i4").tobytes(), halves.tobytes())
+        self.worker.put(Item(WriterConnection.write_initial, item), always=True)
 
     def flush(self) -> bool:
         """Wait until all queued items are committed. Return False if that failed or takes too long."""

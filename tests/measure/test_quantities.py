@@ -90,6 +90,7 @@ def record(path, kind, make, closure=False):
                     ]
                     for i, moment in enumerate(made):
                         moment.earlier = None if parts[5] is None else parts[5][i]
+                        moment.first = moments[name][0][i].w if moments[name] else moment.w
                         moment.group, moment.t = dict(optimizer.param_groups[number]), step + 1
                     moments[name].append(made)
                     earlier[name] = w

@@ -97,13 +97,13 @@ def test_a_name_that_utf8_cannot_hold_and_a_huge_number_in_the_configuration_lea
 @pytest.mark.parametrize(
     ("end", "status", "code"),
     [
-        ("sys.exit(1)", "ended", 1),
-        ("raise SystemExit(1)", "ended", 1),
+        ("sys.exit(1)", "finished", 1),
+        ("raise SystemExit(1)", "finished", 1),
         ("tracker.close(); sys.exit(1)", "finished", 1),
-        ("", "ended", 0),
+        ("", "finished", 0),
     ],
 )
-def test_a_run_that_nobody_closed_is_not_called_finished(end, status, code, tmp_path):
+def test_a_run_that_nobody_closed_is_finished_whatever_its_exit_code(end, status, code, tmp_path):
     ended = run_program(SCRIPT + end, tmp_path, tmp_path / "run")
     assert ended.code == code, ended.written
     run = open_run(tmp_path / "run")

@@ -76,7 +76,8 @@ def test_the_tracker_follows_the_predicted_timescale_by_itself(tmp_path):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1.0)
     with gyro.Tracker(model, optimizer, tmp_path, every="auto", budget=0.99) as tracker:
         train(model, optimizer, 3)
-        assert tracker._sampling.timescale == 100.0
+        auto: Any = tracker._sampling
+        assert auto.timescale == 100.0
         assert tracker.run.steps.tolist() == [0, 1, 2]
 
 

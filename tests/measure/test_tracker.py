@@ -681,7 +681,7 @@ for _ in range(30):
     assert ended.code == 0, ended.written
     run = open_run(tmp_path / "run")
     assert run.steps.tolist() == list(range(30))
-    assert run.status == "ended"
+    assert run.status == "finished"
 
 
 def test_a_run_can_be_resumed_where_the_optimizer_stands(tmp_path):

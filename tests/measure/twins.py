@@ -26,6 +26,8 @@ class Moment:
     """SGD, Adam (L2), AdamW, Lion, Rotational or unknown: what the formulas tell apart."""
     earlier: torch.Tensor | None = None
     """The weights before the previous sample's step."""
+    first: torch.Tensor | None = None
+    """The weights before the first sample's step."""
     predicted: float = math.nan
 
     @property
@@ -150,6 +152,10 @@ def max_update(x):
 
 def accumulated_angle(x):
     return math.nan if x.earlier is None else angle(x.earlier, x.w)
+
+
+def angle_to_start(x):
+    return angle(x.first, x.w)
 
 
 def rotation_discrepancy(x):

@@ -11,7 +11,8 @@ from tests.store.make import count_bins
 PER_VECTOR = (
     *("angular_update", "norm", "update_norm", "radial_update", "tangential_update", "unit_grad_norm"),
     *("grad_weight_cosine", "grad_momentum_cosine", "lambda_u", "lambda_e", "scaled_grad_norm", "smd_h"),
-    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "rotation_discrepancy"),
+    *("effective_lr", "perpendicular_update", "max_update", "accumulated_angle", "angle_to_start"),
+    "rotation_discrepancy",
 )
 PER_LAYER = (
     *("predicted_angular_update", "predicted_norm", "predicted_timescale", "forecast_angular_update"),
@@ -84,7 +85,9 @@ def _layer_sample(story, rng, f, step, index, character):
     with np.errstate(all="ignore"):
         rows = [angle, norm, angle * norm, -lr * rule.weight_decay * norm, angle * norm, norm / norm, cosine, cosine]
         rows += [lambda_u, rule.weight_decay + lambda_u, walk, walk * np.nan, lr / norm**2, angle * norm / lr]
-        rows += [0.8 * walk, 3 * angle, (predicted / angle) ** 2]
+        # Turns at random leave a vector at a right angle to its start.
+        to_start = np.arccos(np.exp(-0.5 * step * f.angular_update[step] ** 2)) * walk
+        rows += [0.8 * walk, 3 * angle, to_start, (predicted / angle) ** 2]
         scalars = [predicted, f.equilibrium_norm[step], 1 / (lr * rule.weight_decay), f.angular_update[step]]
     scalars += [f.norm[step], lr, rule.weight_decay, 0, 0, n * story.fan_in, float(np.mean(walk**2))]
     return layer_sample(np.stack(rows), scalars)

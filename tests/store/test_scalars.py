@@ -83,9 +83,9 @@ def test_a_reader_follows_values_while_they_are_written(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE scalar SET value = 5 WHERE step = 1", "table scalar does not match its checksum"),
-        ("UPDATE scalar SET step = 9 WHERE step = 1", "table scalar does not match its checksum"),
-        ("DELETE FROM scalar WHERE step = 1", "3 scalars were written and 2 are left"),
+        ("UPDATE scalar SET numbers = zeroblob(length(numbers))", "table scalar does not match its checksum"),
+        ("UPDATE scalar SET steps = zeroblob(length(steps))", "table scalar does not match its checksum"),
+        ("DELETE FROM scalar", "3 scalars were written and 0 are left"),
     ],
 )
 def test_a_changed_or_lost_value_is_noticed(tmp_path, change, words):
@@ -106,3 +106,26 @@ def test_a_csv_has_them_without_a_layer(tmp_path):
     assert [(row["step"], row["layer"], row["rms"]) for row in rows] == [("0", "", ""), ("1", "", "")]
     assert float(rows[0]["mean"]) == 1 / 3
     assert rows[1]["mean"] == ""
+
+
+def test_values_are_stored_some_hundred_in_a_row_and_a_reader_follows_the_last_one(tmp_path):
+    with make.writer(tmp_path) as writer:
+        run = None
+        for step in range(1000):
+            numbers = {"loss": 1 / (1 + step)} | ({"rare": step} if step % 400 == 0 else {})
+            writer.put_scalars([(step, numbers)])
+            if step % 50 == 0:
+                assert writer.flush()
+                run = run or open_run(tmp_path)
+                run.refresh()
+                assert columns(run, "loss")[0] == list(range(step + 1))
+                assert columns(run, "rare")[0] == list(range(0, step + 1, 400))
+    for each in (run, open_run(tmp_path)):
+        each.refresh()
+        assert columns(each, "loss") == (list(range(1000)), [1 / (1 + step) for step in range(1000)])
+    connection = sqlite3.connect(tmp_path / "run.sqlite")
+    assert connection.execute("SELECT name, count(*) FROM scalar GROUP BY name").fetchall() == [
+        ("loss", 4),
+        ("rare", 1),
+    ]
+    connection.close()

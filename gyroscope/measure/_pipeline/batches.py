@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
+import numpy as np
 from torch import Tensor
 
 from gyroscope._types import Number
-from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.layers import Ids, Tracked
 
 # ⟨w,w⟩, ⟨w,d⟩ and ‖d - (⟨w,d⟩/⟨w,w⟩)·w‖² of a weight w that moves by d.
 TURN = ("ww", "wd", "tt")
@@ -31,6 +32,7 @@ SUMS = (
     "bb",
     "hh",  # h: the gradient as the step left it, where it may have rescaled it
     *(f"old_{name}" for name in TURN),  # from the weights at the previous sample to those before this step
+    *(f"start_{name}" for name in TURN),  # from the weights at the first sample, of the vectors whose start is kept
 )
 ROW = {name: number for number, name in enumerate(SUMS)}
 OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
@@ -54,11 +56,26 @@ class SecondMoment(NamedTuple):
 
 
 @final
+class InitialVectors:
+    """Some vectors of a layer as they were at its first sample, whose `angle_to_start` is measured.
+
+    ids: of these vectors. places: their pieces among those of this process. weights: (pieces, entries), None before
+    the first sample.
+    """
+
+    def __init__(self, layer: Tracked, ids: Ids, weights: Tensor | None = None) -> None:
+        self.ids = ids
+        self.places = np.flatnonzero(np.isin(layer.pieces.ids, ids))
+        self.weights = weights
+
+
+@final
 class LayerSums:
     """One layer from sample to sample: its part of a batch's copy of the weights and of its table of sums."""
 
-    def __init__(self, layer: Tracked, previous: Tensor | None = None) -> None:
+    def __init__(self, layer: Tracked, initial: InitialVectors, previous: Tensor | None = None) -> None:
         self.layer = layer
+        self.initial = initial
         self.previous = previous  # weights at the previous sample, to be taken over by the batch
         self.copied = False
         self.batch: SumsBatch | None = None

@@ -129,7 +129,7 @@ def merge_pieces(ids: Ids, pieces: Array) -> tuple[Ids, Array]:
     if len(vectors) == len(ids):
         return ids, pieces
     owner = np.repeat(np.arange(len(vectors)), np.diff(np.append(first, len(ids))))
-    for turn in ("", "old_"):
+    for turn in ("", "old_", "start_"):
         ww = pieces[ROW[f"{turn}ww"]]
         wd = pieces[ROW[f"{turn}wd"]]
         with np.errstate(divide="ignore", invalid="ignore"):

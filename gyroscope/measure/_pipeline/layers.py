@@ -23,6 +23,10 @@ Ids = Int64
 # Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
 # would spread over threads.
 MAX_PIECE_ENTRIES = 2**13
+# Vectors of a layer whose first weights are kept, and entries of all of them together: 64 MB in float32. A model with
+# a billion weights keeps about forty vectors of each layer.
+MAX_INITIAL_VECTORS = 64
+MAX_INITIAL_ENTRIES = 2**24
 
 
 @final
@@ -113,6 +117,17 @@ def chosen_rows(vectors: int, rows: int | None) -> tuple[int, ...] | None:
     ((0, 2, 5, 7), None)
     """
     return None if rows is None or rows >= vectors else tuple(i * vectors // rows for i in range(rows))
+
+
+def initial_rows(layers: Sequence[Tracked]) -> list[Ids]:
+    """Return the ids of the vectors of each layer whose first weights are kept, evenly spread over those measured."""
+    measured = [np.arange(layer.vectors) if layer.rows is None else np.array(layer.rows) for layer in layers]
+    counts = [min(len(ids), MAX_INITIAL_VECTORS) for ids in measured]
+    entries = sum(count * layer.fan_in for count, layer in zip(counts, layers, strict=True))
+    share = min(1.0, MAX_INITIAL_ENTRIES / max(entries, 1))
+    # A vector longer than the share of its layer has no start.
+    kept = [int(count * share) for count in counts]
+    return [ids[np.arange(n) * len(ids) // max(n, 1)] for ids, n in zip(measured, kept, strict=True)]
 
 
 def _pieces(p: Tensor, split: Split, start: int, stop: int, chosen: tuple[int, ...] | None) -> Pieces:

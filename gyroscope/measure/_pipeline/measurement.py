@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from gyroscope._dtensor import cut_like, local
 from gyroscope._json import clean_text
-from gyroscope.measure._pipeline.batches import LayerStep, LayerSums, SecondMoment, batched
+from gyroscope._types import Float32
+from gyroscope.measure._pipeline.batches import InitialVectors, LayerStep, LayerSums, SecondMoment, batched
 from gyroscope.measure._pipeline.host_copy import HostCopy, SentSums, send_to_host
-from gyroscope.measure._pipeline.layers import Tracked, tracked
+from gyroscope.measure._pipeline.layers import Ids, Tracked, initial_rows, tracked
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none
 from gyroscope.measure._pipeline.settings_history import SettingsLog
 from gyroscope.measure._pipeline.sums import sum_after, sum_before
@@ -60,6 +61,8 @@ class StepMeasurement:
         self._found_inf: Tensor | None = None
         self._skipped: Tensor | None = None
         self.settings = SettingsLog()
+        self.new_initial: list[tuple[Tracked, Ids, HostCopy]] = []
+        """First weights of layers that the run does not have yet. Those of sharded layers stay in their processes."""
         self.scaler: HostCopy | None = None
         """Whether the last step was skipped, the gradients' scale, and the steps skipped so far, with a GradScaler."""
 
@@ -86,12 +89,19 @@ class StepMeasurement:
         groups = self.optimizers.groups()
         self._seen = seen
         selected = tracked(self.model, self.optimizers, *self._selection)
+        # Of all layers, so that processes agree.
+        rows = {
+            (layer.parameter, layer.start): ids for layer, ids in zip(selected, initial_rows(selected), strict=True)
+        }
         # Of what no other process holds a part, process 0 has the same as all others.
         selected = [self._named(layer, step) for layer in selected if layer.pieces.sharded or rank() == 0]
         # Layers that stay keep their copy of the weights, whatever batch they are in now.
         old = {key: sums for key, sums in self.layers.items() if sums.layer.shape == key[0].shape}
         found = {(layer.parameter, layer.start): layer for layer in selected}
-        self.layers = {key: LayerSums(layer, old[key].copy if key in old else None) for key, layer in found.items()}
+        self.layers = {}
+        for key, layer in found.items():
+            kept = (old[key].initial, old[key].copy) if key in old else (InitialVectors(layer, rows[key]), None)
+            self.layers[key] = LayerSums(layer, *kept)
         self._of = {member: [] for member in self.optimizers.members}
         for sums in self.layers.values():
             self._of[groups[sums.layer.group].owner].append(sums)
@@ -129,6 +139,7 @@ class StepMeasurement:
             # One scaler serves all optimizers. That any of them finds an inf counts for the step of the run.
             self._scaler = scaler if self._scaler is None else torch.maximum(self._scaler, scaler)
         self._steps = []
+        first = []
         for sums in self._of[optimizer]:
             p = sums.layer.parameter
             if not closure and not _usable(p.grad):
@@ -138,7 +149,18 @@ class StepMeasurement:
             step = LayerStep(sums, None if closure else p.grad, had_momentum=m is not None)
             step.views = _views(sums.layer, [p.detach(), step.grad, None if closure else m])
             self._steps.append(step)
+            if sums.initial.weights is None:
+                first.append(sums)
         sum_before(self._steps)
+        for sums in first:
+            initial = sums.initial
+            if initial.weights is not None and len(initial.ids) and not sums.layer.pieces.sharded:
+                self.new_initial.append((sums.layer, initial.ids, HostCopy(initial.weights)))
+
+    def set_initial(self, layer: Tracked, ids: Ids, weights: Float32) -> None:
+        """Let the start of a layer be the one that an earlier session stored."""
+        sums = self.layers[layer.parameter, layer.start]
+        sums.initial = InitialVectors(layer, ids, torch.from_numpy(weights))
 
     @torch.no_grad()
     @np.errstate(all="ignore")

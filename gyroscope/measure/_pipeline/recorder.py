@@ -157,7 +157,8 @@ class Recorder:
 
     def put(self, sample: RawSample, *, always: bool = False) -> bool:
         """Hand over a sample, and return False if there is no room, because those before it wait to be processed."""
-        size = sum(copy.num_bytes for sent in sample.sums for copy in sent.copies)
+        copies = [copy for sent in sample.sums for copy in sent.copies] + [copy for _, _, copy in sample.initial]
+        size = sum(copy.num_bytes for copy in copies)
         return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
 
     def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
@@ -227,8 +228,12 @@ class Recorder:
         if self._alarm is not None:
             self._alarm.log(logged)
         (sample,) = samples
-        processed = None if sample is None else self._processor.process(sample)
-        if sample is None or processed is None:
+        if sample is None:
+            return
+        for layer, ids, copy in sample.initial:
+            self.writer.put_initial(self.indices[layer.name], sample.step, ids, copy.wait())
+        processed = self._processor.process(sample)
+        if processed is None:
             return
         step, layers = processed
         self.writer.put(Sample(step, sample.time, {self.indices[name]: layer for name, layer in layers.items()}))

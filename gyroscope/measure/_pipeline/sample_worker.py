@@ -43,6 +43,7 @@ class RawSample:
     gap: the sample before this one was lost, so that the last copy of the weights is not that sample's.
     skipped: steps since the last sample of which the host knew that a GradScaler skipped them; `step` counts them not.
     is_end: it measures no step, only the weights at the end of the run.
+    initial: first weights of some vectors of layers, which the run does not have yet.
     """
 
     step: int
@@ -56,6 +57,7 @@ class RawSample:
     gap: bool = False
     skipped: int = 0
     is_end: bool = False
+    initial: Sequence[tuple[Tracked, Ids, HostCopy]] = ()
 
 
 @final

@@ -26,7 +26,7 @@ UPPER_HALF = 2**MANTISSA - (math.ceil(2**0.5 * 2**MANTISSA) - 2**MANTISSA)
 # Half octaves below the store's first bin.
 FIRST = int(np.float32(bin_edges()[0]).view(np.int32) >> MANTISSA) * 2
 # Quantities per vector that need no step, and those per layer that do: a layer without a learning rate took no step.
-KNOWN_AT_END = ("norm", "accumulated_angle")
+KNOWN_AT_END = ("norm", "accumulated_angle", "angle_to_start")
 UNKNOWN_AT_END = (
     *("lr", "predicted_angular_update", "forecast_angular_update"),
     *("signal_ratio", "noise_scale", "alignment", "dead_vectors", "frozen_entries"),

@@ -16,7 +16,7 @@ from torch.linalg import vecdot
 
 from gyroscope.geometry import at_least_float32
 from gyroscope.measure._pipeline import batches
-from gyroscope.measure._pipeline.batches import ROW, SUMS, LayerStep, SecondMoment, SumsBatch
+from gyroscope.measure._pipeline.batches import ROW, SUMS, LayerStep, LayerSums, SecondMoment, SumsBatch
 from gyroscope.measure._pipeline.layers import Tracked
 
 # A NumPy array or a tensor: vectors in rows, or one number for each.
@@ -48,6 +48,7 @@ def sum_before(steps: Sequence[LayerStep]) -> None:
             _fill(table, together, blocks)
         for step in members:
             step.sums.copied = True
+        _sum_since_start(batch, [step.sums for step in members], table)
 
 
 def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Tensor]]:
@@ -88,6 +89,36 @@ def _prepare(batch: SumsBatch, weight: Tensor) -> Tensor:
                 copy.copy_(old)
                 layer.copied = True
     return batch.table
+
+
+def _sum_since_start(batch: SumsBatch, layers: Sequence[LayerSums], table: Tensor) -> None:
+    """Sum the rotation since the first sample, of the vectors whose start is kept, when their copy is new.
+
+    A vector that is measured in parts is summed as a whole, and the sums go to its first part.
+    """
+    assert batch.copy is not None
+    starts = []
+    for layer in layers:
+        initial = layer.initial
+        if initial.weights is None:
+            initial.weights = batch.copy[layer.rows][torch.from_numpy(initial.places)].clone()
+        # Once for weights of an earlier session, or of a model that moved: later it is there already.
+        initial.weights = initial.weights.to(batch.copy)
+        starts.append(_array(initial.weights))
+    start = starts[0] if len(starts) == 1 else np.concatenate(starts)
+    if not len(start):
+        return
+    rows = np.concatenate([layer.rows.start + layer.initial.places for layer in layers])
+    copy = _array(batch.copy)
+    present = copy[rows]
+    if batch.cuts > 1 and isinstance(start, np.ndarray):  # too long for sums in float32
+        sums = _turn_sums(start.astype(np.float64), present.astype(np.float64) - start)
+    else:
+        sums = _turn(start, present)[1]
+    columns = np.concatenate([layer.columns.start + layer.initial.places for layer in layers])
+    target = _array(table)
+    for name, values in sums.items():
+        target[ROW[f"start_{name}"], columns] = values
 
 
 def _sum_step(

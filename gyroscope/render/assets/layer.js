@@ -15,6 +15,7 @@ const CURVES = [
   ["norm", { measured: "norm.rms", predicted: "predicted_norm", forecast: "forecast_norm", log: true }],
   ["rotation", { measured: "angular_update.mean", low: "angular_update.q05", high: "angular_update.q95",
     predicted: "predicted_angular_update", forecast: "forecast_angular_update", log: true }],
+  ["start", { measured: "angle_to_start.mean", low: "angle_to_start.q05", high: "angle_to_start.q95" }],
   ["cosine", { measured: "grad_weight_cosine.mean", level: 0 }],
   ["decay", { measured: "lambda_e.q50", group: "weight_decay" }],
   ["alignment", { measured: "alignment", level: 1, log: true }],
