@@ -114,8 +114,11 @@ function drawTable() {
     }
     return [...families.values()].map(layers => rowOf(number, layers, layers[0].family));
   });
-  // Columns that are empty, or 0 throughout, would push others off the page.
-  const columns = COLUMNS.filter(({ key }) => !/^(dead|frozen|alignment|decay|settled)/.test(key) || state.report.runs.some(run => run.layers.some(layer => layer.summary[/** @type {SummaryNumber} */ (key)])));
+  // Columns that are empty, or 0 throughout, or the same throughout, would push others off the page.
+  const summaries = state.report.runs.flatMap(run => run.layers.map(layer => layer.summary)), references = new Set(summaries.map(summary => summary.reference));
+  const columns = COLUMNS.filter(({ key }) => key === "reference" ? references.size > 1
+    : !/^(dead|frozen|alignment|decay|settled)/.test(key) || summaries.some(summary => summary[/** @type {SummaryNumber} */ (key)]));
+  $("table-note").textContent = references.size > 1 ? "" : `Predicted is the ${[...references][0]}.`;
   drawRows($("layers-table"), columns, rows, state.sort, drawTable, row =>
     row.layers.length > 1 && state.open.has(row.key) ? row.layers.map(layer => rowOf(row.number, [layer], "")) : []);
   const count = rows.reduce((sum, row) => sum + row.layers.length, 0);
