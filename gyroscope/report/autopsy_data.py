@@ -103,7 +103,7 @@ DRIFT_COLUMNS = (
     Column("norm ×", lambda drift: drift.norm_ratio),
     Column("decay", lambda drift: drift.effective_decay),
     Column("÷ ex-\npected", lambda drift: float(safe_divide(drift.effective_decay, drift.expected_decay))),
-    Column("memory,\nsteps", lambda drift: drift.memory),
+    Column("memory,\nsteps", lambda drift: drift.memory, infinite="∞"),
 )
 
 

@@ -48,7 +48,8 @@ class Column:
             return self.cell(members[0])
         low = self.cell(ordered[0], RANGE_DIGITS)
         high = self.cell(ordered[-1], RANGE_DIGITS)
-        return low if low == high else f"{low}–{high}"
+        # A dash before a minus would be read as another minus.
+        return low if low == high else f"{low}{' to ' if '-' in (low[0], high[0]) else '–'}{high}"
 
 
 @final
