@@ -29,6 +29,19 @@ def test_the_plan_of_86_matrices_is_a_table_of_8_kinds(tmp_path):
     assert "memories" in written.splitlines()[0]
 
 
+def test_the_loop_of_nanogpt_is_tracked_and_its_head_says_what_weight_decay_does(tmp_path):
+    written = output_of("nanogpt.py", tmp_path, "120")
+    assert written.splitlines()[0].startswith("Weight decay has almost no effect in this run.")
+    (path,) = (tmp_path / "runs").iterdir()
+    with open_run(path) as run:
+        assert run.status == "finished"
+        assert {"transformer.wte.weight", "transformer.h.3.attn.c_attn.weight[q]"} <= set(run.layers)
+        rates = run.series(run.layers[0], "lr")
+        assert rates[rates > 0].max() == pytest.approx(1e-3, rel=0.02)
+        assert len(run.scalar("loss")[0]) == 120
+        assert len(run.scalar("val_loss")[0]) == 1
+
+
 def test_a_researcher_predicts_exports_and_compares_runs_of_an_own_optimizer(tmp_path, monkeypatch, capsys):
     written = output_of("researcher.py", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -132,6 +132,19 @@ def join_words(words: Sequence[str], most: int = MAX_NAMED_FAMILIES) -> str:
     return f"{', '.join(words[:most])} and {len(words) - most} more"
 
 
+def chart_labels(labels: Sequence[str], width: int) -> list[str]:
+    """Return what a chart calls layers or families, in at most `width` characters.
+
+    The beginning that all blocks share is left out, and the asterisk of a family.
+
+    >>> chart_labels(["layers.*.attn.q_proj (3)", "lm_head"], 16), chart_labels(["layers.10.mlp", "layers.2.mlp"], 16)
+    (['attn.q_proj (3)', 'lm_head'], ['10.mlp', '2.mlp'])
+    """
+    starts = {label[: number.start()] for label in labels if (number := BLOCK_NUMBER.search(label)) is not None}
+    shared = starts.pop() if len(starts) == 1 else ""
+    return [cut_middle(label.removeprefix(shared).removeprefix("*."), width) for label in labels]
+
+
 def cut_middle(label: str, width: int) -> str:
     """Return a label of at most `width` characters: the middle is left out, never the block number.
 

@@ -40,7 +40,9 @@ GO_BACK = Remedy(
     "divergence",
 )
 REVIVE = Remedy("Lower the learning rate.", "dead_vectors")
-WIDER_WEIGHTS = Remedy("Keep the weights in float32 and compute in bfloat16 (torch.autocast).", "frozen_entries")
+WIDER_WEIGHTS = Remedy(
+    "If the weights are below float32, keep them in float32 and compute in bfloat16 (torch.autocast).", "frozen_entries"
+)
 DECOUPLE = Remedy(
     "Decouple the weight decay: with AdamW the rotation does not depend on the gradient's size.", "decoupled_decay"
 )

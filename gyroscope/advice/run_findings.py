@@ -72,6 +72,7 @@ def _finite_findings(record: Record, views: Sequence[RunView], events: Sequence[
         *equilibrium.shorter_than_memory(measured, so_far=_is_running(record)),
         *slow.fell_out(usual),
         *slow.stopped(measured),
+        *slow.switched_off(measured),
         *slow.small_updates(measured),
         *missed,
         *fast.attention_jump(measured),

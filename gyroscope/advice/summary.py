@@ -65,8 +65,10 @@ def _is_short(layers: Layers[View], steps: float | None) -> bool:
 
 def _equilibrium(layers: Layers[View], findings: Sequence[Finding], steps: float | None) -> str:
     """Return whether the run reaches equilibrium: yes, no, or in how many layers."""
-    if any(finding.kind == "missed_angle" for finding in findings):
-        return "Your run misses the rotation that its optimizer sets."
+    missed = [name for finding in findings if finding.kind == "missed_angle" for name in finding.layers]
+    if missed:
+        part = f" in {len(missed)} of {len(layers)} layers" if len(missed) < len(layers) else ""
+        return f"Your run misses the rotation that its optimizer sets{part}."
     arrived = layers.in_state("settled", "fell out")
     if _is_short(layers, steps):
         return STATES["short"]
@@ -127,8 +129,8 @@ def _imbalance(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _what_to_do(findings: Sequence[Finding]) -> str:
-    """Return the remedies of what was seen to cost."""
-    costly = [finding for finding in findings if finding.severity in ("bad", "warn")]
+    """Return the remedies of what was seen to cost, and of an angle that is missed."""
+    costly = [finding for finding in findings if finding.severity in ("bad", "warn") or finding.kind == "missed_angle"]
     remedies = list(dict.fromkeys(finding.remedy for finding in costly if finding.remedy))
     if remedies:
         return f"What to do: {' '.join(remedies[:2])}"

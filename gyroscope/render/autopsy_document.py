@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gyroscope.advice.layer_families import cut_middle, group_families, short_labels
+from gyroscope.advice.layer_families import chart_labels, group_families, short_labels
 from gyroscope.advice.layer_view import CheckpointView
 from gyroscope.render import theme
 from gyroscope.render.html import STRIPS_STYLE, dot_figure, family_table, finding_items, page_head, pictures
@@ -69,7 +69,8 @@ def figure(layers: Sequence[CheckpointView], quantity: str) -> Any:
     names = [layer.name for layer in layers]
     labels = short_labels(names)
     families = group_families(names)
-    rows = {member: cut_middle(str(family), MAX_LABEL) for family in families for member in family.members}
+    shown = zip(families, chart_labels(list(map(str, families)), MAX_LABEL), strict=True)
+    rows = {member: label for family, label in shown for member in family.members}
     drawn = dot_figure(list(dict.fromkeys(rows[name] for name in names)), PANELS[quantity])
     drawn.add_scatter(
         x=[getattr(layer, quantity) for layer in layers],

@@ -9,7 +9,7 @@ from gyroscope.report.layer_table import LayerTable
 
 # Figures side by side on a wide screen, one above the other on a phone.
 STRIPS_STYLE = """
-.strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 20rem; min-width: 0; }
+.strips { display: flex; flex-wrap: wrap; gap: 0 1rem; } .strips > div { flex: 1 1 26rem; min-width: 0; }
 """
 # A page sends nothing anywhere.
 PLOTLY_OPTIONS = {"displaylogo": False, "responsive": True, "showSendToCloud": False}
@@ -33,17 +33,21 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def family_table(layers: LayerTable) -> str:
     """Return a table with a line for each family of layers. A click on its name shows or hides its members."""
-    header = [" ".join(column.split("\n")).replace("- ", "") for column in layers.header]
+    # The worst member is named below its family, because another column of names would push numbers off the page.
+    has_worst = layers.header[-1] == "worst"
+    header = [" ".join(column.split("\n")).replace("- ", "") for column in layers.header[: -1 if has_worst else None]]
     lines = []
     for number, row in enumerate(layers.rows):
+        name, *cells = row.cells[: len(header)]
         if not row.members:
-            lines.append(f"<tr>{_cells(row.cells, header)}</tr>")
+            lines.append(f"<tr>{_cells([name, *cells], header)}</tr>")
             continue
-        name, *cells = row.cells
         attributes = f'type="button" class="family" aria-expanded="false" data-family="{number}"'
         button = f"<button {attributes}>{escape(name)}</button>"
-        lines.append(f"<tr><td>{button}</td>{_cells(cells, header[1:])}</tr>")
-        lines += [f'<tr hidden data-member="{number}">{_cells(member, header)}</tr>' for member in row.members]
+        worst = f"<small>worst: {escape(row.cells[-1])}</small>" if has_worst and row.cells[-1] else ""
+        lines.append(f"<tr><td>{button}{worst}</td>{_cells(cells, header[1:])}</tr>")
+        members = [member[: len(header)] for member in row.members]
+        lines += [f'<tr hidden data-member="{number}">{_cells(member, header)}</tr>' for member in members]
     return _table(header, "".join(lines))
 
 

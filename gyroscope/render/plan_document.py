@@ -1,6 +1,6 @@
 """A plan in a terminal and as a page: the judgement, the curves, the table and the facts with their formulas."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from html import escape
 from typing import Any
@@ -9,9 +9,10 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from gyroscope.advice.layer_families import cut_middle, short_labels
+from gyroscope.advice.layer_families import short_labels
+from gyroscope.advice.thresholds import MIN_RATE_SHARE
 from gyroscope.render import theme
-from gyroscope.render.chart import RANGE, chart
+from gyroscope.render.chart import chart
 from gyroscope.render.html import family_table, finding_items, page_head, picture
 from gyroscope.render.rendered import Document
 from gyroscope.render.terminal import family_table as terminal_table
@@ -21,8 +22,6 @@ from gyroscope.theory.layer_prediction import LayerPrediction
 
 # Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest.
 DRAWN = 7
-# Characters of a layer's label, so that a phone shows it on one line.
-MAX_LABEL = 32
 # Curves from top to bottom, and the titles of their axes.
 PANELS = {"angular_update": "rotation<br>rad per step", "norm": "norm", "lr": "learning rate"}
 
@@ -58,26 +57,24 @@ def chart_lines(prediction: LayerPrediction) -> list[str]:
 
 
 def _body(plan: PlanData) -> str:
-    predictions = plan.fastest_first(DRAWN)
-    labels = short_labels([prediction.name for prediction in plan.predictions])
-    shown = [escape(cut_middle(labels[prediction.name], MAX_LABEL)) for prediction in predictions]
-    drawn = picture(figure(predictions, shown)) if predictions else "<p>No curves, because an input is missing.</p>"
+    drawn = plan.drawn_layers(DRAWN)
+    chart = picture(figure(drawn)) if drawn else "<p>No curves, because an input is missing.</p>"
     table = family_table(plan.table) if len(plan.predictions) > 1 else ""
     return f"""{page_head(plan.title, plan.findings.summary, plan.settings)}
 <ul class="verdict">{finding_items(plan.findings)}</ul>
-<h2>The predicted run</h2><div class="chart">{drawn}</div>
+<h2>The predicted run</h2><div class="chart">{chart}</div>
 <p class="settings">Solid: forecast. Dashed: equilibrium at the learning rate of that step.</p>
 <h2>Numbers</h2>{table}<ul>{finding_items(plan.facts)}</ul>"""
 
 
-def figure(predictions: Sequence[LayerPrediction], labels: Sequence[str]) -> Any:
+def figure(layers: Mapping[str, LayerPrediction]) -> Any:
     """Return rotation, norm and learning rate over the steps: solid the forecast, dashed the equilibrium."""
     from plotly.subplots import make_subplots  # heavy, and only pages need it
 
     drawn = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.04, row_heights=[0.45, 0.35, 0.2])
-    for number, (prediction, label) in enumerate(zip(predictions, labels, strict=True)):
-        _add_layer(drawn, prediction, label, theme.COLOURS[number % len(theme.COLOURS)])
-    rates = predictions[0].forecast.lr if predictions[0].forecast is not None else np.zeros(1)
+    for number, (label, prediction) in enumerate(layers.items()):
+        _add_layer(drawn, prediction, escape(label), theme.COLOURS[number % len(theme.COLOURS)])
+    rates = next(iter(layers.values())).forecast.lr  # type: ignore[union-attr]  # of layers with a forecast
     kept = thinned(len(rates))
     grey = {"color": theme.GREY}
     drawn.add_scatter(
@@ -85,14 +82,14 @@ def figure(predictions: Sequence[LayerPrediction], labels: Sequence[str]) -> Any
     )
     for row, title in enumerate(PANELS.values(), start=1):
         drawn.update_yaxes(title_text=title, exponentformat="power", automargin=True, row=row, col=1)
-    for row, name in enumerate(("angular_update", "norm"), start=1):
-        forecasts = [prediction.forecast for prediction in predictions]
-        curves = [getattr(each, curve) for each in forecasts for curve in (name, f"equilibrium_{name}")]
+    for row in (1, 2):
+        curves = [np.array(trace.y, float) for trace in drawn.select_traces(row=row, col=1)]
         values = np.concatenate([curve[np.isfinite(curve) & (curve > 0)] for curve in curves])
         if values.size:  # a layer that never rotates has no logarithm
-            # The last steps of a schedule go to zero, and would flatten all the others.
-            low = max(values.min(), values.max() / RANGE)
-            drawn.update_yaxes(type="log", range=[np.log10(low / 1.3), np.log10(1.3 * values.max())], row=row, col=1)
+            ends = np.log10([values.min() / 1.3, 1.3 * values.max()])
+            # Ticks between decades only if there are few decades.
+            ticks = {"dtick": 1} if np.ptp(ends) > 1 else {}
+            drawn.update_yaxes(type="log", range=ends.tolist(), **ticks, row=row, col=1)
     drawn.update_xaxes(title_text="step", row=3, col=1)
     drawn.update_layout(
         template="plotly_white",
@@ -108,6 +105,8 @@ def _add_layer(drawn: Any, prediction: LayerPrediction, label: str, colour: str)
     forecast = prediction.forecast
     assert forecast is not None
     kept = thinned(len(forecast.lr))
+    # The last steps of a schedule go to 0. On a logarithmic axis they would flatten all the others.
+    kept = kept[forecast.lr[kept] >= MIN_RATE_SHARE * forecast.lr.max()]
     for row, name in enumerate(("angular_update", "norm"), start=1):
         lines = {label: (name, theme.SOLID), f"{label}, equilibrium": (f"equilibrium_{name}", theme.DASHED)}
         for title, (curve, style) in lines.items():

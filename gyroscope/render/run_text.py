@@ -15,9 +15,9 @@ FORECAST = "* over the forecast from the start, because the run is shorter than 
 
 
 def _column(title: str, name: str, is_ratio: bool = False) -> Column:
-    def text(layer: LayerData) -> str:
+    def text(layer: LayerData, digits: int) -> str:
         if isfinite(layer.summary[name]):
-            return known(layer.summary[name]) + "*" * (is_ratio and layer.summary["reference"] == "forecast")
+            return known(layer.summary[name], digits) + "*" * (is_ratio and layer.summary["reference"] == "forecast")
         # A layer that was not measured and a layer whose numbers are not finite must not look the same.
         return "not finite" if layer.summary["diverged"] and not is_ratio else UNKNOWN
 

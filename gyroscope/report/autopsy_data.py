@@ -58,12 +58,12 @@ class AutopsyData:
         return f"Autopsy: {self.name}{after}"
 
 
-def _rotation(layer: CheckpointView) -> str:
+def _rotation(layer: CheckpointView, digits: int) -> str:
     estimate = "" if layer.exact or not isfinite(layer.rotation) else "~"
-    return estimate + known(layer.rotation)
+    return estimate + known(layer.rotation, digits)
 
 
-def _signal(layer: CheckpointView) -> str:
+def _signal(layer: CheckpointView, _: int) -> str:
     # Below the threshold an estimate is scatter, and would be read as a number.
     is_scatter = layer.signal_ratio < MIN_SIGNAL_RATIO
     return f"< {MIN_SIGNAL_RATIO:g}" if is_scatter else known(layer.signal_ratio, 2)
@@ -73,7 +73,7 @@ def _over_decay(layer: CheckpointView, value: float) -> float:
     return float(safe_divide(value, layer.rule.weight_decay)) if layer.rule is not None else nan
 
 
-def _lambda(layer: CheckpointView) -> str:
+def _lambda(layer: CheckpointView, _: int) -> str:
     """Return λ_u/λ, or its error alone if it is within two standard errors of 0."""
     value = _over_decay(layer, layer.lambda_u)
     error = _over_decay(layer, layer.lambda_u_error)
@@ -103,7 +103,7 @@ DRIFT_COLUMNS = (
     Column("norm ×", lambda drift: drift.norm_ratio),
     Column("decay", lambda drift: drift.effective_decay),
     Column("÷ ex-\npected", lambda drift: float(safe_divide(drift.effective_decay, drift.expected_decay))),
-    Column("memory,\nsteps", lambda drift: drift.memory),
+    Column("memory,\nsteps", lambda drift: drift.memory, infinite="∞"),
 )
 
 

@@ -21,21 +21,21 @@ class Column:
 
     title     heading, with a line break if a narrow terminal needs one
     value     number of a layer, by which members of a family are ordered. NaN if it is unknown
-    text      cell of a layer, if it is not the number alone
+    text      cell of a layer with so many digits, if it is not the number alone
     infinite  cell if the number is infinite
     is_step   whether the number is shown to its last digit
     """
 
     title: str
     value: Callable[[Any], float]
-    text: Callable[[Any], str] | None = None
+    text: Callable[[Any, int], str] | None = None
     infinite: str = UNKNOWN
     is_step: bool = False
 
     def cell(self, layer: Any, digits: int = 3) -> str:
         """Return the cell of one layer."""
         if self.text is not None:
-            return self.text(layer)
+            return self.text(layer, digits)
         value = self.value(layer)
         if isinf(value):
             return self.infinite
@@ -48,7 +48,8 @@ class Column:
             return self.cell(members[0])
         low = self.cell(ordered[0], RANGE_DIGITS)
         high = self.cell(ordered[-1], RANGE_DIGITS)
-        return low if low == high else f"{low}–{high}"
+        # A dash before a minus would be read as another minus.
+        return low if low == high else f"{low}{' to ' if '-' in (low[0], high[0]) else '–'}{high}"
 
 
 @final

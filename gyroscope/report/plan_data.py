@@ -1,25 +1,31 @@
 """A plan as plain data: what its text and its page show, and what `gyroscope plan --json` prints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gyroscope._json import dumps
 from gyroscope._types import Int64
 from gyroscope.advice.findings import Diagnosis, Finding
-from gyroscope.advice.phrases import rule_text
+from gyroscope.advice.layer_families import chart_labels, short_labels
+from gyroscope.advice.phrases import format_memories, rule_text
 from gyroscope.advice.plan_facts import plan_facts
 from gyroscope.advice.plan_findings import plan_findings
-from gyroscope.report.layer_table import Column, LayerTable, known, layer_table
+from gyroscope.advice.thresholds import MAX_AS_PREDICTED_RATIO
+from gyroscope.report.layer_table import Column, LayerTable, layer_table
 from gyroscope.theory import Match
+from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import LayerPrediction
 
 # Points of a curve that are kept; a longer run is thinned evenly, first and last step included.
 MOST_POINTS = 500
+# Characters of a layer's label, so that a phone shows it on one line.
+MAX_LABEL = 24
+T = TypeVar("T")
 
 
 def _step(prediction: LayerPrediction, step: int | None) -> float:
@@ -100,17 +106,56 @@ class PlanData:
 
     def fastest_first(self, most: int) -> list[LayerPrediction]:
         """Return at most so many layers with a forecast, evenly from the fastest start to the slowest."""
-        drawn = [prediction for prediction in self.predictions if prediction.forecast is not None]
+        return _evenly([group[0] for group in self._alike_groups], most)
+
+    def drawn_layers(self, most: int) -> dict[str, LayerPrediction]:
+        """Return layers whose curves can be told apart, at most so many, by label with the number of others alike."""
+        labels = short_labels([prediction.name for prediction in self.predictions])
+        shown = dict(zip(labels, chart_labels(list(labels.values()), MAX_LABEL), strict=True))
+        drawn = {}
+        for first, *others in _evenly(self._alike_groups, most):
+            alike = f" and {len(others)} alike" if others else ""
+            drawn[shown[first.name] + alike] = first
+        return drawn
+
+    @cached_property
+    def _alike_groups(self) -> list[list[LayerPrediction]]:
+        """Layers with a forecast in groups whose rotation and norm are alike, the fastest start first."""
+        forecasts = [prediction for prediction in self.predictions if prediction.forecast is not None]
         # NaN, of layers without an equilibrium to compare with, would leave the order to chance.
-        drawn.sort(key=lambda prediction: -np.nan_to_num(prediction.fastest[0]))
-        places = np.unique(np.linspace(0, len(drawn) - 1, min(most, len(drawn))).round().astype(int))
-        return [drawn[place] for place in places]
+        forecasts.sort(key=lambda prediction: -np.nan_to_num(prediction.fastest[0]))
+        groups: list[list[LayerPrediction]] = []
+        for prediction in forecasts:
+            group = next((group for group in groups if _is_alike(group[0], prediction)), None)
+            if group is None:
+                groups.append([prediction])
+            else:
+                group.append(prediction)
+        return groups
+
+
+def _evenly(values: Sequence[T], most: int) -> list[T]:
+    places = np.unique(np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int))
+    return [values[place] for place in places]
+
+
+def _is_alike(first: LayerPrediction, second: LayerPrediction) -> bool:
+    """Return whether two layers of one schedule rotate and grow alike at all steps that a picture shows."""
+    if first.forecast is None or second.forecast is None or len(first.forecast.lr) != len(second.forecast.lr):
+        return False
+    kept = thinned(len(first.forecast.lr))
+    for name in ("angular_update", "norm"):
+        ratios = safe_divide(getattr(first.forecast, name)[kept], getattr(second.forecast, name)[kept])
+        known = ratios[np.isfinite(ratios) & (ratios > 0)]
+        if known.size and max(known.max(), 1 / known.min()) > MAX_AS_PREDICTED_RATIO:
+            return False
+    return first.schedule is second.schedule
 
 
 def _settings(prediction: LayerPrediction) -> str:
     schedule = prediction.schedule
     warmup = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-    length = f", run length {known(prediction.total_decay)} memories" if prediction.forecast is not None else ""
+    length = f", run length {format_memories([prediction.total_decay])}" if prediction.forecast is not None else ""
     return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}{length}"
 
 

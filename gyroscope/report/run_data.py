@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from gyroscope._types import Array, Int64
-from gyroscope.advice.thresholds import MAX_USUAL_RATIO
+from gyroscope.advice.thresholds import MAX_USUAL_RATIO, MIN_RATE_SHARE
 from gyroscope.report.run_head import RunHead
 
 Series: TypeAlias = dict[str, Array]
@@ -143,6 +143,7 @@ class Report:
 
     summary          how several runs differ, in a few sentences
     max_usual_ratio  measured over predicted, or its inverse, from which on the table highlights a number
+    min_rate_share   share of the peak learning rate below which a logarithmic axis shows no curve
     at               step at which the page opens. None shows all steps
     """
 
@@ -150,4 +151,5 @@ class Report:
     gyroscope: str
     summary: Sequence[str] = ()
     max_usual_ratio: float = MAX_USUAL_RATIO
+    min_rate_share: float = MIN_RATE_SHARE
     at: int | None = None

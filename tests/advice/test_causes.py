@@ -65,6 +65,13 @@ def test_queries_and_keys_that_jump_together_in_most_blocks_are_named():
     assert len(found.layers) == 8
 
 
+def test_the_parts_of_a_fused_weight_are_queries_and_keys_too():
+    kinds = ("c_attn.weight[q]", "c_attn.weight[k]", "c_attn.weight[v]", "c_proj.weight")
+    run = record([f"h.{block}.attn.{kind}" for block in range(6) for kind in kinds])
+    (found,) = jump(run, ("[q]", "[k]"), blocks=6)
+    assert "Queries and keys of 6 of 6 blocks jumped together" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("words", "blocks"), [(("q_proj", "k_proj"), 3), (("q_proj",), 6), (("proj", "mlp"), 6), ((), 6)]
 )
@@ -86,8 +93,24 @@ def test_a_rotational_optimizer_that_misses_its_angle_is_told_why():
         "(beta = 0.99) lags behind updates that shrink."
     )
     assert diagnosis.summary[0] == "Your run misses the rotation that its optimizer sets."
+    assert diagnosis.summary[-1] == 'What to do: Set update_average="noise" in the optimizer.'
     assert "missed_angle" not in rotational(0.9).kinds
     assert "missed_angle" not in diagnose(record(speed=0.46)).kinds
+
+
+def test_a_gradient_along_the_weights_does_not_explain_an_angle_that_the_optimizer_sets():
+    run = record()
+    run.config["groups"][0] |= {"optimizer": "RotationalAdamW"}
+    run.data["b"] |= {"angular_update": run.data["b"]["angular_update"] * 0.4, "lambda_u": np.full(100, -40.0)}
+    diagnosis = diagnose(run)
+    assert "scale_sensitive" not in diagnosis.kinds
+    assert only(diagnosis, "missed_angle").layers == ("b",)
+    assert diagnosis.summary[0] == "Your run misses the rotation that its optimizer sets in 1 of 3 layers."
+
+
+def test_a_small_norm_does_not_explain_a_slow_end():
+    found = only(diagnose(record(speed=late(0.2), norm=late(0.5), alignment=late(0.01))), "small_updates")
+    assert "which alone would rotate it 2 times as fast" in found.sentence
 
 
 def test_an_imbalance_is_explained_by_the_option_only_if_it_was_set():

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Script, libraries that it needs, where its run is, a layer of it, and its optimizers.
 SCRIPTS = {
-    "nanogpt.py": ((), "runs/*", "blocks.1.down.weight", "Muon + AdamW"),
+    "muon_gpt.py": ((), "runs/*", "blocks.1.down.weight", "Muon + AdamW"),
     "lightning_digits.py": (("lightning", "sklearn"), "runs/lightning", "network.0.0.weight", "RotationalAdamW"),
     "trainer_gpt2.py": (
         ("transformers", "accelerate"),
@@ -25,7 +25,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("script", muon_for("nanogpt.py", SCRIPTS))
+@pytest.mark.parametrize("script", muon_for("muon_gpt.py", SCRIPTS))
 def test_an_example_of_at_most_sixty_lines_trains_and_is_measured(script, tmp_path):
     libraries, where, layer, optimizer = SCRIPTS[script]
     for library in libraries:

@@ -5,7 +5,7 @@ type Values = Known[];
 type Severity = "bad" | "warn" | "note" | "good";
 
 // ---- a report on runs: report/run_data.py
-interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; at: number | null }
+interface Report { runs: RunData[]; gyroscope: string; summary: string[]; max_usual_ratio: number; min_rate_share: number; at: number | null }
 interface RunData extends Findings {
   name: string; id: string; status: string; total: number; stride: number;
   steps: number[]; series: Record<string, Values>;

@@ -16,7 +16,7 @@ from gyroscope.advice.run_view import RunView
 from gyroscope.theory.law import safe_divide
 
 # How libraries call them: q_proj, wq, to_q, query, and the parts of a fused weight.
-QUERY_OR_KEY = re.compile(r"(?:(?<=\.)|^)(?:to_|w|attn_)?(q|k|query|key)(?:_proj|_lin|_linear)?(?=\.|\[|$)")
+QUERY_OR_KEY = re.compile(r"(?<![^.\[])(?:to_|w|attn_)?(q|k|query|key)(?:_proj|_lin|_linear)?(?=[.\[\]]|$)")
 START = "first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², then the recursion"
 
 
@@ -95,9 +95,9 @@ def attention_jump(layers: Layers[RunView]) -> Iterator[Finding]:
     attention = {view.name for pair in pairs for view in pair}
     others = [_jumps(view)[sample] for view in layers if view.name not in attention]
     usual = float(np.median(others)) if others else 1.0
-    if usual > limit.MAX_ATTENTION_JUMP:
-        return
     ratio = float(np.median(jumps[has_jumped[:, sample], sample]))
+    if ratio <= limit.MIN_ATTENTION_ALONE * usual:
+        return
     step = float(layers[0].steps[sample])
     faster = f"{format_number(ratio, 2)} times as fast as before, and the other layers {format_number(usual, 2)} times"
     together = f"Queries and keys of {count} of {len(pairs)} blocks jumped together at step {step:,.0f}"

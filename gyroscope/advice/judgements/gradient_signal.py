@@ -88,7 +88,8 @@ def scale_sensitive_at_last(layers: Layers[CheckpointView]) -> Iterator[Finding]
 
 
 def _is_sensitive(view: RunView) -> bool:
-    is_off = view.radial.is_significant and view.radial.factor > limit.MAX_DECAY_ERROR
+    # A gradient along the weights does not explain the rotation of an optimizer that holds the norm and sets the angle.
+    is_off = not view.keeps_norm and view.radial.is_significant and view.radial.factor > limit.MAX_DECAY_ERROR
     return is_off and _effect(view) > limit.MIN_SENSITIVE_EFFECT
 
 

@@ -5,6 +5,7 @@ from math import isfinite
 
 import numpy as np
 
+from gyroscope._types import Mask
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding, make_finding
 from gyroscope.advice.judged_layers import Layers, View
@@ -12,7 +13,7 @@ from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.norm_state import final_rate
 from gyroscope.advice.phrases import format_number, format_range, format_steps
 from gyroscope.advice.plan_view import PlanView
-from gyroscope.advice.remedies import REVIVE, WIDER_WEIGHTS
+from gyroscope.advice.remedies import CHECK_LAYER, FIND_SETTING, REVIVE, WIDER_WEIGHTS
 from gyroscope.advice.run_view import RunView
 
 DEPARTURE = (
@@ -53,10 +54,10 @@ def _departed(layers: Layers[View], cause: str, verbs: tuple[str, str], formula:
 
 
 def stopped(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge layers that hardly move any more."""
+    """Judge layers that hardly move any more at their learning rate."""
     still = layers.where(_has_stopped)
     if still:
-        steps = [_stopped_at(view) for view in still]
+        steps = [_still_since(view, view.speeds >= limit.MAX_STOPPED_ROTATION) for view in still]
         ratios = [view.late_rotation_ratio for view in still]
         sentence = (
             f"{still.clause('has', 'have')} stopped moving since step {min(steps):,.0f}: rotation at the end is "
@@ -64,6 +65,19 @@ def stopped(layers: Layers[RunView]) -> Iterator[Finding]:
         )
         evidence = {"step": min(steps), "slowest": min(ratios)}
         yield make_finding("stopped", "note", sentence, still, evidence=evidence)
+
+
+def switched_off(layers: Layers[RunView]) -> Iterator[Finding]:
+    """Judge layers whose learning rate is next to 0 at the end, while that of others is not."""
+    off = layers.where(lambda view: final_rate(view) < limit.MIN_RATE_SHARE)
+    if off and any(final_rate(view) >= limit.MIN_FULL_RATE for view in layers):
+        steps = [_still_since(view, view.lr >= limit.MIN_RATE_SHARE * np.nanmax(view.lr)) for view in off]
+        share = format_range([100 * final_rate(view) for view in off], 2)
+        sentence = (
+            f"{off.clause('has', 'have')} stopped moving since step {min(steps):,.0f}. The learning rate is {share} % "
+            "of its peak, and other layers train on."
+        )
+        yield make_finding("stopped", "note", sentence, off, FIND_SETTING, evidence={"step": min(steps)})
 
 
 def small_updates(layers: Layers[RunView]) -> Iterator[Finding]:
@@ -77,6 +91,9 @@ def small_updates(layers: Layers[RunView]) -> Iterator[Finding]:
     if isfinite(worst.late_norm_ratio):
         factor = format_number(worst.late_norm_ratio, 2)
         norm = f" The norm is {factor} times its prediction, which explains a factor of {factor}."
+        if worst.late_norm_ratio < 1:
+            faster = format_number(1 / worst.late_norm_ratio, 2)
+            norm = f" The norm is {factor} times its prediction, which alone would rotate it {faster} times as fast."
     part = "partly" if worst.late_norm_ratio * worst.update_ratio > 1 else "mostly"
     shorter = f"{format_number(1 / worst.update_ratio, 2)} times shorter than those of noise"
     sentence = (
@@ -102,16 +119,21 @@ def _has_small_updates(view: RunView) -> bool:
     return is_slow and not view.keeps_norm and 0 < view.update_ratio < limit.MAX_SLOWED_ROTATION
 
 
-def _stopped_at(view: RunView) -> float:
-    """Return the step of the first sample after which the layer stays still."""
-    moving = np.flatnonzero(view.speeds >= limit.MAX_STOPPED_ROTATION)
+def _still_since(view: RunView, moves: Mask) -> float:
+    """Return the step of the first sample after the last that moves."""
+    moving = np.flatnonzero(moves)
     first = min(int(moving[-1]) + 1, len(view.steps) - 1) if moving.size else 0
     return float(view.steps[first])
 
 
 def dead_vectors(layers: Layers[View]) -> Iterator[Finding]:
-    """Judge the share of a layer's vectors that is dead."""
-    dead = layers.where(lambda view: _share(view) > limit.MAX_DEAD_SHARE).worst_first(_share)
+    """Judge the share of a layer's vectors that is dead. If all are, the layer is not used, whatever its rate is."""
+    unused = layers.where(lambda view: _share(view) >= 1)
+    if unused:
+        sentence = f"{unused.clause('has', 'have')} no gradient at all. Weight decay shrinks the weights to nothing."
+        evidence = {"dead_vectors": float(sum(view.dead for view in unused)), "worst_share": 1.0}
+        yield make_finding("dead_vectors", "bad", sentence, unused, CHECK_LAYER, evidence=evidence)
+    dead = layers.where(lambda view: limit.MAX_DEAD_SHARE < _share(view) < 1).worst_first(_share)
     if not dead:
         return
     worst = _share(dead[0])

@@ -15,10 +15,14 @@ const faint = (hex, alpha = 0.18) => hex + Math.round(alpha * 255).toString(16).
 /** @type {(x: Known | undefined, digits?: number) => string} */
 const sig = (x, digits = 3) => x === null || x === undefined ? "–"
   : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(digits - 1) : Math.abs(x) >= 10 ** digits ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(digits)));
-// Names as labels: cut in the middle if they are long, never at the block number. As `cut_middle` of advice/layer_families.py.
+// Names as labels: without the beginning that blocks share if some are long, and then cut in the middle, never at the block
+// number. As `chart_labels` and `cut_middle` of advice/layer_families.py.
 /** @param {string[]} names */
 function labels(names, most = innerWidth < 700 ? 20 : 40) {
-  return names.map(name => {
+  const starts = new Set(names.flatMap(name => /^(.*?)(?<![^.])\d+[.[]/.exec(name)?.[1] ?? []));
+  const shared = starts.size === 1 && names.some(name => name.length > most) ? [...starts][0] : "";
+  return names.map(whole => {
+    const name = whole.startsWith(shared) ? whole.slice(shared.length) : whole;
     if (name.length <= most) return plain(name);
     const number = /(?<![^.])(\d+|\*)(?=[.[]|$)/.exec(name), half = Math.floor((most - 1) / 2);
     const end = number ? number.index + number[0].length : 0;
@@ -74,13 +78,15 @@ function band(x, low, high, shade, name, extra = {}) {
   return [{ ...edge, x, y: low, showlegend: false },
     { ...edge, x, y: high, fill: "tonexty", fillcolor: faint(shade), name: plain(name) }];
 }
-// A logarithmic axis that the last steps of a schedule, which go to nothing, do not flatten.
-/** @param {Values[]} lists */
-function logRange(...lists) {
-  const values = finite(lists.flat()).filter(value => value > 0);
-  if (!values.length) return undefined;
-  const high = values.reduce((a, b) => Math.max(a, b)), low = values.reduce((a, b) => Math.min(a, b));
-  return [Math.log10(Math.max(low, high / 1000) / 1.3), Math.log10(high * 1.3)];
+// A logarithmic axis that contains its lines, and bands as far as they are not five decades below.
+/** @param {Values[]} lines @param {Values[]} bands */
+function logRange(lines, bands = []) {
+  const positive = (/** @type {Values[]} */ lists) => finite(lists.flat()).filter(value => value > 0);
+  const high = positive([...lines, ...bands]).reduce((a, b) => Math.max(a, b), 0);
+  if (!high) return undefined;
+  const deepest = positive(bands).reduce((a, b) => Math.min(a, b), high);
+  const low = positive(lines).reduce((a, b) => Math.min(a, b), Math.max(deepest, high / 1e5));
+  return [Math.log10(low / 1.3), Math.log10(high * 1.3)];
 }
 /** @type {(id: string, text: string) => void} */
 const empty = (id, text) => { Plotly.purge($(id)); $(id).replaceChildren(element("p", {}, text)); };

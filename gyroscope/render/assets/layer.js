@@ -32,22 +32,23 @@ function drawLayer() {
 }
 /** @param {string} id @param {Curve} want */
 function drawCurve(id, want) {
-  /** @type {[Trace[], Values[]]} */
-  const [traces, shown] = [[], []];
+  /** @type {[Trace[], Values[], Values[]]} */
+  const [traces, shown, bands] = [[], [], []];
   state.report.runs.forEach((run, number) => {
     const layer = layerOf(run, state.layer), many = several(), own = colour(number);
     if (!layer) return;
     /** @type {(key: string, name: string, shade: string, dash?: string) => void} */
     const take = (key, name, shade, dash) => {
-      const values = key === want.group ? run.groups[layer.group].series[key] : layer.series[key];
+      const values = key === want.group ? run.groups[layer.group].series[key] : layer.series[key] && atRate(run, layer.series[key]);
       if (!values || !finite(values).length) return;
       shown.push(values);
       traces.push(line(run.steps, values, many ? (dash ? `${run.name}, ${name}` : run.name) : name, shade,
         { legendgroup: "run" + number, showlegend: !(many && dash), line: dash ? { dash, width: 1.6 } : {} }));
     };
     if (want.low && want.high && !many) {
-      traces.push(...band(run.steps, layer.series[want.low], layer.series[want.high], own, "5–95 % of neurons"));
-      shown.push(layer.series[want.low], layer.series[want.high]);
+      const [low, high] = [want.low, want.high].map(key => atRate(run, layer.series[key]));
+      traces.push(...band(run.steps, low, high, own, "5–95 % of neurons"));
+      bands.push(low, high);
     }
     take(want.measured, "measured", own);
     if (want.predicted) take(want.predicted, "equilibrium", many ? own : colour(1), "dash");
@@ -59,7 +60,7 @@ function drawCurve(id, want) {
   if (!shown.length) return empty(id, "Not measured for this optimizer.");
   const [low, high] = want.within ?? [0, Infinity]; // beyond, a curve runs out of the picture
   const seen = shown.map(values => finite(values).filter(value => value > low && value < high));
-  const axis = want.log ? { type: "log", range: logRange(...seen, want.level ? [want.level] : []) } : {};
+  const axis = want.log ? { type: "log", range: logRange([...seen, want.level ? [want.level] : []], bands) } : {};
   draw(id, traces, { height: 250, shapes: [...shapes, ...marked(allRuns())], xaxis: timeAxis(), yaxis: axis });
 }
 
@@ -93,7 +94,7 @@ async function drawLook() {
     line: { color: colour(1), dash: "dot", width: 2 } }));
   draw("look-figure", [{ x: edges, y: [...found.counts, 0], type: "scatter", mode: "lines", fill: "tozeroy", fillcolor: faint(own, 0.45),
     line: { shape: "hv", color: own, width: 1.5 }, hovertemplate: "from %{x:.3g}: %{y} neurons<extra></extra>" }],
-  { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange(edges) },
+  { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange([edges]) },
     yaxis: { title: { text: "neurons" }, rangemode: "tozero" } });
   const words = state.quantity === "norm" ? ["Smallest", "largest"] : ["Slowest", "fastest"];
   $("look-extremes").textContent = found.least_id < 0 ? ""

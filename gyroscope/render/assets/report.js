@@ -19,9 +19,9 @@ function drawVerdict() {
   const blocks = state.report.runs.flatMap((run, number) => {
     const items = run.verdicts.map(verdict => {
       const shown = verdict.layers.filter(name => layerOf(run, name)); // a comparison leaves some out
-      const names = shown.slice(0, 6).flatMap((name, i) => [i ? ", " : "", chip(layerOf(run, name), number)]);
+      const names = shown.slice(0, 6).flatMap(name => [" ", chip(layerOf(run, name), number)]);
       const rest = shown.length > 6 ? ` and ${shown.length - 6} more` : "";
-      const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ": " : "", ...names, rest);
+      const more = element("span", { className: "more" }, element("a", { href: "#" + verdict.panel }, "See the evidence"), names.length ? ":" : "", ...names, rest);
       return element("li", { className: verdict.severity }, element("b", {}, SEVERITY[verdict.severity]),
         element("span", {}, verdict.sentence), ...(verdict.remedy ? [element("span", {}, "→ " + verdict.remedy)] : []),
         ...(verdict.trial ? [element("span", { className: "more" }, `Tried on real training: ${verdict.trial} in results/`)] : []), more);
@@ -73,7 +73,7 @@ const off = (key, value) => /_ratio$|_discrepancy$/.test(key) && value !== null
 const span = ({ layers }, text, value = () => null) => {
   const ranked = layers.filter(layer => value(layer) !== null).sort((a, b) => Number(value(a)) - Number(value(b)));
   const ends = [...new Set((ranked.length ? [ranked[0], ranked[ranked.length - 1]] : [layers[0]]).map(layer => text(layer, layers.length > 1 ? 2 : 3)))];
-  return ends.join("–");
+  return ends.join(ends.some(end => end.startsWith("-")) ? " to " : "–"); // a dash before a minus would be read as another minus
 };
 /** @param {TableRow} row */
 function nameCell({ number, layers, label, key }) {
@@ -114,8 +114,11 @@ function drawTable() {
     }
     return [...families.values()].map(layers => rowOf(number, layers, layers[0].family));
   });
-  // Columns that are empty, or 0 throughout, would push others off the page.
-  const columns = COLUMNS.filter(({ key }) => !/^(dead|frozen|alignment|decay|settled)/.test(key) || state.report.runs.some(run => run.layers.some(layer => layer.summary[/** @type {SummaryNumber} */ (key)])));
+  // Columns that are empty, or 0 throughout, or the same throughout, would push others off the page.
+  const summaries = state.report.runs.flatMap(run => run.layers.map(layer => layer.summary)), references = new Set(summaries.map(summary => summary.reference));
+  const columns = COLUMNS.filter(({ key }) => key === "reference" ? references.size > 1
+    : !/^(dead|frozen|alignment|decay|settled)/.test(key) || summaries.some(summary => summary[/** @type {SummaryNumber} */ (key)]));
+  $("table-note").textContent = references.size > 1 ? "" : `Predicted is the ${[...references][0]}.`;
   drawRows($("layers-table"), columns, rows, state.sort, drawTable, row =>
     row.layers.length > 1 && state.open.has(row.key) ? row.layers.map(layer => rowOf(row.number, [layer], "")) : []);
   const count = rows.reduce((sum, row) => sum + row.layers.length, 0);

@@ -39,18 +39,26 @@ function timeAxis(extra = {}) {
   const last = state.report.runs.reduce((most, run) => Math.max(most, run.steps.at(-1) ?? 0), 0), half = Math.max(20, AROUND * last);
   return { ...axis, range: [at - half, at + half] };
 }
+// Values of a run while its learning rate is not next to 0: the end of a schedule would flatten all others on a logarithmic axis.
+/** @type {(run: RunData, values: Values) => Values} */
+const atRate = (run, values) => {
+  const lr = run.groups.find(group => group.series.lr)?.series.lr ?? [];
+  const least = state.report.min_rate_share * finite(lr).reduce((a, b) => Math.max(a, b), 0);
+  return values.map((value, i) => (lr[i] ?? least) < least ? null : value);
+};
 const ROW = 0.05; // of a figure's height: the names of marks stand above the curves, a row for each run
 function drawEquilibrium() {
-  /** @type {[Trace[], Values[], Layout[]]} */
-  const [traces, shown, annotations] = [[], [], []];
+  /** @type {[Trace[], Values[], Values[], Layout[]]} */
+  const [traces, lines, bands, annotations] = [[], [], [], []];
   const shapes = marked(allRuns()), rows = Math.min(4, state.report.runs.reduce((most, run) => Math.max(most, run.marks.length), state.report.runs.length));
   const names = loggedNames(), height = 520 + LOGGED_HEIGHT * names.length, base = 520 / height; // share of rotation and lr
   state.report.runs.forEach((run, number) => {
     const many = several(), own = colour(number), group = { legendgroup: "run" + number };
-    const pick = (/** @type {string} */ name) => run.series[name];
+    const pick = (/** @type {string} */ name) => atRate(run, run.series[name]);
     const [low, middle, high] = ["q05", "q50", "q95"].map(q => pick("angular_update.mean." + q));
     const predicted = pick("predicted_angular_update.q50"), forecast = pick("forecast_angular_update.q50");
-    shown.push(middle, predicted, low, high);
+    lines.push(middle, predicted, forecast);
+    bands.push(low, high);
     traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { ...group, showlegend: false }));
     if (!many) traces[traces.length - 1].showlegend = true;
     traces.push(line(run.steps, middle, many ? run.name : "measured, median layer", own, group));
@@ -68,7 +76,7 @@ function drawEquilibrium() {
         xanchor: "left", xshift: 3, borderpad: 0, bgcolor: Look.of("card"), font: { size: 12, color: markColour(mark, many ? own : Look.of("soft")) } });
     });
   });
-  const range = logRange(...shown);
+  const range = logRange(lines, bands);
   if (range) range[1] += (range[1] - range[0]) * rows * ROW / (0.7 - rows * ROW);
   const logged = Object.fromEntries(names.map((name, place) => loggedChart(name, place, names.length, base, traces)));
   draw("equilibrium-figure", traces, { height, shapes, annotations, showlegend: true, ...logged,
@@ -118,25 +126,26 @@ function drawBalance() {
     median: rows.map(() => 1), lowerfence: of("q05"), upperfence: of("q95"), line: { color: own, width: 1.5 }, fillcolor: faint(own, 0.3),
     width: 0.55, hoverinfo: "x" };
   draw("balance-figure", [pure, boxes], { height: Math.max(240, 24 * rows.length + 120), showlegend: true,
-    xaxis: { type: "log", title: { text: "rotation ÷ median of the layer" }, range: logRange(of("q05"), of("q95"), noise, [0.8, 1.25]) },
+    xaxis: { type: "log", title: { text: innerWidth < 700 ? "rotation ÷ median" : "rotation ÷ median of the layer" }, range: logRange([of("q05"), of("q95"), noise, [0.8, 1.25]]) },
     yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.label)) } });
   $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers; the table has all.` : "";
 }
 
 function drawSignal() {
-  /** @type {[Trace[], Values[]]} */
-  const [traces, shown] = [[], []];
+  /** @type {[Trace[], Values[], Values[]]} */
+  const [traces, lines, bands] = [[], [[1]], []];
   state.report.runs.forEach((run, number) => {
     const [low, middle, high] = ["q05", "q50", "q95"].map(q => run.series["alignment." + q]), own = colour(number);
     if (!finite(middle).length) return;
-    shown.push(low, middle, high);
+    lines.push(middle);
+    bands.push(low, high);
     traces.push(...band(run.steps, low, high, own, "5–95 % of layers", { legendgroup: "run" + number, showlegend: !several() }));
     traces.push(line(run.steps, middle, several() ? run.name : "median layer", own, { legendgroup: "run" + number }));
   });
   if (!traces.length) return empty("signal-figure", "Known of Adam with decoupled decay, and of SGD with momentum.");
   const noise = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: Look.of("soft"), dash: "dash", width: 1 } };
   draw("signal-figure", traces, { height: 320, showlegend: true, shapes: [noise, ...marked(allRuns())], xaxis: timeAxis(),
-    yaxis: { type: "log", range: logRange(...shown, [1]), title: { text: "alignment s" } } });
+    yaxis: { type: "log", range: logRange(lines, bands), title: { text: "alignment s" } } });
 }
 
 // Levels for lines of equal value: 1 and 3 of each decade that the grid covers.
@@ -175,8 +184,11 @@ function drawPlane() {
   const range = (/** @type {number[]} */ values) => [Math.log10(values[0]), Math.log10(values[values.length - 1])];
   draw("plane-figure", traces, { height: 460, xaxis: { type: "log", title: { text: "learning rate" }, range: range(plane.lr) },
     yaxis: { type: "log", title: { text: "weight decay" }, range: range(plane.weight_decay) } });
-  $("plane-note").replaceChildren(...near.map(one => element("li", {}, `${one.name}(lr=${sig(one.lr)}, weight_decay=${sig(one.weight_decay)}) ` +
-    `keeps ${one.kept.join(" and ")}${one.rotation === null ? "" : `; its rotation is ${sig(one.rotation)} times as large`}.`)));
+  $("plane-note").replaceChildren(...near.map(one => {
+    const turns = one.rotation === null ? "" : sig(one.rotation, 2), kept = [...new Set([...one.kept, ...(turns === "1" ? ["rotation"] : [])])];
+    const changed = turns && !kept.includes("rotation") ? ` It rotates ${turns} times as far per step.` : "";
+    return element("li", {}, `${one.name}(lr=${sig(one.lr)}, weight_decay=${sig(one.weight_decay)}) keeps ${kept.join(", ").replace(/, (?=[^,]*$)/, " and ")}.${changed}`);
+  }));
 }
 
 function drawStability() {
@@ -208,5 +220,5 @@ function drawStability() {
       { legendgroup: "run" + number, showlegend: !many, line: { dash: "dash" } }));
   });
   if (!traces.length) return empty("bound-figure", "The largest update was not measured.");
-  draw("bound-figure", traces, { height: 360, showlegend: true, shapes: marked(allRuns()), xaxis: timeAxis(), yaxis: { type: "log", range: logRange(...shown), title: { text: "max |u|" } } });
+  draw("bound-figure", traces, { height: 360, showlegend: true, shapes: marked(allRuns()), xaxis: timeAxis(), yaxis: { type: "log", range: logRange(shown), title: { text: "max |u|" } } });
 }

@@ -174,19 +174,24 @@ function drawTables() {
     { key: "page", label: "runs", value: setting => setting.page, cell: setting => td(link(setting, setting.page ? "open" : "–")) },
   ];
   drawRows($("settings-table"), columns, sweep.settings, sort, drawTables);
-  /** @type {(...labels: string[]) => HTMLElement} */
-  const head = (...labels) => element("thead", {}, element("tr", {}, ...labels.map(label => element("th", { scope: "col" }, label))));
-  fill("arms-table", head("arm", "mean", "± 95 %", "n", "good settings", ...(sweep.drawn.length ? ["best settings"] : []), ...sweep.drawn.map(name => `good ${spaced(name)}`)),
-    element("tbody", {}, ...sweep.arms.map(arm => {
+  // Cells know their heading, because a phone shows one below the other.
+  /** @type {(id: string, labels: string[], rows: HTMLElement[][]) => void} */
+  const fillTable = (id, labels, rows) => fill(id, element("thead", {}, element("tr", {}, ...labels.map(label => element("th", { scope: "col" }, label)))),
+    element("tbody", {}, ...rows.map(cells => element("tr", {}, ...cells.map((cell, i) => {
+      cell.dataset.label = labels[i];
+      return cell;
+    })))));
+  fillTable("arms-table", ["arm", "mean", "± 95 %", "n", "good settings", ...(sweep.drawn.length ? ["best settings"] : []), ...sweep.drawn.map(name => `good ${spaced(name)}`)],
+    sweep.arms.map(arm => {
       const top = sweep.settings[arm.best];
-      if (!top) return element("tr", {}, td(armName(arm)), td("no score"));
-      return element("tr", {}, td(armName(arm)), td(score(top.mean)), td(score(top.interval)), td(top.n), td(`${arm.good} of ${arm.settings}`),
-        ...(sweep.drawn.length ? [text(link(top, settingsText(top, sweep.drawn)))] : []), ...arm.widths.map(width => text(regionText(width))));
-    })));
+      if (!top) return [td(armName(arm)), td("no score")];
+      return [td(armName(arm)), td(score(top.mean)), td(score(top.interval)), td(top.n), td(`${arm.good} of ${arm.settings}`),
+        ...(sweep.drawn.length ? [text(link(top, settingsText(top, sweep.drawn)))] : []), ...arm.widths.map(width => text(regionText(width)))];
+    }));
   const failures = sweep.settings.flatMap(setting => setting.trials.filter(trial => trial.problem).map(trial => ({ setting, trial })));
   $("failures").hidden = !failures.length;
-  fill("failures-table", head(...axes.map(spaced), "seed", "reason"), element("tbody", {}, ...failures.map(({ setting, trial }) =>
-    element("tr", {}, ...axes.map(name => td(shown(setting.settings[name]))), td(trial.seed), element("td", { className: "sentence bad" }, trial.problem)))));
+  fillTable("failures-table", [...axes.map(spaced), "seed", "reason"], failures.map(({ setting, trial }) =>
+    [...axes.map(name => td(shown(setting.settings[name]))), td(trial.seed), element("td", { className: "sentence bad" }, trial.problem)]));
 }
 /** @param {SweepData} data */
 function show(data) {
