@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Weights, plain, safe_divide
-from gyroscope.theory.leaps import NO_SETTINGS, Leaps
-from gyroscope.theory.recursion import BLOCK
+from gyroscope.theory.recursion import MAX_LENGTH
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
 
@@ -148,7 +148,7 @@ class RuleDuring(NamedTuple):
     """A rule, and its settings that change: one value for each step, along the last axis."""
 
     rule: UpdateRule
-    settings: Mapping[str, Array] = NO_SETTINGS
+    settings: Mapping[str, Array] = MappingProxyType({})
 
     def at(self, index: Any) -> UpdateRule:
         """Return the rule of the steps that `index` takes from the last axis."""
@@ -192,8 +192,8 @@ def _equilibria(
     total_decay = np.zeros(layers)
     first_angle = np.asarray(rules.at(np.s_[:1, None]).at(lr[:1, None], weights).angular_update)
     angle = np.empty((len(lr), first_angle.size))  # one column if it does not depend on the layer
-    for first in range(0, len(lr), BLOCK):
-        block = slice(first, first + BLOCK)
+    for first in range(0, len(lr), MAX_LENGTH):
+        block = slice(first, first + MAX_LENGTH)
         eq = rules.at((block, None)).at(lr[block, None], weights)
         norm[block] = start if eq.norm is None else eq.norm
         angle[block] = eq.angular_update
@@ -206,37 +206,27 @@ def _follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
 ) -> tuple[Array, Array]:
     """Return the norm after each step and the angle of each step."""
+    norm, angle = np.empty((2, len(lr), start2.size))
     with np.errstate(all="ignore"):  # overflow is refused below
-        for known, *series in follow(rules, start2, lr, len(lr), weights):
-            norms = series[0][known]
-            if not (np.isfinite(norms).all() and (norms > 0).all()):
+        for block, norm2, angles in follow(rules, start2, lr, weights):
+            if not (np.isfinite(norm2).all() and (norm2 > 0).all()):
                 raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
+            np.sqrt(norm2, out=norm[block])
+            angle[block] = angles
             if progress is not None:
-                progress(known.stop)
-    norm, angle = series
+                progress(block.stop)
     return norm, angle
 
 
-def follow(
-    rules: RuleDuring, start2: Array, lr: Array, steps: int, weights: Weights
-) -> Iterator[tuple[slice, Array, Array]]:
-    """Follow the first steps of a run of `steps` steps at learning rates `lr`.
-
-    Yield after each block the steps that are now known, and the arrays of norms and angles that are being filled.
-    """
+def follow(rules: RuleDuring, start2: Array, lr: Array, weights: Weights) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield blocks of steps at these learning rates, with the squared norm after each step, and its angle."""
     motion = rules.rule.motion(start2)
-    norm, angle = np.empty((2, len(lr), start2.size))
-    leaps = Leaps(motion, steps, lr, rules.settings)
     while motion.done < len(lr):
-        block = slice(motion.done, motion.done + BLOCK)
+        block = slice(motion.done, min(motion.done + MAX_LENGTH, len(lr)))
         before2 = motion.norm2
         motion.rule = rules.at((block,))
         step = motion.advance(lr[block], weights)
-        angle[block] = step.angles(before2)
-        np.sqrt(step.norm2, out=norm[block])
-        first = leaps.fill_gap(norm, angle)
-        yield slice(min(first, block.start), motion.done), norm, angle
-        leaps.leap()
+        yield block, step.norm2, step.angles(before2)
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

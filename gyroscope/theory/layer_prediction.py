@@ -214,9 +214,9 @@ class WarmupSearch:
         limits = (1 + SETTLED) * np.array(settled, dtype=np.float64)
         start2 = np.square([layer.norm for layer in layers])
         fits = np.ones(len(numbers), dtype=bool)
-        for known, _, angle in follow(RuleDuring(self.rule), start2, lr, self.steps, weights):
+        for _, _, angles in follow(RuleDuring(self.rule), start2, lr, weights):
             # Angles that overflowed are NaN and exceed any limit.
-            fits &= (angle[known] <= limits).all(0)
+            fits &= (angles <= limits).all(0)
             if not fits.any():  # most starts that are too fast are too fast early
                 break
         return [number for number, fit in zip(numbers, fits, strict=True) if fit]

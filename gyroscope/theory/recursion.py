@@ -2,11 +2,15 @@
 
 A step is  w <- (1-a) w - u,  and norm and angle follow from E⟨w,u⟩ and E‖u‖² alone. Rules whose update is linear in
 weight, momentum and gradient share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² with their own coefficients and step size.
+
+A moment follows  x' = keep·x + added,  where `added` depends on the norm. Many steps are solved at once: from a guess
+of all norms follow all moments and better norms, until they agree with the guess.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -14,14 +18,24 @@ from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Correlation, Weights
 
-# Steps that are computed at once: enough to amortise NumPy's calls, few enough to stay in cache.
-BLOCK = 128
+# Steps that are solved at once: at first, and at most. More would not fit in a cache.
+FIRST_LENGTH = 16
+MAX_LENGTH = 1024
+# Relative difference between guessed and resulting moments at which steps are solved. Most rounds divide it by ten or
+# more.
+TOLERANCE = 1e-13
+# Rounds after which fewer steps are tried.
+MAX_ROUNDS = 24
+# Rounds below which more steps are tried next time.
+FEW_ROUNDS = 12
+# The smallest product of `keep` by which sums are divided. Float64 ends at 1e-308.
+SMALLEST_PRODUCT = 1e-250
 # Steps in which averages fill: five memories of a momentum of 0.99. Adam's v is corrected for what it lacks.
 FILLING = 500
 
 
 class Step(NamedTuple):
-    """Second moments of a step  w <- (1-a) w - u, averaged over the noise. Blocks of steps are (steps, layers)."""
+    """Second moments of a step  w <- (1-a) w - u, averaged over the noise. Several steps are (steps, layers)."""
 
     decay: Number  # a
     cross: Number  # E⟨w, u⟩
@@ -29,7 +43,7 @@ class Step(NamedTuple):
     norm2: Number  # E‖w‖² after the step
 
     def angles(self, before2: Array) -> Array:
-        """Return the angle of each step of a block, in radians. `before2` is E‖w‖² before the first."""
+        """Return the angle of each step in radians. `before2` is E‖w‖² before the first."""
         start2 = np.concatenate([before2[None], self.norm2[:-1]])
         # Rounding may bring the difference below 0 if a step is purely radial.
         across2 = np.maximum(self.square * start2 - self.cross * self.cross, 0.0)
@@ -39,45 +53,91 @@ class Step(NamedTuple):
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
+# The moments of a motion by attribute, before each step and after the last: (steps + 1, layers).
+Moments: TypeAlias = dict[str, Array]
+# From a part of the steps, and a guess of their moments, to the steps and to better moments.
+Improve: TypeAlias = Callable[[slice, Moments], tuple[Step, Moments]]
+
+
+def filtered(start: Array, keep: Array, added: Array) -> Array:
+    """Return x_0 … x_n of  x_t = keep_t·x_{t-1} + added_t  from x_0 = `start`, along the first axis.
+
+    >>> filtered(np.array([1.0]), np.array([[0.5], [0.5]]), np.array([[0.0], [1.0]])).ravel().tolist()
+    [1.0, 0.5, 1.25]
+    """
+    values = np.empty((len(added) + 1, start.size))
+    values[0] = start
+    product = np.cumprod(keep, axis=0)
+    if np.abs(product[-1]).min() >= SMALLEST_PRODUCT:
+        np.cumsum(added / product, axis=0, out=values[1:])
+        values[1:] += start
+        values[1:] *= product
+    elif not keep.any():
+        values[1:] = added
+    elif len(added) == 1:
+        values[1] = keep[0] * start + added[0]
+    else:
+        half = len(added) // 2
+        values[: half + 1] = filtered(start, keep[:half], added[:half])
+        values[half:] = filtered(values[half], keep[half:], added[half:])
+    return values
+
+
 class Motion(ABC):
     """A rule's averaged motion: the current moments and the number of steps before.
 
     `rule` may be replaced between steps by one of the same kind, because moments belong to the weights.
     """
 
-    def __init__(self, rule: Any, norm2: Array) -> None:
+    def __init__(self, rule: Any, norm2: Array, **moments: Array) -> None:
         self.rule = rule
         self.norm2 = norm2
         self.done = 0
+        self._length = FIRST_LENGTH
+        self._names = ("norm2", *moments)
+        vars(self).update(moments)
 
     def advance(self, lr: Array, weights: Weights) -> Step:
-        """Take the next steps at these learning rates, in blocks. Arrays are (steps, layers)."""
-        blocks = []
-        for first in range(0, len(lr), BLOCK):
-            part = lr[first : first + BLOCK]
-            blocks.append(self._block(part, weights))
-            self.done += len(part)
-            self.norm2 = blocks[-1].norm2[-1]
-        return blocks[0] if len(blocks) == 1 else Step(*map(np.concatenate, zip(*blocks, strict=True)))
+        """Take the next steps at these learning rates. Arrays are (steps, layers)."""
+        improve = self._improve(lr, weights)
+        solved = []
+        first = 0
+        with np.errstate(all="ignore"):  # an early guess may be far off
+            while first < len(lr):
+                step = self._solve(improve, slice(first, min(first + self._length, len(lr))))
+                first += len(step.norm2)
+                solved.append(step)
+        self.done += len(lr)
+        return solved[0] if len(solved) == 1 else Step(*map(np.concatenate, zip(*solved, strict=True)))
+
+    def _solve(self, improve: Improve, part: slice) -> Step:
+        """Return steps from the first of `part` on, all of them if they can be solved in a few rounds."""
+        steps = part.stop - part.start
+        guess = {name: np.broadcast_to(value, (steps + 1, value.size)) for name, value in self.moments().items()}
+        for rounds in range(MAX_ROUNDS):
+            step, moments = improve(part, guess)
+            # Only the first two are guessed. The others follow from them.
+            if steps == 1 or all(_agree(moments[name], guess[name]) for name in self._names[:2]):
+                vars(self).update({name: values[-1] for name, values in moments.items()})
+                self._length = min(2 * steps if rounds < FEW_ROUNDS else steps, MAX_LENGTH)
+                return step
+            guess = moments
+        return self._solve(improve, slice(part.start, part.start + steps // 2))
 
     def fill(self, lr: float, weights: Weights) -> None:
         """Fill the averages of the gradient while the norm stays, for weights that have been trained before."""
         norm2 = self.norm2.copy()
         for _ in range(FILLING):
             self.advance(np.array([lr]), weights)
-            self._hold(norm2)
+            self.norm2 = norm2
 
-    def _hold(self, norm2: Array) -> None:
-        """Set the weight's squared norm."""
-        self.norm2 = norm2
+    def moments(self) -> dict[str, Array]:
+        """Return the current moments by attribute."""
+        return {name: getattr(self, name) for name in self._names}
 
     def state(self) -> dict[str, Any]:
         """Return the current moments in lists and numbers, without the rule, for a file."""
-        return {name: np.asarray(value).tolist() for name, value in vars(self).items() if name != "rule"}
-
-    def moments(self) -> dict[str, Array]:
-        """Return copies of the current moments."""
-        return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {"done": self.done, **{name: values.tolist() for name, values in self.moments().items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -85,8 +145,13 @@ class Motion(ABC):
             setattr(self, name, np.array(value) if isinstance(value, list) else value)
 
     @abstractmethod
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        """Return the next steps, at most `BLOCK` of them."""
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
+        """Return the function that solves parts of the next steps, from the current moments and a guess."""
+
+
+def _agree(values: Array, guess: Array) -> bool:
+    difference = np.abs(values - guess)[:-1].max(0)
+    return bool((difference <= TOLERANCE * np.abs(values).max(0)).all())
 
 
 class Combination(NamedTuple):
@@ -95,20 +160,6 @@ class Combination(NamedTuple):
     weight: Number
     momentum: Number
     gradient: Number
-
-    def dot(self, other: "Combination") -> Array:
-        """Return the coefficients of E⟨self, other⟩ on E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², along the last axis."""
-        # Settings that change during the run make these arrays over steps.
-        coefficients = (
-            self.weight * other.weight,
-            self.weight * other.momentum + self.momentum * other.weight,
-            self.momentum * other.momentum,
-            self.gradient * other.gradient,  # g is new noise, orthogonal to w and m
-        )
-        return np.array(np.broadcast_arrays(*coefficients)).T
-
-
-WEIGHT = Combination(1.0, 0.0, 0.0)
 
 
 class StepNormaliser(NamedTuple):
@@ -123,18 +174,13 @@ class StepNormaliser(NamedTuple):
     momentum: Number = 0.0
     unit: Number = 1.0
 
-    def aging(self, steps: int, unit_before: float | None) -> tuple[Array, Array, Array]:
-        """Return what D keeps, and takes of E‖w‖² and E‖m‖², on entering each of `steps` steps."""
-        keep, weight, momentum, unit = (np.broadcast_to(value, steps) for value in self)
-        before = np.concatenate([unit[:1] if unit_before is None else [unit_before], unit[:-1]])
-        return keep * (before / unit), weight, momentum
-
 
 @dataclass(frozen=True)
 class LinearSteps:
     """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
 
-    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`.
+    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. Settings that change during the run
+    make coefficients arrays over steps.
     """
 
     decay: Array  # for each step
@@ -144,118 +190,80 @@ class LinearSteps:
     D: StepNormaliser | None = None
     unadapted: Mask | None = None
     excess: float = 1.0  # E‖u‖² over E‖s·update‖², above 1 if the update adds its own noise
-    coupling: Array | None = None  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
+    coupling: Number = 1.0  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
     unit_grad2: Number = 1.0  # E‖g‖²·E‖w‖², for each layer
     size: Number = 1.0  # for each layer
-
-    def forms(self, aging: tuple[Array, Array, Array] | None) -> Array:
-        """Return the coefficients (step, quantity, moment) of a step's outcome, by power of s if there is a D.
-
-        Quantities are E⟨w,u⟩, E‖u‖², the moments' part of D', E‖w'‖², E⟨w',m'⟩ and E‖m'‖². Columns are D, then
-        E‖w‖², E⟨w,m⟩, E‖m‖² and E‖g‖², once or times 1, s and s².
-        """
-        keep = 1 - self.decay[:, None]
-        scale = self.scale[:, None]
-        coupling = 1.0 if self.coupling is None else self.coupling[:, None]
-        # 13 columns: D, and four moments for each of s⁰, s¹ and s². w' is quadratic in s at most.
-        forms = np.zeros((len(keep), 6, 13))
-        plain, once, twice = (forms[:, :, 1 + 4 * power : 5 + 4 * power] for power in range(3))
-        once[:, 0] = scale * WEIGHT.dot(self.update)
-        twice[:, 1] = twice[:, 3] = scale**2 * self.excess * self.update.dot(self.update)
-        plain[:, 3] = keep**2 * WEIGHT.dot(WEIGHT)
-        once[:, 3] = -2 * keep * once[:, 0]
-        plain[:, 4] = keep * WEIGHT.dot(self.momentum)
-        once[:, 4] = -scale * coupling * self.update.dot(self.momentum)
-        plain[:, 5] = self.momentum.dot(self.momentum)
-        # Without D the step size is known beforehand, so the powers of s merge into one set of columns.
-        if aging is None:
-            return np.concatenate([forms[:, :, :1], plain + once + twice], axis=2)
-        # D enters a step with that step's settings and the moments before it, rows 3 to 5 of the step before. The next
-        # block ages it after the last step.
-        keep_D, weight, momentum = (values[1:, None] for values in aging)
-        forms[:-1, 2] = weight * forms[:-1, 3] + momentum * forms[:-1, 5]
-        forms[:-1, 2, :1] = keep_D
-        forms[-1, 2, 0] = 1.0
-        return forms
 
 
 @final
 class LinearMotion(Motion):
     """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
 
-    One matrix product with (D, moments, s·moments, s²·moments) makes a step for all layers. The share of a cautious
-    decay depends on the current moments, so that its steps are computed one by one.
+    y = E‖w‖², p = E⟨w,m⟩, q = E‖m‖², and D as in `StepNormaliser`. The share of a cautious decay depends on them.
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._moments = np.zeros((4, norm2.size))  # D, E‖w‖², E⟨w,m⟩ and E‖m‖²
-        self._moments[1] = norm2
+        super().__init__(rule, norm2, **{name: np.zeros_like(norm2) for name in ("_p", "_q", "_D")})
         self._unit: float | None = None  # D's, of the last step
 
-    def _hold(self, norm2: Array) -> None:
-        super()._hold(norm2)
-        self._moments[1] = norm2
-
-    def _block(self, lr: Array, weights: Weights) -> Step:
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
         steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
-        if self.rule.cautious_decay:
-            return self._cautious_block(steps)
-        unadapted = np.zeros(len(lr), dtype=bool) if steps.unadapted is None else steps.unadapted
-        aging = None
-        if steps.D:
-            aging = steps.D.aging(len(lr), self._unit)
-            keep_D, weight, momentum = (values[0] for values in aging)
-            D, y, _, q = self._moments
-            D[...] = keep_D * D + weight * y + momentum * q
-            self._unit = np.broadcast_to(steps.D.unit, len(lr))[-1]
-        outcome = np.empty((len(lr), 6, self.norm2.size))
-        columns = np.empty((13 if steps.D else 5, self.norm2.size))
-        moments, once, twice = columns[1:5], columns[5:9], columns[9:]
-        before = self._moments
-        for form, product, is_unadapted in zip(steps.forms(aging), outcome, unadapted.tolist(), strict=True):
-            columns[:4] = before
-            columns[4] = steps.unit_grad2 / before[1]
-            if steps.D:
-                columns[0] += columns[4]
-                s = 1.0 if is_unadapted else np.sqrt(steps.size / columns[0])
-                np.multiply(moments, s, out=once)
-                np.multiply(once, s, out=twice)
-            np.dot(form, columns, out=product)
-            before = product[2:]
-        self._moments = before.copy()
-        cross, square, _, norm2, _, _ = outcome.transpose(1, 0, 2)
-        return Step(steps.decay[:, None], cross, square, norm2)
+        normaliser = steps.D or StepNormaliser()
+        unit = np.broadcast_to(normaliser.unit, len(lr))
+        before = np.append(unit[0] if self._unit is None else self._unit, unit[:-1])
+        self._unit = float(unit[-1])
+        unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
+        by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum)
+        by_step = (*by_step, normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
+        columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
 
-    def _cautious_block(self, steps: LinearSteps) -> Step:
-        assert steps.D is not None  # the gradient's scale cancels, so E‖g‖²·E‖w‖² may be 1
-        old, new = steps.update.momentum, steps.update.gradient
-        keep, share = steps.momentum.momentum, steps.momentum.gradient
-        decay, cross, square, norm2 = np.empty((4, len(steps.scale), self.norm2.size))
-        coupling = np.ones(len(steps.scale)) if steps.coupling is None else steps.coupling
-        D, y, p, q = self._moments
-        for t in range(len(steps.scale)):
+        is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
+        is_cautious = self.rule.cautious_decay
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            a, scale, coupling, unadapted, *coefficients = (column[part] for column in columns)
+            # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
+            uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
+            y = guess["norm2"][:-1]
+            p = guess["_p"][:-1]
             g2 = steps.unit_grad2 / y
-            D = steps.D.keep * D + steps.D.momentum * q + g2
-            s = steps.scale[t] * np.sqrt(steps.size / D)
-            along = s * old * p  # E⟨w, L⟩ of the linear part L of u
-            linear2 = np.maximum(s * s * (old * old * q + new * new * g2), TINY * y)
-            masked = masked_decay(steps.decay[t], along / np.sqrt(y * linear2), np.sqrt(y / linear2))
+            q = filtered(self._q, mm * mm, mg * mg * g2 + (mw * (mw * y + 2 * mm * p) if is_coupled else 0.0))
+            s = scale
+            D = np.broadcast_to(self._D, q.shape)
+            if steps.D:
+                D = filtered(self._D, keep_D, g2 + Dm * q[:-1] + (Dw * y if is_coupled else 0.0))
+                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D[1:]))
+            # E‖update‖² without the part of w.
+            update2 = um * um * q[:-1] + ug * ug * g2
+            masked = MaskedDecay(a)
+            if is_cautious:
+                linear2 = np.maximum(s * s * update2, TINY * y)
+                masked = masked_decay(a, s * um * p / np.sqrt(y * linear2), np.sqrt(y / linear2))
             left = 1 - masked.decay
-            decay[t] = masked.decay
-            cross[t] = masked.push * along
-            square[t] = (masked.push**2 + steps.excess - 1) * linear2 + masked.noise * y
-            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
-            if steps.excess > 1:  # a sign: longer steps that point outwards less
-                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y)
-                square[t] += longer
-                cross[t] += longer / (2 * left)
-            taken_in = old * keep * q + new * share * g2
-            p = left * keep * p - masked.push * s * coupling[t] * taken_in
-            q = keep * keep * q + share * share * g2
-            y = norm2[t]
-        self._moments = np.stack(np.broadcast_arrays(D, y, p, q))
-        return Step(decay, cross, square, norm2)
+            pushed = masked.push * s
+            coupled = pushed * coupling
+            keep = left * mm
+            added = -coupled * (um * mm * q[:-1] + ug * mg * g2)
+            if is_coupled:
+                keep = keep - coupled * (uw * mm + um * mw)
+                added = added + (left - coupled * uw) * mw * y
+            p = filtered(self._p, keep, added)
+            power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
+            radial = um * p[:-1]
+            square = power * (update2 + 2 * uw * radial if is_coupled else update2)
+            # The weight's own part of cross and square is kept, because added it would not converge at a strong decay.
+            own = power * uw * uw + masked.noise
+            y = filtered(self.norm2, left * left - 2 * left * pushed * uw + own, square - 2 * left * pushed * radial)
+            cross = pushed * (uw * y[:-1] + radial)
+            square = square + own * y[:-1]
+            if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
+                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y[:-1])
+                square = square + longer
+                cross = cross + longer / (2 * left)
+            moments = {"norm2": y, "_p": p, "_q": q, "_D": D}
+            return Step(np.broadcast_to(masked.decay, cross.shape), cross, square, y[1:]), moments
+
+        return improve
 
 
 class StationarySteps(NamedTuple):
@@ -275,25 +283,27 @@ class StationaryMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._overlap = np.zeros_like(norm2)
+        super().__init__(rule, norm2, _overlap=np.zeros_like(norm2))
 
-    def _block(self, lr: Array, weights: Weights) -> Step:
-        decays, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
-        first = np.broadcast_to(correlation.first, len(lr))
-        decay, cross, square, norm2 = np.empty((4, len(lr), self.norm2.size))
-        y = self.norm2
-        for t in range(len(lr)):
-            masked = MaskedDecay(decays[t])
-            rms = update_rms[t]
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
+        decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
+        by_step = (decay, update_rms, correlation.first, correlation.ratio)
+        columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            a, rms, first, ratio = (column[part] for column in columns)
+            y = guess["norm2"][:-1]
+            masked = MaskedDecay(a)
             if self.rule.cautious_decay:
                 length = np.maximum(rms * size**0.5, np.sqrt(TINY * y))
-                masked = masked_decay(decays[t], self._overlap / np.sqrt(y * size), np.sqrt(y) / length)
+                masked = masked_decay(a, guess["_overlap"][:-1] / np.sqrt(y * size), np.sqrt(y) / length)
             left = 1 - masked.decay
-            decay[t] = masked.decay
-            cross[t] = masked.push * rms * self._overlap
-            square[t] = (masked.push * rms) ** 2 * size + masked.noise * y
-            norm2[t] = left**2 * y - 2 * left * cross[t] + square[t]
-            self._overlap = left * correlation.ratio * self._overlap - first[t] * masked.push * rms * size
-            y = norm2[t]
-        return Step(decay, cross, square, norm2)
+            pushed = masked.push * rms
+            overlap = filtered(self._overlap, left * ratio, -first * pushed * size + 0 * y)
+            cross = pushed * overlap[:-1]
+            square = pushed * pushed * size
+            y = filtered(self.norm2, left * left + masked.noise, square - 2 * left * cross)
+            step = Step(np.broadcast_to(masked.decay, cross.shape), cross, square + masked.noise * y[:-1], y[1:])
+            return step, {"norm2": y, "_overlap": overlap}
+
+        return improve

@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope._checks import check_count, check_decay, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, forgetting_time, safe_divide
-from gyroscope.theory.recursion import Motion, Step
+from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
 from gyroscope.theory.rules.base import UpdateRule
 from gyroscope.theory.rules.decoupled import decay_at
 
@@ -21,27 +21,26 @@ class AdafactorMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._v = np.zeros_like(norm2)
+        super().__init__(rule, norm2, _v=np.zeros_like(norm2))
         self._before = rule.steps_done
 
-    def _block(self, lr: Array, weights: Weights) -> Step:
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
         t = self._before + self.done + np.arange(1, len(lr) + 1)
-        rates = self.rule.rate(lr, t)
-        decay = np.broadcast_to(decay_at(self.rule, lr), len(lr))
-        shares = t**self.rule.beta2_decay
-        square, norm2 = np.empty((2, len(lr), self.norm2.size))
-        y = self.norm2
-        for n in range(len(lr)):
+        rates = self.rule.rate(lr, t)[:, None]
+        decay = np.broadcast_to(decay_at(self.rule, lr), len(lr))[:, None]
+        shares = (t**self.rule.beta2_decay)[:, None]
+        if not self.done:
+            shares[0] = 1.0  # the first step fills v, also if a run is followed from its middle on
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            y = guess["norm2"][:-1]
             g2 = 1 / y  # gradients shrink as the norm grows, and their own scale cancels
-            # The first step fills v, also if a run is followed from its middle on.
-            share = shares[n] if self.done + n else 1.0
-            self._v = self._v + share * (g2 - self._v)
-            clipped2 = np.minimum(g2 / self._v, self.rule.d**2)
-            square[n] = rates[n] ** 2 * clipped2 * self.rule.scale2(y, weights.fan_in)
-            norm2[n] = (1 - decay[n]) ** 2 * y + square[n]
-            y = norm2[n]
-        return Step(decay[:, None], np.zeros((len(lr), 1)), square, norm2)
+            v = filtered(self._v, 1 - shares[part], shares[part] * g2)
+            square = rates[part] ** 2 * np.minimum(g2 / v[1:], self.rule.d**2) * self.rule.scale2(y, weights.fan_in)
+            y = filtered(self.norm2, (1 - decay[part]) ** 2, square)
+            return Step(decay[part], np.zeros_like(decay[part]), square, y[1:]), {"norm2": y, "_v": v}
+
+        return improve
 
 
 @final

@@ -20,7 +20,7 @@ from gyroscope.theory.law import (
     rotation_angle,
     safe_divide,
 )
-from gyroscope.theory.recursion import LinearSteps, Motion, Step, StepNormaliser
+from gyroscope.theory.recursion import Improve, LinearSteps, Moments, Motion, Step, StepNormaliser, filtered
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall, transported_power
 
@@ -209,28 +209,28 @@ class TransportedAdamMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2)
-        self._v = np.zeros_like(norm2)
+        super().__init__(rule, norm2, _v=np.zeros_like(norm2))
 
-    def _block(self, lr: Array, weights: Weights) -> Step:
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
         beta1, beta2 = self.rule.betas
-        wd = self.rule.weight_decay
-        scale = self.rule.adam_scale(lr, self.done)
-        filled = (1 - beta1) ** 2 * transported_power(beta1, self.done, len(lr))  # E‖m‖²·‖w‖²/g̃²
+        wd = np.broadcast_to(self.rule.weight_decay, len(lr))[:, None]
+        keep = np.broadcast_to(beta2, len(lr))[:, None]
+        scale = self.rule.adam_scale(lr, self.done)[:, None]
+        filled = (1 - beta1) ** 2 * transported_power(beta1, self.done, len(lr))[:, None]  # E‖m‖²·‖w‖²/g̃²
         g2_unit = weights.unit_grad_norm**2
-        decay2 = np.broadcast_to(wd * wd, len(lr))
         # a and E‖u‖² are these times sqrt(y/V) and 1/V.
-        per_decay = (scale * (1 - beta1) * wd)[:, None] * np.sqrt(weights.fan_in)
-        per_square = (scale * scale * filled)[:, None] * (weights.fan_in * g2_unit)
-        decay, square, norm2 = np.empty((3, len(lr), self.norm2.size))
-        y = self.norm2
-        for t in range(len(lr)):
-            self._v = beta2 * self._v + (y * y * decay2[t] + g2_unit)
-            decay[t] = np.sqrt(y / self._v) * per_decay[t]
-            square[t] = per_square[t] / self._v
-            norm2[t] = (1 - decay[t]) ** 2 * y + square[t]
-            y = norm2[t]
-        return Step(decay, np.zeros((len(lr), 1)), square, norm2)
+        per_decay = scale * (1 - beta1) * wd * np.sqrt(weights.fan_in)
+        per_square = scale * scale * filled * (weights.fan_in * g2_unit)
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            y = guess["norm2"][:-1]
+            V = filtered(self._v, keep[part], (wd[part] * y) ** 2 + g2_unit)
+            decay = np.sqrt(y / V[1:]) * per_decay[part]
+            square = per_square[part] / V[1:]
+            y = filtered(self.norm2, (1 - decay) ** 2, square)
+            return Step(decay, np.zeros_like(decay), square, y[1:]), {"norm2": y, "_v": V}
+
+        return improve
 
 
 @final

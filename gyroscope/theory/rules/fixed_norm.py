@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope._checks import check_betas, check_fraction, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, forgetting_time
-from gyroscope.theory.recursion import Motion, Step
+from gyroscope.theory.recursion import Improve, Moments, Motion, Step
 from gyroscope.theory.rules.base import UpdateRule
 
 # The largest angle in radians. A step along the tangent, however long, rotates by less than π/2.
@@ -26,17 +26,20 @@ class FixedNormMotion(Motion):
         super().__init__(rule, norm2)
         self._base = rule.plain.motion(norm2.copy()) if rule.follows_base else None
 
-    def _block(self, lr: Array, weights: Weights) -> Step:
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
         if self._base is None:
             angle = self.rule.at(lr[:, None], weights).angular_update
         else:
             before2 = self._base.norm2
             self._base.rule = self.rule.plain
             angle = np.minimum(self._base.advance(lr, weights).angles(before2), STEEPEST)
+        square = np.tan(angle) ** 2 * self.norm2
         zero = np.zeros((len(lr), 1))
-        return Step(
-            zero, zero, np.tan(angle) ** 2 * self.norm2, np.broadcast_to(self.norm2, (len(lr), self.norm2.size))
-        )
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            return Step(zero[part], zero[part], square[part], guess["norm2"][1:]), guess
+
+        return improve
 
 
 @final

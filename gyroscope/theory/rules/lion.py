@@ -129,7 +129,7 @@ class Lion(BetaRule):
         size = 2 * weights.fan_in / (pi * (1 - beta1) ** 2)
         decay = decay_at(self, lr)
         signs = correlation(*self.betas)
-        coupling = None
+        coupling: Number = 1.0
         if signs.linear.first != 0:  # without momentum, signs of different steps are independent
             coupling = np.asarray((signs.time(decay) - 1) / ((2 / pi) * (signs.linear.time(decay) - 1)))
         return LinearSteps(decay, lr, argument, average, length2, excess=SIGN_EXCESS, coupling=coupling, size=size)
