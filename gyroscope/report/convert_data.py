@@ -25,6 +25,22 @@ TRIALS = {
     "Muon": ((-0.021, -0.114), (0.02, 0.04)),
     "Hyperball": ((0.021, 0.294), (0.015, 0.007)),
 }
+# On an MLP and on a CNN, None where it was not tried: loss at settings converted from AdamW, minus that at the best of
+# nine settings. Below it is AdamW's loss at settings converted back from these, minus that at its own best of nine.
+AGAINST_TUNED = {
+    "NAdam": (0.014, -0.004),
+    "Lion": (0.015, 0.001),
+    "SGDM": (0.008, 0.005),
+    "Muon": (-0.006, None),
+    "Hyperball": (0.013, -0.009),
+}
+BACK_TO_ADAMW = {
+    "NAdam": (-0.013, 0.007),
+    "Lion": (-0.005, 0.0),
+    "SGDM": (-0.005, -0.011),
+    "Muon": (-0.011, None),
+    "Hyperball": (-0.018, 0.013),
+}
 INPUTS = ("fan_in", "unit_grad_norm", "shape")
 LAYER_HEADER = ("layer", "lr", "weight decay")
 QUANTITIES = {"memory": "memory", "norm": "norm", "rotation": "rotation per step"}
@@ -83,13 +99,20 @@ class Conversion:
             yield "The gradient norm differs between layers, so give that of each layer: --unit-grad-norm 0.19,0.06."
         if self.rule.whole_matrix != converted.rule.whole_matrix and len(self.layers) == 1:
             yield "The answer holds for matrices of this shape."
-        trial = TRIALS.get(converted.rule.name) if self.rule.name == "AdamW" else None
-        if trial is None:
-            yield "No trial of ours supports this conversion yet."
-        else:
-            (mlp, gpt), (mlp_lost, gpt_lost) = trial
+        yield from self._trials()
+
+    def _trials(self) -> Iterator[str]:
+        """Yield what trials of ours say of the conversion."""
+        name = self.match.rule.name
+        if self.rule.name == "AdamW" and name in TRIALS:
+            (mlp, gpt), (mlp_lost, gpt_lost) = TRIALS[name]
             yield f"On trial its loss minus tuned AdamW's was {mlp:+g} nats on an MLP and {gpt:+g} on a GPT (n = 3)."
             yield f"The best of half, once and twice this learning rate was {mlp_lost:g} and {gpt_lost:g} better."
+            yield f"Its loss minus that of its own best of nine settings was {_on_two_networks(AGAINST_TUNED[name])}."
+        elif name == "AdamW" and self.rule.name in BACK_TO_ADAMW:
+            yield f"On trial its loss minus tuned AdamW's was {_on_two_networks(BACK_TO_ADAMW[self.rule.name])}."
+        else:
+            yield "No trial of ours supports this conversion yet."
 
     @property
     def layer_rows(self) -> list[list[str]]:
@@ -132,6 +155,11 @@ class Conversion:
                 "sentences": [self.answer, *self.sentences()],
             }
         )
+
+
+def _on_two_networks(losses: tuple[float, float | None]) -> str:
+    mlp, cnn = losses
+    return f"{mlp:+g} nats on an MLP" + ("" if cnn is None else f" and {cnn:+g} on a CNN") + " (n = 5)"
 
 
 def _given(weights: Weights) -> dict[str, Any]:

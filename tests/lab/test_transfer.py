@@ -17,7 +17,7 @@ from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED
 from gyroscope_lab.transfer._table import POOLED
 
-from gyroscope.report.convert_data import TRIALS
+from gyroscope.report.convert_data import AGAINST_TUNED, BACK_TO_ADAMW, TRIALS
 from gyroscope.theory.scaling import RECOMMENDED
 from tests.needs import muon_for
 
@@ -83,6 +83,26 @@ def test_the_trials_that_a_conversion_quotes_are_those_of_the_record(place, netw
         assert by_name[name][1] - by_name[name].min() == pytest.approx(lost[place], abs=6e-4)
 
 
+@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn")])
+def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, network):
+    record = ExperimentRecord.read(RESULTS, f"transfer/conversion_back_{network}")
+    loss = np.array(record.data["values"]["loss"]).mean(0)
+    names = record.data["config"]["optimizers"]
+    for name, (converted, tuned, back) in zip(names, loss[1:].reshape(-1, 3), strict=True):
+        if name in AGAINST_TUNED:
+            assert converted - tuned == pytest.approx(AGAINST_TUNED[name][place], abs=6e-4)
+            assert back - loss[0] == pytest.approx(BACK_TO_ADAMW[name][place], abs=6e-4)
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_the_best_of_nine_settings_are_those_of_the_tuning_record(network):
+    record = ExperimentRecord.read(RESULTS, f"transfer/conversion_tuning_{network}")
+    loss = np.array(record.data["values"]["loss"]).mean(0).reshape(-1, 9)
+    for name, means in zip(record.data["config"]["optimizers"], loss, strict=True):
+        best = conversion_tuning.grid_of(name)[int(means.argmin())]
+        assert conversion_back.BEST_OF_NINE[network][name] == best
+
+
 @pytest.mark.parametrize("name", ["NAdam", "Lion", "RotationalAdamW", "Hyperball"])
 def test_a_conversion_back_gives_the_tuned_settings_again(name):
     groups = run_back(TUNED, name, 0, AS_CONVERTED).optimizers[0].param_groups
@@ -128,6 +148,7 @@ def test_the_rules_that_are_printed_first_are_those_that_the_records_support(axi
     [
         ("batch", {"sqrt-batch": 0.004, "copy": 0.015, "linear-lr": 0.016}),
         ("tokens", {"copy": 0.013, "tau": 0.019}),
+        ("width", {"fan": 0.007, "independent": 0.015}),
     ],
 )
 def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, quoted):
