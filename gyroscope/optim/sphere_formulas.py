@@ -5,13 +5,15 @@ and the step stays in the plane of ω and y. So a rule needs only the six inner 
 (`inner_products`), and returns the coefficients by which `combine_` moves the entries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
+from gyroscope.optim._engine.steps import FirstValue, Vectors, VectorStep
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
 # ⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector.
@@ -28,6 +30,31 @@ class AdamNumbers(NamedTuple):
     correction1: Number
     correction2: Number
     eps: Number
+
+
+def sphere(
+    moment: str,
+    rows: Mapping[str, FirstValue],
+    rule: Callable[..., Change],
+    numbers: tuple[Number, ...],
+    vectors: Vectors,
+    **options: float,
+) -> VectorStep:
+    """Return the description for the loop. `rule(products, rows, fan_in, numbers, **options)` returns the `Change`."""
+    finish = None
+    # SGD's rule divides nothing. On other devices `combine_` divides.
+    if isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu":
+        finish = partial(divide_, eps=numbers.eps)
+    return VectorStep(
+        moments=(moment,),
+        rows=rows,
+        numbers=numbers,
+        key=(rule, *options.values()),
+        measure=inner_products,
+        decide=partial(rule, **options),
+        move=combine_,
+        finish=finish,
+    )
 
 
 def inner_products(

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gyroscope._types import Array
@@ -112,7 +111,7 @@ def _by_formula(spec: OptimizerSpec, group: Group) -> LastUpdate:
 # torch's optimizers. To maximise, they negate the gradient before they keep anything of it.
 
 
-def _adam(group: Group, function: loss_gradient_part.LossGradientPart = loss_gradient_part.adam) -> LastUpdate:
+def _adam(group: Group, function: loss_gradient_part.Part = loss_gradient_part.adam) -> LastUpdate:
     keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     # Signal and noise need averages, and amsgrad's is a maximum.
     betas = None if group["amsgrad"] else _betas(group)
@@ -137,10 +136,14 @@ def _betas(group: Group) -> tuple[float, float]:
     return float(group["betas"][0]), float(group["betas"][1])
 
 
-def _direction(function: loss_gradient_part.LossGradientPart, keys: tuple[str, ...], group: Group) -> Direction:
+def _direction(function: loss_gradient_part.Part, keys: tuple[str, ...], group: Group) -> Direction:
     """Return u by the function that computes Δ = -u from the moments after a step. It removes an L2 term, here 0."""
-    none = torch.zeros(())
-    return lambda x, t: -function(loss_gradient_part.CoupledStep(dict(zip(keys, x, strict=True)), x[0], none, t), group)
+
+    def direction(x: Sequence[Tensor], t: int) -> Tensor:
+        numbers = loss_gradient_part.direction_numbers({"weight_decay": 0.0, **group}, {"t": t})
+        return -function(loss_gradient_part.CoupledStep(dict(zip(keys, x, strict=True)), x[0], x[0], 0.0, 0.0, numbers))
+
+    return direction
 
 
 def _nadam(group: Group) -> LastUpdate:

@@ -10,7 +10,7 @@ from torch import Tensor
 from gyroscope._types import Array, Number
 from gyroscope.checkpoint.last_step.vector_measurement import VectorMeasurement
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.rotation_step import rotation_step
+from gyroscope.optim.rotation import rotation_step
 
 # Rounds in which a rotational step is reconstructed. Each leaves η_r·cos(ω,Δ) of the error: 10 suffice at 0.2 rad.
 ROUNDS = 30

@@ -1,11 +1,11 @@
-"""Steps of many vectors at once (`VectorStep`): measure each piece, decide for the vectors of all, move each piece.
+"""Steps of many tensors at once.
 
-Deciding takes as long for one tensor as for many, so the vectors of a batch are decided together.
+A `PlainStep` takes the fastest of three ways. A `VectorStep` measures each piece, decides for the vectors of all pieces
+together, because that takes as long for one tensor as for many, and moves each piece.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple, final
 
 import torch
@@ -14,12 +14,54 @@ from torch import Tensor
 from gyroscope._dtensor import Across, summed
 from gyroscope.optim._engine import memory
 from gyroscope.optim._engine.compiled import Program
-from gyroscope.optim._engine.memory import Scratch, cut, is_small, pieces
-from gyroscope.optim._engine.steps import VectorStep
-from gyroscope.optim.formulas import is_fusable, sums
+from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, is_small, pieces
+from gyroscope.optim._engine.steps import PlainStep, VectorStep
+from gyroscope.optim.formulas import Tensors, is_fusable, sums
 
-ENTRIES_OF = attrgetter("entries")
-ROWS_OF = attrgetter("rows")
+# (step, scratch memory, [weight, gradient, *moments] of each tensor)
+PlainRunner = Callable[[PlainStep, Scratch, list[list[Tensor]]], None]
+# Δ and the values per vector of each piece.
+Measured = Iterable[tuple[Tensor, Sequence[Tensor]]]
+
+
+def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, PlainRunner]:
+    """Return how such tensors take their step, with a name of the batch that they join. None: alone."""
+    if step.fused is not None and is_fusable(tensors):
+        return "fused", _run_fused
+    if is_small(tensors[0]) and all(x.is_contiguous() for x in tensors):
+        return "end to end", _run_end_to_end
+    return None, _run_in_pieces
+
+
+def _run_fused(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+    assert step.fused is not None
+    step.fused(*zip(*batch, strict=True))
+
+
+def _run_in_pieces(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+    """Step piece by piece: a piece stays in cache through all operations of the step."""
+    scratch.reserved.clear()
+    for tensors in batch:
+        for part in pieces(tensors[0]) if tensors[0].dim() else [WHOLE]:
+            step.step(cut(tensors, part), scratch)
+
+
+def _run_end_to_end(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]) -> None:
+    """Take one step of many small tensors with their entries concatenated."""
+    if len(batch) == 1:
+        _run_in_pieces(step, scratch, batch)
+        return
+    columns = [[x if x.dim() == 1 else x.view(-1) for x in tensors] for tensors in zip(*batch, strict=True)]
+    joined = [torch.cat(tensors) for tensors in columns]
+    _run_in_pieces(step, scratch, [joined])
+    _write_back(columns, joined)
+
+
+def _write_back(columns: Sequence[Tensors], joined: Sequence[Tensor]) -> None:
+    """Copy weights and moments into the tensors that were joined."""
+    for place, (column, changed) in enumerate(zip(columns, joined, strict=True)):
+        if place != 1:  # all but the gradient
+            torch._foreach_copy_(column, torch.split(changed, list(map(len, column))))
 
 
 class Piece(NamedTuple):
@@ -37,11 +79,13 @@ class Piece(NamedTuple):
 
     def cut(self) -> list["Piece"]:
         """Return the same in pieces that stay in a CPU's cache from one part of the step to the next."""
-        parts = pieces(self.entries[0])
-        noises = [None if self.noise is None else self.noise[part] for part in parts]
         return [
-            Piece(cut(self.entries, part), cut(self.rows, part), self.fan_in, self.dtype, noise=noise)
-            for part, noise in zip(parts, noises, strict=True)
+            self._replace(
+                entries=cut(self.entries, part),
+                rows=cut(self.rows, part),
+                noise=None if self.noise is None else self.noise[part],
+            )
+            for part in pieces(self.entries[0])
         ]
 
 
@@ -53,17 +97,19 @@ class Joined:
         self.parts = parts
         self.whole = parts[0]
         self.sizes = [len(part.entries[0]) for part in parts]
-        self._others: list[tuple[Tensor, ...]] = []
+        # Weights, gradients and so on of all parts, and those that the rule's kernel reads where they are.
+        self._columns: list[tuple[Tensor, ...]] = []
+        self._unjoined: list[tuple[Tensor, ...]] = []
         if len(parts) == 1:
             return
-        columns = list(zip(*map(ENTRIES_OF, parts), strict=True))
+        columns = list(zip(*[part.entries for part in parts], strict=True))
         others = list(chain.from_iterable(columns[1:]))
         if step.fused is not None and others[0].dtype == self.whole.dtype and is_fusable(others):
-            # The kernel reads gradients and moments where they are.
-            self._others = columns[1:]
+            self._unjoined = columns[1:]
             columns = columns[:1]
         noises = [part.noise for part in parts if part.noise is not None]
         noise = torch.cat(noises) if noises else None
+        self._columns = columns
         self.whole = self.whole._replace(entries=list(map(torch.cat, columns)), noise=noise)
 
     def measure(self, step: VectorStep, scratch: Scratch) -> tuple[Tensor, Sequence[Tensor]]:
@@ -72,19 +118,16 @@ class Joined:
         w = entries[0]
         update = scratch.like(w, dtype, reserve=True) if step.makes_update else entries[1].to(dtype)
         product = scratch.like(w, dtype)
-        if not self._others:
+        if not self._unjoined:
             return update, step.measure(entries, rows, update, product, step.numbers)
         assert step.fused is not None
-        step.fused(torch.split(update.zero_(), self.sizes), *self._others)
+        step.fused(torch.split(update.zero_(), self.sizes), *self._unjoined)
         return update, sums(w, update, product)
 
     def write_back(self) -> None:
         """Copy weights and moments into the parts."""
-        if len(self.parts) == 1:
-            return
-        for place, changed in enumerate(self.whole.entries):
-            if place != 1:  # all but the gradient
-                torch._foreach_copy_([part.entries[place] for part in self.parts], torch.split(changed, self.sizes))
+        if self._columns:
+            _write_back(self._columns, self.whole.entries)
 
 
 def _joins(piece: Piece) -> bool:
@@ -113,10 +156,9 @@ def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
         each.whole = each.whole._replace(rows=[row[start:end] for row in rows])
         start = end
     measured = (each.measure(step, scratch) for each in joined)
-    new_rows = _decide_and_move(step, [each.whole for each in joined], rows, lambda piece: next(measured))
+    _decide_and_move(step, [each.whole for each in joined], measured, columns, rows)
     for each in joined:
         each.write_back()
-    _copy_rows(columns, new_rows)
 
 
 def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) -> None:
@@ -138,46 +180,35 @@ def run_spread(batches: list[tuple[VectorStep, list[Piece]]], scratch: Scratch) 
             shares.append(across.shares(values))
             exchanges.append(across)
     totals = [each.unbind(0) for each in summed(shares, exchanges)]
-    measured = zip(updates, totals, strict=True)
+    measured = iter(zip(updates, totals, strict=True))
     for step, batch in batches:
-        columns = list(zip(*map(ROWS_OF, batch), strict=True))
-        _copy_rows(columns, _decide_and_move(step, batch, list(map(torch.cat, columns)), lambda piece: next(measured)))
+        columns = list(zip(*[piece.rows for piece in batch], strict=True))
+        _decide_and_move(step, batch, measured, columns, list(map(torch.cat, columns)))
 
 
 def _decide_and_move(
     step: VectorStep,
     batch: list[Piece],
+    measured: Measured,
+    columns: list[tuple[Tensor, ...]],
     rows: list[Tensor],
-    measure: Callable[[Piece], tuple[Tensor, Sequence[Tensor]]],
-) -> Sequence[Tensor]:
-    """Take the step of a batch, given the rows of all and a function from a piece to Δ and values per vector.
-
-    Return the new rows.
-    """
+) -> None:
+    """Take the step of a batch, given what is measured of each piece, and the rows, apart and concatenated."""
     updates = []
-    measured = []
-    sizes = []
+    values = []
     fan_ins = []
-    for piece in batch:
-        update, values = measure(piece)
+    for piece, (update, of_piece) in zip(batch, measured, strict=False):  # batches share one iterator
         updates.append(update)
-        measured.append(tuple(values))
-        sizes.append(len(values[0]))
-        fan_ins.append(torch.full_like(values[0], piece.fan_in))
-    values = tuple(map(torch.cat, zip(*measured, strict=True)))
-    change = step.decide(values, rows, torch.cat(fan_ins), step.numbers)
-    for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
-        across = piece.across
-        mine = coefficients if across is None else across.of(coefficients)
+        values.append(tuple(of_piece))
+        fan_ins.append(torch.full_like(of_piece[0], piece.fan_in))
+    together = tuple(map(torch.cat, zip(*values, strict=True)))
+    change = step.decide(together, rows, torch.cat(fan_ins), step.numbers)
+    for piece, update, coefficients in zip(batch, updates, change.split(list(map(len, fan_ins))), strict=True):
+        mine = coefficients if piece.across is None else piece.across.of(coefficients)
         step.move(piece.entries, update, mine, piece.noise)
         if step.finish is not None:
             step.finish(piece.entries, mine)
-    return change.rows
-
-
-def _copy_rows(columns: list[tuple[Tensor, ...]], new_rows: Sequence[Tensor]) -> None:
-    """Copy new values per vector into the state."""
-    for column, new in zip(columns, new_rows, strict=False):  # factors of the angle do not change
+    for column, new in zip(columns, change.rows, strict=False):  # factors of the angle do not change
         torch._foreach_copy_(column, torch.split(new, list(map(len, column))))
 
 
