@@ -59,9 +59,10 @@ def _run_end_to_end(step: PlainStep, scratch: Scratch, batch: list[list[Tensor]]
 
 def _write_back(columns: Sequence[Tensors], joined: Sequence[Tensor]) -> None:
     """Copy weights and moments into the tensors that were joined."""
+    sizes = [x.shape[0] for x in columns[0]]
     for place, (column, changed) in enumerate(zip(columns, joined, strict=True)):
         if place != 1:  # all but the gradient
-            torch._foreach_copy_(column, torch.split(changed, list(map(len, column))))
+            torch._foreach_copy_(column, torch.split(changed, sizes))
 
 
 class Piece(NamedTuple):
@@ -110,7 +111,12 @@ class Joined:
         noises = [part.noise for part in parts if part.noise is not None]
         noise = torch.cat(noises) if noises else None
         self._columns = columns
-        self.whole = self.whole._replace(entries=list(map(torch.cat, columns)), noise=noise)
+        if len({column[0].dtype for column in columns}) == 1:
+            # One launch for all.
+            entries = torch.cat(list(chain.from_iterable(columns))).chunk(len(columns))
+        else:
+            entries = tuple(map(torch.cat, columns))
+        self.whole = self.whole._replace(entries=list(entries), noise=noise)
 
     def measure(self, step: VectorStep, scratch: Scratch) -> tuple[Tensor, Sequence[Tensor]]:
         """Return Δ and the values per vector."""
@@ -196,20 +202,30 @@ def _decide_and_move(
     """Take the step of a batch, given what is measured of each piece, and the rows, apart and concatenated."""
     updates = []
     values = []
-    fan_ins = []
+    sizes = []
     for piece, (update, of_piece) in zip(batch, measured, strict=False):  # batches share one iterator
         updates.append(update)
-        values.append(tuple(of_piece))
-        fan_ins.append(torch.full_like(of_piece[0], piece.fan_in))
-    together = tuple(map(torch.cat, zip(*values, strict=True)))
-    change = step.decide(together, rows, torch.cat(fan_ins), step.numbers)
-    for piece, update, coefficients in zip(batch, updates, change.split(list(map(len, fan_ins))), strict=True):
+        values.append((*of_piece, torch.full_like(of_piece[0], piece.fan_in)))
+        sizes.append(of_piece[0].shape[0])
+    *together, fan_in = _concatenated(values)
+    change = step.decide(together, rows, fan_in, step.numbers)
+    for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
         mine = coefficients if piece.across is None else piece.across.of(coefficients)
         step.move(piece.entries, update, mine, piece.noise)
         if step.finish is not None:
             step.finish(piece.entries, mine)
+    row_sizes = [row.shape[0] for row in columns[0]] if columns else []
     for column, new in zip(columns, change.rows, strict=False):  # factors of the angle do not change
-        torch._foreach_copy_(column, torch.split(new, list(map(len, column))))
+        torch._foreach_copy_(column, torch.split(new, row_sizes))
+
+
+def _concatenated(values: list[tuple[Tensor, ...]]) -> Sequence[Tensor]:
+    """Return each of several values for the vectors of all pieces, with as few launches as possible."""
+    if len(values) == 1:
+        return values[0]
+    if len(values) < len(values[0]):
+        return torch.cat([torch.stack(each) for each in values], 1).unbind(0)
+    return tuple(map(torch.cat, zip(*values, strict=True)))
 
 
 def run_program(
