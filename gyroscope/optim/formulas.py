@@ -99,10 +99,11 @@ FUSED = (adamw, adam_l2)
 def is_fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
     """Return whether torch's fused kernel takes these: one dtype, contiguous, and no number on a device."""
     first = tensors[0]
+    dtype = first.dtype
     # On the meta device a step's kernels are counted as on CUDA.
-    if first.device.type not in ("cpu", "cuda", "meta") or any(isinstance(number, Tensor) for number in numbers):
+    if first.device.type not in ("cpu", "cuda", "meta") or (numbers and any(isinstance(n, Tensor) for n in numbers)):
         return False
-    return all(x.dtype == first.dtype and x.is_contiguous() for x in tensors)
+    return all(x.dtype == dtype and x.is_contiguous() for x in tensors)
 
 
 def average_(average: Tensor, value: Tensor, weight: Number) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gyroscope.geometry import Split
+from gyroscope.geometry import Split, at_least_float32
 from gyroscope.optim._engine.steps import FirstValue, Group, InnerRule, Step, Vectors, VectorStep, plain
 from gyroscope.optim.formulas import Change, Number, RotationNumbers, move_, rotate, update_and_sums
 from gyroscope.optim.rotation_options import Centring, imbalance_row
@@ -128,7 +128,7 @@ def rotation_step(
 
     `rule` has lr, eps and formula.
     """
-    vectors = Vectors(Split(), True, fan_in, torch.Size(shape), dtype, torch.device("cpu"))
+    vectors = Vectors(Split(), True, fan_in, torch.Size(shape), dtype, at_least_float32(dtype), torch.device("cpu"))
     step = rotation(InnerRule(None, (), {}, **rule), angle, group, t, vectors)
     assert isinstance(step, VectorStep)
     centred = bool(group["centre"]) and fan_in >= MIN_CENTRED

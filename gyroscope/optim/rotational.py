@@ -14,7 +14,6 @@ from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import Task
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
     EngineOptimizer,
@@ -24,6 +23,7 @@ from gyroscope.optim._engine.optimizer import (
     refuse_complex,
 )
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim._engine.tensors import Task
 from gyroscope.optim.loss_gradient_part import coupled_numbers, direction_numbers, loss_direction, loss_gradient_part
 from gyroscope.optim.rotation import hyperball, rotation
 from gyroscope.optim.rotation_options import (

@@ -14,7 +14,7 @@ from torch import Tensor
 from gyroscope._dtensor import Across, summed
 from gyroscope.optim._engine import memory
 from gyroscope.optim._engine.compiled import Program
-from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, is_small, pieces
+from gyroscope.optim._engine.memory import WHOLE, Scratch, cut, pieces, small_limit
 from gyroscope.optim._engine.steps import PlainStep, VectorStep
 from gyroscope.optim.formulas import Tensors, is_fusable, sums
 
@@ -28,7 +28,7 @@ def plain_runner(step: PlainStep, tensors: list[Tensor]) -> tuple[str | None, Pl
     """Return how such tensors take their step, with a name of the batch that they join. None: alone."""
     if step.fused is not None and is_fusable(tensors):
         return "fused", _run_fused
-    if is_small(tensors[0]) and all(x.is_contiguous() for x in tensors):
+    if tensors[0].numel() < small_limit(tensors[0]) and all(x.is_contiguous() for x in tensors):
         return "end to end", _run_end_to_end
     return None, _run_in_pieces
 
@@ -136,24 +136,28 @@ class Joined:
             _write_back(self._columns, self.whole.entries)
 
 
-def _joins(piece: Piece) -> bool:
-    """Return whether a piece takes its step together with others."""
-    w = piece.entries[0]
-    if w.dim() != 2 or not is_small(w):
-        return False
-    # On a CPU to the last digit what a piece would do alone: other layouts and mixed types add in another order.
-    return memory.on_accelerator(w) or all(x.is_contiguous() and x.dtype == piece.dtype for x in piece.entries)
+def _joining(batch: list[Piece]) -> Iterable[list[Piece]]:
+    """Return the pieces that take their step together: small ones with vectors of one length."""
+    first = batch[0].entries[0]
+    dtype = batch[0].dtype
+    limit = small_limit(first)
+    any_layout = memory.on_accelerator(first)
+    together: dict[Hashable, list[Piece]] = {}
+    for place, piece in enumerate(batch):
+        w = piece.entries[0]
+        joins = w.numel() < limit and w.dim() == 2
+        if joins and not any_layout:
+            # To the last digit what a piece would do alone: other layouts and mixed types add in another order.
+            joins = all(x.is_contiguous() and x.dtype == dtype for x in piece.entries)
+        together.setdefault(piece.fan_in if joins else ("alone", place), []).append(piece)
+    return together.values()
 
 
 def run_vectors(step: VectorStep, scratch: Scratch, batch: list[Piece]) -> None:
     """Take the step of a batch."""
     # No earlier batch needs its memory any more, nor a step that was interrupted.
     scratch.reserved.clear()
-    kinds: dict[Hashable, list[Piece]] = {}
-    for place, piece in enumerate(batch):
-        joins = len(batch) > 1 and _joins(piece)
-        kinds.setdefault(piece.fan_in if joins else ("alone", place), []).append(piece)
-    joined = [Joined(step, parts) for parts in kinds.values()]
+    joined = [Joined(step, parts) for parts in (_joining(batch) if len(batch) > 1 else [batch])]
     columns = list(zip(*[part.rows for each in joined for part in each.parts], strict=True))
     rows = list(map(torch.cat, columns))
     start = 0
@@ -207,8 +211,13 @@ def _decide_and_move(
         updates.append(update)
         values.append((*of_piece, torch.full_like(of_piece[0], piece.fan_in)))
         sizes.append(of_piece[0].shape[0])
-    *together, fan_in = _concatenated(values)
-    change = step.decide(together, rows, fan_in, step.numbers)
+    together: Sequence[Tensor] = values[0]
+    if 1 < len(values) < len(values[0]):
+        # As few launches as possible.
+        together = torch.cat([torch.stack(each) for each in values], 1).unbind(0)
+    elif len(values) > 1:
+        together = list(map(torch.cat, zip(*values, strict=True)))
+    change = step.decide(together[:-1], rows, together[-1], step.numbers)
     for piece, update, coefficients in zip(batch, updates, change.split(sizes), strict=True):
         mine = coefficients if piece.across is None else piece.across.of(coefficients)
         step.move(piece.entries, update, mine, piece.noise)
@@ -217,15 +226,6 @@ def _decide_and_move(
     row_sizes = [row.shape[0] for row in columns[0]] if columns else []
     for column, new in zip(columns, change.rows, strict=False):  # factors of the angle do not change
         torch._foreach_copy_(column, torch.split(new, row_sizes))
-
-
-def _concatenated(values: list[tuple[Tensor, ...]]) -> Sequence[Tensor]:
-    """Return each of several values for the vectors of all pieces, with as few launches as possible."""
-    if len(values) == 1:
-        return values[0]
-    if len(values) < len(values[0]):
-        return torch.cat([torch.stack(each) for each in values], 1).unbind(0)
-    return tuple(map(torch.cat, zip(*values, strict=True)))
 
 
 def run_program(

@@ -19,13 +19,14 @@ FirstValue = Number | Callable[[int, int], Tensor]
 
 
 class Vectors(NamedTuple):
-    """A tensor as a step sees it: its split into vectors, its shape and its type."""
+    """A tensor as a step sees it: its split into vectors, its shape and its type. Steps have float32 or better."""
 
     split: Split
     rotate: bool
     fan_in: int
     shape: torch.Size
     dtype: torch.dtype
+    precision: torch.dtype
     device: torch.device
 
 
