@@ -1,17 +1,12 @@
 """Gains and standardisation folded into plain weights, for inference and for checkpoints of the plain model."""
 
 import warnings
-from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrize import ParametrizationList
 
-from gyroscope.nn.gain import Gain
-from gyroscope.nn.standardise import Standardise
-
-Model = TypeVar("Model", bound=nn.Module)
+from gyroscope.nn.weights import Gain, Model, Standardise
 
 
 def fold(model: Model) -> Model:
@@ -25,7 +20,7 @@ def fold(model: Model) -> Model:
     ['bias', 'weight']
     """
     for module, tensor in {(module, tensor): None for _, module, tensor in _foldable(model)}:
-        value = _folded(module, tensor)
+        value = getattr(module, tensor).detach().clone()
         # torch deletes the weight from the layer's class, which deep copies share: give this layer its own.
         shared = type(module)
         module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
@@ -53,7 +48,7 @@ def folded_state_dict(model: nn.Module) -> dict[str, Any]:
         prefix = f"{name}." if name else ""
         inside = f"{prefix}parametrizations.{tensor}."
         state = {key: value for key, value in state.items() if not key.startswith(inside)}
-        state[f"{prefix}{tensor}"] = _folded(module, tensor)
+        state[f"{prefix}{tensor}"] = getattr(module, tensor).detach().clone()
         tied = [key for key, p in parameters if p is originals[inside] and not key.startswith(inside)]
         if tied:
             warnings.warn(
@@ -64,26 +59,18 @@ def folded_state_dict(model: nn.Module) -> dict[str, Any]:
     return state
 
 
-def _foldable(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Yield each layer and tensor with gains or standardisation. Raise for one with other parametrizations too."""
-    chains = []
+def _foldable(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return each layer and tensor with gains or standardisation. Raise for one with other parametrizations too."""
+    foldable = []
     # A layer that the model has under two names is in its state_dict twice.
     for name, module in model.named_modules(remove_duplicate=False):
-        if parametrize.is_parametrized(module):
-            chains += [(name, module, *item) for item in cast(nn.ModuleDict, module.parametrizations).items()]
-    for name, _, tensor, chain in chains:
-        links = list(cast(ParametrizationList, chain))
-        others = [type(link).__name__ for link in links if not isinstance(link, Gain | Standardise)]
-        if others and len(others) < len(links):
-            raise ValueError(
-                f"{name}.{tensor} has other parametrizations too ({', '.join(others)}): fold it with "
-                f"torch.nn.utils.parametrize.remove_parametrizations(module, {tensor!r})"
-            )
-    for name, module, tensor, chain in chains:
-        if isinstance(cast(ParametrizationList, chain)[0], Gain | Standardise):
-            yield name, module, tensor
-
-
-def _folded(module: nn.Module, tensor: str) -> Tensor:
-    value: Tensor = getattr(module, tensor).detach().clone()
-    return value
+        for tensor, chain in getattr(module, "parametrizations", {}).items():
+            others = [type(link).__name__ for link in chain if not isinstance(link, Gain | Standardise)]
+            if others and len(others) < len(chain):
+                raise ValueError(
+                    f"{name}.{tensor} has other parametrizations too ({', '.join(others)}): fold it with "
+                    f"torch.nn.utils.parametrize.remove_parametrizations(module, {tensor!r})"
+                )
+            if not others:
+                foldable.append((name, module, tensor))
+    return foldable

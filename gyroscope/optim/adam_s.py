@@ -1,25 +1,50 @@
 """Adam-S and Adam-SRT: Adam with one second moment per weight vector (SP)."""
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, final
 
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Granularity
+from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.sphere import adam_numbers, check_adam, plain_adam, sphere
-from gyroscope.optim._engine.steps import Group, Step, Vectors
-from gyroscope.optim.formulas import Change
-from gyroscope.optim.sphere_formulas import adam_s, adam_srt
+from gyroscope.optim._engine.steps import FirstValue, Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim.sphere_formulas import AdamNumbers, adam_s, adam_srt, sphere
+
+
+def check_adam(group: Group) -> None:
+    """Raise for options that Adam cannot use."""
+    check_betas(group["betas"])
+    check_non_negative("eps", group["eps"])
+
+
+def adam_step(
+    rule: Callable[..., formulas.Change],
+    rows: Mapping[str, FirstValue],
+    group: Group,
+    t: int,
+    vectors: Vectors,
+    **options: float,
+) -> Step:
+    """Return the step of a rule on the sphere, or Adam's own step with L2 for a tensor that does not rotate."""
+    lr = group["lr"]
+    l2 = group["weight_decay"]
+    beta1, beta2 = group["betas"]
+    if vectors.rotate:
+        by = AdamNumbers(lr, l2, beta1, beta2, 1 - beta1**t, 1 - beta2**t, group["eps"])
+        return sphere("exp_avg", rows, rule, by, vectors, **options)
+    numbers = {**formulas.adam_numbers(beta1, beta2, t, group["eps"]), "l2": l2}
+    return plain(InnerRule(formulas.adam_l2, ("exp_avg", "exp_avg_sq"), numbers, lr))
 
 
 class VectorAdam(EngineOptimizer, ABC):
     """The base of Adam-S and Adam-SRT, which differ in their rule."""
 
-    rule: ClassVar[Callable[..., Change]]
+    rule: ClassVar[Callable[..., formulas.Change]]
 
     def __init__(
         self,
@@ -38,9 +63,7 @@ class VectorAdam(EngineOptimizer, ABC):
         check_adam(group)
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        if not vectors.rotate:
-            return plain_adam(group, t)
-        return sphere("exp_avg", {"exp_avg_sq": 0.0}, type(self).rule, adam_numbers(group, t), vectors)
+        return adam_step(type(self).rule, {"exp_avg_sq": 0.0}, group, t, vectors)
 
 
 @final

@@ -10,8 +10,9 @@ from gyroscope.geometry import Granularity
 from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
 from gyroscope.theory.rules import adamw
 
 
@@ -92,10 +93,7 @@ class RotationalAdamW(EngineOptimizer):
             lr=group["lr"],
             decay=group["lr"] * group["weight_decay"],
             eps=group["eps"],
-            fused=formulas.fused_adam_,
             formula="adam",
         )
-        if not vectors.rotate:
-            return plain(inner)
         angle = adamw.angular_update(group["lr"], group["weight_decay"], beta1)
         return rotation(inner, angle, group, t, vectors)

@@ -21,9 +21,6 @@ Number = Any
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
-# Directions
-
-
 def adamw(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number, eps: Number, bias: Number) -> None:
     """Compute Adam's direction, Δ = -m̂/(√v̂ + ε) = -m / (bias·(√v + eps)), with the numbers of `adam_numbers`."""
     _, grad, exp_avg, exp_avg_sq = entries
@@ -32,8 +29,8 @@ def adamw(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number, eps
         # One pass instead of four: Adam's own step of a zero weight leaves Δ in its place.
         fused_adam_([out.zero_()], [grad], [exp_avg], [exp_avg_sq], w1=w1, w2=w2, eps=eps, bias=bias)
         return
-    _average(exp_avg, grad, w1)
-    _average(exp_avg_sq, grad * grad, w2)
+    average_(exp_avg, grad, w1)
+    average_(exp_avg_sq, grad * grad, w2)
     torch.sqrt(exp_avg_sq, out=out).add_(eps).mul_(-bias)
     torch.div(exp_avg, out, out=out)
 
@@ -95,62 +92,26 @@ def _late_step(device: torch.device) -> Tensor:
     return torch.full((), 1e30, device=device)
 
 
+# Directions that the kernel has.
+FUSED = (adamw, adam_l2)
+
+
 def is_fusable(tensors: Sequence[Tensor], numbers: Sequence[Number] = ()) -> bool:
     """Return whether torch's fused kernel takes these: one dtype, contiguous, and no number on a device."""
     first = tensors[0]
-    return (
-        # On the meta device a step's kernels are counted as on CUDA.
-        first.device.type in ("cpu", "cuda", "meta")
-        and all(x.dtype == first.dtype and x.is_contiguous() for x in tensors)
-        and not any(isinstance(number, Tensor) for number in numbers)
-    )
+    dtype = first.dtype
+    # On the meta device a step's kernels are counted as on CUDA.
+    if first.device.type not in ("cpu", "cuda", "meta") or (numbers and any(isinstance(n, Tensor) for n in numbers)):
+        return False
+    return all(x.dtype == dtype and x.is_contiguous() for x in tensors)
 
 
-def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
-    """Compute SGD's direction, m ← α·m + g + λω, Δ = -m. Without a momentum buffer Δ = -(g + λω).
-
-    λ, `l2`, is 0 for a vector that rotates, because L2 acts along it.
-    """
-    _, _, *buffer = entries
-    _add_l2(entries, out, l2)
-    if not buffer:
-        out.neg_()
-        return
-    buffer[0].mul_(momentum).add_(out)
-    torch.mul(buffer[0], -1, out=out)
-
-
-def nesterov(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
-    """Compute SGD's direction with Nesterov's momentum, m ← α·m + g + λω, Δ = -(g + λω + α·m)."""
-    momentum_buffer = entries[2]
-    _add_l2(entries, out, l2)
-    momentum_buffer.mul_(momentum).add_(out)
-    out.add_(momentum_buffer * momentum).neg_()
-
-
-def _add_l2(entries: Sequence[Tensor], out: Tensor, l2: Number) -> None:
-    w, grad = entries[:2]
-    torch.addcmul(grad.to(out.dtype), w.to(out.dtype), torch.as_tensor(l2, dtype=out.dtype), out=out)
-
-
-def lion(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number) -> None:
-    """Compute Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g. w1 = 1-β1, w2 = 1-β2."""
-    _, grad, exp_avg = entries
-    # torch's sign of NaN is 0, which would freeze such entries silently. Clamped at the smallest normal number and
-    # divided by it, a power of 2, every number becomes its sign and NaN stays NaN.
-    tiny = torch.finfo(out.dtype).tiny
-    torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).clamp_(-tiny, tiny).mul_(1 / tiny)
-    _average(exp_avg, grad, w2)
-
-
-def _average(average: Tensor, value: Tensor, weight: Number) -> None:
+def average_(average: Tensor, value: Tensor, weight: Number) -> None:
+    """Compute average ← average + weight·(value - average)."""
     if isinstance(weight, Tensor):  # lerp_ needs a weight of the average's own dtype
         average.add_(weight * (value - average))
     else:
         average.lerp_(value.to(average.dtype), weight)
-
-
-# Steps entry by entry
 
 
 def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
@@ -161,31 +122,14 @@ def plain_(w: Tensor, u: Tensor, lr: Number, decay: Number) -> None:
         w.copy_(x)
 
 
-def k_adam_(
-    tensors: list[Tensor],
-    stages: Sequence[tuple[Number, Number, Number]],
-    lr: Number,
-    l2: Number,
-    decay: Number,
-    eps: Number,
-) -> None:
-    """Take the step of CT Algorithm 1 on [weight, gradient, k first and k second moments].
-
-    A stage is (1-β1, 1-β2, bias correction).
-    """
-    w, grad, *moments = tensors
-    k = len(stages)
-    dtype = moments[0].dtype
-    x = w.to(dtype)
-    u = grad.to(dtype) + l2 * x
-    for m, v, (w1, w2, unbias) in zip(moments[:k], moments[k:], stages, strict=True):
-        m.add_(w1 * (u - m))
-        v.add_(w2 * (u * u - v))
-        u = unbias * m / (v.sqrt() + eps)
-    w.copy_(x - lr * (u + decay * x))
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """Return values per vector in a form that broadcasts against entries."""
+    return values.view(-1, *(1,) * (like.dim() - 1))
 
 
-# Rotation
+def is_per_vector(coefficient: Number) -> bool:
+    """Return whether a coefficient has one value per vector, rather than one number for all."""
+    return isinstance(coefficient, Tensor) and coefficient.dim() > 0
 
 
 class Change(NamedTuple):
@@ -206,7 +150,7 @@ class Change(NamedTuple):
 class RotationNumbers(NamedTuple):
     """Numbers of a tensor's t-th rotational step: angle η_r in radians, averaging β, ε, the plain step's lr and decay.
 
-    correction = 1-β^t and prior = 1-β^(t-1). `square` is q_t of `update_average`, 1 in RE's average.
+    correction = 1-β^t, prior = 1-β^(t-1), and `square` is q_t of `update_average`.
     """
 
     angle: Number
@@ -226,37 +170,40 @@ def update_and_sums(
     product: Tensor | None,
     numbers: Sequence[Number],
     *,
-    direction: Callable[..., None] | None,
-    names: Sequence[str],
+    direction: Callable[..., None] | None = None,
+    names: Sequence[str] = (),
+    means: bool = True,
 ) -> tuple[Tensor, ...]:
     """Write Δ into `u` by the direction and return its sums. Without a direction `u` is Δ already.
 
-    The numbers after those of `RotationNumbers` are the direction's, by these names. L2 acts only on vectors of radius
-    0, which take the plain step.
+    The last numbers are the direction's, by these names. L2 acts only on vectors of radius 0, which take the plain
+    step.
     """
     w = entries[0]
     if direction is not None:
-        known = dict(zip(names, numbers[len(RotationNumbers._fields) :], strict=True))
+        known = dict(zip(names, numbers[-len(names) :], strict=True))
         if "l2" in known:
             radius = rows[0]
             known["l2"] = known["l2"] * column((radius == 0).to(radius.dtype), w)
         direction(entries, u, **known)
-    return sums(w, u, product)
+    return sums(w, u, product, means)
 
 
-def sums(w: Tensor, u: Tensor, product: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Return ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩, ⟨ω,1⟩, ⟨Δ,1⟩ of each vector: all that a rotational step reads.
+def sums(w: Tensor, u: Tensor, product: Tensor | None = None, means: bool = True) -> tuple[Tensor, ...]:
+    """Return ⟨ω,ω⟩, ⟨ω,Δ⟩, ⟨Δ,Δ⟩, and with `means` ⟨ω,1⟩, ⟨Δ,1⟩ of each vector: all that a rotational step reads.
 
     `product` is scratch memory for eager execution.
     """
     w = w.to(u.dtype)
     dims = tuple(range(1, u.dim()))
-    if product is None:  # a program reads all five in one loop
-        return (w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims), w.sum(dims), u.sum(dims)
-    # A norm is one pass over memory, a summed product would be two.
-    ww = torch.linalg.vector_norm(w, dim=dims).square_()
-    uu = torch.linalg.vector_norm(u, dim=dims).square_()
-    return ww, torch.mul(w, u, out=product).sum(dims), uu, w.sum(dims), u.sum(dims)
+    if product is None:  # a program reads all of them in one loop
+        squares = ((w * w).sum(dims), (w * u).sum(dims), (u * u).sum(dims))
+    else:
+        # A norm is one pass over memory, a summed product would be two.
+        ww = torch.linalg.vector_norm(w, dim=dims).square_()
+        uu = torch.linalg.vector_norm(u, dim=dims).square_()
+        squares = (ww, torch.mul(w, u, out=product).sum(dims), uu)
+    return (*squares, w.sum(dims), u.sum(dims)) if means else squares
 
 
 def rotate(
@@ -333,29 +280,24 @@ def rotate(
 
 
 def move_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Tensor], noise: Tensor | None = None) -> None:
-    """Compute ω ← A·ω + B·Δ + D for the first of the entries. Δ may be overwritten.
+    """Compute ω ← A·ω + B·Δ + D for the first of the entries, D = 0 if absent. Δ may be overwritten.
 
     With `noise` in [-½, ½) low-precision weights are rounded stochastically.
     """
     w = entries[0]
-    A, B, D = (column(coefficient, u) for coefficient in coefficients)
+    A, B, *shift = (column(coefficient, u) for coefficient in coefficients)
     # Low precision is computed in Δ's dtype and rounded once. Otherwise in place, without a copy.
     if w.dtype == u.dtype:
-        w.mul_(A).addcmul_(u, B).add_(D)
+        w.mul_(A).addcmul_(u, B)
+        for D in shift:
+            w.add_(D)
         return
-    moved = u.mul_(B).add_(D).addcmul_(w.to(u.dtype), A)
+    moved = u.mul_(B)
+    for D in shift:
+        moved.add_(D)
+    moved.addcmul_(w.to(u.dtype), A)
     if noise is not None:
         # The spacing of w's dtype at `moved`, times the noise: frexp's fraction is in [½, 1).
         spacing = round(math.log2(torch.finfo(w.dtype).eps)) - 1
         moved = moved + torch.ldexp(noise, torch.frexp(moved).exponent + spacing)
     w.copy_(moved)
-
-
-def column(values: Tensor, like: Tensor) -> Tensor:
-    """Return values per vector in a form that broadcasts against entries."""
-    return values.view(-1, *(1,) * (like.dim() - 1))
-
-
-def is_per_vector(coefficient: Number) -> bool:
-    """Return whether a coefficient has one value per vector, rather than one number for all."""
-    return isinstance(coefficient, Tensor) and coefficient.dim() > 0

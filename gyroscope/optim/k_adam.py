@@ -10,8 +10,6 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas, check_non_negative
 from gyroscope.geometry import Split
-from gyroscope.optim import formulas
-from gyroscope.optim._engine import programs
 from gyroscope.optim._engine.compiled import Compile, is_compiled, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, laid_out_like
 from gyroscope.optim._engine.optimizer import EngineOptimizer
@@ -20,6 +18,8 @@ from gyroscope.optim.formulas import Number
 from gyroscope.theory.stability import kadam_betas
 
 Betas = tuple[float, float]
+# 1-β1, 1-β2 and the bias correction of a stage.
+Stage = tuple[Number, Number, Number]
 
 
 @final
@@ -86,25 +86,41 @@ class KAdam(EngineOptimizer):
         decay = 0.0 if group["coupled"] else group["weight_decay"]
         numbers = (group["lr"], l2, decay, group["eps"])
         step = partial(_take_step, stages, numbers, group["compile"])
-        key = (formulas.k_adam_, stages, numbers, group["compile"])
+        key = (k_adam_, stages, numbers, group["compile"])
         return PlainStep(("exp_avg", "exp_avg_sq"), step, key, stacked=group["k"])
 
 
+def k_adam_(tensors: list[Tensor], stages: Sequence[Stage], lr: Number, l2: Number, decay: Number, eps: Number) -> None:
+    """Take the step of CT Algorithm 1 on [weight, gradient, k first and k second moments]."""
+    w, grad, *moments = tensors
+    k = len(stages)
+    dtype = moments[0].dtype
+    x = w.to(dtype)
+    u = grad.to(dtype) + l2 * x
+    for m, v, (w1, w2, unbias) in zip(moments[:k], moments[k:], stages, strict=True):
+        m.add_(w1 * (u - m))
+        v.add_(w2 * (u * u - v))
+        u = unbias * m / (v.sqrt() + eps)
+    w.copy_(x - lr * (u + decay * x))
+
+
 def _take_step(
-    stages: Sequence[tuple[Number, Number, Number]],
-    numbers: tuple[Number, ...],
-    compile: Compile,
-    tensors: list[Tensor],
-    scratch: Scratch,
+    stages: Sequence[Stage], numbers: tuple[Number, ...], compile: Compile, tensors: list[Tensor], scratch: Scratch
 ) -> None:
     w, grad, *moments = tensors
     if not is_compiled(compile, w) or any(m.stride() != w.stride() for m in moments):
-        formulas.k_adam_(tensors, stages, *numbers)
+        k_adam_(tensors, stages, *numbers)
         return
     views = Split("tensor").rows(w, laid_out_like(grad, w), *moments)
     values = packed([*numbers, *chain.from_iterable(stages)], views[0].device)
-    program = program_for((programs.k_adam_rows, len(stages)), programs.k_adam_rows, views, [], values)
-    program([*views, values])
+    program_for((_program, len(stages)), _program, views, [], values)([*views, values])
+
+
+def _program(tensors: list[Tensor], rows: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
+    """Take the step in the form that is compiled. `numbers` are lr, L2, decay and ε, then those of the stages."""
+    values = numbers.unbind(0)
+    k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
+    return ()
 
 
 def _stages(group: Group) -> list[Betas]:

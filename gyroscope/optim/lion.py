@@ -1,17 +1,20 @@
 """Lion, and RotationalLion: Lion's direction at Lion's equilibrium rotation."""
 
+from collections.abc import Sequence
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_betas
 from gyroscope.geometry import Granularity
-from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim.formulas import Number, average_
+from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
 from gyroscope.theory.rules import lion
 
 
@@ -92,8 +95,6 @@ class RotationalLion(EngineOptimizer):
         check_rotational(group)
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
-        if not vectors.rotate:
-            return plain(_lion(group))
         angle = lion.angular_update(group["lr"], group["weight_decay"], *group["betas"])
         return rotation(_lion(group), angle, group, t, vectors)
 
@@ -101,7 +102,7 @@ class RotationalLion(EngineOptimizer):
 def _lion(group: Group) -> InnerRule:
     beta1, beta2 = group["betas"]
     return InnerRule(
-        direction=formulas.lion,
+        direction=lion_direction,
         moments=("exp_avg",),
         numbers={"w1": 1 - beta1, "w2": 1 - beta2},
         lr=group["lr"],
@@ -109,3 +110,13 @@ def _lion(group: Group) -> InnerRule:
         formula="lion",
         cheap=True,  # a program computes a sign twice in less time than it takes to store it
     )
+
+
+def lion_direction(entries: Sequence[Tensor], out: Tensor, *, w1: Number, w2: Number) -> None:
+    """Compute Lion's direction, Δ = -sign(β1·m + (1-β1)·g), then m ← β2·m + (1-β2)·g. w1 = 1-β1, w2 = 1-β2."""
+    _, grad, exp_avg = entries
+    # torch's sign of NaN is 0, which would freeze such entries silently. Clamped at the smallest normal number and
+    # divided by it, a power of 2, every number becomes its sign and NaN stays NaN.
+    tiny = torch.finfo(out.dtype).tiny
+    torch.sub(exp_avg, grad, out=out).mul_(w1).sub_(exp_avg).clamp_(-tiny, tiny).mul_(1 / tiny)
+    average_(exp_avg, grad, w2)

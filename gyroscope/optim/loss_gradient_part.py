@@ -9,51 +9,76 @@ A function here is called after the inner optimizer's step, whose state averages
 first moment, which thereby averages g alone without a second buffer, and returns Δ_g at learning rate 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gyroscope._dtensor import spread_like
-from gyroscope.geometry import Split, at_least_float32
-from gyroscope.optimizers import Group, spec_of
+from gyroscope.optim._engine.steps import Group
+from gyroscope.optim.formulas import Number
+from gyroscope.optimizers import spec_of
 from gyroscope.theory.rules.nadam import nadam_momentum
-from gyroscope.theory.schedules import ADAPTS_ABOVE, NEVER_ADAPTS, averaged_gradients, rectified
+from gyroscope.theory.schedules import ADAPTS_ABOVE, averaged_gradients, rectified
+
+# Options that the functions below need. Those of betas are beta1 and beta2.
+OPTIONS = ("eps", "momentum_decay", "lr_decay", "rho")
 
 
 class CoupledStep(NamedTuple):
-    """A tensor after the inner optimizer's t-th step with the gradient `grad` + `l2`, l2 = λω.
+    """Vectors after the inner optimizer's step with the gradient `loss_grad` + λ·`w`.
 
-    t is a number, or a tensor if only a device knows it.
+    `kept` is the λ of vectors that keep it, those of norm 0, and `removed` that of those which rotate. `by` has the
+    other numbers of the step. A number is a tensor if only a device knows it.
     """
 
-    state: dict[str, Tensor]
-    grad: Tensor
-    l2: Tensor
-    t: Any
+    state: Mapping[str, Tensor]
+    w: Tensor
+    loss_grad: Tensor
+    kept: Number
+    removed: Number
+    by: Mapping[str, Number]
+
+    @property
+    def grad(self) -> Tensor:
+        """The gradient that makes Δ_g."""
+        grad: Tensor = self.loss_grad + self.w * self.kept
+        return grad
+
+    @property
+    def l2(self) -> Tensor:
+        """λω as far as it is no part of Δ_g."""
+        l2: Tensor = self.w * self.removed
+        return l2
 
     def moment(self, name: str) -> Tensor:
         """Return a moment of the state, float32 or better."""
-        return self.state[name].to(self.grad.dtype)
+        return self.state[name].to(self.w.dtype)
 
     def first_moment(self, name: str, l2: Tensor) -> Tensor:
         """Subtract the newest L2 term from a first moment for good, and return it."""
         self.state[name].sub_(l2)
         return self.moment(name)
 
-    def average(self, beta1: float) -> Tensor:
+    def average(self) -> Tensor:
         """Return m̂, the average of g alone with its bias correction."""
-        m: Tensor = self.first_moment("exp_avg", (1 - beta1) * self.l2) / (1 - beta1**self.t)
+        beta1 = self.by["beta1"]
+        m: Tensor = self.first_moment("exp_avg", (1 - beta1) * self.l2) / (1 - beta1 ** self.by["t"])
         return m
 
+    def size(self, name: str = "exp_avg_sq") -> Tensor:
+        """Return √v̂ + ε with v's bias correction."""
+        size: Tensor = (self.moment(name) / (1 - self.by["beta2"] ** self.by["t"])).sqrt() + self.by["eps"]
+        return size
 
-LossGradientPart: TypeAlias = Callable[[CoupledStep, Group], Tensor]
+
+Part = Callable[[CoupledStep], Tensor]
 
 
-def loss_gradient_part(inner: Optimizer, group: Group) -> LossGradientPart | None:
+def loss_gradient_part(inner: Optimizer, group: Group) -> Part | None:
     """Return the function for an optimizer whose L2 changes the direction. None without L2, or if L2 acts along ω."""
     spec = spec_of(inner)
     if spec is None or not group.get("weight_decay") or spec.is_decoupled(group):
@@ -63,86 +88,96 @@ def loss_gradient_part(inner: Optimizer, group: Group) -> LossGradientPart | Non
     return part if part is not None and isinstance(inner, spec.load()) else None
 
 
-def loss_gradient_update(p: Tensor, state: dict[str, Tensor], group: Group, part: LossGradientPart) -> Tensor:
-    """Return Δ_g of a parameter after the inner step. L2 stays in vectors of norm 0, as in the plain step."""
-    assert p.grad is not None
-    dtype = at_least_float32(p.dtype)
-    grad = p.grad.to(dtype)
-    if group.get("maximize"):
-        grad = -grad
-    l2 = group["weight_decay"] * p.detach().to(dtype)
-    # Without a radius it is the first step, in which a vector of zeros has no L2.
-    if "radius" in state:
-        rotates = spread_like(Split.of(group).broadcast(state["radius"] != 0, p.shape), p)
-        grad = torch.where(rotates, grad, grad + l2)
-        l2 = l2 * rotates
-    step = state["step"]
+def coupled_numbers(p: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the direction needs of a parameter's inner state: the names of its moments, and its numbers."""
+    numbers = {"t": state["step"]}
+    if "mu_product" in state:
+        numbers["product"] = state["mu_product"]
     # Reading a number from another device would wait for it.
-    t = float(step) if step.device.type == "cpu" else step
-    return part(CoupledStep(state, grad, l2, t), group)
+    known = {name: float(x) if x.device.type == "cpu" else x for name, x in numbers.items()}
+    return {"moments": tuple(name for name, x in state.items() if x.dim() == p.dim()), **known}
 
 
-def adam(of: CoupledStep, group: Group) -> Tensor:
+def direction_numbers(group: Group, known: Mapping[str, Number]) -> dict[str, Number]:
+    """Return the numbers of the direction, from the group and from the inner state."""
+    betas = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
+    options = {name: group[name] for name in OPTIONS if name in group}
+    return {"l2": group["weight_decay"], "weight_decay": group["weight_decay"], **betas, **options, **known}
+
+
+@cache
+def loss_direction(part: Part, moments: tuple[str, ...]) -> Callable[..., None]:
+    """Return the direction of `formulas` that writes Δ_g.
+
+    Its `l2` is λ for vectors of norm 0, in which L2 stays as in the plain step, and 0 for those that rotate.
+    """
+
+    def direction(
+        entries: Sequence[Tensor], out: Tensor, *, l2: Number, weight_decay: Number, **numbers: Number
+    ) -> None:
+        w, grad = (x.to(out.dtype) for x in entries[:2])
+        state = dict(zip(moments, entries[2:], strict=True))
+        out.copy_(part(CoupledStep(state, w, grad, l2, weight_decay - l2, numbers)))
+
+    return direction
+
+
+def adam(of: CoupledStep) -> Tensor:
     """Return Adam's Δ_g, -m̂/(√v̂ + ε)."""
-    beta1, beta2 = group["betas"]
-    v = of.moment("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
-    size: Tensor = (v / (1 - beta2**of.t)).sqrt() + group["eps"]
-    return -of.average(beta1) / size
+    size = of.size("max_exp_avg_sq" if "max_exp_avg_sq" in of.state else "exp_avg_sq")
+    return -of.average() / size
 
 
-def nadam(of: CoupledStep, group: Group) -> Tensor:
+def nadam(of: CoupledStep) -> Tensor:
     """Return NAdam's Δ_g, in which the gradient enters once more beside m."""
-    beta1, beta2 = group["betas"]
+    beta1 = of.by["beta1"]
+    t = of.by["t"]
     m = of.first_moment("exp_avg", (1 - beta1) * of.l2)
-    v = of.moment("exp_avg_sq")
-    momentum, next_momentum = (nadam_momentum(beta1, t, group["momentum_decay"]) for t in (of.t, of.t + 1))
-    product = of.moment("mu_product")
+    momentum, next_momentum = (nadam_momentum(beta1, at, of.by["momentum_decay"]) for at in (t, t + 1))
+    product = torch.as_tensor(of.by["product"], dtype=m.dtype)
     ahead: Tensor = of.grad * (1 - momentum) / (1 - product) + m * next_momentum / (1 - product * next_momentum)
-    size: Tensor = (v / (1 - beta2**of.t)).sqrt() + group["eps"]
-    return -ahead / size
+    return -ahead / of.size()
 
 
-def radam(of: CoupledStep, group: Group) -> Tensor:
+def radam(of: CoupledStep) -> Tensor:
     """Return RAdam's Δ_g: Adam's times the rectification, and -m̂ alone before that applies."""
-    beta1, beta2 = group["betas"]
-    m = of.average(beta1)
-    if beta2 <= NEVER_ADAPTS:
-        return -m
+    beta2 = of.by["beta2"]
+    m = of.average()
     # float64, because rho_t is a small difference of large numbers. A tensor, because a device may count the steps.
-    t = torch.as_tensor(of.t, dtype=torch.float64, device=m.device)
+    t = torch.as_tensor(of.by["t"], dtype=torch.float64, device=m.device)
     count = averaged_gradients(t, beta2)
     factor = rectified(count.clamp(min=ADAPTS_ABOVE), beta2) * (1 - beta2**t) ** 0.5
-    adapted = factor.to(m.dtype) / (of.moment("exp_avg_sq").sqrt() + group["eps"])
+    adapted = factor.to(m.dtype) / (of.moment("exp_avg_sq").sqrt() + of.by["eps"])
     return -m * torch.where(count > ADAPTS_ABOVE, adapted, 1.0)
 
 
-def adamax(of: CoupledStep, group: Group) -> Tensor:
+def adamax(of: CoupledStep) -> Tensor:
     """Return Adamax's Δ_g, -m̂/u, u the largest recent |G|."""
-    return -of.average(group["betas"][0]) / of.moment("exp_inf")
+    return -of.average() / of.moment("exp_inf")
 
 
-def rmsprop(of: CoupledStep, group: Group) -> Tensor:
+def rmsprop(of: CoupledStep) -> Tensor:
     """Return RMSprop's Δ_g, -g/(√v + ε), or its momentum."""
     v = of.moment("square_avg")
-    if group["centered"]:
+    if "grad_avg" in of.state:
         v = v - of.moment("grad_avg") ** 2
-    size: Tensor = v.sqrt() + group["eps"]
-    if group["momentum"] == 0:
-        return -of.grad / size
-    return -of.first_moment("momentum_buffer", of.l2 / size)
+    size: Tensor = v.sqrt() + of.by["eps"]
+    if "momentum_buffer" in of.state:
+        return -of.first_moment("momentum_buffer", of.l2 / size)
+    return -of.grad / size
 
 
-def adagrad(of: CoupledStep, group: Group) -> Tensor:
+def adagrad(of: CoupledStep) -> Tensor:
     """Return Adagrad's Δ_g, -g/(√ΣG² + ε)."""
-    decayed: Tensor = -of.grad / (1 + (of.t - 1) * group["lr_decay"])
-    size: Tensor = of.moment("sum").sqrt() + group["eps"]
+    decayed: Tensor = -of.grad / (1 + (of.by["t"] - 1) * of.by["lr_decay"])
+    size: Tensor = of.moment("sum").sqrt() + of.by["eps"]
     return decayed / size
 
 
-def adadelta(of: CoupledStep, group: Group) -> Tensor:
+def adadelta(of: CoupledStep) -> Tensor:
     """Return Adadelta's Δ_g, -g·√((d + ε)/(v + ε)), d the average of earlier squared updates."""
-    rho = group["rho"]
-    eps = group["eps"]
+    rho = of.by["rho"]
+    eps = of.by["eps"]
     v = of.moment("square_avg")
     # The state has d' = ρ·d + (1-ρ)·G²·(d + ε)/(v + ε), solved here for d + ε.
     share = (1 - rho) * (of.grad + of.l2) ** 2 / (v + eps)
@@ -152,6 +187,6 @@ def adadelta(of: CoupledStep, group: Group) -> Tensor:
 
 
 # By the formula in the optimizer's spec.
-LOSS_GRADIENT_PARTS: Mapping[str, LossGradientPart] = MappingProxyType(
+LOSS_GRADIENT_PARTS: Mapping[str, Part] = MappingProxyType(
     {function.__name__: function for function in (adam, nadam, radam, adamax, rmsprop, adagrad, adadelta)}
 )

@@ -1,8 +1,10 @@
 """Rotational: the rotational variant of any torch optimizer, as a wrapper of an instance."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from functools import partial
 from numbers import Real
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import torch
 from torch import Tensor
@@ -10,15 +12,8 @@ from torch import Tensor
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import refuse_flat
-from gyroscope.optim._engine.hyperball import (
-    hyperball,
-    is_published_hyperball,
-    matrix_options,
-    warn_of_zero_matrices,
-)
 from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import Task
 from gyroscope.optim._engine.optimizer import (
     SPLIT_OPTIONS,
     EngineOptimizer,
@@ -27,16 +22,21 @@ from gyroscope.optim._engine.optimizer import (
     options_of,
     refuse_complex,
 )
-from gyroscope.optim._engine.rotation import (
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim._engine.tensors import Task
+from gyroscope.optim.loss_gradient_part import coupled_numbers, direction_numbers, loss_direction, loss_gradient_part
+from gyroscope.optim.rotation import hyperball, rotation
+from gyroscope.optim.rotation_options import (
     ROTATION_ROWS,
     Centring,
     Imbalance,
     UpdateAverage,
     check_rotation_options,
-    rotation,
+    is_published_hyperball,
+    matrix_options,
+    rotating,
+    warn_of_zero_matrices,
 )
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
-from gyroscope.optim.loss_gradient_part import loss_gradient_part, loss_gradient_update
 from gyroscope.optim.torch_rules import rule_of
 from gyroscope.optimizers import Rules, spec_by_name, spec_of
 from gyroscope.theory.law import Weights
@@ -45,6 +45,8 @@ from gyroscope.theory.rules.base import UpdateRule
 Angle = float | Callable[[int], float] | UpdateRule
 MODES = ("equilibrium", "hyperball")
 ANGLES = ("angular_update", "angle_schedule")
+# The key of the inner state's numbers in the copy of a group with which a step is taken.
+COUPLED = "coupled_numbers"
 
 
 @final
@@ -146,47 +148,52 @@ class Rotational(EngineOptimizer):
         angle = group["angular_update"]
         if isinstance(angle, float | int):
             check_non_negative("angular_update", angle)
-        rotating = _rotating(group)
+        weights = rotating(group)
         if is_published_hyperball(group):
-            warn_of_zero_matrices(rotating)
-        if rotating and angle is None and group["mode"] == "equilibrium":
+            warn_of_zero_matrices(weights)
+        if weights and angle is None and group["mode"] == "equilibrium":
             if not group.get("weight_decay") and group.get("rule") is None:
                 raise ValueError(
                     "weight_decay=0 in a group that rotates: its angular update would be 0; give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
-            self._angle(group, Split.of(group).fan_in(rotating[0].shape), rotating[0].shape, 0)
+            self._angle(group, Split.of(group).fan_in(weights[0].shape), weights[0].shape, 0)
 
     def _tasks(self) -> list[Task]:
         """Take the inner optimizer's step. Weights that rotate get it as an update Δ instead."""
-        rotating = []
+        now = []
         stand_ins = []
         for group in self.param_groups:
             unscaled = self._unscaled(group)
-            all_rotating = _rotating(group)
-            now = [p for p in all_rotating if p.grad is not None]
-            # By identity, because == of tensors is elementwise.
-            ids = {id(p) for p in all_rotating}
-            rest = [p for p in group["params"] if id(p) not in ids]
-            rotating += [(p, group, unscaled) for p in now]
-            stand_ins += [{**unscaled, "params": now}, {**group, "params": rest}]
-        try:
-            for p, group, unscaled in rotating:
-                # From zero, if the rule allows it, the update keeps all its digits.
-                self._spare.swap_in(p, from_zero=unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay"))
-            step_with_groups(self.inner, [group for group in stand_ins if group["params"]])
-        finally:  # also when out of memory, or at Ctrl-C
-            updates = self._spare.swap_out()
-        for p, group, unscaled in rotating:
-            part = loss_gradient_part(self.inner, group)
-            if part is not None:
-                updates[p] = loss_gradient_update(p, self.state[p], group, part)
+            weights = {id(p): p for p in rotating(group)}  # by identity, because == of tensors is elementwise
+            rest = [p for p in group["params"] if id(p) not in weights]
+            stepping = [p for p in weights.values() if p.grad is not None]
+            now += [(p, group, unscaled) for p in stepping]
+            stand_ins += [{**unscaled, "params": stepping}, {**group, "params": rest}]
+        # From zero, if the rule allows it, the update keeps all its digits.
+        starts = {
+            p: unscaled["lr"] is not group["lr"] and not unscaled.get("weight_decay") for p, group, unscaled in now
+        }
+        stepping_groups = [group for group in stand_ins if group["params"]]
+        updates = self._spare.take_step(starts, partial(step_with_groups, self.inner, stepping_groups))
+        tasks = []
+        variants: dict[Hashable, Group] = {}
+        for p, group, unscaled in now:
+            update = updates[p]
+            task_group = group
+            if loss_gradient_part(self.inner, group) is not None:
+                # The loop makes Δ from the gradient and the inner state. Tensors with the same numbers share a group.
+                numbers = coupled_numbers(p, self.state[p])
+                task_group = variants.setdefault((id(group), *numbers.values()), {**group, COUPLED: numbers})
+                update = cast(Tensor, p.grad)
+                update = -update if group.get("maximize") else update
             # The step was taken at the group's lr from the weights, at lr 1 from the weights, or from zero.
             elif unscaled["lr"] is group["lr"]:
-                updates[p].sub_(p).div_(group["lr"])
+                update.sub_(p).div_(group["lr"])
             elif unscaled.get("weight_decay"):
-                updates[p].sub_(p)
-        return [Task(p, updates[p], self.state[p], group) for p, group, _ in rotating]
+                update.sub_(p)
+            tasks.append(Task(p, update, self.state[p], task_group))
+        return tasks
 
     def _unscaled(self, group: Group) -> Group:
         """Return the group with which the inner optimizer makes Δ."""
@@ -205,19 +212,24 @@ class Rotational(EngineOptimizer):
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         lr = group["lr"]
-        # For vectors without a direction. L2 in the gradient is part of their Δ.
-        decay = 0.0 if loss_gradient_part(self.inner, group) else lr * group.get("weight_decay", 0.0)
+        # Decay is for vectors without a direction. L2 in the gradient is part of their Δ.
+        inner = InnerRule(None, (), {}, lr, lr * group.get("weight_decay", 0.0))
+        part = loss_gradient_part(self.inner, group)
+        if part is not None:
+            known = dict(group[COUPLED])
+            moments = known.pop("moments")
+            inner = InnerRule(loss_direction(part, moments), moments, direction_numbers(group, known), lr)
         if is_published_hyperball(group):
-            return hyperball(group, decay, vectors)
+            return hyperball(inner, group, vectors)
         if group["mode"] == "hyperball":
             # Each update is divided by its exact size.
             tangent = {**group, "beta": 0.0, "update_average": "plain", "centre": False}
-            return rotation(InnerRule(None, (), {}, lr, decay), lr, tangent, t, vectors)
+            return rotation(inner, lr, tangent, t, vectors)
         eps = group.get("eps", 0.0)
-        known_eps = eps if isinstance(eps, Real) else 0.0  # Adafactor's eps is a pair, for other uses
         spec = spec_of(self.inner)
-        inner = InnerRule(None, (), {}, lr, decay, known_eps, formula="" if spec is None else spec.formula)
-        return rotation(inner, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
+        # Adafactor's eps is a pair, for other uses.
+        named = replace(inner, eps=eps if isinstance(eps, Real) else 0.0, formula="" if spec is None else spec.formula)
+        return rotation(named, self._angle(group, vectors.fan_in, vectors.shape, t - 1), group, t, vectors)
 
     def _angle(self, group: Group, fan_in: int, shape: torch.Size, t: int) -> Any:
         """Return the radians of the t-th rotation, from 0, of tensors of this shape. 0 while lr = 0."""
@@ -260,21 +272,23 @@ class Rotational(EngineOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state and options with the values per vector, without functions and rules."""
         saved = super().state_dict()
-        groups = [
-            {key: value for key, value in group.items() if key != "rule" and not (key in ANGLES and _is_code(value))}
-            for group in saved["param_groups"]
-        ]
-        return {**saved, "param_groups": groups}
+        for group in saved["param_groups"]:  # copies of the groups
+            for key in ("rule", *ANGLES):
+                if key == "rule" or _is_code(group.get(key)):
+                    group.pop(key, None)
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this optimizer, or of the inner one alone."""
         for before in list(self._optimizer_load_state_dict_pre_hooks.values()):
             state_dict = before(self, state_dict) or state_dict
         state_dict = in_order_of(self.param_groups, state_dict, type(self).__name__)
-        groups = [
-            {**{option: present[option] for option in self._options}, **_with_tangent(saved)}
-            for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True)
-        ]
+        groups = []
+        for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            options = {option: present[option] for option in self._options}
+            if saved.get("mode") == "hyperball":
+                options["tangent"] = True  # as hyperball always was before there was a choice
+            groups.append({**options, **saved})
         # Loading makes new lists and dicts, which both optimizers must share.
         self.inner.load_state_dict({**state_dict, "param_groups": groups})
         self.param_groups = self.inner.param_groups
@@ -300,17 +314,6 @@ class Rotational(EngineOptimizer):
             "_spare": SpareMemory(),
             "_inner_rules": {},
         }
-
-
-def _rotating(group: Group) -> list[Tensor]:
-    """Return the group's parameters that rotate."""
-    split = Split.of(group)
-    return [p for p in group["params"] if split.rotates(p.shape)]
-
-
-def _with_tangent(saved: Group) -> Group:
-    """Return a saved group with its `tangent`. Hyperball was always tangent before there was a choice."""
-    return {"tangent": True, **saved} if saved.get("mode") == "hyperball" else saved
 
 
 def _is_constant(option: Any) -> bool:

@@ -1,17 +1,20 @@
 """RotationalSGD: the direction of SGD with momentum at its equilibrium rotation."""
 
+from collections.abc import Sequence
 from typing import final
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
-from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.rotation import Centring, Imbalance, UpdateAverage, check_rotational, rotation
-from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
+from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors
+from gyroscope.optim.formulas import Number
+from gyroscope.optim.rotation import rotation
+from gyroscope.optim.rotation_options import Centring, Imbalance, UpdateAverage, check_rotational
 from gyroscope.theory.rules import sgdm
 
 
@@ -61,13 +64,38 @@ class RotationalSGD(EngineOptimizer):
 
     def _step_for(self, group: Group, t: int, vectors: Vectors) -> Step:
         inner = InnerRule(
-            direction=formulas.nesterov if group["nesterov"] else formulas.sgd,
+            direction=nesterov if group["nesterov"] else sgd,
             moments=("momentum_buffer",) if group["momentum"] > 0 else (),
             numbers={"l2": group["weight_decay"], "momentum": group["momentum"]},
             lr=group["lr"],
             formula="sgd",
         )
-        if not vectors.rotate:
-            return plain(inner)
         angle = sgdm.angular_update(group["lr"], group["weight_decay"], group["momentum"], group["nesterov"])
         return rotation(inner, angle, group, t, vectors)
+
+
+def sgd(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
+    """Compute SGD's direction, m ← α·m + g + λω, Δ = -m. Without a momentum buffer Δ = -(g + λω).
+
+    λ, `l2`, is 0 for a vector that rotates, because L2 acts along it.
+    """
+    _, _, *buffer = entries
+    _add_l2(entries, out, l2)
+    if not buffer:
+        out.neg_()
+        return
+    buffer[0].mul_(momentum).add_(out)
+    torch.mul(buffer[0], -1, out=out)
+
+
+def nesterov(entries: Sequence[Tensor], out: Tensor, *, l2: Number, momentum: Number) -> None:
+    """Compute SGD's direction with Nesterov's momentum, m ← α·m + g + λω, Δ = -(g + λω + α·m)."""
+    momentum_buffer = entries[2]
+    _add_l2(entries, out, l2)
+    momentum_buffer.mul_(momentum).add_(out)
+    out.add_(momentum_buffer * momentum).neg_()
+
+
+def _add_l2(entries: Sequence[Tensor], out: Tensor, l2: Number) -> None:
+    w, grad = entries[:2]
+    torch.addcmul(grad.to(out.dtype), w.to(out.dtype), torch.as_tensor(l2, dtype=out.dtype), out=out)

@@ -7,12 +7,11 @@ from torch.optim.optimizer import ParamsT
 
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Granularity
-from gyroscope.optim import formulas
 from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.optimizer import EngineOptimizer
-from gyroscope.optim._engine.sphere import sphere
 from gyroscope.optim._engine.steps import Group, InnerRule, Step, Vectors, plain
-from gyroscope.optim.sphere_formulas import sgd_mrt
+from gyroscope.optim.sgd import sgd
+from gyroscope.optim.sphere_formulas import sgd_mrt, sphere
 
 
 @final
@@ -60,7 +59,7 @@ class SGDMRT(EngineOptimizer):
         if momentum > 0 and vectors.rotate:
             return sphere("momentum_buffer", {}, sgd_mrt, (lr, l2, momentum), vectors)
         inner = InnerRule(
-            direction=formulas.sgd,
+            direction=sgd,
             moments=("momentum_buffer",) if momentum > 0 else (),
             numbers={"l2": l2, "momentum": momentum},
             lr=lr,

@@ -5,13 +5,15 @@ and the step stays in the plane of ω and y. So a rule needs only the six inner 
 (`inner_products`), and returns the coefficients by which `combine_` moves the entries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
+from gyroscope.optim._engine.steps import FirstValue, Vectors, VectorStep
 from gyroscope.optim.formulas import Change, Number, column, is_per_vector
 
 # ⟨ω,ω⟩, ⟨ω,g⟩, ⟨ω,m⟩, ⟨g,g⟩, ⟨g,m⟩, ⟨m,m⟩ of each vector.
@@ -28,6 +30,31 @@ class AdamNumbers(NamedTuple):
     correction1: Number
     correction2: Number
     eps: Number
+
+
+def sphere(
+    moment: str,
+    rows: Mapping[str, FirstValue],
+    rule: Callable[..., Change],
+    numbers: tuple[Number, ...],
+    vectors: Vectors,
+    **options: float,
+) -> VectorStep:
+    """Return the description for the loop. `rule(products, rows, fan_in, numbers, **options)` returns the `Change`."""
+    finish = None
+    # SGD's rule divides nothing. On other devices `combine_` divides.
+    if isinstance(numbers, AdamNumbers) and vectors.device.type == "cpu":
+        finish = partial(divide_, eps=numbers.eps)
+    return VectorStep(
+        moments=(moment,),
+        rows=rows,
+        numbers=numbers,
+        key=(rule, *options.values()),
+        measure=inner_products,
+        decide=partial(rule, **options),
+        move=combine_,
+        finish=finish,
+    )
 
 
 def inner_products(
@@ -55,17 +82,22 @@ def combine_(entries: Sequence[Tensor], u: Tensor, coefficients: Sequence[Number
     g = g.to(dtype)
     columns = [column(c, g) if is_per_vector(c) else c for c in coefficients]
     prior, share, eps, y0, y1, y2, w0, w1, m0, m1 = columns
-    y = _combined((g, y1), (m.to(dtype), y2), (x, y0))
-    m.copy_(_combined((y, m1), (x, m0)))
+    y = _combined((g, y1), (m, y2), (x, y0))
+    _combined((y, m1), (x, m0), out=m)
     # On a CPU a root of every entry would cost more than the step, so `divide_` follows only if it is needed.
     if prior is not None and w.device.type != "cpu":
         y = y / adam_divisor(g, prior, share, eps)
-    w.copy_(_combined((y, w1), (x, w0)).add_(x))
+    moved = _combined((y, w1), (x, w0))
+    if x is w:  # .to returns w itself if the dtypes agree
+        torch.add(moved, x, out=w)
+    else:
+        w.copy_(moved.add_(x))
 
 
 def adam_divisor(g: Tensor, prior: Tensor, share: Tensor, eps: Number) -> Tensor:
     """Return √v̂ + ε, v̂ = prior + share·g², for vectors that take Adam's own step. Return 1 if prior is below 0."""
-    return torch.where(prior < 0, 1.0, (prior + share * g * g).clamp_min(0).sqrt() + eps)
+    # Roots of negative numbers are not numbers, and not chosen.
+    return torch.where(prior < 0, torch.ones_like(prior), (prior + share * g * g).sqrt() + eps)
 
 
 def divide_(entries: Sequence[Tensor], coefficients: Sequence[Tensor], *, eps: Number) -> None:
@@ -79,10 +111,10 @@ def divide_(entries: Sequence[Tensor], coefficients: Sequence[Tensor], *, eps: N
         w.div_(adam_divisor(g.to(prior.dtype), column(prior, g), column(share, g), eps))
 
 
-def _combined(*terms: tuple[Tensor, Number]) -> Tensor:
+def _combined(*terms: tuple[Tensor, Number], out: Tensor | None = None) -> Tensor:
     """Return Σ coefficient·tensor without the terms known to be 0. The first is not."""
     (first, leading), *others = terms
-    total: Tensor = first * leading
+    total = torch.mul(first, leading, out=out)
     for x, coefficient in others:
         if isinstance(coefficient, Tensor):
             total.addcmul_(x, coefficient) if coefficient.dim() else total.add_(x * coefficient)
@@ -150,21 +182,24 @@ def adam_g(
     by = AdamNumbers(*numbers)
     ww, wg, wm, gg, gm, mm = products
     radius, exp_avg_sq = rows
-    n, none = _radii(ww, radius, slack)
-    length2 = torch.where(none, 1.0, ww)
+    has_radius = radius > 0
+    n, none = _radii(ww, radius, has_radius, slack)
+    zero, one = torch.zeros_like(n), torch.ones_like(n)
+    length2 = torch.where(none, one, ww)
     # 0 before the first step with a direction, because the momentum of a vector of norm 0 is no tangent.
-    memory = (radius > 0).to(ww.dtype)
-    scale, hh = _tangent(length2, wg, gg, n)
-    y0 = -(by.beta1 * memory * wm + (1 - by.beta1) * scale * wg) / length2
-    y = (y0, (1 - by.beta1) * torch.where(none, 1.0, scale), by.beta1 * memory)
+    memory = has_radius.to(ww.dtype)
+    scale, hh = _tangent(length2, wg, gg, n, zero)
+    y2 = by.beta1 * memory
+    y0 = ((by.beta1 - 1) * scale * wg - y2 * wm) / length2
+    y = (y0, (1 - by.beta1) * torch.where(none, one, scale), y2)
     yy = by.beta1**2 * memory * (mm - wm * wm / length2) + (1 - by.beta1) ** 2 * hh
     yy = yy + 2 * by.beta1 * (1 - by.beta1) * memory * scale * (gm - wg * wm / length2)
     v = by.beta2 * memory * exp_avg_sq + (1 - by.beta2) * hh
     rate = by.lr * by.correction2**0.5 / by.correction1 / (v.sqrt() + by.eps)
-    prior = torch.where(none, 0.0, -torch.ones_like(n))
-    share = torch.zeros_like(n) + (1 - by.beta2) / by.correction2
+    share = zero + (1 - by.beta2) / by.correction2
     first = by.lr / by.correction1
-    return Change((prior, share, by.eps, *y, *_rotated(length2, n, rate, yy, none, first)), (n, v))
+    moved = _rotated(length2, n, rate, yy, none, (zero, one, zero + first))
+    return Change((none.to(n.dtype) - 1, share, by.eps, *y, *moved), (n, v))
 
 
 def adam_g_star(
@@ -179,15 +214,15 @@ def adam_g_star(
     by = AdamNumbers(*numbers)
     ww, wg, _, gg, _, _ = products
     radius, exp_avg_sq = rows
-    n, none = _radii(ww, radius, slack)
-    length2 = torch.where(none, 1.0, ww)
-    scale, hh = _tangent(length2, wg, gg, n)
+    n, none = _radii(ww, radius, radius > 0, slack)
+    zero, one = torch.zeros_like(n), torch.ones_like(n)
+    length2 = torch.where(none, one, ww)
+    scale, hh = _tangent(length2, wg, gg, n, zero)
     rate = by.lr / (exp_avg_sq.sqrt() + by.eps)
     v = torch.where(none, exp_avg_sq, by.beta2 * exp_avg_sq + hh)
-    prior = torch.where(none, 0.0, -torch.ones_like(n))
-    y = (-scale * wg / length2, torch.where(none, 1.0, scale), 0.0)
-    share = torch.ones_like(n)
-    return Change((prior, share, by.eps, *y, *_rotated(length2, n, rate, hh, none, by.lr)), (n, v))
+    y = (-scale * wg / length2, torch.where(none, one, scale), 0.0)
+    moved = _rotated(length2, n, rate, hh, none, (zero, one, one * by.lr))
+    return Change((none.to(n.dtype) - 1, one, by.eps, *y, *moved), (n, v))
 
 
 def _with_l2(products: Products, l2: Number) -> tuple[Tensor, ...]:
@@ -211,34 +246,39 @@ def _rescale_transport(ww: Tensor, wy: Tensor, yy: Tensor, rate: Number) -> tupl
     return torch.where(moves, -along / new2, 0.0), torch.where(moves, old / new2, 1.0), shrink
 
 
-def _radii(ww: Tensor, radius: Tensor, slack: float) -> tuple[Tensor, Tensor]:
+def _radii(ww: Tensor, radius: Tensor, is_known: Tensor, slack: float) -> tuple[Tensor, Tensor]:
     """Return the radii to keep (stored below 0 before the first step), and which vectors have norm 0."""
     norm = ww.sqrt()
-    kept = (radius > 0) & ((norm - radius).abs() <= slack * radius)
+    kept = is_known & ((norm - radius).abs() <= slack * radius)
     return torch.where(kept, radius, norm), norm == 0
 
 
-def _tangent(ww: Tensor, wg: Tensor, gg: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+def _tangent(ww: Tensor, wg: Tensor, gg: Tensor, n: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factor n of h = n·(g - ⟨g,u⟩u), and ‖h‖². Both are 0 if the gradient is radial up to rounding."""
     # 256 eps of ‖g‖² is left when the two terms cancel, with room for the rounding of long sums.
     across = gg - wg * wg / ww
     seen = across > 256 * torch.finfo(ww.dtype).eps * gg
-    return torch.where(seen, n, 0.0), torch.where(seen, n * n * across, 0.0)
+    scale = torch.where(seen, n, zero)
+    return scale, torch.where(seen, n * n * across, zero)
 
 
-def _rotated(ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, plain: Number) -> tuple[Tensor, ...]:
+def _rotated(
+    ww: Tensor, n: Tensor, rate: Tensor, yy: Tensor, none: Tensor, constants: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
     """Return w0, w1, m0 and m1 of ω' = n·normalise(u - s·y), s the rate, and of y transported along the geodesic.
 
         y ← y - ⟨y,u'⟩/(1+⟨u,u'⟩)·(u + u') = c·(y + s‖y‖²u),  c = cos of the angle arctan(s‖y‖)
 
     The step goes along y, so the transport only rotates it. (SP (72) shrinks the part orthogonal to the geodesic.)
-    Vectors without a direction step by `plain`.
+    `constants` are 0, 1 and the rate of vectors without a direction, once per vector: each costs a launch.
     """
+    zero, one, plain = constants
     norm = ww.sqrt()
     size = yy.clamp_min(0).sqrt()
     tan = rate * size
     cos = (1 + tan * tan).rsqrt()
-    moves = ~none & (rate > 0)  # lr = 0 changes nothing, not even a norm's last digit
-    w0 = torch.where(moves, n * cos / norm - 1, 0.0)
-    w1 = torch.where(none, -plain, -n * cos * rate)
-    return w0, w1, torch.where(none, 0.0, cos * tan * size / norm), torch.where(none, 1.0, cos)
+    length = n * cos
+    # lr = 0 changes nothing, not even a norm's last digit. Without a direction ω is 0, and w0 has no effect.
+    w0 = torch.where(rate > 0, length / norm - 1, zero)
+    w1 = -torch.where(none, plain, length * rate)
+    return w0, w1, torch.where(none, zero, cos * tan * size / norm), torch.where(none, one, cos)

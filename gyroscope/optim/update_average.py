@@ -8,15 +8,7 @@ Second, updates that shrink, because gradients fall faster than the average forg
     q_t    the expected square of an entry of Δ on white noise, so that ν is settled from the first step on
     β      min(beta, momentum²), because a squared update shrinks by at most momentum² per step     (ours)
 
-Measured rotation over its angle, AdamW with lr 1e-2, weight decay 0.5, β2 = 0.999, on noise, 64 vectors of 128 entries:
-
-    size of gradients       average    steps 50–100    200–250    400–450
-    constant                plain               .80        .96        .99
-                            noise              1.00       1.00       1.00
-    halves in 100 steps     plain               .68        .62        .46
-                            noise               .98        .98        .98
-    halves in 50 steps      plain               .55        .27        .07
-                            noise               .96        .95        .95
+On noise whose size halves in 100 steps, AdamW's plain average gives .46 of the angle at steps 400 to 450, this .98.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +16,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gyroscope.optim.formulas import Number
-
-UPDATE_AVERAGES = ("plain", "noise")
 
 
 class NoiseAverage(NamedTuple):

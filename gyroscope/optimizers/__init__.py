@@ -1,42 +1,18 @@
 """Facts about optimizers, without torch: one record per optimizer, one table that every other room reads."""
 
-from gyroscope.optimizers.group_rules import (
-    CAUTIOUS_DECAY,
-    GroupRuleFunction,
-    Rules,
-    hyperball,
-    rule_by_spec,
-    user_rule,
-)
-from gyroscope.optimizers.spec import FileSigns, Group, OptimizerSpec, PlanChoice
-from gyroscope.optimizers.table import (
-    COMMANDS,
-    MOMENTUM_KEYS,
-    PLANS,
-    SECOND_MOMENT_KEYS,
-    SPECS,
-    spec_by_algorithm,
-    spec_by_name,
-    spec_of,
-)
-
-__all__ = [
-    "CAUTIOUS_DECAY",
-    "COMMANDS",
-    "MOMENTUM_KEYS",
-    "PLANS",
-    "SECOND_MOMENT_KEYS",
-    "SPECS",
-    "FileSigns",
-    "Group",
-    "GroupRuleFunction",
-    "OptimizerSpec",
-    "PlanChoice",
-    "Rules",
-    "hyperball",
-    "rule_by_spec",
-    "spec_by_algorithm",
-    "spec_by_name",
-    "spec_of",
-    "user_rule",
-]
+from gyroscope.optimizers.group_rules import CAUTIOUS_DECAY as CAUTIOUS_DECAY
+from gyroscope.optimizers.group_rules import GroupRuleFunction as GroupRuleFunction
+from gyroscope.optimizers.group_rules import Rules as Rules
+from gyroscope.optimizers.group_rules import hyperball as hyperball
+from gyroscope.optimizers.group_rules import rule_by_spec as rule_by_spec
+from gyroscope.optimizers.group_rules import user_rule as user_rule
+from gyroscope.optimizers.spec import Group as Group
+from gyroscope.optimizers.spec import OptimizerSpec as OptimizerSpec
+from gyroscope.optimizers.table import COMMANDS as COMMANDS
+from gyroscope.optimizers.table import MOMENTUM_KEYS as MOMENTUM_KEYS
+from gyroscope.optimizers.table import PLANS as PLANS
+from gyroscope.optimizers.table import SECOND_MOMENT_KEYS as SECOND_MOMENT_KEYS
+from gyroscope.optimizers.table import SPECS as SPECS
+from gyroscope.optimizers.table import spec_by_algorithm as spec_by_algorithm
+from gyroscope.optimizers.table import spec_by_name as spec_by_name
+from gyroscope.optimizers.table import spec_of as spec_of

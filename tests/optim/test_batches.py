@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, formulas
+from gyroscope.optim import AdamSRT, KAdam, Lion, Rotational, RotationalAdamW, RotationalSGD, rotation
 from gyroscope.optim._engine import memory
 from tests.optim.catalogue import CATALOGUE, compiles
 
@@ -140,7 +140,7 @@ def test_an_interrupted_step_leaves_nothing_behind_for_the_next(monkeypatch):
     for p in params:
         p.grad = torch.ones_like(p)
     with monkeypatch.context() as patched:
-        patched.setattr(formulas, "move_", interrupted)
+        patched.setattr(rotation, "move_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
     params[0].grad = None

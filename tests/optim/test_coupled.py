@@ -130,17 +130,18 @@ def test_decoupled_decay_is_no_part_of_a_direction():
 def test_radam_on_a_device_is_radam_on_the_host_and_waits_for_nothing(betas):
     """The state of capturable=True has its steps on the device. A tensor of "meta" has no number to wait for."""
     torch.manual_seed(0)
-    group = {"betas": betas, "eps": 1e-8}
+    options = {"beta1": betas[0], "beta2": betas[1], "eps": 1e-8}
     for t in (1.0, 5.0, 6.0, 100.0):  # before, at and after the first step that adapts
         numbers = {"exp_avg": torch.randn(4, 8), "exp_avg_sq": torch.rand(4, 8)}
-        grad, l2 = torch.randn(4, 8), torch.randn(4, 8)
+        w, grad = torch.randn(4, 8), torch.randn(4, 8)
         updates = []
         for steps in (t, torch.tensor(t)):
             state = {name: moment.clone() for name, moment in numbers.items()}
-            updates.append(radam(CoupledStep(state, grad, l2, steps), group))
+            updates.append(radam(CoupledStep(state, w, grad, 0.0, 0.1, {"t": steps, **options})))
         torch.testing.assert_close(updates[0], updates[1], rtol=2e-6, atol=0)
         state = {name: moment.to("meta") for name, moment in numbers.items()}
-        waiting = radam(CoupledStep(state, grad.to("meta"), l2.to("meta"), torch.empty((), device="meta")), group)
+        numbers_there = {"t": torch.empty((), device="meta"), **options}
+        waiting = radam(CoupledStep(state, w.to("meta"), grad.to("meta"), 0.0, 0.1, numbers_there))
         assert waiting.is_meta
         assert waiting.shape == (4, 8)
         assert waiting.dtype == torch.float32

@@ -17,16 +17,7 @@ from gyroscope.optim._engine import memory
 from tests.optim.catalogue import CATALOGUE, every_optimizer
 from tests.optim.test_batches import train, weights
 
-LIMITS = {
-    **{row.name: 150 for row in CATALOGUE},
-    # AdamG decides by longer formulas per vector.
-    "SphericalAdam": 180,
-    "SphericalAdam-star": 155,
-    # Torch's Adam has L2 in the gradient, which is taken out of each tensor's update on its own.
-    "Rotational(Adam)": 850,
-    "KAdam": 50,
-    "Lion": 20,
-}
+LIMITS = {**{row.name: 150 for row in CATALOGUE}, "KAdam": 50, "Lion": 20}
 
 
 class CountKernels(TorchDispatchMode):

@@ -10,7 +10,7 @@ from torch import nn
 from gyroscope import rule_of
 from gyroscope.geometry import Split
 from gyroscope.optim import Rotational, RotationalAdamW, RotationalLion, RotationalSGD
-from gyroscope.optim._engine.rotation import imbalance_factors
+from gyroscope.optim.rotation_options import imbalance_factors
 from gyroscope.theory import AdamL2, AdamW, cosine
 from gyroscope.theory.rules import adamw, lion, sgdm
 

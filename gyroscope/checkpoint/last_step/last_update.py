@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gyroscope._types import Array
@@ -134,10 +133,14 @@ def _sgd(group: Group) -> LastUpdate:
     return replace(BUFFER, direction=lambda x, _: nesterov_direction(x[0], momentum), exact=False, errors={0: 0.35})
 
 
-def _direction(function: loss_gradient_part.LossGradientPart, keys: tuple[str, ...], group: Group) -> Direction:
+def _direction(function: loss_gradient_part.Part, keys: tuple[str, ...], group: Group) -> Direction:
     """Return u by the function that computes Δ = -u from the moments after a step. It removes an L2 term, here 0."""
-    none = torch.zeros(())
-    return lambda x, t: -function(loss_gradient_part.CoupledStep(dict(zip(keys, x, strict=True)), x[0], none, t), group)
+
+    def direction(x: Sequence[Tensor], t: int) -> Tensor:
+        numbers = loss_gradient_part.direction_numbers({"weight_decay": 0.0, **group}, {"t": t})
+        return -function(loss_gradient_part.CoupledStep(dict(zip(keys, x, strict=True)), x[0], x[0], 0.0, 0.0, numbers))
+
+    return direction
 
 
 def _nadam(group: Group) -> LastUpdate:

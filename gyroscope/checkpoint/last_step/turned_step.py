@@ -10,7 +10,7 @@ import torch
 from gyroscope._types import Array, Number
 from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurement, angles
 from gyroscope.geometry import at_least_float32
-from gyroscope.optim.rotation_step import rotation_step
+from gyroscope.optim.rotation import rotation_step
 from gyroscope.optimizers import Group
 
 # Rounds in which a rotational step is reconstructed. Each leaves η_r·cos(ω,Δ) of the error: 10 suffice at 0.2 rad.

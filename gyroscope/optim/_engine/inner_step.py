@@ -1,6 +1,7 @@
 """The step of an optimizer inside another, in other memory than the weights and with other groups."""
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -14,42 +15,38 @@ class SpareMemory:
 
     def __init__(self) -> None:
         self._spare: dict[Tensor, Tensor] = {}
-        self._zeroed: dict[Tensor, Tensor] = {}
-        self._weights: dict[Tensor, Tensor] = {}  # filled only while the inner optimizer steps
 
-    def swap_in(self, p: Tensor, from_zero: bool) -> None:
-        """Put a copy of p's weights, or zeros, in their place. The weights of a DTensor are copied away instead."""
-        if self._zeroed and not self._weights:
-            # A step's first. One launch for all that start at zero, which are those of the last step.
-            torch._foreach_zero_(list(self._zeroed.values()))
-        spare = self._spare.get(p)
-        if spare is None:
-            spare = self._spare[p] = torch.empty_like(p)
-        if hasattr(p, "placements"):
-            self._weights[p] = spare.copy_(p)
-            if from_zero:
-                p.zero_()
-            return
-        if not from_zero:
-            self._zeroed.pop(p, None)
-            spare.copy_(p)
-        elif p not in self._zeroed:
-            self._zeroed[p] = spare.zero_()
-        self._weights[p] = p.data
-        p.data = spare
+    def take_step(self, starts: Mapping[Tensor, bool], step: Callable[[], None]) -> dict[Tensor, Tensor]:
+        """Take a step in the place of the weights, put these back, and return what the step has left.
 
-    def swap_out(self) -> dict[Tensor, Tensor]:
-        """Put all weights back. Return what the inner optimizer left in the place of each."""
-        return {p: self._swap_out(p) for p in list(self._weights)}
-
-    def _swap_out(self, p: Tensor) -> Tensor:
-        weights = self._weights.pop(p)
-        if hasattr(p, "placements"):
-            left = p.detach().clone()
-            p.copy_(weights)
-            return left
-        left = p.data
-        p.data = weights
+        It starts from zeros if `starts` says so, and otherwise from a copy. The weights of a DTensor are copied away.
+        """
+        for p in starts.keys() - self._spare.keys():
+            self._spare[p] = torch.empty_like(p)
+        plain = {p: self._spare[p] for p in starts if not hasattr(p, "placements")}
+        copied = [p for p in plain if not starts[p]]
+        # One launch each.
+        if len(copied) < len(plain):
+            torch._foreach_zero_([spare for p, spare in plain.items() if starts[p]])
+        if copied:
+            torch._foreach_copy_([plain[p] for p in copied], copied)
+        weights: dict[Tensor, Tensor] = {}
+        left: dict[Tensor, Tensor] = {}
+        try:
+            for p, from_zero in starts.items():
+                weights[p] = p.data if p in plain else self._spare[p].copy_(p)
+                if p in plain:
+                    p.data = plain[p]
+                elif from_zero:
+                    p.zero_()
+            step()
+        finally:  # also when out of memory, or at Ctrl-C
+            for p, before in weights.items():
+                left[p] = p.data if p in plain else p.detach().clone()
+                if p in plain:
+                    p.data = before
+                else:
+                    p.copy_(before)
         return left
 
 

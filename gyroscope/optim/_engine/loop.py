@@ -14,31 +14,20 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from gyroscope._dtensor import across_processes, cut_like, local, row_like
+from gyroscope._dtensor import across_processes, cut_like, local
 from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory, programs
-from gyroscope.optim._engine.batching import plain_runner
+from gyroscope.optim._engine.batches import Piece, plain_runner, run_program, run_spread, run_vectors
 from gyroscope.optim._engine.compiled import is_compiled, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, laid_out_like
-from gyroscope.optim._engine.steps import FirstValue, Group, PlainStep, Step, Vectors, VectorStep
-from gyroscope.optim._engine.vector_batches import Piece, run_program, run_spread, run_vectors
-from gyroscope.optim.formulas import Number
+from gyroscope.optim._engine.steps import Group, Step, Vectors, VectorStep
+from gyroscope.optim._engine.tensors import Task, lay_out, loses_updates, new_moment, new_row
 
-State = dict[str, Any]
 NO_FACTORS: Mapping[Tensor, float] = MappingProxyType({})
 LOST_UPDATES = (
     "the angular update is below what low-precision weights resolve, so rounding loses much of it: "
     "pass stochastic_rounding=True, or keep the weights in float32"
 )
-
-
-class Task(NamedTuple):
-    """A parameter with all that its step needs. `update` is its gradient, or a Δ made by another optimizer."""
-
-    p: Tensor
-    update: Tensor
-    state: State
-    group: Group
 
 
 @dataclass
@@ -47,6 +36,20 @@ class StepCache:
 
     scratch: Scratch = field(default_factory=Scratch)
     has_warned: bool = False
+
+
+class Kind(NamedTuple):
+    """Tensors that take the same step: those of one group, at one step count, of one shape and type.
+
+    `key` numbers the batches that they may share with other kinds.
+    """
+
+    group: Group
+    t: int
+    vectors: Vectors
+    step: Step
+    key: int
+    is_noisy: bool
 
 
 @dataclass
@@ -70,18 +73,21 @@ def take_step(
     `step_for(group, t, vectors)` describes the step, and is called once for tensors that share all three. A factor in
     `angle_factors` multiplies the parameter's angle.
     """
-    preparation = Preparation(step_cache)
-    steps: dict[Hashable, tuple[Vectors, Step]] = {}
+    preparation = Preparation(step_cache.scratch)
+    kinds: dict[Hashable, Kind] = {}
     for place, task in enumerate(tasks):
-        p = task.p
-        group = task.group
-        t = int(task.state[count])
+        p, _, state, group = task
+        t = int(state[count])
         # Groups are compared by identity: they are dicts whose options may change between steps.
         key = (id(group), t, p.shape, p.dtype, p.device)
-        if key not in steps:
+        kind = kinds.get(key)
+        if kind is None:
+            lr = group["lr"]
+            # torch accepts an lr of one element and any number of dimensions.
+            flat = {**group, "lr": lr.reshape(())} if isinstance(lr, Tensor) and lr.dim() else group
             vectors = vectors_for(p, group)
-            steps[key] = (vectors, step_for(_with_scalar_lr(group), t, vectors))
-        preparation.add(task, place, t, *steps[key], angle_factors.get(p))
+            kind = kinds[key] = preparation.kind(group, t, vectors, step_for(flat, t, vectors))
+        preparation.add(task, place, kind, angle_factors.get(p))
     for batch in preparation.batches:
         batch.run(batch.items)
     if preparation.spread:
@@ -104,130 +110,123 @@ def _vectors(
 ) -> Vectors:
     split = Split(granularity, axis, group_size)
     rotates = split.rotates(shape)
-    return Vectors(split, rotates, split.fan_in(shape) if rotates else 1, shape, dtype, device)
-
-
-def _with_scalar_lr(group: Group) -> Group:
-    """Return the group with a 0-d lr. torch accepts a tensor of one element and any number of dimensions."""
-    lr = group["lr"]
-    return {**group, "lr": lr.reshape(())} if isinstance(lr, Tensor) and lr.dim() else group
+    fan_in = split.fan_in(shape) if rotates else 1
+    return Vectors(split, rotates, fan_in, shape, dtype, at_least_float32(dtype), device)
 
 
 @final
 class Preparation:
     """The batches of one step, filled tensor by tensor."""
 
-    def __init__(self, step_cache: StepCache) -> None:
+    def __init__(self, scratch: Scratch) -> None:
         self.batches: list[Batch] = []
         self.spread: dict[Hashable, tuple[VectorStep, list[Piece]]] = {}
         self.loses_updates = False
-        self._scratch = step_cache.scratch
+        self._scratch = scratch
         self._open: dict[Hashable, Batch] = {}
+        self._keys: dict[Hashable, int] = {}
+        # Small inputs that programs of this step share.
         self._inputs: dict[Hashable, Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def add(
-        self, task: Task, place: int, t: int, vectors: Vectors, step: Step, angle_factor: float | None = None
-    ) -> None:
-        """Prepare a tensor at its t-th step. `place` counts the tensors of the step."""
-        p = task.p
-        tensors = [p.detach(), task.update]
-        for name in step.moments:
-            if name not in task.state:
-                task.state[name] = new_moment(p, step)
-            moment = task.state[name]
-            if isinstance(step, PlainStep) and step.stacked:
-                tensors.extend(local(moment))  # += would first try to add tensors, and fail slowly
-            else:
-                tensors.append(moment)
-        if hasattr(p, "placements"):
-            tensors[1] = cut_like(tensors[1], p)
-            tensors = [local(x) for x in tensors]
+    def kind(self, group: Group, t: int, vectors: Vectors, step: Step) -> Kind:
+        """Return what tensors with the same step have in common."""
+        dtype = vectors.dtype
+        is_noisy = False
+        together: Hashable = (step.key, vectors.device)
         if isinstance(step, VectorStep):
-            self._add_vectors(task, place, t, vectors, step, tensors, angle_factor)
+            # Weights of 4 bytes and more resolve every angle of training.
+            if step.angle is not None and dtype.itemsize < 4:
+                is_noisy = group["stochastic_rounding"]
+                self.loses_updates |= not is_noisy and loses_updates(step.angle, dtype)
+            # Vectors with one key are decided together.
+            together = (step.key, step.numbers, dtype, vectors.device, is_noisy)
+        # A number, because tuples are hashed anew at each use.
+        key = self._keys.setdefault(together, len(self._keys))
+        return Kind(group, t, vectors, step, key, is_noisy)
+
+    def add(self, task: Task, place: int, kind: Kind, angle_factor: float | None = None) -> None:
+        """Prepare a tensor. `place` counts the tensors of the step."""
+        step = kind.step
+        tensors = _entries(task, step)
+        if isinstance(step, VectorStep):
+            self._add_vectors(task, place, kind, step, tensors, angle_factor)
             return
-        kind, run = plain_runner(step, tensors)
-        # Tensors of one kind and dtypes share a batch. Without a kind a tensor is alone.
-        key = kind and (kind, step.key, tensors[0].device, *[x.dtype for x in tensors])
+        way, run = plain_runner(step, tensors)
+        # Tensors that step in one way and have the same dtypes share a batch. Without a way a tensor is alone.
+        key = way and (way, kind.key, *[x.dtype for x in tensors])
         self._put(key, partial(run, step, self._scratch), tensors, tensors[0])
 
     def _add_vectors(
         self,
         task: Task,
         place: int,
-        t: int,
-        vectors: Vectors,
+        kind: Kind,
         step: VectorStep,
         tensors: list[Tensor],
         angle_factor: float | None,
     ) -> None:
         p, _, state, group = task
-        split = vectors.split
+        w = tensors[0]
+        split = kind.vectors.split
+        across = None
+        rows = []
         for name, first in step.rows.items():
             if name not in state:
                 state[name] = new_row(p, split, first, place)
-        rows = list(map(state.__getitem__, step.rows))
-        across = None
+            rows.append(state[name])
         # DTensors are recognised by an attribute, because importing their class takes a second.
         if hasattr(p, "placements"):
-            rows = [local(row) for row in rows]
+            rows = list(map(local, rows))
             across = across_processes(p, split)
             split = split if across is None else across.split
+        size = w.numel()
+        if across is None and size == 0:  # an empty shard has nothing to rotate, and no process waits for it
+            return
         if angle_factor is not None:
             # A value per vector, not one of the numbers: tensors with other factors are decided together.
             rows.append(torch.full_like(rows[0], angle_factor))
-        w = tensors[0]
-        if across is None and w.numel() == 0:  # an empty shard has nothing to rotate, and no process waits for it
-            return
-        is_noisy = self._is_noisy(w, step, group)
-        if is_noisy:
-            tensors.append(rounding_noise(w, t, place, self._generators))
-        has_program = bool(group["compile"]) and across is None and is_compiled(group["compile"], w)
-        if has_program:
-            alike = [laid_out_like(x, w) for x in tensors]
-            # Gradients are copied at each step. Moments, which the step writes, get the weights' layout for good.
-            moments = zip(step.moments, alike[2:], tensors[2:], strict=False)
-            changed = {name: new for name, new, old in moments if new is not old}
-            # A DTensor in the state cannot be replaced by its local part: such a tensor steps eagerly.
-            has_program = not (changed and hasattr(p, "placements"))
-            if has_program:
-                state.update(changed)
-                tensors = alike
+        if kind.is_noisy:
+            tensors.append(self._rounding_noise(w, kind.t, place))
+        may_compile = bool(group["compile"]) and across is None
+        has_program = may_compile and is_compiled(group["compile"], w) and lay_out(task, step, tensors)
         if isinstance(split.axis, tuple):  # the axes are one in memory, but a gradient may have any layout
             tensors[1] = laid_out_like(tensors[1], w)
-        dtype = at_least_float32(w.dtype)
         views = split.rows(*tensors)
         if has_program:
             views = merged(views)
-        noise = views.pop() if is_noisy else None
-        whole = Piece(views, rows, vectors.fan_in, dtype, across, noise)
-        # Vectors with one key are decided together. The number of rows shows whether angles have factors.
-        key = None if has_program else (step.key, step.numbers, len(rows), w.dtype, w.device, is_noisy)
+        noise = views.pop() if kind.is_noisy else None
+        whole = Piece(views, rows, kind.vectors.fan_in, kind.vectors.precision, across, noise)
+        # The number of rows shows whether angles have factors.
+        key = None if has_program else (kind.key, len(rows))
         if across is not None:
             self.spread.setdefault(key, (step, []))[1].append(whole)
             return
-        for piece in [whole] if w.numel() <= memory.PIECE else whole.cut():
+        for piece in [whole] if size <= memory.PIECE else whole.cut():
             run = self._compiled(step, piece) if has_program else partial(run_vectors, step, self._scratch)
-            self._put(key, run, piece, piece.entries[0], is_noisy)
+            self._put(key, run, piece, piece.entries[0], kind.is_noisy)
 
-    def _is_noisy(self, w: Tensor, step: VectorStep, group: Group) -> bool:
-        # Weights of 4 bytes and more resolve every angle of training.
-        if step.angle is None or w.dtype.itemsize >= 4:
-            return False
-        is_noisy: bool = group["stochastic_rounding"]
-        self.loses_updates |= not is_noisy and loses_updates(step.angle, w.dtype)
-        return is_noisy
+    def _rounding_noise(self, w: Tensor, t: int, place: int) -> Tensor:
+        """Return uniform noise in [-½, ½) for stochastic rounding, seeded by the step and the tensor's place in it.
+
+        A resumed run thus rounds alike, and so do copies of a tensor in processes that hold other parts of earlier
+        tensors.
+        """
+        if w.device not in self._generators:
+            self._generators[w.device] = torch.Generator(w.device)
+        # Python's hash of integers is the same in every process.
+        generator = self._generators[w.device].manual_seed(hash((t, place)) % 2**63)
+        return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
 
     def _compiled(self, step: VectorStep, piece: Piece) -> Callable[[list[Piece]], None]:
         """Return how a piece takes its step by a program, which is compiled if its kind has none."""
         w = piece.entries[0]
-        dtype = piece.dtype
         numbers = self._input((step.numbers, w.device), partial(packed, step.numbers, w.device))
-        ones = self._input((len(w), dtype, w.device), partial(w.new_ones, len(w), dtype=dtype))
+        ones = self._input((len(w), piece.dtype, w.device), partial(w.new_ones, len(w), dtype=piece.dtype))
         rows = [*piece.rows, ones]
         entries = piece.entries if piece.noise is None else [*piece.entries, piece.noise]
         # Only for its dtype and layout: the program gets scratch memory when it runs.
-        scratch = [self._scratch.like(w, dtype)] if step.keeps_update else []
+        scratch = [self._scratch.like(w, piece.dtype)] if step.keeps_update else []
         function = partial(programs.vector_rows, step)
         program = program_for(step.key, function, [*entries, *scratch], rows, numbers, step.keeps_update)
         return partial(run_program, step, self._scratch, program, entries, [*rows, numbers])
@@ -257,42 +256,16 @@ class Preparation:
                 batch.run(batch.items)
 
 
-def new_moment(p: Tensor, step: Step) -> Tensor:
-    """Return a moment before the first step, in the parameter's memory layout, and float32 or better.
-
-    In float16 the square of a gradient above 255 is infinite, and of one below 2e-4 it is 0.
-    """
-    zeros = torch.zeros_like(p, dtype=at_least_float32(p.dtype))
-    if not isinstance(step, PlainStep) or not step.stacked:
-        return zeros
-    if hasattr(p, "placements"):
-        return torch.stack([zeros] * step.stacked)
-    return torch.zeros_like(zeros.expand(step.stacked, *p.shape))
-
-
-def new_row(p: Tensor, split: Split, first: FirstValue, place: int) -> Tensor:
-    """Return a value per vector before the first step: float32 or better, and sharded as the vectors are."""
-    num_vectors = split.num_vectors(p.shape)
-    dtype = at_least_float32(p.dtype)
-    values = first(num_vectors, place).to(dtype) if callable(first) else torch.zeros(num_vectors, dtype=dtype) + first
-    return row_like(p, split, values)
-
-
-def rounding_noise(w: Tensor, t: int, place: int, generators: dict[torch.device, torch.Generator]) -> Tensor:
-    """Return uniform noise in [-½, ½) for stochastic rounding, seeded by the step and the tensor's place in it.
-
-    A resumed run thus rounds alike, and so do copies of a tensor in processes that hold other parts of earlier tensors.
-    """
-    if w.device not in generators:
-        generators[w.device] = torch.Generator(w.device)
-    # Python's hash of integers is the same in every process.
-    generator = generators[w.device].manual_seed(hash((t, place)) % 2**63)
-    return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
-
-
-def loses_updates(angle: Number, dtype: torch.dtype) -> bool:
-    """Return whether rounding to nearest loses much of a rotation. A tensor on a device is not read."""
-    if isinstance(angle, Tensor) and angle.device.type != "cpu":
-        return False
-    # Rounding to nearest keeps a mean rotation down to about 1.28 spacings of the dtype.
-    return bool(0 < angle < 1.28 * torch.finfo(dtype).eps)
+def _entries(task: Task, step: Step) -> list[Tensor]:
+    """Return this process's part of [weight, gradient, *moments]. Moments are made before the first step."""
+    p, update, state, _ = task
+    is_sharded = hasattr(p, "placements")
+    tensors = [p.detach(), cut_like(update, p) if is_sharded else update]
+    for name in step.moments:
+        if name not in state:
+            state[name] = new_moment(p, step.stacked)
+        if step.stacked:
+            tensors.extend(local(state[name]))  # += would first try to add tensors, and fail slowly
+        else:
+            tensors.append(state[name])
+    return [local(x) for x in tensors] if is_sharded else tensors

@@ -54,9 +54,9 @@ class Scratch:
         return buffer[start : start + size].view(x.shape)
 
 
-def is_small(x: Tensor) -> bool:
-    """Return whether x takes its step together with others, copied end to end."""
-    return x.numel() < (DEVICE_SMALL if on_accelerator(x) else SMALL)
+def small_limit(x: Tensor) -> int:
+    """Return the entries below which tensors on x's device take their step together, copied end to end."""
+    return DEVICE_SMALL if on_accelerator(x) else SMALL
 
 
 def batch_limit(x: Tensor) -> int:

@@ -17,8 +17,9 @@ from gyroscope.model.groups import optimizer_groups
 from gyroscope.model.parameters import refuse_flat
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.loading import check_state, expected_shapes, in_order_of, pairs, restored
-from gyroscope.optim._engine.loop import NO_FACTORS, StepCache, Task, take_step, vectors_for
+from gyroscope.optim._engine.loop import NO_FACTORS, StepCache, take_step, vectors_for
 from gyroscope.optim._engine.steps import Group, Step, Vectors
+from gyroscope.optim._engine.tensors import Task
 from gyroscope.optim.parameter_metrics import LastReported, parameter_metrics
 
 SPLIT_OPTIONS: Group = {"granularity": "neuron", "axis": 0, "group_size": 1}
@@ -106,7 +107,8 @@ class EngineOptimizer(torch.optim.Optimizer, ABC):
             if self.counter not in task.state:
                 task.state[self.counter] = torch.tensor(0.0)
         if tasks:
-            torch._foreach_add_([task.state[self.counter] for task in tasks], 1.0)
+            # A tensor, because a number would be made one for each count.
+            torch._foreach_add_([task.state[self.counter] for task in tasks], torch.tensor(1.0))
         # Not pickled with the optimizer, so made on first use.
         if "_step_cache" not in self.__dict__:
             self._step_cache = StepCache()

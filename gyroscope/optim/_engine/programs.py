@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope.geometry import at_least_float32
 from gyroscope.optim._engine.steps import VectorStep
-from gyroscope.optim.formulas import column, is_per_vector, k_adam_
+from gyroscope.optim.formulas import column, is_per_vector
 
 
 def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
@@ -44,13 +44,6 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
     for row, new in zip(state, change.rows, strict=False):  # factors of the angle do not change
         row.copy_(new)
     return [c for c in change.coefficients if is_per_vector(c)]
-
-
-def k_adam_rows(tensors: list[Tensor], rows: list[Tensor], numbers: Tensor) -> tuple[Tensor, ...]:
-    """Take k-Adam's step. `numbers` are lr, L2, decay and ε, then three for each stage."""
-    values = numbers.unbind(0)
-    k_adam_(tensors, list(zip(values[4::3], values[5::3], values[6::3], strict=True)), *values[:4])
-    return ()
 
 
 def _nested(grad: Tensor, ones: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +19,14 @@ FirstValue = Number | Callable[[int, int], Tensor]
 
 
 class Vectors(NamedTuple):
-    """A tensor as a step sees it: its split into vectors, its shape and its type."""
+    """A tensor as a step sees it: its split into vectors, its shape and its type. Steps have float32 or better."""
 
     split: Split
     rotate: bool
     fan_in: int
     shape: torch.Size
     dtype: torch.dtype
+    precision: torch.dtype
     device: torch.device
 
 
@@ -72,6 +73,7 @@ class VectorStep:
     makes_update: bool = False
     keeps_update: bool = False
     angle: Number | None = None
+    stacked: ClassVar[int] = 0
 
 
 Step = PlainStep | VectorStep
@@ -81,9 +83,8 @@ Step = PlainStep | VectorStep
 class InnerRule:
     """The rule that makes Δ: a direction of `formulas` with its moments and numbers, and the rule's lr and decay.
 
-    `formula` is its name in the table of optimizers.
-    `direction` is None if another optimizer has made Δ. `decay` is decoupled. L2 is the number "l2". `fused` is the
-    rule's own step of many tensors. With `cheap`, a program computes Δ twice instead of storing it.
+    `direction` is None if another optimizer has made Δ. `decay` is decoupled. L2 is the number "l2". With `cheap`, a
+    program computes Δ twice instead of storing it. `formula` is the rule's name in the table of optimizers.
     """
 
     direction: Callable[..., None] | None
@@ -92,29 +93,27 @@ class InnerRule:
     lr: Number
     decay: Number = 0.0
     eps: Number = 0.0
-    fused: Callable[..., None] | None = None
     cheap: bool = False
     formula: str = ""
+
+    def take_plain_step(self, tensors: list[Tensor], scratch: Scratch) -> None:
+        """Take the rule's own step of [weight, gradient, *moments]."""
+        w = tensors[0]
+        u = scratch.like(w, at_least_float32(w.dtype))
+        assert self.direction is not None
+        self.direction(tensors, u, **self.numbers)
+        formulas.plain_(w, u, self.lr, self.decay)
+
+    def fused(self, **others: Number) -> Callable[..., None] | None:
+        """Return torch's kernel of the rule with its numbers, or None if it has none or a number is a tensor."""
+        numbers = {**self.numbers, **others}
+        # The kernel takes floats. Reading a tensor would wait for its device.
+        is_known = not any(isinstance(number, Tensor) for number in numbers.values())
+        return partial(formulas.fused_adam_, **numbers) if is_known and self.direction in formulas.FUSED else None
 
 
 def plain(inner: InnerRule) -> PlainStep:
     """Return the inner rule's own step."""
-    numbers = {**inner.numbers, "lr": inner.lr, "decay": inner.decay}
     # By value: tensors of several shapes or groups with the same numbers go into one batch.
-    key = (inner.direction, *numbers.values())
-    return PlainStep(inner.moments, partial(_take_plain_step, inner), key, fused_with(inner, numbers))
-
-
-def fused_with(inner: InnerRule, numbers: Mapping[str, Number]) -> Callable[..., None] | None:
-    """Return the rule's own kernel with these numbers, or None if it has none or a number is a tensor."""
-    # The kernel takes floats. Reading a tensor would wait for its device.
-    is_known = not any(isinstance(number, Tensor) for number in numbers.values())
-    return partial(inner.fused, **numbers) if inner.fused is not None and is_known else None
-
-
-def _take_plain_step(inner: InnerRule, tensors: list[Tensor], scratch: Scratch) -> None:
-    w = tensors[0]
-    u = scratch.like(w, at_least_float32(w.dtype))
-    assert inner.direction is not None
-    inner.direction(tensors, u, **inner.numbers)
-    formulas.plain_(w, u, inner.lr, inner.decay)
+    key = (inner.direction, *inner.numbers.values(), inner.lr, inner.decay)
+    return PlainStep(inner.moments, inner.take_plain_step, key, inner.fused(lr=inner.lr, decay=inner.decay))

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gyroscope.optim import formulas as step
 from gyroscope.optim.formulas import Number
+from gyroscope.optim.lion import lion_direction
+from gyroscope.optim.sgd import nesterov, sgd
 from gyroscope.optimizers import SPECS
 from gyroscope.theory import UpdateRule
 
@@ -114,7 +116,7 @@ class RuleUpdate:
 
 def _sgdm(s: RuleUpdate, t: int, multiplier: float) -> None:
     """w ← w - lr·m, or Nesterov's combination."""
-    direction = step.nesterov if s.rule.settings["nesterov"] else step.sgd
+    direction = nesterov if s.rule.settings["nesterov"] else sgd
     direction([s.w, s.grad, s.m], s.out, l2=s.weight_decay, momentum=s.beta1)
     s.move_along(multiplier)
 
@@ -138,7 +140,7 @@ def _nadam(s: RuleUpdate, t: int, multiplier: float) -> None:
 
 def _lion(s: RuleUpdate, t: int, multiplier: float) -> None:
     """w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
-    step.lion([s.w, s.grad, s.m], s.out, w1=1 - s.beta1, w2=1 - s.beta2)
+    lion_direction([s.w, s.grad, s.m], s.out, w1=1 - s.beta1, w2=1 - s.beta2)
     s.move_along(multiplier)
 
 

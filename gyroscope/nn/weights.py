@@ -1,17 +1,22 @@
-"""A learnable gain: the weight's size as its own parameter, so that the weight itself need only rotate."""
+"""Learnable gains and weight standardisation, as parametrizations of the weights of linear maps.
+
+A gain makes the weight's size its own parameter, so that the weight itself need only rotate. Standardisation centres
+each neuron's weight vector and brings it to unit size at every use.
+"""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar, cast, final
+from typing import Any, Literal, TypeVar, cast, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from gyroscope.geometry import Split
+from gyroscope.geometry import Split, at_least_float32
 from gyroscope.model.parameters import Place, linear_maps, parametrizations
 
 Model = TypeVar("Model", bound=nn.Module)
+Size = Literal["variance", "norm"]
 
 
 @final
@@ -31,6 +36,33 @@ class Gain(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight with each vector times its gain."""
         return self.split.broadcast(self.gain, weight.shape) * weight
+
+
+@final
+class Standardise(nn.Module):
+    """weight = (w - mean)/sqrt(var + eps) per vector, divided by sqrt(fan_in) for unit norm. A parametrization.
+
+    The weight then depends neither on the scale of w (up to eps) nor on its mean.
+
+    >>> Standardise(Split(), "norm", eps=0.0)(torch.tensor([[1.0, 3.0]]))
+    tensor([[-0.7071,  0.7071]])
+    """
+
+    def __init__(self, split: Split, size: Size, eps: float) -> None:
+        super().__init__()
+        self.split = split
+        self.size = size
+        self.eps = eps
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the standardised weight, computed in float32 or better."""
+        # In bfloat16 the mean over a long vector would have three digits.
+        w = self.split.centred(weight.to(at_least_float32(weight.dtype)))
+        # With eps inside the root a vector of zeros stays at zero.
+        fan_in = self.split.fan_in(weight.shape)
+        inverse = (self.split.dot(w, w) / fan_in + self.eps).rsqrt()
+        sized = inverse / fan_in**0.5 if self.size == "norm" else inverse
+        return (w * self.split.broadcast(sized, weight.shape)).to(weight.dtype)
 
 
 def add_gain(
@@ -59,14 +91,8 @@ def add_gain(
         raise ValueError(
             f"per={per!r} must be 'row', 'column' or 'both', and has no effect on a gain of a whole tensor"
         )
-    weights = list(linear_maps(model))
-    if not weights:
-        raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer to gain")
-    # All are checked before the first is changed, so that an error leaves the model as it was.
-    for place, _ in weights:
-        if has_parametrization(place, Gain):
-            raise ValueError(f"{place.name!r} has a gain already: add gains once, to the model or layer by layer")
-    for place, split in weights:
+    problem = "has a gain already: add gains once, to the model or layer by layer"
+    for place, split in _linear_weights(model, (Gain,), problem):
         # A parametrized weight is computed on access, which needs no graph here.
         with torch.no_grad():
             weight = getattr(place.module, place.tensor)
@@ -75,6 +101,36 @@ def add_gain(
         load_hook = partial(_load_plain_weight, place.tensor)
         place.module.register_load_state_dict_pre_hook(load_hook)  # type: ignore[no-untyped-call]
     return model
+
+
+def standardise(model: Model, size: Size = "variance", *, eps: float = 1e-6) -> Model:
+    """Standardise every weight of the model's (or the one layer's) linear maps per output neuron, in place.
+
+    `size` becomes 1: the variance of a vector's entries (Qiao et al. 2019) or its norm. Add a learnable size with
+    `add_gain`. In `param_groups` the weight behind it rotates.
+
+    >>> layer = standardise(nn.Linear(64, 2), "norm")
+    >>> layer.weight.norm(dim=1).detach().round(decimals=2)
+    tensor([1., 1.])
+    """
+    if size not in get_args(Size):
+        raise ValueError(f"size={size!r} must be 'variance' or 'norm': the one that becomes 1")
+    problem = "has a gain or is standardised already: standardise once, and before add_gain"
+    for place, split in _linear_weights(model, (Gain, Standardise), problem):
+        parametrize.register_parametrization(place.module, place.tensor, Standardise(split, size, eps))
+    return model
+
+
+def _linear_weights(model: nn.Module, kinds: tuple[type[nn.Module], ...], problem: str) -> list[tuple[Place, Split]]:
+    """Return the weights of linear maps. Raise if there are none, or if one has such a parametrization."""
+    weights = list(linear_maps(model))
+    if not weights:
+        raise ValueError(f"{type(model).__name__} has no weight of a Linear, convolution or attention layer")
+    # All are checked before the first is changed, so that an error leaves the model as it was.
+    for place, _ in weights:
+        if any(isinstance(link, kinds) for link in parametrizations(place.module, place.tensor) or ()):
+            raise ValueError(f"{place.name!r} {problem}")
+    return weights
 
 
 def _splits(split: Split, granularity: str, per: str) -> list[Split]:
@@ -95,8 +151,3 @@ def _load_plain_weight(tensor: str, module: nn.Module, state: dict[str, Any], pr
         state[inside + "original"] = state.pop(prefix + tensor)
         for number, link in enumerate(links):
             state[f"{inside}{number}.gain"] = torch.ones_like(cast(Gain, link).gain)
-
-
-def has_parametrization(place: Place, *kinds: type[nn.Module]) -> bool:
-    """Return whether a parametrization of one of these kinds acts on the layer's tensor."""
-    return any(isinstance(link, kinds) for link in parametrizations(place.module, place.tensor) or ())

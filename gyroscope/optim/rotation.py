@@ -1,0 +1,135 @@
+"""The rotational step (RE Algorithm 1) and Hyperball's, as descriptions for the loop."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyroscope.geometry import Split, at_least_float32
+from gyroscope.optim._engine.steps import FirstValue, Group, InnerRule, Step, Vectors, VectorStep, plain
+from gyroscope.optim.formulas import Change, Number, RotationNumbers, move_, rotate, update_and_sums
+from gyroscope.optim.rotation_options import Centring, imbalance_row
+from gyroscope.optim.update_average import noise_average
+
+# Centring leaves d-2 of d-1 directions to a vector of d entries: none for d = 2, and half of them for d = 3.
+MIN_CENTRED = 4
+
+
+def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vectors) -> Step:
+    """Return a tensor's t-th step, which rotates by the angle along the inner rule's direction.
+
+    A tensor that does not rotate takes the inner rule's own step.
+    """
+    if not vectors.rotate:
+        return plain(inner)
+    beta = group["beta"]
+    square = 1.0
+    if group.get("update_average") == "noise":
+        beta, square = noise_average(inner.formula, group, t)
+    known_angle = angle if isinstance(angle, Tensor) else float(angle)  # torch makes tensors of NumPy's numbers
+    corrections = (1 - beta**t, 1 - beta ** (t - 1))
+    by = RotationNumbers(known_angle, beta, *corrections, inner.eps, inner.lr, inner.decay, square)
+    centre: Centring = group["centre"] if vectors.fan_in >= MIN_CENTRED else False
+    slack = norm_slack(vectors.dtype)
+    names = tuple(inner.numbers)
+    rows: dict[str, FirstValue] = {"radius": -1.0, "update_sq": 0.0}
+    if group.get("imbalance") is not None:
+        rows["imbalance"] = imbalance_row(group["imbalance"])
+    return VectorStep(
+        moments=inner.moments,
+        rows=rows,
+        numbers=(*by, *inner.numbers.values()),
+        key=(inner.direction, names, centre, slack, inner.cheap),
+        measure=partial(update_and_sums, direction=inner.direction, names=names),
+        decide=partial(rotate, centre=centre, slack=slack),
+        move=move_,
+        fused=inner.fused(),
+        makes_update=inner.direction is not None,
+        keeps_update=inner.direction is not None and not inner.cheap,
+        angle=known_angle,
+    )
+
+
+def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:
+    """Return the step W ← R·n(W - lr·R·n(u)) of the inner rule's Δ = -u. A zero matrix takes the plain step."""
+    slack = norm_slack(vectors.dtype)
+    names = tuple(inner.numbers)
+    rows: dict[str, FirstValue] = {"radius": -1.0}
+    if group.get("imbalance") is not None:
+        rows["imbalance"] = imbalance_row(group["imbalance"])
+    return VectorStep(
+        moments=inner.moments,
+        rows=rows,
+        numbers=(inner.lr, inner.decay, *inner.numbers.values()),
+        key=(keep_norm, inner.direction, names, slack),
+        measure=partial(update_and_sums, direction=inner.direction, names=names, means=False),
+        decide=partial(keep_norm, slack=slack),
+        move=move_,
+        makes_update=inner.direction is not None,
+        keeps_update=inner.direction is not None,
+        angle=inner.lr,
+    )
+
+
+def norm_slack(dtype: torch.dtype) -> float:
+    """Return how far rounding may take a norm from its radius, as a fraction. Larger changes came from outside."""
+    # A float32 norm drifts far less than 1e-3 in a step, and nobody rescales weights by less. Entries of bfloat16 are
+    # rounded by up to eps/2 (4e-3), and a norm by no more.
+    return max(1e-3, 2 * torch.finfo(dtype).eps)
+
+
+def keep_norm(
+    sums: Sequence[Tensor], rows: Sequence[Tensor], fan_in: Number, numbers: Sequence[Number], *, slack: float
+) -> Change:
+    """Return A and B of  W ← A·W + B·Δ  from ⟨W,W⟩, ⟨W,Δ⟩ and ⟨Δ,Δ⟩ of each matrix.
+
+        W ← R·n(W + lr·R·n(Δ)),  n(x) = x/‖x‖     (Hyperball, docs/theory.md)
+
+    `rows` are the radius R, not positive before it is known, and factors of lr if there are any. R is the first norm
+    above 0. If a norm differs from it by more than `slack`, something else has set the weights, and R is read again.
+    Until there is a radius, W takes the plain step. Without an update, or at lr = 0, it stays.
+    """
+    ww, wu, uu = sums
+    lr, decay = numbers[:2]
+    radius, *factors = rows
+    none = torch.zeros_like(ww)
+    length = none + lr
+    for factor in factors:
+        length = length * factor
+    norm = ww.sqrt()
+    R = torch.where((norm - radius).abs() > slack * radius, norm, radius)
+    rate = length * R * uu.rsqrt()
+    size = R * (ww + 2 * rate * wu + rate * rate * uu).rsqrt()
+    # Not uu > 0, so that an update that is not a number shows in the weights.
+    moves = (length > 0) & (uu != 0)
+    has_radius = R > 0
+    A = torch.where(moves, size, none + 1)
+    B = torch.where(moves, size * rate, none)
+    A = torch.where(has_radius, A, none + (1 - decay))
+    B = torch.where(has_radius, B, none + lr)
+    return Change((A, B), (R,))
+
+
+class RotationStep(NamedTuple):
+    """A rotational step apart from its optimizer. `rows` are names, and with `centred` vectors have mean 0."""
+
+    numbers: RotationNumbers
+    rows: tuple[str, ...]
+    decide: Callable[..., Change]
+    centred: bool
+
+
+def rotation_step(
+    group: Group, angle: float, t: int, *, fan_in: int, shape: tuple[int, ...], dtype: torch.dtype, **rule: Any
+) -> RotationStep:
+    """Return the rotation by `angle` radians at a tensor's t-th step, to reconstruct it from a checkpoint.
+
+    `rule` has lr, eps and formula.
+    """
+    vectors = Vectors(Split(), True, fan_in, torch.Size(shape), dtype, at_least_float32(dtype), torch.device("cpu"))
+    step = rotation(InnerRule(None, (), {}, **rule), angle, group, t, vectors)
+    assert isinstance(step, VectorStep)
+    centred = bool(group["centre"]) and fan_in >= MIN_CENTRED
+    return RotationStep(RotationNumbers(*step.numbers), tuple(step.rows), step.decide, centred)

@@ -1,0 +1,126 @@
+"""Options of rotational optimizers: their types, their checks, and what groups derive from them."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._checks import check_fraction
+from gyroscope.geometry import Split
+from gyroscope.optim._engine.compiled import check_compile
+from gyroscope.optim._engine.steps import Group
+
+# A share of the vectors, the factor of its angle, and a seed. Or as many shares as factors.
+Imbalance = tuple[float | Sequence[float], float | Sequence[float], int]
+# True centres updates, "weights" centres the weights after each step.
+Centring = bool | Literal["weights"]
+# RE's average of squared update lengths, or the one of `gyroscope.optim.update_average`.
+UpdateAverage = Literal["plain", "noise"]
+ROTATION_ROWS = ("radius", "update_sq", "imbalance")
+
+
+def check_rotational(group: Group) -> None:
+    """Raise for options of a rotational optimizer that make no sense together."""
+    check_rotation_options(group)
+    if group["weight_decay"] == 0 and rotating(group):
+        raise ValueError(
+            "weight_decay=0 in a group that rotates: its angular update would be 0; give it a weight decay, "
+            "for example 0.1, or granularity='none'"
+        )
+
+
+def rotating(group: Group) -> list[Tensor]:
+    """Return the group's parameters that rotate."""
+    split = Split.of(group)
+    return [p for p in group["params"] if split.rotates(p.shape)]
+
+
+def check_rotation_options(group: Group) -> None:
+    """Raise for an option of the rotation itself that makes no sense."""
+    check_fraction("beta", group["beta"])
+    check_compile(group["compile"])
+    average = group["update_average"]
+    if average not in get_args(UpdateAverage):
+        raise ValueError(f"update_average={average!r} is unknown: choose 'plain' (RE's) or 'noise'")
+    centre = group["centre"]
+    if centre not in (True, False, "weights"):
+        raise ValueError(
+            f"centre={centre!r} is unknown: choose True (centred updates), 'weights' (weights are centred after each "
+            "step) or False"
+        )
+    if group["imbalance"] is None:
+        return
+    share, factor, seed = group["imbalance"]
+    shares = np.atleast_1d(share)
+    factors = np.atleast_1d(factor)
+    # The sum of shares may exceed 1 by rounding.
+    fits = shares.shape == factors.shape and shares.min() >= 0 and shares.sum() <= 1 + 1e-9
+    if not (fits and factors.min() > 0 and isinstance(seed, int)):
+        raise ValueError(
+            f"imbalance={group['imbalance']!r} must be (share in [0, 1], factor above 0, integer seed), or as many "
+            "shares as factors: ((0.25, 0.25), (10.0, 0.1), 0)"
+        )
+
+
+def imbalance_factors(
+    vectors: int, share: float | Sequence[float], factor: float | Sequence[float], seed: int
+) -> Tensor:
+    """Return `factor` for a share of the vectors, chosen by seed, and 1 for the others (RE Fig. 12).
+
+    Each of several shares has its own factor, and no vector is in two shares.
+
+    >>> imbalance_factors(4, share=0.5, factor=10.0, seed=0).sort().values
+    tensor([ 1.,  1., 10., 10.])
+    >>> imbalance_factors(4, share=(0.25, 0.5), factor=(10.0, 0.1), seed=0).sort().values
+    tensor([ 0.1000,  0.1000,  1.0000, 10.0000])
+    """
+    order = torch.randperm(vectors, generator=torch.Generator().manual_seed(seed))
+    factors = torch.ones(vectors)
+    first = 0
+    # Cumulative shares: if each were rounded alone, three thirds of 4 vectors would be 3.
+    for last, value in zip(np.cumsum(share), np.atleast_1d(factor), strict=True):
+        end = round(float(last) * vectors)
+        factors[(order >= first) & (order < end)] = float(value)
+        first = end
+    return factors
+
+
+def imbalance_row(imbalance: Imbalance) -> Callable[[int, int], Tensor]:
+    """Return the factors of the angles as a function of a tensor's number of vectors and place."""
+    share, factor, seed = imbalance
+    # The place in the seed lets equal shapes draw different vectors.
+    return lambda num_vectors, place: imbalance_factors(num_vectors, share, factor, seed + place)
+
+
+def is_published_hyperball(group: Group) -> bool:
+    """Return whether the group takes this step, rather than Layca's or that of an equilibrium."""
+    return bool(group["mode"] == "hyperball" and not group["tangent"])
+
+
+def matrix_options(group: Group) -> Group:
+    """Return the split into whole matrices of a group whose split was not chosen by hand.
+
+    `param_groups` writes one vector per neuron, with names. Axes (0, 1) are those of experts: one matrix per expert.
+    """
+    if not any(option in group for option in asdict(Split())):
+        return asdict(Split("tensor"))
+    split = Split.of(group)
+    if split.granularity != "neuron" or "param_names" not in group:
+        return {}
+    stacked = split.axis[:-1] if isinstance(split.axis, tuple) else ()
+    return asdict(Split(axis=stacked[0] if len(stacked) == 1 else stacked) if stacked else Split("tensor"))
+
+
+def warn_of_zero_matrices(weights: Sequence[Tensor]) -> None:
+    """Warn if weights are zero, such as projections that start at zero."""
+    zeros = [tuple(p.shape) for p in weights if p.numel() and not p.is_meta and not p.detach().any()]
+    if zeros:
+        warnings.warn(
+            f"{len(zeros)} of {len(weights)} weights are zero (the first has shape {zeros[0]}), and hyperball has no "
+            "norm to keep: they take the inner optimizer's plain step until they are not zero, and keep that norm",
+            stacklevel=2,
+        )
