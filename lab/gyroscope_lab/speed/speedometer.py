@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import LOST
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -151,6 +152,10 @@ def measure(trial: Trial[Config]) -> Measurements:
     values = {name: np.full(len(PLACES), np.nan) for name in QUANTITIES}
 
     def loss(place: int) -> float:
+        if lr_at(place) * settings["weight_decay"] >= 1:
+            # One step would remove the whole weight, which no optimizer of ours takes.
+            values["loss"][PLACES.index(place)] = LOST
+            return LOST
         measured = train({**settings, "lr": lr_at(place)})
         for name, value in measured.items():
             values[name][PLACES.index(place)] = value
