@@ -22,7 +22,7 @@ from gyroscope_lab.speed._alarm import (
     default_lrs,
     lr_over_usual,
 )
-from gyroscope_lab.speed._runs import Runs, at_best, scatter, table
+from gyroscope_lab.speed._runs import BAD, Runs, at_best, scatter, table
 from gyroscope_lab.speed._suggestion import FACTORS, near_best, suggestions
 
 HEAD = """# The speedometer on trial
@@ -118,6 +118,22 @@ def _pilot(runs: Runs) -> Iterator[str]:
     yield _rule(4)
     yield _row(*_counted(Confusion.of(alarm, runs, PILOT.values(runs))))
     yield ""
+    yield from _marked_as_slow(PILOT, runs)
+
+
+def _marked_as_slow(candidate: Candidate, runs: Runs) -> Iterator[str]:
+    """Yield what the runs were that an alarm marks as too slow: what a user can expect who sees the mark."""
+    marked = runs.where(candidate.alarm.marks_slow(candidate.values(runs)))
+    below = marked.place < marked.best_place
+    between = ~marked.good & (marked.regret <= BAD)
+    kinds = {
+        "too slow": marked.too_slow,
+        "3 to 10 % above the best at a lower lr": between & below,
+        "good": marked.good,
+        "at a higher lr than the best": ~marked.good & ~below,
+    }
+    listed = ", ".join(f"{int(kind.sum())} {name}" for name, kind in kinds.items())
+    yield f"Runs marked as too slow: {len(marked.lr)}, of which {listed}.\n"
 
 
 def _kinds(choosing: Runs, judging: Runs) -> Iterator[str]:
@@ -133,6 +149,7 @@ def _kinds(choosing: Runs, judging: Runs) -> Iterator[str]:
             name = f"{kind} steps" if column is judging.steps else kind
             yield _row(name, *_counted(Confusion.of(chosen.alarm, judging.where(own), values[own])))
     yield ""
+    yield from _marked_as_slow(chosen, judging)
 
 
 def _unseen_optimizers(choosing: Runs, judging: Runs) -> Iterator[str]:
@@ -156,8 +173,8 @@ def _unseen_optimizers(choosing: Runs, judging: Runs) -> Iterator[str]:
 
 def _later_looks(out: Path) -> Iterator[str]:
     """Yield the counts of the alarms on new seeds and new tasks, if they have been looked at."""
-    from gyroscope_lab.speed._chosen import ALARMS
-    from gyroscope_lab.speed.second_look import CLAIMS, judged_runs
+    from gyroscope_lab.speed._chosen import ALARMS, WITHOUT_SGD
+    from gyroscope_lab.speed.second_look import CLAIMS
 
     for name in CLAIMS:
         if ExperimentRecord.read(out, f"speed/{name}") is None:
@@ -167,11 +184,14 @@ def _later_looks(out: Path) -> Iterator[str]:
         yield f"{len(runs.lr)} runs in {len(np.unique(runs.cell))} cells.\n"
         yield _row("alarm in mid-run rotation", "slow below", "fast above", *MARKS)
         yield _rule(7)
-        for each in ALARMS:
-            own = judged_runs(runs, each)
-            thresholds = (f"{1e3 * each.alarm.slow:.3g}", f"{1e3 * each.alarm.fast:.3g}")
-            yield _row(each.alarm.unit, *thresholds, *_counted(Confusion.of(each.alarm, own, each.values(own))))
+        for chosen in ALARMS:
+            alarm = chosen.candidate.alarm
+            own = chosen.judged(runs)
+            thresholds = (f"{1e3 * alarm.slow:.3g}", f"{1e3 * alarm.fast:.3g}")
+            confusion = Confusion.of(alarm, own, chosen.candidate.values(own))
+            yield _row(alarm.unit, *thresholds, *_counted(confusion))
         yield ""
+        yield from _marked_as_slow(WITHOUT_SGD, ALARMS[2].judged(runs))
 
 
 def _scatters(choosing: Runs, judging: Runs) -> Iterator[str]:

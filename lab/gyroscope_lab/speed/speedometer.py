@@ -221,10 +221,12 @@ def _by_seed(runs: Runs) -> list[Runs]:
     return [runs.where(runs.seed == seed) for seed in np.unique(runs.seed)]
 
 
-SHOWN = {
-    "mid-run rotation": ("rotation per step in mid-run, mrad", 1e3),
-    "angle to the start": ("angle to the start, rad", 1.0),
-    "run length in memories": ("run length, memories", 1.0),
+# What is drawn: a label, a factor of the unit, and the range in which values lie but for a few, drawn at its edge.
+ROTATIONS = (0.3, 100.0)
+SHOWN: dict[str, tuple[str, float, tuple[float, float]]] = {
+    "mid-run rotation": ("rotation per step in mid-run, mrad", 1e3, ROTATIONS),
+    "angle to the start": ("angle to the start, rad", 1.0, (0.05, 1.6)),
+    "run length in memories": ("run length, memories", 1.0, (1e-3, 20.0)),
 }
 # Regret above this is drawn here, in %.
 MOST_REGRET = 60.0
@@ -233,13 +235,13 @@ MOST_REGRET = 60.0
 def plot(result: Result[Config]) -> Figure:
     """Draw the regret of every run over three units, with their bands."""
     choosing, judging = halves(result)
-    titles = [f"{half}: {label}" for half in ("choosing", "held out") for label, _ in SHOWN.values()]
+    titles = [f"{half}: {label}" for half in ("choosing", "held out") for label, *_ in SHOWN.values()]
     panels = Panels(*titles, rows=2, shared_yaxes=True, horizontal_spacing=0.04, vertical_spacing=0.12)
     units = candidates(choosing)
     for row, runs in enumerate((choosing, judging)):
-        for column, (unit, (_, factor)) in enumerate(SHOWN.items()):
+        for column, (unit, (_, factor, shown)) in enumerate(SHOWN.items()):
             panel = row * len(SHOWN) + column
-            values = factor * units[unit].values(runs)
+            values = np.clip(factor * units[unit].values(runs), *shown)
             regret = np.minimum(100 * runs.regret, MOST_REGRET)
             for name, colour in zip(OPTIMIZERS, COLOURS, strict=False):
                 own = runs.optimizer == name
@@ -247,7 +249,7 @@ def plot(result: Result[Config]) -> Figure:
                     panels.dots(panel, values[own], regret[own], name, colour, size=4, opacity=0.7)
             for edge in units[unit].alarm.band:
                 panels.moment(panel, factor * edge)
-    panels.figure.update_xaxes(type="log")
+    panels.figure.update_xaxes(type="log", dtick=1)
     panels.figure.update_yaxes(title_text="loss above the best, %", col=1)
     figure = panels.titled("Loss above the best of each task and optimizer; dotted: 90 % of good choosing runs")
     figure.update_annotations(font_size=12)
