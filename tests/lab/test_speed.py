@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.speed import speedometer
+from gyroscope_lab.speed import second_look, speedometer
 from gyroscope_lab.speed._alarm import Confusion, baselines, best_correction, candidates, choose_alarm, default_lrs
 from gyroscope_lab.speed._lr_search import MARGIN, PLACES, lr_at, search
 from gyroscope_lab.speed._runs import Runs, at_best, refined_place, scatter, table
@@ -161,3 +161,19 @@ def test_it_trains_draws_and_judges():
     claims = speedometer.claims(result)
     assert len({claim.sentence for claim in claims}) == len(claims) > 0
     assert isinstance(table(result), Runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", second_look.CLAIMS)
+def test_a_later_look_trains_draws_and_judges(name):
+    config = replace(second_look.QUICK[name], steps=12, optimizers=("AdamW", "SGDM"), seeds=1)
+    result = run_trials(second_look, config)
+    assert len(second_look.plot(result).data) > 0
+    claims = second_look.claims(result)
+    assert len({claim.sentence for claim in claims}) == len(claims) > 0
+
+
+def test_a_later_look_has_other_seeds_and_tasks():
+    assert all(config.first_seed >= second_look.FIRST_SEED for config in second_look.PAPER.values())
+    assert not set(second_look.NEW) & set(speedometer.TASKS)
+    assert set(second_look.SAME) <= set(speedometer.HELD_OUT)

@@ -166,6 +166,12 @@ def _corrected(unit: str, correction: Correction) -> Callable[[Runs], Array]:
     return lambda runs: UNITS[unit](runs) * correction.factor(runs)
 
 
+# Thresholds of a pilot with other trainings, in mid-run rotation. No task here chose them, so that all judge them.
+PILOT = Candidate(
+    Alarm("mid-run rotation, thresholds of the pilot", (3.5e-3, 18.5e-3), 2e-3, 20e-3), lambda runs: runs.mid
+)
+
+
 def baselines(choosing: Runs) -> dict[str, Candidate]:
     """Return the alarms that know only the learning rate: over the usual one, and over the median best one."""
     tuned = default_lrs(choosing)

@@ -9,17 +9,20 @@ import numpy as np
 
 from gyroscope.tools import write_text
 from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.speed._alarm import (
+    PILOT,
     UNITS,
     Candidate,
     Confusion,
     baselines,
     candidates,
     choose_alarm,
+    chosen_candidate,
     default_lrs,
     lr_over_usual,
 )
-from gyroscope_lab.speed._runs import Runs, at_best, scatter
+from gyroscope_lab.speed._runs import BAD, Runs, at_best, scatter, table
 from gyroscope_lab.speed._suggestion import FACTORS, near_best, suggestions
 
 HEAD = """# The speedometer on trial
@@ -32,8 +35,7 @@ column says otherwise. Rotation is in mrad per step, angles are in rad.
 
 def write_summary(out: Path) -> None:
     """Write the tables of the experiment, if it has been run."""
-    # Here, because the experiment imports this module.
-    from gyroscope_lab.framework.runner import read_result
+    # Here, because the experiments import this module.
     from gyroscope_lab.speed.speedometer import halves
 
     record = ExperimentRecord.read(out, "speed/speedometer")
@@ -42,8 +44,10 @@ def write_summary(out: Path) -> None:
     _, result = read_result(out, "speed/speedometer")
     choosing, judging = halves(result)
     lines = [HEAD, *_counts(choosing, judging), *_alarms(choosing, judging)]
-    lines += [*_unseen_optimizers(choosing, judging), *_scatters(choosing, judging)]
+    lines += [*_pilot(table(result)), *_kinds(choosing, judging), *_unseen_optimizers(choosing, judging)]
+    lines += [*_scatters(choosing, judging)]
     lines += [*_best_lrs(choosing, judging), *_suggestions(choosing, judging)]
+    lines += _later_looks(out)
     lines.append(f"n = {record.data['n']} · {record.commit}\n")
     write_text(out / "speed.md", "\n".join(lines))
 
@@ -92,10 +96,66 @@ def _alarms(choosing: Runs, judging: Runs) -> Iterator[str]:
     yield ""
 
 
+def _counted(confusion: Confusion) -> tuple[str, ...]:
+    """Return how many runs are marked: too slow, good as too slow, too fast, and good as too fast."""
+    return (
+        f"{confusion.slow_hits} of {confusion.slow_runs}",
+        f"{confusion.slow_false} of {confusion.good_runs}",
+        f"{confusion.fast_hits} of {confusion.fast_runs}",
+        f"{confusion.fast_false} of {confusion.good_runs}",
+    )
+
+
+MARKS = ("marks of too slow", "marks of good", "marks of too fast", "marks of good")
+
+
+def _pilot(runs: Runs) -> Iterator[str]:
+    """Yield the counts of the thresholds that an earlier pilot chose, for all tasks."""
+    alarm = PILOT.alarm
+    yield "## Thresholds of a pilot, on all tasks\n"
+    yield f"Slow below {1e3 * alarm.slow:g} mrad in mid-run, fast above {1e3 * alarm.fast:g}. No run here chose them.\n"
+    yield _row(*MARKS)
+    yield _rule(4)
+    yield _row(*_counted(Confusion.of(alarm, runs, PILOT.values(runs))))
+    yield ""
+    yield from _marked_as_slow(PILOT, runs)
+
+
+def _marked_as_slow(candidate: Candidate, runs: Runs) -> Iterator[str]:
+    """Yield what the runs were that an alarm marks as too slow: what a user can expect who sees the mark."""
+    marked = runs.where(candidate.alarm.marks_slow(candidate.values(runs)))
+    below = marked.place < marked.best_place
+    between = ~marked.good & (marked.regret <= BAD)
+    kinds = {
+        "too slow": marked.too_slow,
+        "3 to 10 % above the best at a lower lr": between & below,
+        "good": marked.good,
+        "at a higher lr than the best": ~marked.good & ~below,
+    }
+    listed = ", ".join(f"{int(kind.sum())} {name}" for name, kind in kinds.items())
+    yield f"Runs marked as too slow: {len(marked.lr)}, of which {listed}.\n"
+
+
+def _kinds(choosing: Runs, judging: Runs) -> Iterator[str]:
+    """Yield the counts of the chosen alarm by task, optimizer and length of the held-out half."""
+    chosen = chosen_candidate(choosing)
+    yield f"## The chosen alarm ({chosen.alarm.unit}) by task, optimizer and length\n"
+    yield _row("held-out runs of", *MARKS)
+    yield _rule(5)
+    values = chosen.values(judging)
+    for column in (judging.task, judging.optimizer, judging.steps):
+        for kind in np.unique(column):
+            own = column == kind
+            name = f"{kind} steps" if column is judging.steps else kind
+            yield _row(name, *_counted(Confusion.of(chosen.alarm, judging.where(own), values[own])))
+    yield ""
+    yield from _marked_as_slow(chosen, judging)
+
+
 def _unseen_optimizers(choosing: Runs, judging: Runs) -> Iterator[str]:
     """Yield the counts of alarms that are chosen without an optimizer and judged on its runs, summed over all."""
     yield "## Alarms for an optimizer that did not choose\n"
-    yield _row("unit", "marks of too slow", "marks of good", "marks of too fast", "marks of good")
+    yield _row("unit", *MARKS)
     yield _rule(5)
     counts: dict[str, list[Confusion]] = {}
     for name in np.unique(judging.optimizer):
@@ -107,9 +167,31 @@ def _unseen_optimizers(choosing: Runs, judging: Runs) -> Iterator[str]:
             counts.setdefault(unit, []).append(Confusion.of(alarm, own, values(own)))
     for unit, confusions in counts.items():
         sums = {field.name: sum(getattr(each, field.name) for each in confusions) for field in fields(Confusion)}
-        kinds = (("slow_hits", "slow_runs"), ("slow_false", "good_runs"), ("fast_hits", "fast_runs"))
-        yield _row(unit, *(f"{sums[of]} of {sums[all_runs]}" for of, all_runs in (*kinds, ("fast_false", "good_runs"))))
+        yield _row(unit, *_counted(Confusion(**sums)))
     yield ""
+
+
+def _later_looks(out: Path) -> Iterator[str]:
+    """Yield the counts of the alarms on new seeds and new tasks, if they have been looked at."""
+    from gyroscope_lab.speed._chosen import ALARMS, WITHOUT_SGD
+    from gyroscope_lab.speed.second_look import CLAIMS
+
+    for name in CLAIMS:
+        if ExperimentRecord.read(out, f"speed/{name}") is None:
+            continue
+        runs = table(read_result(out, f"speed/{name}")[1])
+        yield f"## Later: speed/{name}\n"
+        yield f"{len(runs.lr)} runs in {len(np.unique(runs.cell))} cells.\n"
+        yield _row("alarm in mid-run rotation", "slow below", "fast above", *MARKS)
+        yield _rule(7)
+        for chosen in ALARMS:
+            alarm = chosen.candidate.alarm
+            own = chosen.judged(runs)
+            thresholds = (f"{1e3 * alarm.slow:.3g}", f"{1e3 * alarm.fast:.3g}")
+            confusion = Confusion.of(alarm, own, chosen.candidate.values(own))
+            yield _row(alarm.unit, *thresholds, *_counted(confusion))
+        yield ""
+        yield from _marked_as_slow(WITHOUT_SGD, ALARMS[2].judged(runs))
 
 
 def _scatters(choosing: Runs, judging: Runs) -> Iterator[str]:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from gyroscope.tools import Array
+from gyroscope_lab.framework.arms import LOST
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
@@ -151,6 +152,10 @@ def measure(trial: Trial[Config]) -> Measurements:
     values = {name: np.full(len(PLACES), np.nan) for name in QUANTITIES}
 
     def loss(place: int) -> float:
+        if lr_at(place) * settings["weight_decay"] >= 1:
+            # One step would remove the whole weight, which no optimizer of ours takes.
+            values["loss"][PLACES.index(place)] = LOST
+            return LOST
         measured = train({**settings, "lr": lr_at(place)})
         for name, value in measured.items():
             values[name][PLACES.index(place)] = value
@@ -216,10 +221,12 @@ def _by_seed(runs: Runs) -> list[Runs]:
     return [runs.where(runs.seed == seed) for seed in np.unique(runs.seed)]
 
 
-SHOWN = {
-    "mid-run rotation": ("rotation per step in mid-run, mrad", 1e3),
-    "angle to the start": ("angle to the start, rad", 1.0),
-    "run length in memories": ("run length, memories", 1.0),
+# What is drawn: a label, a factor of the unit, and the range in which values lie but for a few, drawn at its edge.
+ROTATIONS = (0.3, 100.0)
+SHOWN: dict[str, tuple[str, float, tuple[float, float]]] = {
+    "mid-run rotation": ("rotation per step in mid-run, mrad", 1e3, ROTATIONS),
+    "angle to the start": ("angle to the start, rad", 1.0, (0.05, 1.6)),
+    "run length in memories": ("run length, memories", 1.0, (1e-3, 20.0)),
 }
 # Regret above this is drawn here, in %.
 MOST_REGRET = 60.0
@@ -228,13 +235,13 @@ MOST_REGRET = 60.0
 def plot(result: Result[Config]) -> Figure:
     """Draw the regret of every run over three units, with their bands."""
     choosing, judging = halves(result)
-    titles = [f"{half}: {label}" for half in ("choosing", "held out") for label, _ in SHOWN.values()]
+    titles = [f"{half}: {label}" for half in ("choosing", "held out") for label, *_ in SHOWN.values()]
     panels = Panels(*titles, rows=2, shared_yaxes=True, horizontal_spacing=0.04, vertical_spacing=0.12)
     units = candidates(choosing)
     for row, runs in enumerate((choosing, judging)):
-        for column, (unit, (_, factor)) in enumerate(SHOWN.items()):
+        for column, (unit, (_, factor, shown)) in enumerate(SHOWN.items()):
             panel = row * len(SHOWN) + column
-            values = factor * units[unit].values(runs)
+            values = np.clip(factor * units[unit].values(runs), *shown)
             regret = np.minimum(100 * runs.regret, MOST_REGRET)
             for name, colour in zip(OPTIMIZERS, COLOURS, strict=False):
                 own = runs.optimizer == name
@@ -242,7 +249,7 @@ def plot(result: Result[Config]) -> Figure:
                     panels.dots(panel, values[own], regret[own], name, colour, size=4, opacity=0.7)
             for edge in units[unit].alarm.band:
                 panels.moment(panel, factor * edge)
-    panels.figure.update_xaxes(type="log")
+    panels.figure.update_xaxes(type="log", dtick=1)
     panels.figure.update_yaxes(title_text="loss above the best, %", col=1)
     figure = panels.titled("Loss above the best of each task and optimizer; dotted: 90 % of good choosing runs")
     figure.update_annotations(font_size=12)
