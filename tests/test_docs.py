@@ -149,6 +149,8 @@ def test_an_aligned_list_in_a_docstring_becomes_a_list_of_arguments():
     rewritten = "Add.\n\nArgs:\n    a: first\n    b: second, in steps\n\n```pycon\n>>> add(1, 2)\n3\n```"
     assert docstring_text.readable(text, {"a", "b"}) == rewritten
     assert docstring_text.readable("Note: this.\nAlso: that.", {"a"}) == "Note: this.\nAlso: that."
+    assert docstring_text.readable("a  the only one", {"a", "b"}) == "Args:\n    a: the only one"
+    assert docstring_text.readable("a: prose.", {"a", "b"}) == "a: prose."
     assert docstring_text.readable("a: this.\nb: that.", {"a", "b"}) == "Args:\n    a: this.\n    b: that."
 
 
