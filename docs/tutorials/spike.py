@@ -71,7 +71,9 @@ clipped = train("runs/clipped", clip=1.0)
 for name, each in (("plain", run), ("clipped", clipped)):
     rotation = each.series("0.weight", "angular_update")
     steps, losses = each.scalar("loss")
-    print(f"{name}: rotates up to {rotation[each.steps >= BAD.start].max():.3f} rad, last loss {losses[-50:].mean():.3f}")
+    print(
+        f"{name}: rotates up to {rotation[each.steps >= BAD.start].max():.3f} rad, last loss {losses[-50:].mean():.3f}"
+    )
 
 # %% [markdown]
 # `gyroscope report runs/spike --at 700` opens the page at the step. `gyroscope report runs/spike runs/clipped` compares both runs.
