@@ -15,7 +15,7 @@ import pytest
 from gyroscope.store.schema import TABLES
 from tests.measure.test_sinks import tracked
 from tests.store import make
-from tools import docstring_text, site, site_links, site_reference, site_text, tutorials
+from tools import docstring_text, site, site_links, site_reference, site_text, tutorials, words
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -44,6 +44,20 @@ def test_every_link_of_a_page_leads_to_a_file(page):
     links = LINK.findall(page.read_text(encoding="utf-8"))
     written_by_the_build = {link for link in links if f"docs/{link}".startswith(site.GENERATED)}
     assert [link for link in links if link not in written_by_the_build and not (page.parent / link).exists()] == []
+
+
+# Derivations join formulas with semicolons.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "theory.md"], ids=lambda page: page.stem)
+def test_the_prose_of_a_page_has_no_semicolons(page):
+    prose = words.paragraphs(page.read_text(encoding="utf-8"))
+    assert [paragraph for paragraph in prose if ";" in paragraph] == []
+
+
+def test_words_are_counted_without_code_tables_and_formulas():
+    page = "# Title\n\nOne [short](a.md) sentence; two `x; y`. Another one here.\n\n| a; b |\n\n```\ncode; more\n```\n"
+    reading = words.read(words.paragraphs(page))
+    assert (reading.words, reading.median_sentence) == (8, 4)
+    assert reading.semicolons == 1000 / 8
 
 
 @pytest.mark.parametrize("page", TESTED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -178,6 +192,8 @@ def test_an_aligned_list_in_a_docstring_becomes_a_list_of_arguments():
     rewritten = "Add.\n\nArgs:\n    a: first\n    b: second, in steps\n\n```pycon\n>>> add(1, 2)\n3\n```"
     assert docstring_text.readable(text, {"a", "b"}) == rewritten
     assert docstring_text.readable("Note: this.\nAlso: that.", {"a"}) == "Note: this.\nAlso: that."
+    assert docstring_text.readable("a  the only one", {"a", "b"}) == "Args:\n    a: the only one"
+    assert docstring_text.readable("a: prose.", {"a", "b"}) == "a: prose."
     assert docstring_text.readable("a: this.\nb: that.", {"a", "b"}) == "Args:\n    a: this.\n    b: that."
 
 

@@ -28,10 +28,11 @@ def as_list(paragraph: str, arguments: set[str]) -> str:
             entries[-1] = (name, f"{words} {continued[1]}")
         else:
             return paragraph
-    if len(entries) < MIN_ENTRIES:
-        return paragraph
     rows = [(name, words) for names, words in entries for name in names.split(", ")]
     known = [name.lstrip("*") in arguments for name, _ in rows]
+    is_one_argument = len(entries) == 1 and all(known) and "  " in paragraph
+    if len(entries) < MIN_ENTRIES and not is_one_argument:
+        return paragraph
     if ": " in paragraph.split("\n")[0] and not all(known):  # prose with a colon
         return paragraph
     return "\n".join(["Args:" if any(known) else "Attributes:", *(f"    {name}: {words}" for name, words in rows)])

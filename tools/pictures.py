@@ -1,82 +1,79 @@
-"""Take the pictures of reports in docs/ again: `python -m tools.pictures [folder of make demo]`, after a page changed.
+"""Take the pictures of pages in docs/ again, after a page changed: `python -m tools.pictures`.
 
-Three simulated runs, as the tests of pages have them, and the RotationalSGD run of `make demo`. The panels are of two
-runs of the gallery on handwritten digits: AdamW, and Adam with L2.
+They are the pages of the gallery, so every picture shows what a command wrote.
 """
 
-import sys
+import io
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from gyroscope.render.run_page import page
-from gyroscope.report import gather
-from tests.render import make
 from tests.render.browser import launch
 from tools import gallery
 
 DOCS = Path(__file__).parent.parent / "docs"
-LAST = "Which layers?"  # the panel with which a picture ends
+WIDE = {"width": 1200, "height": 900}
+# A width at which the picture of a panel is legible on a phone.
+NARROW = {"width": 760, "height": 900}
 LAYER = "3.weight"  # the layer that the picture of an opened layer shows
 PANELS = ("verdict", "equilibrium", "layers", "balance", "plane", "stability", "table")
-STORIES = {"healthy": make.healthy, "imbalanced": make.imbalanced, "fell_out": make.fell_out}
+# Name of a picture -> its page of the gallery, and the element with which the picture ends.
+WHOLE_PAGES = {
+    "comparison": ("comparison", "section#layers"),
+    "incident": ("incident", "section#equilibrium"),
+    "sweep": ("sweep", "section#arms"),
+    "autopsy": ("autopsy", "table"),
+}
 
 
-def take(browser_page: Page, runs: list[Path], folder: Path, name: str) -> None:
-    """Write the page of some runs, open it, and take its picture down to the map of layers."""
-    html = folder / f"{name}.html"
-    html.write_text(page(gather(runs)), encoding="utf-8")
-    browser_page.goto(html.as_uri())
-    browser_page.wait_for_selector("body[data-ready]")
-    panel = browser_page.locator("section", has=browser_page.get_by_role("heading", name=LAST, exact=True)).first
-    box = panel.bounding_box()
-    assert box is not None, f"the page of {name} has no panel {LAST!r}"
-    clip = {"x": 0, "y": 0, "width": 1200, "height": box["y"] + box["height"] + 8}
+def open_page(browser_page: Page, path: Path, size: dict[str, int]) -> None:
+    """Open a page in a window of some size, and wait until its figures are drawn."""
+    browser_page.set_viewport_size(size)
+    browser_page.goto(path.as_uri())
+    browser_page.wait_for_selector(".main-svg")
+    browser_page.wait_for_timeout(1000)  # some figures are drawn when the window has its size
+
+
+def take_whole(browser_page: Page, name: str, last: str) -> None:
+    """Take a picture of the open page down to the end of an element."""
+    box = browser_page.locator(last).first.bounding_box()
+    assert box is not None, f"the page of {name} has no {last}"
+    clip = {"x": 0, "y": 0, "width": WIDE["width"], "height": box["y"] + box["height"] + 8}
     browser_page.screenshot(path=DOCS / f"{name}.png", full_page=True, clip=clip)
 
 
-def open_run(browser_page: Page, run: Path, folder: Path) -> None:
-    """Open the page of a run in a window of a width at which pictures are legible on a phone."""
-    html = folder / f"{run.name}.html"
-    html.write_text(page(gather([run])), encoding="utf-8")
-    browser_page.set_viewport_size({"width": 760, "height": 900})
-    browser_page.goto(html.as_uri())
-    browser_page.wait_for_selector("body[data-ready]")
+def take_part(browser_page: Page, selector: str, name: str) -> None:
+    """Take a picture of one element of the open page, for docs/report.md."""
+    browser_page.locator(selector).screenshot(path=DOCS / "panels" / f"{name}.png")
 
 
-def take_panels(browser_page: Page, folder: Path) -> None:
-    """Take a picture of each panel for docs/report.md."""
-
-    def take_part(selector: str, name: str) -> None:
-        browser_page.locator(selector).screenshot(path=DOCS / "panels" / f"{name}.png")
-
-    open_run(browser_page, gallery.train(folder / "adam-l2", gallery.ADAM_L2), folder)
-    take_part("header", "summary")
+def take_panels(browser_page: Page, pages: Path) -> None:
+    """Take a picture of each panel of a report."""
+    open_page(browser_page, pages / "imbalanced.html", NARROW)
+    take_part(browser_page, "header", "summary")
     for name in PANELS:
-        take_part(f"section#{name}", name)
-    # The state of Adam with L2 does not tell signal from noise.
-    open_run(browser_page, gallery.train(folder / "adamw", gallery.ADAMW), folder)
-    take_part("section#signal", "signal")
+        take_part(browser_page, f"section#{name}", name)
+    # The state of Adam with L2 does not tell signal from noise, so these two show AdamW.
+    open_page(browser_page, pages / "healthy.html", NARROW)
+    take_part(browser_page, "section#signal", "signal")
     browser_page.locator("#layer-choice").select_option(LAYER)
     browser_page.wait_for_selector("#look-figure .main-svg")
-    take_part("#layer", "layer")
+    take_part(browser_page, "#layer", "layer")
 
 
 def main() -> None:
-    """Take all pictures, or all but the demo's where its folder is not there."""
-    demo = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo") / "rotational_sgd"
+    """Write the pages of the gallery to a temporary folder, and take all pictures."""
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        folder = Path(name)
-        runs = [make.run_at(folder / story, STORIES[story](), seed=i) for i, story in enumerate(STORIES)]
-        browser_page = launch(playwright).new_page(viewport={"width": 1200, "height": 900})
-        take(browser_page, [runs[1]], folder, "report-imbalanced")
-        take_panels(browser_page, folder)
-        browser_page.set_viewport_size({"width": 1200, "height": 900})
-        take(browser_page, [runs[2]], folder, "report-fell-out")
-        take(browser_page, runs, folder, "report-three")
-        if demo.exists():
-            take(browser_page, [demo], folder, "report")
+        pages = Path(name)
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # the commands also print
+            gallery.write(pages)
+        browser_page = launch(playwright).new_page(viewport=WIDE)
+        take_panels(browser_page, pages)
+        for picture, (page, last) in WHOLE_PAGES.items():
+            open_page(browser_page, pages / f"{page}.html", WIDE)
+            take_whole(browser_page, picture, last)
 
 
 if __name__ == "__main__":

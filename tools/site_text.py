@@ -37,7 +37,7 @@ def first_sentence(text: str) -> str:
     paragraphs = [part.strip() for part in text.split("\n\n")]
     prose = next((part for part in paragraphs if part and not part.startswith(("#", "!", "<", "```", "|"))), "")
     line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
-    sentence = re.split(r"(?<=[.:]) ", line, maxsplit=1)[0]
+    sentence = re.split(r"(?<=[.!?]) ", line, maxsplit=1)[0]
     return sentence if len(sentence) <= MAX_SUMMARY else sentence[:MAX_SUMMARY] + "…"
 
 

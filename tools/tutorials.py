@@ -69,7 +69,7 @@ def notebook(ran: Iterable[tuple[Cell, str]]) -> str:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def notebook_cell(number: int, cell: Cell, printed: str) -> dict[str, Any]:

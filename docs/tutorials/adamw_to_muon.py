@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Convert AdamW to Muon and check it
 #
-# You tuned AdamW. Now you want Muon for the hidden matrices, with settings that train alike. You convert, train both, and compare
-# norms and rotation with the prediction.
+# You convert tuned settings of AdamW to Muon for the hidden matrices, train both, and compare norms and rotation with the
+# prediction.
 
 # %%
 import torch

@@ -119,7 +119,7 @@ def _adamax(group: Group) -> LastUpdate:
     return LastUpdate(keys, _direction(loss_gradient_part.adamax, keys, group), exact=True)
 
 
-def _adam(group: Group, function: loss_gradient_part.LossGradientPart = loss_gradient_part.adam) -> LastUpdate:
+def _adam(group: Group, function: loss_gradient_part.Part = loss_gradient_part.adam) -> LastUpdate:
     keys = ("exp_avg", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
     # Signal and noise need averages, and amsgrad's is a maximum.
     betas = None if group["amsgrad"] else betas_of(group)
