@@ -1,4 +1,4 @@
-"""What is measured: one table with the unit, the formula and the paper of each quantity, and its code beside it.
+"""What is measured: `quantities.txt` has the unit, the formula and the paper of each quantity, this file the code.
 
 RE is Kosson et al., "Rotational Equilibrium"; SP Roburin et al., "Spherical Perspective on Learning with Batch Norm";
 SMD "Spherical Motion Dynamics" (ICLR 2021 submission); CT "Continuous-Time Analysis of Adaptive Optimization and
@@ -11,6 +11,7 @@ at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after i
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -224,60 +225,7 @@ def _finite(rows: list[Any]) -> Float32:
     return values
 
 
-TABLE = """
-angular_update :: rad :: ∠(w, w') = atan2(‖d - r·w‖, (1+r)·‖w‖), r = ⟨w,d⟩/‖w‖² :: RE (5)
-norm :: weight :: ‖w'‖, after the step :: RE Table 1
-update_norm :: weight :: ‖d‖ :: RE (3)
-radial_update :: weight :: ⟨w,d⟩/‖w‖; negative inwards :: RE Figure 2
-tangential_update :: weight :: ‖d - r·w‖ :: RE Figure 2
-unit_grad_norm :: loss :: ‖g‖·‖w‖ :: SMD Definition 1, RE (2)
-grad_weight_cosine ::  :: ⟨g,w⟩/(‖g‖·‖w‖) :: RE (1)
-grad_momentum_cosine ::  :: ⟨g,m⟩/(‖g‖·‖m‖), m before the step; NaN where there is none, or it cannot be told after \
-a closure :: SMD (60)
-lambda_u :: weight decay :: ⟨w,s⟩/‖w‖²; s = g where the decay passes through the gradient; decoupled: s = g/b for \
-AdamW and NAdam, g·sqrt(2C/π)/‖β1·m + (1-β1)·g‖ for Lion :: RE (94)
-lambda_e :: weight decay :: λ + λ_u :: RE Appendix L
-scaled_grad_norm ::  :: ‖g/b‖/√C; NaN without a second moment :: RE (91)
-smd_h :: loss² :: (‖g‖² + 2α⟨m,g⟩)·‖w‖², SGD with momentum α, not Nesterov's :: SMD (60)
-effective_lr ::  :: η_e = lr/(‖w‖²·B·(1+r)), B the RMS of b·(1-β1^t)/(1-β1) for Adam, else 1 :: SP Theorem 2 (11)
-perpendicular_update ::  :: ‖c⊥‖ = ‖w‖·B·‖d - r·w‖/lr, so that tan(angular_update) = \
-effective_lr·perpendicular_update :: SP Theorem 2 (12)
-max_update ::  :: ‖u‖_∞ = max|d + a·w|/lr, a = lr·λ where the decay is decoupled, else 0 :: CT (5)
-accumulated_angle :: rad :: ∠(w at the previous sample, w), both before their step :: ours: in equilibrium its \
-cosine is e^(-steps/timescale)
-angle_to_start :: rad :: ∠(w at the first sample, w), both before their step, of up to 64 vectors of a layer; up to π \
-:: ours: in equilibrium its cosine is e^(-steps/timescale)
-rotation_discrepancy ::  :: (predicted_angular_update/angular_update)² :: ours; theory.sensitivity
-predicted_angular_update :: rad :: angle per step in equilibrium, at the lr and decay of this step :: RE Table 1; \
-theory.Rule.at
-predicted_norm :: weight :: RMS norm in equilibrium, at the lr and decay of this step; the norm held, where the \
-optimizer holds it :: RE Table 1; theory.Rule.at
-predicted_timescale :: steps :: 1/a, after which a direction is forgotten in equilibrium :: ours; theory.Rule.at
-forecast_angular_update :: rad :: angle of this step by the averaged motion from the first measured norm, with the \
-lr of every step since :: ours; theory.forecast
-forecast_norm :: weight :: RMS norm after this step by the same motion :: ours; theory.forecast
-lr ::  :: learning rate of the layer's group in this step :: torch
-weight_decay ::  :: weight decay of the layer's group in this step :: torch
-highest_lr ::  :: highest learning rate of the layer's group since the previous sample, this step included :: torch
-beta1 ::  :: β1 of Adam or Lion, or the momentum, of the layer's group in this step :: torch
-beta2 ::  :: β2 of the layer's group in this step :: torch
-skipped_steps :: steps :: steps of the run that a GradScaler skipped since the previous sample, of optimizers with a \
-fused step: others are not called in such a step, and nothing is known of it :: torch
-lr_jump_step :: step :: first step since the previous sample whose learning rate is more than 1.5 times that of the \
-step before; NaN without one :: ours
-lr_before_jump ::  :: learning rate of the step before it :: ours
-setting_jump_step :: step :: the same for the weight decay, 1-β1 and 1-β2, up or down :: ours
-signal_ratio ::  :: κ² = |signal|²/E|noise|² of a batch's gradient = (M - qV)/(V - M), M = Σm̂², V = Σv̂, q = \
-(1-β1)/(1+β1); Adam with decoupled decay, after some memories of the momentum :: ours; theory.signal
-noise_scale :: batches :: 1/κ²: so many of this run's batches make one in which signal and noise are equal :: \
-McCandlish et al. 2018, 2.9; theory.signal
-alignment ::  :: s = (M/V)/q for Adam, 1 + 2α⟨g,m⟩/‖g‖² for SGD with momentum α, not Nesterov's: 1 is pure noise, \
-(1+β1)/(1-β1) gradients that all agree; norms settle at s^(1/2), with SGD s^(1/4), of noise's :: ours; theory.signal
-dead_vectors :: vectors :: measured vectors with g = 0 :: ours
-non_finite ::  :: share of the measured vectors with a NaN or infinity in w, g or d, or a norm beyond 1e19 :: ours
-frozen_entries :: entries :: measured entries with g ≠ 0 whose weight did not change; 0 at lr = 0 :: ours
-entries :: entries :: measured entries :: ours
-"""
+TABLE = Path(__file__).with_name("quantities.txt").read_text(encoding="utf-8")
 VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
     "angular_update": lambda v: v.angle,
     "norm": lambda v: np.sqrt((1 + v.r) ** 2 * v.ww + v.tt),
@@ -300,7 +248,7 @@ VECTOR_FORMULAS: dict[str, Callable[[VectorSums], Any]] = {
 }
 QUANTITIES = tuple(
     Quantity(name, unit, formula, source, per_vector=name in VECTOR_FORMULAS)
-    for name, unit, formula, source in (row.split(" :: ") for row in TABLE.strip().split("\n"))
+    for name, unit, formula, source in (row.split(" :: ") for row in TABLE.splitlines()[1:])
 )
 """Every quantity with its unit, formula and source: those with a value for each vector, then those of whole layers."""
 PER_VECTOR = tuple(quantity for quantity in QUANTITIES if quantity.per_vector)

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gyroscope._checks import check_count
-from gyroscope.measure._pipeline.alarm import OnIncident
 from gyroscope.measure._pipeline.host_copy import SentSums
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
 from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none, run_config, steps_taken
-from gyroscope.measure._pipeline.recorder import FailureLog, Recorder
+from gyroscope.measure._pipeline.recorder import FailureLog, OnIncident, Recorder
 from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
 from gyroscope.measure._pipeline.settings_history import frozen
 from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling

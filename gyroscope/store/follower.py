@@ -51,11 +51,9 @@ class Follower:
         self.layers: Layers
         self.samples: Samples
         self._cache: dict[int, Float32]
-        self._scalars: dict[str, Columns]
         self._cursor: int
         self._scalars: dict[str, Columns] = {}
         self._scalar_rows: dict[int, tuple[str, Int64, Array]] = {}
-        self._scalar_cursor: int
         self._lock = threading.RLock()
         self._most = most
         self._forget()

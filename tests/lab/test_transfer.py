@@ -18,7 +18,7 @@ from gyroscope_lab.transfer._rules_trial import COMPARED
 from gyroscope_lab.transfer._table import POOLED
 
 from gyroscope.report.convert_data import AGAINST_TUNED, BACK_TO_ADAMW, TRIALS
-from gyroscope.theory.scaling import RECOMMENDED
+from gyroscope.theory.transfer_rules import RECOMMENDED
 from tests.needs import muon_for
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -124,6 +124,7 @@ class SumsBatch:
         self.layers = tuple(layers)
         self.copy: Tensor | None = None
         self.table: Tensor | None = None
+        self.initial: Any = None  # first weights of all layers, and where they belong, see `sums`
         self.cuts = layers[0].layer.pieces.cuts
         row = 0
         for layer in layers:

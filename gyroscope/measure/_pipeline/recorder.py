@@ -8,25 +8,31 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any, final
 
+import numpy as np
+
+from gyroscope._types import Array
 from gyroscope._worker import Worker
-from gyroscope.measure._pipeline.alarm import IncidentAlarm, OnIncident
+from gyroscope.advice import Finding
+from gyroscope.advice.incidents import SERIES, Incident, IncidentDetector, incident_finding, loss_name
 from gyroscope.measure._pipeline.host_copy import HostCopy
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.optimizers import rule_or_none
 from gyroscope.measure._pipeline.sample_worker import RawSample, SampleProcessor
 from gyroscope.measure._pipeline.scalar_log import ScalarLog
-from gyroscope.measure.quantities import QUANTITIES
-from gyroscope.measure.sinks import Sink, by_layer, overall, sink_function
+from gyroscope.measure.quantities import QUANTITIES, stored_number
+from gyroscope.measure.sinks import Sink, UserFunction, by_layer, overall, sink_function
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.optimizers import Rules
-from gyroscope.store import LayerInfo, RunExistsError, Sample, Writer
+from gyroscope.store import LayerInfo, LayerSample, RunExistsError, Sample, Writer
 from gyroscope.store.database import file_of
 from gyroscope.store.writer import Status, status_after, status_at_exit
+
+OnIncident = Callable[[Finding], object]
 
 # Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
@@ -243,3 +249,45 @@ class Recorder:
             scalars = overall(layers) | ({} if self._sink_layers is None else by_layer(layers, self._sink_layers))
             for sink in self._sinks:
                 sink.put(step, dict(scalars))
+
+
+@final
+class IncidentAlarm:
+    """Searches samples as they are stored, and calls the function once for each incident."""
+
+    def __init__(self, on_incident: OnIncident, report: Callable[[str], None]) -> None:
+        self._detector = IncidentDetector()
+        self._layers: list[str] = []
+        self._losses: list[tuple[int, float]] = []
+        self._function = UserFunction(on_incident, "on_incident", report)
+
+    def log(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Keep the losses among what training logged, for the next sample."""
+        for step, numbers in rows:
+            name = loss_name(list(numbers))
+            if name is not None:
+                self._losses.append((step, numbers[name]))
+
+    def update(self, step: int, layers: Mapping[str, LayerSample]) -> None:
+        # A layer that has no gradient any more is not in the sample, and stays in the list.
+        self._layers += [name for name in layers if name not in self._layers]
+        values = np.full((len(SERIES), len(self._layers)), np.nan)
+        for number, name in enumerate(self._layers):
+            if name in layers:
+                values[:, number] = [stored_number(layers[name], *series) for series in SERIES.items()]
+        self._tell(self._detector.update(step, self._layers, values, *self._logged()))
+
+    def close(self) -> None:
+        """Search the losses after the last sample, and let the function finish, for a few seconds."""
+        self._tell(self._detector.finish(*self._logged()))
+        self._function.close()
+
+    def _logged(self) -> Array:
+        """Return steps and losses since the last sample, and forget them."""
+        logged = np.array(self._losses, np.float64).reshape(-1, 2)
+        self._losses = []
+        return logged.T
+
+    def _tell(self, incidents: Sequence[Incident]) -> None:
+        for incident in incidents:
+            self._function.put(incident_finding(incident), always=True)

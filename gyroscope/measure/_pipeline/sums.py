@@ -17,7 +17,7 @@ from torch.linalg import vecdot
 from gyroscope.geometry import at_least_float32
 from gyroscope.measure._pipeline import batches
 from gyroscope.measure._pipeline.batches import ROW, SUMS, LayerStep, LayerSums, SecondMoment, SumsBatch
-from gyroscope.measure._pipeline.layers import Tracked
+from gyroscope.measure._pipeline.layers import Ids, Tracked
 
 # A NumPy array or a tensor: vectors in rows, or one number for each.
 Vectors = Any
@@ -79,6 +79,7 @@ def _prepare(batch: SumsBatch, weight: Tensor) -> Tensor:
     shape = (batch.num_rows, prod(weight.shape[1:]))
     # Made at the first sample rather than with the tracker: the model may move to its device in between.
     if batch.copy is None or batch.copy.shape != shape or batch.copy.device != weight.device:
+        batch.initial = None
         batch.copy = torch.empty(shape, dtype=at_least_float32(weight.dtype), device=weight.device)
         for layer in batch.layers:
             copy = batch.copy[layer.rows]
@@ -97,28 +98,35 @@ def _sum_since_start(batch: SumsBatch, layers: Sequence[LayerSums], table: Tenso
     A vector that is measured in parts is summed as a whole, and the sums go to its first part.
     """
     assert batch.copy is not None
-    starts = []
-    for layer in layers:
-        initial = layer.initial
-        if initial.weights is None:
-            initial.weights = batch.copy[layer.rows][torch.from_numpy(initial.places)].clone()
-        # Once for weights of an earlier session, or of a model that moved: later it is there already.
-        initial.weights = initial.weights.to(batch.copy)
-        starts.append(_array(initial.weights))
-    start = starts[0] if len(starts) == 1 else np.concatenate(starts)
+    if len(layers) < len(batch.layers):
+        initial = _initial(batch.copy, layers)
+    else:  # nearly always the same layers, of which this is kept
+        batch.initial = initial = batch.initial or _initial(batch.copy, layers)
+    start, rows, columns = initial
     if not len(start):
         return
-    rows = np.concatenate([layer.rows.start + layer.initial.places for layer in layers])
-    copy = _array(batch.copy)
-    present = copy[rows]
+    present = _array(batch.copy)[rows]
     if batch.cuts > 1 and isinstance(start, np.ndarray):  # too long for sums in float32
         sums = _turn_sums(start.astype(np.float64), present.astype(np.float64) - start)
     else:
         sums = _turn(start, present)[1]
-    columns = np.concatenate([layer.columns.start + layer.initial.places for layer in layers])
     target = _array(table)
     for name, values in sums.items():
         target[ROW[f"start_{name}"], columns] = values
+
+
+def _initial(copy: Tensor, layers: Sequence[LayerSums]) -> tuple[Vectors, Ids, Ids]:
+    """Return the first weights that are kept of layers, and their rows in the copy and columns in the table."""
+    for layer in layers:
+        weights = layer.initial.weights
+        if weights is None:
+            weights = copy[layer.rows][torch.from_numpy(layer.initial.places)].clone()
+        # On another device or of another type if an earlier session stored it, or the model moved.
+        layer.initial.weights = weights.to(copy)
+    starts = [_array(layer.initial.weights) for layer in layers if layer.initial.weights is not None]
+    rows = np.concatenate([layer.rows.start + layer.initial.places for layer in layers])
+    columns = np.concatenate([layer.columns.start + layer.initial.places for layer in layers])
+    return starts[0] if len(starts) == 1 else np.concatenate(starts), rows, columns
 
 
 def _sum_step(
