@@ -200,7 +200,7 @@ def report(
     at: Annotated[int | None, whole("step at which the page opens, for example that of an incident")] = None,
 ) -> None:
     """Report on a run, compare runs, or rank a sweep."""
-    from gyroscope.checkpoint.files.recognise import is_checkpoint
+    from gyroscope.checkpoint.files import is_checkpoint
     from gyroscope.render.page import page_json
     from gyroscope.report import SWEEP_FILE, gather
 

@@ -178,15 +178,11 @@ def _decision(
     empty = torch.empty(parameter.weight.shape, device="meta")
     weight = torch.nn.Parameter(empty, requires_grad=False)
     decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
-    if _is_written(group, step):
+    spec = None if step is None else step.spec
+    # Our optimizers that rotate nothing write the default split too, which nobody has chosen.
+    turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
+    if "granularity" in group and not (turns_nothing and Split.of(group) == Split()):
         decision = replace(decision, split=Split.of(group), reason="its parameter group")
     rule = None if step is None else step.rule
     decision = turning(decision, group, whole_by=rule.name if rule is not None and rule.whole_matrix else "")
     return with_tokens(decision, group)
-
-
-def _is_written(group: Mapping[str, Any], step: GroupStep | None) -> bool:
-    """Return whether the group's split was chosen. Our optimizers that rotate nothing write the default too."""
-    spec = None if step is None else step.spec
-    turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
-    return "granularity" in group and not (turns_nothing and Split.of(group) == Split())

@@ -11,6 +11,7 @@ from gyroscope._types import Array
 from gyroscope.checkpoint.checkpoint_layer import NAN, CheckpointLayer, checkpoint_layers, mean_known
 from gyroscope.checkpoint.files.formats import Checkpoint, ParameterState
 from gyroscope.checkpoint.last_step.group_step import GroupStep
+from gyroscope.checkpoint.last_step.inverse_step import StepSums, angles
 from gyroscope.checkpoint.last_step.measuring import blocks, dot
 from gyroscope.geometry import Split
 from gyroscope.theory.law import safe_divide
@@ -58,10 +59,7 @@ def drifts(
     if first.step is not None and second.step is not None:
         steps = float(second.step - first.step)
         if steps <= 0:
-            raise ValueError(
-                f"{second.name!r} is of step {second.step:,} and {first.name!r} of step {first.step:,}: name the older "
-                "checkpoint first"
-            )
+            raise ValueError(f"step {first.step:,} and then step {second.step:,}: name the older checkpoint first")
     before = {each.name: each for each in first.parameters}
     moved = []
     for parameter, watched in checkpoint_layers(second.parameters, second.groups):
@@ -77,7 +75,7 @@ def drifts(
         share = _mean_rate(old, parameter, groups)
         moved += [_drift(each.name, steps, layers, sums[:, each.start : each.stop], share) for each in watched]
     if not moved:
-        raise ValueError(f"{first.name!r} and {second.name!r} have no weight of one name: they are not of one model")
+        raise ValueError("the files have no weight of one name: they are not of one model")
     return tuple(moved)
 
 
@@ -109,8 +107,8 @@ def _drift(name: str, steps: float, layers: Mapping[str, CheckpointLayer], sums:
     layer = layers.get(name)
     ww, wd, dd = sums
     with np.errstate(all="ignore"):
-        across2 = np.maximum(dd - wd**2 / ww, 0.0)
-        angle = mean_known(np.where(ww > 0, np.arctan2(np.sqrt(across2 * ww), ww + wd), NAN))
+        # All the way is one step of w <- w - u.
+        angle = mean_known(angles(StepSums(ww, -wd, dd), lr=1.0, decay=0.0))
         # Over the whole layer, because single vectors of few entries may be reversed by chance.
         kept = float(1 + wd.sum() / ww.sum())
         decay = float(0.0 - np.log(kept)) if kept > 0 else float("inf")

@@ -14,7 +14,6 @@ from torch import Tensor
 from gyroscope.advice import Diagnosis
 from gyroscope.integrations.extras import extra
 from gyroscope.measure.tracker import Tracker
-from gyroscope.store.writer import Status
 
 # A directory for the runs of every Trainer of the process, or 1 for the default one; empty or unset: none is measured.
 VARIABLE = "GYROSCOPE_LIGHTNING"
@@ -24,13 +23,13 @@ pytorch: Any = extra("lightning", "lightning").pytorch
 
 @final
 class RotationCallback(pytorch.Callback):  # type: ignore[misc]
-    """Measures how fast each weight vector turns while Lightning trains; all optimizers of the module are one run.
+    """Measures how fast each weight vector rotates while Lightning trains. All optimizers of the module are one run.
 
-    The tracker is there from the start of training on, when a checkpoint's optimizer state has been restored. Its
-    numbers go to the trainer's loggers, the loss that `training_step` returns goes to the run. At the end the
-    diagnosis is in `diagnosis`, and logged. A fit that an exception ends leaves a run with the status "failed".
+    The tracker starts with training, after a checkpoint's optimizer state has been restored. Its numbers go to the
+    trainer's loggers. The loss that `training_step` returns goes to the run. At the end the diagnosis is logged, and is
+    in `diagnosis`. A fit that an exception ends leaves a run with the status "failed".
 
-    path: directory of the run; default rotation in the trainer's log directory.
+    path: directory of the run, by default rotation in the trainer's log directory.
     log: whether the loggers of the trainer get the numbers.
     options: of `gyro.Tracker`, such as every, rows or sinks.
     """
@@ -47,15 +46,13 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self._samples: deque[tuple[int, dict[str, float]]] = deque()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Attach to the optimizers; where a checkpoint was loaded, go on with its run."""
+        """Attach to the optimizers, and resume the run of a checkpoint that was loaded."""
         path = self.path or Path(trainer.log_dir or trainer.default_root_dir, "rotation")
-        start = None
-        resume = bool(self._resumed) and Path(self._resumed["path"]).exists()
-        if resume:
-            path = self._resumed["path"]
-            start = self._resumed["step"]
         sinks = [*self.options.get("sinks", ()), lambda step, numbers: self._samples.append((step, numbers))]
-        options = {**self.options, "sinks": sinks, "resume": resume, "start": start}
+        options = {**self.options, "sinks": sinks}
+        if self._resumed and Path(self._resumed["path"]).exists():
+            path = self._resumed["path"]
+            options |= {"resume": True, "start": self._resumed["step"]}
         self.tracker = Tracker(pl_module, trainer.optimizers, path, **options)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -71,16 +68,19 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
             self.tracker.flush()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """End the run and say what it says."""
-        self._close("finished")
+        """End the run, and log its diagnosis."""
+        if self.tracker is None:
+            return
+        self.tracker.close("finished")
         self._log_samples(trainer)
-        if self.tracker is not None and trainer.is_global_zero:
+        if trainer.is_global_zero:
             self.diagnosis = self.tracker.diagnose()
             pytorch.utilities.rank_zero_info(f"{self.tracker.path}:\n{self.diagnosis}")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the run as one that failed."""
-        self._close("failed")
+        if self.tracker is not None:
+            self.tracker.close("failed")
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run is and the number of its next step."""
@@ -91,10 +91,6 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with that run when training starts, if it is still there."""
         self._resumed = dict(state_dict)
-
-    def _close(self, status: Status) -> None:
-        if self.tracker is not None:
-            self.tracker.close(status)
 
     def _log_samples(self, trainer: Any) -> None:
         while self._samples:
