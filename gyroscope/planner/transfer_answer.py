@@ -8,8 +8,8 @@ import numpy as np
 from gyroscope.planner.transfer_settings import TransferRequest
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.render.transfer_document import transfer_document
-from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
-from gyroscope.report.transfer_sentences import sentences
+from gyroscope.report.transfer_data import NeededWarmup, TransferData
+from gyroscope.report.transfer_sentences import transfer_json
 from gyroscope.theory import Transfer, transfer
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed_warmups
@@ -32,7 +32,7 @@ class TransferAnswer(Rendered):
 
     def json(self) -> str:
         """Return the answer as JSON, for programs."""
-        return transfer_json(self.data, sentences(self.data))
+        return transfer_json(self.data)
 
 
 def answer_transfer(settings: TransferRequest) -> TransferAnswer:
