@@ -11,8 +11,8 @@ from gyroscope.planner.rule_settings import RULE_OPTIONS, read_rule, rule_name
 from gyroscope.planner.transfer_settings import SHAPE_STEPS, check_tuned, read_scales, read_shape
 from gyroscope.render.rendered import Document, Rendered
 from gyroscope.render.transfer_document import transfer_document
-from gyroscope.report.transfer_data import NeededWarmup, TransferData, transfer_json
-from gyroscope.report.transfer_sentences import sentences
+from gyroscope.report.transfer_data import NeededWarmup, TransferData
+from gyroscope.report.transfer_sentences import transfer_json
 from gyroscope.spelling import one_of
 from gyroscope.theory import Transfer, UpdateRule, transfer
 from gyroscope.theory.law import Weights
@@ -42,7 +42,7 @@ class TransferAnswer(Rendered):
 
     def json(self) -> str:
         """Return the answer as JSON, for programs."""
-        return transfer_json(self.data, sentences(self.data))
+        return transfer_json(self.data)
 
 
 def answer_transfer(settings: Mapping[str, Any]) -> TransferAnswer:

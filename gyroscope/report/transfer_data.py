@@ -1,12 +1,11 @@
-"""A transfer as plain data: what its text and its page show, and what `gyroscope transfer --json` prints."""
+"""A transfer as plain data: what its text, its page and its JSON show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
-from gyroscope._json import dumps
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.phrases import format_number, format_range, rule_text
 from gyroscope.theory import Scale, Schedule, Transfer
@@ -284,35 +283,3 @@ def _moves(factor: float) -> bool:
 
 def _known(value: float | None, factor: float = 1.0, digits: int = 3) -> str:
     return "–" if value is None else format_number(factor * value, digits)
-
-
-def transfer_json(data: TransferData, sentences: list[str]) -> str:
-    """Return settings, rows and sentences as JSON. A number that is not finite becomes null."""
-    transfer = data.transfer
-    return dumps(
-        {
-            "optimizer": {"name": transfer.rule.name, **transfer.rule.settings},
-            "base": transfer.base,
-            "to": transfer.to,
-            "unit": data.unit,
-            "schedule": {"name": data.schedule.name, "warmup_share": data.schedule.warmup / data.schedule.steps},
-            "recommended": [row.name for row in transfer.recommended],
-            "decided": transfer.decided,
-            "trials": transfer.trials,
-            "asked": data.asked,
-            "beyond": transfer.beyond,
-            "tuned": transfer.tuned,
-            "rules": [_row(data, row) for row in transfer.rows],
-            "check": data.check,
-            "sentences": sentences,
-        }
-    )
-
-
-def _row(data: TransferData, row: TransferRow) -> dict[str, Any]:
-    return {
-        **vars(row),
-        "is_silent": data.is_silent(row),
-        "agrees": row in data.agreeing,
-        "needed_warmup": data.warmups.get(row.name),
-    }

@@ -1,8 +1,10 @@
-"""A transfer in sentences: the answer, what each row keeps, and how far the rules agree."""
+"""A transfer in sentences and as JSON: the answer, what each row keeps, and how far the rules agree."""
 
 from collections.abc import Iterator
 from math import log
+from typing import Any
 
+from gyroscope._json import dumps
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.layer_families import join_words
 from gyroscope.advice.phrases import format_number, format_range
@@ -199,3 +201,35 @@ def sentences(data: TransferData) -> list[str]:
     rows = [sentence for row in data.chosen for sentence in row_sentences(data, row)]
     check = [] if data.check is None else checked(data.check)
     return [answer(data), *trust(data), *rows, *agreement(data), *camps(data), *check]
+
+
+def transfer_json(data: TransferData) -> str:
+    """Return settings, rows and sentences as JSON. A number that is not finite becomes null."""
+    transfer = data.transfer
+    return dumps(
+        {
+            "optimizer": {"name": transfer.rule.name, **transfer.rule.settings},
+            "base": transfer.base,
+            "to": transfer.to,
+            "unit": data.unit,
+            "schedule": {"name": data.schedule.name, "warmup_share": data.schedule.warmup / data.schedule.steps},
+            "recommended": [row.name for row in transfer.recommended],
+            "decided": transfer.decided,
+            "trials": transfer.trials,
+            "asked": data.asked,
+            "beyond": transfer.beyond,
+            "tuned": transfer.tuned,
+            "rules": [_row(data, row) for row in transfer.rows],
+            "check": data.check,
+            "sentences": sentences(data),
+        }
+    )
+
+
+def _row(data: TransferData, row: TransferRow) -> dict[str, Any]:
+    return {
+        **vars(row),
+        "is_silent": data.is_silent(row),
+        "agrees": row in data.agreeing,
+        "needed_warmup": data.warmups.get(row.name),
+    }
