@@ -1,13 +1,24 @@
 """The trial of speeds: the search, the alarm, its counts and suggestions on runs made up for it, and tiny trainings."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gyroscope_lab.framework.experiment import Result
+from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.framework.runner import read_result
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.speed import second_look, speedometer
-from gyroscope_lab.speed._alarm import Confusion, baselines, best_correction, candidates, choose_alarm, default_lrs
+from gyroscope_lab.speed import _chosen, second_look, speedometer
+from gyroscope_lab.speed._alarm import (
+    Confusion,
+    baselines,
+    best_correction,
+    candidates,
+    choose_alarm,
+    chosen_candidate,
+    default_lrs,
+)
 from gyroscope_lab.speed._lr_search import MARGIN, PLACES, lr_at, search
 from gyroscope_lab.speed._runs import Runs, at_best, refined_place, scatter, table
 from gyroscope_lab.speed._suggestion import near_best, suggested_lrs, suggestions
@@ -15,6 +26,7 @@ from gyroscope_lab.speed._training import QUANTITIES, angle_to_start, train
 
 from gyroscope.theory import AdamW, forecast
 
+RESULTS = Path(__file__).parents[2] / "results"
 TINY = replace(
     speedometer.QUICK,
     tasks={name: speedometer.EMBEDDED[name] for name in ("MLP, layer norm", "MLP, batch norm")},
@@ -177,3 +189,30 @@ def test_a_later_look_has_other_seeds_and_tasks():
     assert all(config.first_seed >= second_look.FIRST_SEED for config in second_look.PAPER.values())
     assert not set(second_look.NEW) & set(speedometer.TASKS)
     assert set(second_look.SAME) <= set(speedometer.HELD_OUT)
+
+
+RECORDS = [f"speed/{name}" for name in ("speedometer", *second_look.CLAIMS)]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_record_is_what_its_values_say(name):
+    experiment, result = read_result(RESULTS, name)
+    record = ExperimentRecord.read(RESULTS, name)
+    judged = experiment.claims(result)
+    assert [(claim.sentence, claim.outcome) for claim in record.claims] == [
+        (claim.sentence, claim.outcome) for claim in judged
+    ]
+
+
+def test_later_looks_judge_what_the_first_look_chose():
+    choosing, _ = speedometer.halves(read_result(RESULTS, "speed/speedometer")[1])
+    without_sgd = choosing.where(choosing.optimizer != "SGDM")
+    plain = candidates(without_sgd)["mid-run rotation"]
+    for chosen, candidate in (
+        (_chosen.BY_RULE, chosen_candidate(choosing)),
+        (_chosen.CORRECTED_WITHOUT_SGD, chosen_candidate(without_sgd)),
+        (_chosen.WITHOUT_SGD, plain),
+    ):
+        numbers = [(*each.alarm.band, each.alarm.slow, each.alarm.fast) for each in (chosen, candidate)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=5e-3)
+        assert chosen.values(choosing) == pytest.approx(candidate.values(choosing), nan_ok=True)

@@ -23,7 +23,7 @@ from gyroscope_lab.speed._alarm import (
     lr_over_usual,
 )
 from gyroscope_lab.speed._runs import BAD, Runs, at_best, scatter, table
-from gyroscope_lab.speed._suggestion import FACTORS, near_best, suggestions
+from gyroscope_lab.speed._suggestion import FACTORS, FORECASTS, near_best, suggestions
 
 HEAD = """# The speedometer on trial
 
@@ -45,9 +45,9 @@ def write_summary(out: Path) -> None:
     choosing, judging = halves(result)
     lines = [HEAD, *_counts(choosing, judging), *_alarms(choosing, judging)]
     lines += [*_pilot(table(result)), *_kinds(choosing, judging), *_unseen_optimizers(choosing, judging)]
-    lines += [*_scatters(choosing, judging)]
-    lines += [*_best_lrs(choosing, judging), *_suggestions(choosing, judging)]
-    lines += _later_looks(out)
+    lines += [*_scatters(choosing, judging), *_best_lrs(choosing, judging)]
+    lines += [*_targets(choosing), *_suggestions(choosing, judging)]
+    lines += _later_looks(out, choosing)
     lines.append(f"n = {record.data['n']} · {record.commit}\n")
     write_text(out / "speed.md", "\n".join(lines))
 
@@ -171,8 +171,8 @@ def _unseen_optimizers(choosing: Runs, judging: Runs) -> Iterator[str]:
     yield ""
 
 
-def _later_looks(out: Path) -> Iterator[str]:
-    """Yield the counts of the alarms on new seeds and new tasks, if they have been looked at."""
+def _later_looks(out: Path, choosing: Runs) -> Iterator[str]:
+    """Yield the counts of the alarms and of suggestions in later looks, as far as there are records."""
     from gyroscope_lab.speed._chosen import ALARMS, WITHOUT_SGD
     from gyroscope_lab.speed.second_look import CLAIMS
 
@@ -192,6 +192,7 @@ def _later_looks(out: Path) -> Iterator[str]:
             yield _row(alarm.unit, *thresholds, *_counted(confusion))
         yield ""
         yield from _marked_as_slow(WITHOUT_SGD, ALARMS[2].judged(runs))
+        yield from _suggestions(choosing, runs)
 
 
 def _scatters(choosing: Runs, judging: Runs) -> Iterator[str]:
@@ -227,13 +228,24 @@ def _best_lrs(choosing: Runs, judging: Runs) -> Iterator[str]:
     yield ""
 
 
-def _suggestions(choosing: Runs, judging: Runs) -> Iterator[str]:
+def _targets(choosing: Runs) -> Iterator[str]:
     yield "## Learning rates suggested before training\n"
     defaults = ", ".join(f"{name} {lr:.2g}" for name, lr in default_lrs(choosing).items())
-    yield f"Median best learning rates of the choosing half: {defaults}.\n"
-    yield _row("method", *(f"within a factor of {factor:g}" for factor in FACTORS))
-    yield _rule(1 + len(FACTORS))
+    yield f"Median best learning rates of the choosing half: {defaults}. Targets of all optimizers together:"
+    for name, unit in FORECASTS.items():
+        yield f"{name} {np.median(at_best(choosing, unit(choosing))):.3g}, in radians."
+    yield "The columns of optimizers count cells within a factor of 3.\n"
+
+
+def _suggestions(choosing: Runs, judging: Runs) -> Iterator[str]:
+    """Yield how many cells have a suggestion near their best learning rate, in all and by optimizer."""
+    _, first = np.unique(judging.cell, return_index=True)
+    optimizers = judging.optimizer[first]
+    kinds = np.unique(optimizers).tolist()
+    yield _row("method", *(f"within a factor of {factor:g}" for factor in FACTORS), *kinds)
+    yield _rule(1 + len(FACTORS) + len(kinds))
     for method, lrs in suggestions(choosing, judging).items():
         near = [near_best(judging, lrs, factor) for factor in FACTORS]
+        near += [near[-1][optimizers == kind] for kind in kinds]
         yield _row(method, *(f"{each.sum()} of {len(each)}" for each in near))
     yield ""
