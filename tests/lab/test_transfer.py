@@ -148,7 +148,7 @@ def test_the_rules_that_are_printed_first_are_those_that_the_records_support(axi
     [
         ("batch", {"sqrt-batch": 0.004, "copy": 0.015, "linear-lr": 0.016}),
         ("tokens", {"copy": 0.013, "tau": 0.019}),
-        ("width", {"fan": 0.007, "independent": 0.015}),
+        ("width", {"fan": 0.006, "independent": 0.019}),
     ],
 )
 def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, quoted):
