@@ -25,63 +25,6 @@ LARGEST_CHANGE = 32.0
 
 @final
 @dataclass(frozen=True)
-<<<<<<< HEAD
-=======
-class Recommendation:
-    """The rules to print first if no other axes than these change.
-
-    names    one rule, or two if no trial decides
-    trials   what trials of ours say, as a sentence
-    decided  whether they support the one rule
-    """
-
-    axes: frozenset[str]
-    names: tuple[str, ...]
-    trials: str = "No trial of ours decides between the two yet."
-    decided: bool = False
-
-
-UNCHANGED = Recommendation(frozenset(), ("copy",), "", decided=True)
-# By family: the first entry whose axes cover the change. The trials are those of docs/transfer.md.
-RECOMMENDED: Mapping[Family, tuple[Recommendation, ...]] = {
-    "adam": (
-        UNCHANGED,
-        Recommendation(frozenset({"depth"}), ("copy",), "No trial of ours supports it yet."),
-        Recommendation(
-            frozenset({"width"}),
-            ("mup",),
-            "Our trials of AdamW support it. On a GPT of 2, 4 and 8 times the width it had the lowest loss on average: "
-            "fan ended 0.006 nats above it, independent 0.019, copied settings 0.32. At 4 and 8 times the width twice "
-            "its learning rate was better by 0.01 and 0.026, which is undecided.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset({"batch"}),
-            ("tau",),
-            "Our trials of AdamW support it. With a quarter and four times the batch it had the lowest loss on average "
-            "over three networks: sqrt-batch ended 0.004 nats above it, copied settings 0.015, the linear rule 0.016.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset({"tokens"}),
-            ("horizon",),
-            "Our trials of AdamW support it. With a quarter and four times the tokens it had the lowest loss, on "
-            "average over three networks: copied settings ended 0.013 nats above it, tau 0.019. With four times the "
-            "tokens alone, these three ended within 0.004 nats of each other.",
-            decided=True,
-        ),
-        Recommendation(
-            frozenset(AXES), ("tau", "completed"), "No trial of ours covers a change of several axes at once."
-        ),
-    ),
-    "sphere": (UNCHANGED, Recommendation(frozenset(AXES), ("hyperp", "marin-muonh"))),
-    "sgd": (UNCHANGED, Recommendation(frozenset(AXES), ("linear", "copy"))),
-}
-
-
-@final
-@dataclass(frozen=True)
->>>>>>> h-trials
 class Scale:
     """The size of a run. Batch and tokens have one unit: tokens, samples or anything else that is counted.
 
