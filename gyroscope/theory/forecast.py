@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from gyroscope._checks import check_betas, check_decay, positive_array
 from gyroscope._types import Array, Mask, Number
-from gyroscope.theory.law import Weights, plain, safe_divide
-from gyroscope.theory.recursion import MAX_LENGTH
+from gyroscope.theory.law import Weights, angle_to_start, plain, safe_divide
+from gyroscope.theory.recursion import MAX_LENGTH, Step
 from gyroscope.theory.rules.base import UpdateRule, require
 from gyroscope.theory.schedules import Multiplier, multipliers, rectification
 
 # A norm within this fraction of its equilibrium has settled.
 SETTLED = 0.1
 # The arrays of a forecast over steps and layers.
-SERIES = ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update")
-# Steps × layers that a forecast will hold in memory: four arrays of 1.6 GB.
+SERIES = ("norm", "angular_update", "equilibrium_norm", "equilibrium_angular_update", "forgotten")
+# Steps × layers that a forecast will hold in memory: five arrays of 1.6 GB.
 LARGEST = 200_000_000
 
 
@@ -31,6 +31,7 @@ class Forecast:
     norm                RMS norm after each step
     angular_update      angle of each step in radians
     equilibrium_norm, equilibrium_angular_update  where they would settle at the learning rate of the step
+    forgotten           X = -Σ ln(1-a) after each step, of the decay that acts at its norm. NaN if it is unknown
     total_decay         X = Σ a_t, how often the run forgets its direction. Below 0.3 it never settles, above 3 it does
     """
 
@@ -41,6 +42,7 @@ class Forecast:
     angular_update: Array
     equilibrium_norm: Array
     equilibrium_angular_update: Array
+    forgotten: Array
     total_decay: Number
 
     def layer(self, number: int) -> "Forecast":
@@ -81,6 +83,22 @@ class Forecast:
         """The same three memories of the momentum into the run, when it has 95 % of its size."""
         filled = min(round(3 * self.rule.momentum_memory), len(self.lr) - 1)
         return plain(safe_divide(self.angular_update[filled], self.equilibrium_angular_update[filled]))
+
+    @property
+    def angle_to_start(self) -> Array:
+        """Angle between the initial weights and those after each step in radians, if gradients are noise.
+
+            cos θ_t = ‖w_0‖·Π(1-a)/‖w_t‖     (`law.angle_to_start`)
+
+        Rules that keep norms forget by their own memory. It is NaN if that is unknown, as for a Hyperball without
+        momentum.
+
+        >>> from gyroscope.theory import AdamW, cosine
+        >>> course = forecast(AdamW(1e-2, 0.5), cosine(400, warmup=20), norm=1.0, fan_in=256)
+        >>> f"{course.angle_to_start[0]:.3f} rad after the first step, {course.angle_to_start[-1]:.2f} at the end"
+        '0.008 rad after the first step, 1.25 at the end'
+        """
+        return np.asarray(angle_to_start(self.initial_norm, self.norm, self.forgotten))
 
     @property
     def end_norm_ratio(self) -> Any:
@@ -134,12 +152,12 @@ def forecast(
         # A copy, because the motion writes into it. Without layers it has one column.
         start2 = np.array(np.broadcast_to(np.square(start), layers or (1,)), dtype=np.float64)
     rules = RuleDuring(rule, _changing_settings(rule, lr, weight_decay_schedule, betas_schedule))
-    norms, angles = _follow(rules, start2, lr, weights, progress)
+    norms, angles, forgotten = _follow(rules, start2, lr, weights, progress)
     if rule.rectified and weights.unit_grad_norm is None:
         # RAdam's first steps are as long as their gradients, which are unknown.
         angles[rectification(rule.settings["betas"][1])(np.arange(len(lr))) == 0] = np.nan
     equilibrium_norms, equilibrium_angles, total_decay = _equilibria(rules, start, lr, weights, start2.size)
-    series = (norms, angles, equilibrium_norms, equilibrium_angles)
+    series = (norms, angles, equilibrium_norms, equilibrium_angles, forgotten)
     by_layer = {name: values.reshape(-1, *layers) for name, values in zip(SERIES, series, strict=True)}
     return Forecast(rule, lr, start, **by_layer, total_decay=plain(total_decay.reshape(layers)))
 
@@ -204,29 +222,32 @@ def _equilibria(
 
 def _follow(
     rules: RuleDuring, start2: Array, lr: Array, weights: Weights, progress: Callable[[int], None] | None
-) -> tuple[Array, Array]:
-    """Return the norm after each step and the angle of each step."""
-    norm, angle = np.empty((2, len(lr), start2.size))
+) -> tuple[Array, Array, Array]:
+    """Return the norm after each step, the angle of each step, and the sum of the decays up to it."""
+    norm, angle, forgotten = np.empty((3, len(lr), start2.size))
+    total = np.zeros(start2.size)
     with np.errstate(all="ignore"):  # overflow is refused below
-        for block, norm2, angles in follow(rules, start2, lr, weights):
-            if not (np.isfinite(norm2).all() and (norm2 > 0).all()):
+        for block, step, angles in follow(rules, start2, lr, weights):
+            if not (np.isfinite(step.norm2).all() and (step.norm2 > 0).all()):
                 raise ValueError("Numeric overflow: check the magnitude of lr, weight decay and norms")
-            np.sqrt(norm2, out=norm[block])
+            np.sqrt(step.norm2, out=norm[block])
             angle[block] = angles
+            forgotten[block] = total - np.cumsum(np.log1p(-step.forgets), axis=0)
+            total = forgotten[block.stop - 1]
             if progress is not None:
                 progress(block.stop)
-    return norm, angle
+    return norm, angle, forgotten
 
 
-def follow(rules: RuleDuring, start2: Array, lr: Array, weights: Weights) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield blocks of steps at these learning rates, with the squared norm after each step, and its angle."""
+def follow(rules: RuleDuring, start2: Array, lr: Array, weights: Weights) -> Iterator[tuple[slice, Step, Array]]:
+    """Yield blocks of steps at these learning rates, with their moments and their angles."""
     motion = rules.rule.motion(start2)
     while motion.done < len(lr):
         block = slice(motion.done, min(motion.done + MAX_LENGTH, len(lr)))
         before2 = motion.norm2
         motion.rule = rules.at((block,))
         step = motion.advance(lr[block], weights)
-        yield block, step.norm2, step.angles(before2)
+        yield block, step, step.angles(before2)
 
 
 def _layers(**inputs: Number | None) -> tuple[int, ...]:

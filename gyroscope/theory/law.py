@@ -155,6 +155,21 @@ def forgetting_time(decay: Number) -> Number:
     return safe_divide(np.float64(1), decay)
 
 
+def angle_to_start(initial_norm: Number, norm: Number, total_decay: Number) -> Number:
+    """Return the angle between the initial weights and the present ones after a walk in noise, in radians.
+
+        cos θ = ‖w_0‖·e^(-X)/‖w_t‖,   e^(-X) = Π(1-a)     (ours: docs/theory.md, "A run shorter than its memory")
+
+    Holds if gradients are noise. A signal adds up, so that a network is further from its start. It is NaN if the decay
+    is unknown.
+
+    >>> f"{angle_to_start(1.0, 1.2, total_decay=0.5):.3f}"
+    '1.041'
+    """
+    # Rounding may lead beyond 1 before the first rotation.
+    return np.arccos(np.minimum(initial_norm * np.exp(-total_decay) / norm, 1.0))
+
+
 def rotation_angle(shrink: Number) -> Number:
     """Return the angle of a step that keeps the norm and 1 - shrink of the old vector: arccos(1 - shrink), in radians.
 

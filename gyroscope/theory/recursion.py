@@ -1,20 +1,17 @@
 """Averaged motion of a weight vector under noise: the recursions behind every forecast.
 
-A step is  w <- (1-a) w - u,  and norm and angle follow from E⟨w,u⟩ and E‖u‖² alone. Rules whose update is linear in
-weight, momentum and gradient share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² with their own coefficients and step size.
-
-A moment follows  x' = keep·x + added,  where `added` depends on the norm. Many steps are solved at once: from a guess
-of all norms follow all moments and better norms, until they agree with the guess.
+A step is  w <- (1-a) w - u,  and norm and angle follow from E⟨w,u⟩ and E‖u‖² alone. A moment follows
+x' = keep·x + added,  where `added` depends on the norm. Many steps are solved at once: from a guess of all norms follow
+all moments and better norms, until they agree with the guess.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from gyroscope._types import Array, Mask, Number
+from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Correlation, Weights
 
@@ -41,6 +38,7 @@ class Step(NamedTuple):
     cross: Number  # E⟨w, u⟩
     square: Number  # E‖u‖²
     norm2: Number  # E‖w‖² after the step
+    forgets: Number  # share of its old direction that the weight loses: a, also if L2 in the gradient acts as decay
 
     def angles(self, before2: Array) -> Array:
         """Return the angle of each step in radians. `before2` is E‖w‖² before the first."""
@@ -53,7 +51,7 @@ class Step(NamedTuple):
         return np.asarray(np.where(along < 0, np.pi - angle, angle))
 
 
-# The moments of a motion by attribute, before each step and after the last: (steps + 1, layers).
+# The moments of a motion by name, before each step and after the last: (steps + 1, layers).
 Moments: TypeAlias = dict[str, Array]
 # From a part of the steps, and a guess of their moments, to the steps and to better moments.
 Improve: TypeAlias = Callable[[slice, Moments], tuple[Step, Moments]]
@@ -91,11 +89,14 @@ class Motion(ABC):
 
     def __init__(self, rule: Any, norm2: Array, **moments: Array) -> None:
         self.rule = rule
-        self.norm2 = norm2
+        self.moments = {"norm2": norm2, **moments}
         self.done = 0
         self._length = FIRST_LENGTH
-        self._names = ("norm2", *moments)
-        vars(self).update(moments)
+
+    @property
+    def norm2(self) -> Array:
+        """E‖w‖² of each layer."""
+        return self.moments["norm2"]
 
     def advance(self, lr: Array, weights: Weights) -> Step:
         """Take the next steps at these learning rates. Arrays are (steps, layers)."""
@@ -113,12 +114,12 @@ class Motion(ABC):
     def _solve(self, improve: Improve, part: slice) -> Step:
         """Return steps from the first of `part` on, all of them if they can be solved in a few rounds."""
         steps = part.stop - part.start
-        guess = {name: np.broadcast_to(value, (steps + 1, value.size)) for name, value in self.moments().items()}
+        guess = {name: np.broadcast_to(value, (steps + 1, value.size)) for name, value in self.moments.items()}
         for rounds in range(MAX_ROUNDS):
             step, moments = improve(part, guess)
             # Only the first two are guessed. The others follow from them.
-            if steps == 1 or all(_agree(moments[name], guess[name]) for name in self._names[:2]):
-                vars(self).update({name: values[-1] for name, values in moments.items()})
+            if steps == 1 or all(_agree(moments[name], guess[name]) for name in list(moments)[:2]):
+                self.moments = {name: values[-1] for name, values in moments.items()}
                 self._length = min(2 * steps if rounds < FEW_ROUNDS else steps, MAX_LENGTH)
                 return step
             guess = moments
@@ -129,20 +130,16 @@ class Motion(ABC):
         norm2 = self.norm2.copy()
         for _ in range(FILLING):
             self.advance(np.array([lr]), weights)
-            self.norm2 = norm2
-
-    def moments(self) -> dict[str, Array]:
-        """Return the current moments by attribute."""
-        return {name: getattr(self, name) for name in self._names}
+            self.moments["norm2"] = norm2
 
     def state(self) -> dict[str, Any]:
         """Return the current moments in lists and numbers, without the rule, for a file."""
-        return {"done": self.done, **{name: values.tolist() for name, values in self.moments().items()}}
+        return {"done": self.done, **{name: values.tolist() for name, values in self.moments.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        for name, value in state.items():
-            setattr(self, name, np.array(value) if isinstance(value, list) else value)
+        self.done = state["done"]
+        self.moments = {name: np.array(state[name]) for name in self.moments}
 
     @abstractmethod
     def _improve(self, lr: Array, weights: Weights) -> Improve:
@@ -152,118 +149,6 @@ class Motion(ABC):
 def _agree(values: Array, guess: Array) -> bool:
     difference = np.abs(values - guess)[:-1].max(0)
     return bool((difference <= TOLERANCE * np.abs(values).max(0)).all())
-
-
-class Combination(NamedTuple):
-    """A vector as a combination of the weight, the momentum before the step and the gradient."""
-
-    weight: Number
-    momentum: Number
-    gradient: Number
-
-
-class StepNormaliser(NamedTuple):
-    """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
-
-    Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
-    full and `unit`·D is the true average, so D is rescaled if the unit changes.
-    """
-
-    keep: Number = 0.0
-    weight: Number = 0.0
-    momentum: Number = 0.0
-    unit: Number = 1.0
-
-
-@dataclass(frozen=True)
-class LinearSteps:
-    """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
-
-    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. Settings that change during the run
-    make coefficients arrays over steps.
-    """
-
-    decay: Array  # for each step
-    scale: Array  # for each step
-    update: Combination
-    momentum: Combination
-    D: StepNormaliser | None = None
-    unadapted: Mask | None = None
-    excess: float = 1.0  # E‖u‖² over E‖s·update‖², above 1 if the update adds its own noise
-    coupling: Number = 1.0  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
-    unit_grad2: Number = 1.0  # E‖g‖²·E‖w‖², for each layer
-    size: Number = 1.0  # for each layer
-
-
-@final
-class LinearMotion(Motion):
-    """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
-
-    y = E‖w‖², p = E⟨w,m⟩, q = E‖m‖², and D as in `StepNormaliser`. The share of a cautious decay depends on them.
-    """
-
-    def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2, **{name: np.zeros_like(norm2) for name in ("_p", "_q", "_D")})
-        self._unit: float | None = None  # D's, of the last step
-
-    def _improve(self, lr: Array, weights: Weights) -> Improve:
-        steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
-        normaliser = steps.D or StepNormaliser()
-        unit = np.broadcast_to(normaliser.unit, len(lr))
-        before = np.append(unit[0] if self._unit is None else self._unit, unit[:-1])
-        self._unit = float(unit[-1])
-        unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
-        by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum)
-        by_step = (*by_step, normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
-        columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
-
-        is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
-        is_cautious = self.rule.cautious_decay
-
-        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            a, scale, coupling, unadapted, *coefficients = (column[part] for column in columns)
-            # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
-            uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
-            y = guess["norm2"][:-1]
-            p = guess["_p"][:-1]
-            g2 = steps.unit_grad2 / y
-            q = filtered(self._q, mm * mm, mg * mg * g2 + (mw * (mw * y + 2 * mm * p) if is_coupled else 0.0))
-            s = scale
-            D = np.broadcast_to(self._D, q.shape)
-            if steps.D:
-                D = filtered(self._D, keep_D, g2 + Dm * q[:-1] + (Dw * y if is_coupled else 0.0))
-                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D[1:]))
-            # E‖update‖² without the part of w.
-            update2 = um * um * q[:-1] + ug * ug * g2
-            masked = MaskedDecay(a)
-            if is_cautious:
-                linear2 = np.maximum(s * s * update2, TINY * y)
-                masked = masked_decay(a, s * um * p / np.sqrt(y * linear2), np.sqrt(y / linear2))
-            left = 1 - masked.decay
-            pushed = masked.push * s
-            coupled = pushed * coupling
-            keep = left * mm
-            added = -coupled * (um * mm * q[:-1] + ug * mg * g2)
-            if is_coupled:
-                keep = keep - coupled * (uw * mm + um * mw)
-                added = added + (left - coupled * uw) * mw * y
-            p = filtered(self._p, keep, added)
-            power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
-            radial = um * p[:-1]
-            square = power * (update2 + 2 * uw * radial if is_coupled else update2)
-            # The weight's own part of cross and square is kept, because added it would not converge at a strong decay.
-            own = power * uw * uw + masked.noise
-            y = filtered(self.norm2, left * left - 2 * left * pushed * uw + own, square - 2 * left * pushed * radial)
-            cross = pushed * (uw * y[:-1] + radial)
-            square = square + own * y[:-1]
-            if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
-                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y[:-1])
-                square = square + longer
-                cross = cross + longer / (2 * left)
-            moments = {"norm2": y, "_p": p, "_q": q, "_D": D}
-            return Step(np.broadcast_to(masked.decay, cross.shape), cross, square, y[1:]), moments
-
-        return improve
 
 
 class StationarySteps(NamedTuple):
@@ -283,7 +168,7 @@ class StationaryMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2, _overlap=np.zeros_like(norm2))
+        super().__init__(rule, norm2, overlap=np.zeros_like(norm2))
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
         decay, update_rms, correlation, size = self.rule.stationary_steps(lr, weights)
@@ -296,14 +181,15 @@ class StationaryMotion(Motion):
             masked = MaskedDecay(a)
             if self.rule.cautious_decay:
                 length = np.maximum(rms * size**0.5, np.sqrt(TINY * y))
-                masked = masked_decay(a, guess["_overlap"][:-1] / np.sqrt(y * size), np.sqrt(y) / length)
+                masked = masked_decay(a, guess["overlap"][:-1] / np.sqrt(y * size), np.sqrt(y) / length)
             left = 1 - masked.decay
             pushed = masked.push * rms
-            overlap = filtered(self._overlap, left * ratio, -first * pushed * size + 0 * y)
+            overlap = filtered(self.moments["overlap"], left * ratio, -first * pushed * size + 0 * y)
             cross = pushed * overlap[:-1]
             square = pushed * pushed * size
             y = filtered(self.norm2, left * left + masked.noise, square - 2 * left * cross)
-            step = Step(np.broadcast_to(masked.decay, cross.shape), cross, square + masked.noise * y[:-1], y[1:])
-            return step, {"norm2": y, "_overlap": overlap}
+            decay = np.broadcast_to(masked.decay, cross.shape)
+            step = Step(decay, cross, square + masked.noise * y[:-1], y[1:], decay)
+            return step, {"norm2": y, "overlap": overlap}
 
         return improve

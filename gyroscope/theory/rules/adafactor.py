@@ -21,7 +21,7 @@ class AdafactorMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2, _v=np.zeros_like(norm2))
+        super().__init__(rule, norm2, v=np.zeros_like(norm2))
         self._before = rule.steps_done
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
@@ -35,10 +35,10 @@ class AdafactorMotion(Motion):
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
             y = guess["norm2"][:-1]
             g2 = 1 / y  # gradients shrink as the norm grows, and their own scale cancels
-            v = filtered(self._v, 1 - shares[part], shares[part] * g2)
+            v = filtered(self.moments["v"], 1 - shares[part], shares[part] * g2)
             square = rates[part] ** 2 * np.minimum(g2 / v[1:], self.rule.d**2) * self.rule.scale2(y, weights.fan_in)
             y = filtered(self.norm2, (1 - decay[part]) ** 2, square)
-            return Step(decay[part], np.zeros_like(decay[part]), square, y[1:]), {"norm2": y, "_v": v}
+            return Step(decay[part], np.zeros_like(square), square, y[1:], decay[part]), {"norm2": y, "v": v}
 
         return improve
 

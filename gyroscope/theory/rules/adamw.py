@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Weights, equilibrium_angle
-from gyroscope.theory.recursion import Combination, LinearSteps
+from gyroscope.theory.linear_motion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.decoupled import DecoupledRule, decoupled_adam_steps
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from gyroscope._checks import check_betas, check_decay, check_fraction
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.law import Equilibrium, Weights, plain
-from gyroscope.theory.recursion import LinearMotion, Motion
+from gyroscope.theory.linear_motion import LinearMotion
+from gyroscope.theory.recursion import Motion
 from gyroscope.theory.schedules import rectification
 
 MEANING = {

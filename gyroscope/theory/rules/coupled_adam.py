@@ -20,7 +20,8 @@ from gyroscope.theory.law import (
     rotation_angle,
     safe_divide,
 )
-from gyroscope.theory.recursion import Improve, LinearSteps, Moments, Motion, Step, StepNormaliser, filtered
+from gyroscope.theory.linear_motion import LinearSteps, StepNormaliser
+from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.sgdm import HeavyBall, transported_power
 
@@ -209,7 +210,7 @@ class TransportedAdamMotion(Motion):
     """
 
     def __init__(self, rule: Any, norm2: Array) -> None:
-        super().__init__(rule, norm2, _v=np.zeros_like(norm2))
+        super().__init__(rule, norm2, v=np.zeros_like(norm2))
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
         beta1, beta2 = self.rule.betas
@@ -224,11 +225,11 @@ class TransportedAdamMotion(Motion):
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
             y = guess["norm2"][:-1]
-            V = filtered(self._v, keep[part], (wd[part] * y) ** 2 + g2_unit)
+            V = filtered(self.moments["v"], keep[part], (wd[part] * y) ** 2 + g2_unit)
             decay = np.sqrt(y / V[1:]) * per_decay[part]
             square = per_square[part] / V[1:]
             y = filtered(self.norm2, (1 - decay) ** 2, square)
-            return Step(decay, np.zeros_like(decay), square, y[1:]), {"norm2": y, "_v": V}
+            return Step(decay, np.zeros_like(decay), square, y[1:], decay), {"norm2": y, "v": V}
 
         return improve
 

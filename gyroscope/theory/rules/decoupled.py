@@ -8,7 +8,8 @@ import numpy as np
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import AnyCorrelation, Correlation, Equilibrium, Weights, balanced
-from gyroscope.theory.recursion import Combination, LinearSteps, StationarySteps, StepNormaliser
+from gyroscope.theory.linear_motion import Combination, LinearSteps, StepNormaliser
+from gyroscope.theory.recursion import StationarySteps
 from gyroscope.theory.rules.base import BetaRule, UpdateRule
 
 

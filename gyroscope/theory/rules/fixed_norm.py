@@ -27,17 +27,18 @@ class FixedNormMotion(Motion):
         self._base = rule.plain.motion(norm2.copy()) if rule.follows_base else None
 
     def _improve(self, lr: Array, weights: Weights) -> Improve:
-        if self._base is None:
-            angle = self.rule.at(lr[:, None], weights).angular_update
-        else:
+        settled = self.rule.at(lr[:, None], weights)
+        angle = settled.angular_update
+        if self._base is not None:
             before2 = self._base.norm2
             self._base.rule = self.rule.plain
             angle = np.minimum(self._base.advance(lr, weights).angles(before2), STEEPEST)
         square = np.tan(angle) ** 2 * self.norm2
         zero = np.zeros((len(lr), 1))
+        forgets = np.broadcast_to(np.nan if settled.timescale is None else 1 / settled.timescale, zero.shape)
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            return Step(zero[part], zero[part], square[part], guess["norm2"][1:]), guess
+            return Step(zero[part], zero[part], square[part], guess["norm2"][1:], forgets[part]), guess
 
         return improve
 

@@ -10,7 +10,7 @@ import numpy as np
 from gyroscope._types import Array, Number
 from gyroscope.theory.cautious import cautious_equilibrium
 from gyroscope.theory.law import Correlation, Equilibrium, OddCorrelation, Weights, balanced, equilibrium_angle
-from gyroscope.theory.recursion import Combination, LinearSteps, StepNormaliser
+from gyroscope.theory.linear_motion import Combination, LinearSteps, StepNormaliser
 from gyroscope.theory.rules.base import BetaRule, MomentumStep
 from gyroscope.theory.rules.decoupled import decay_at
 

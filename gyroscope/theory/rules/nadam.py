@@ -11,7 +11,7 @@ import numpy as np
 from gyroscope._checks import check_count, check_non_negative
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Correlation, Equilibrium, Weights, equilibrium_angle, forgetting_time, rotation_angle
-from gyroscope.theory.recursion import Combination, LinearSteps
+from gyroscope.theory.linear_motion import Combination, LinearSteps
 from gyroscope.theory.rules.base import BetaRule
 from gyroscope.theory.rules.coupled_adam import CoupledAdam, fourth, relative_norm, strength
 from gyroscope.theory.rules.decoupled import DecoupledRule, decoupled_adam_steps

@@ -8,7 +8,7 @@ import numpy as np
 
 from gyroscope._types import Array, Number
 from gyroscope.theory.law import Equilibrium, Weights, equilibrium_angle, forgetting_time, rotation_angle, safe_divide
-from gyroscope.theory.recursion import Combination, LinearSteps
+from gyroscope.theory.linear_motion import Combination, LinearSteps
 from gyroscope.theory.rules.base import MomentumRule, MomentumStep
 
 

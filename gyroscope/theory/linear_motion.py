@@ -1,0 +1,133 @@
+"""Motion under updates that are linear in weight, momentum and gradient, as most rules have them.
+
+They share one recursion of E‖w‖², E⟨w,m⟩ and E‖m‖² with their own coefficients and step size.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from gyroscope._types import Array, Mask, Number
+from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
+from gyroscope.theory.law import Weights
+from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
+
+
+class Combination(NamedTuple):
+    """A vector as a combination of the weight, the momentum before the step and the gradient."""
+
+    weight: Number
+    momentum: Number
+    gradient: Number
+
+
+class StepNormaliser(NamedTuple):
+    """D in the step size s = scale·sqrt(size/D):  D <- keep·D + weight·E‖w‖² + momentum·E‖m‖² + E‖g‖².
+
+    Adam's v (keep = β2, weight = λ², unit = 1-β2) and Lion's E‖c‖² (keep = 0) are both such a D. D counts gradients in
+    full and `unit`·D is the true average, so D is rescaled if the unit changes.
+    """
+
+    keep: Number = 0.0
+    weight: Number = 0.0
+    momentum: Number = 0.0
+    unit: Number = 1.0
+
+
+@dataclass(frozen=True)
+class LinearSteps:
+    """Steps  w <- (1-a) w - s·update,  m <- momentum,  update and momentum linear in weight, momentum and gradient.
+
+    s = scale, or scale·sqrt(size/D) if D is given and the step is not `unadapted`. Settings that change during the run
+    make coefficients arrays over steps.
+    """
+
+    decay: Array  # for each step
+    scale: Array  # for each step
+    update: Combination
+    momentum: Combination
+    D: StepNormaliser | None = None
+    unadapted: Mask | None = None
+    excess: float = 1.0  # E‖u‖² over E‖s·update‖², above 1 if the update adds its own noise
+    coupling: Number = 1.0  # E⟨u, m'⟩ over E⟨s·update, m'⟩, not 1 if that noise is correlated over steps
+    unit_grad2: Number = 1.0  # E‖g‖²·E‖w‖², for each layer
+    size: Number = 1.0  # for each layer
+
+
+@final
+class LinearMotion(Motion):
+    """Motion of a rule whose `linear_steps` give the coefficients at learning rates, steps done and weights.
+
+    y = E‖w‖², p = E⟨w,m⟩, q = E‖m‖², and D as in `StepNormaliser`. The share of a cautious decay depends on them.
+    """
+
+    def __init__(self, rule: Any, norm2: Array) -> None:
+        super().__init__(rule, norm2, **{name: np.zeros_like(norm2) for name in ("p", "q", "D")})
+        self._unit: float | None = None  # D's, of the last step
+
+    def _improve(self, lr: Array, weights: Weights) -> Improve:
+        steps: LinearSteps = self.rule.linear_steps(lr, self.done, weights)
+        normaliser = steps.D or StepNormaliser()
+        unit = np.broadcast_to(normaliser.unit, len(lr))
+        before = np.append(unit[0] if self._unit is None else self._unit, unit[:-1])
+        self._unit = float(unit[-1])
+        unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
+        aging = (normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
+        by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum, *aging)
+        columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
+
+        is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
+        is_cautious = self.rule.cautious_decay
+        done = np.arange(self.done, self.done + len(lr))[:, None]
+
+        def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
+            a, scale, coupling, unadapted, *coefficients = (column[part] for column in columns)
+            # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
+            uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
+            y = guess["norm2"][:-1]
+            p = guess["p"][:-1]
+            g2 = steps.unit_grad2 / y
+            q = filtered(self.moments["q"], mm * mm, mg * mg * g2 + (mw * (mw * y + 2 * mm * p) if is_coupled else 0.0))
+            s = scale
+            D = np.broadcast_to(self.moments["D"], q.shape)
+            if steps.D:
+                D = filtered(self.moments["D"], keep_D, g2 + Dm * q[:-1] + (Dw * y if is_coupled else 0.0))
+                s = np.where(unadapted, scale, scale * np.sqrt(steps.size / D[1:]))
+            # E‖update‖² without the part of w.
+            update2 = um * um * q[:-1] + ug * ug * g2
+            masked = MaskedDecay(a)
+            if is_cautious:
+                linear2 = np.maximum(s * s * update2, TINY * y)
+                masked = masked_decay(a, s * um * p / np.sqrt(y * linear2), np.sqrt(y / linear2))
+            left = 1 - masked.decay
+            pushed = masked.push * s
+            coupled = pushed * coupling
+            keep = left * mm
+            added = -coupled * (um * mm * q[:-1] + ug * mg * g2)
+            if is_coupled:
+                keep = keep - coupled * (uw * mm + um * mw)
+                added = added + (left - coupled * uw) * mw * y
+            p = filtered(self.moments["p"], keep, added)
+            power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
+            radial = um * p[:-1]
+            square = power * (update2 + 2 * uw * radial if is_coupled else update2)
+            # The weight's own part of cross and square is kept, because added it would not converge at a strong decay.
+            own = power * uw * uw + masked.noise
+            y = filtered(self.norm2, left * left - 2 * left * pushed * uw + own, square - 2 * left * pushed * radial)
+            cross = pushed * (uw * y[:-1] + radial)
+            square = square + own * y[:-1]
+            if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
+                longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y[:-1])
+                square = square + longer
+                cross = cross + longer / (2 * left)
+            moments = {"norm2": y, "p": p, "q": q, "D": D}
+            decay = np.broadcast_to(masked.decay, cross.shape)
+            forgets = decay
+            if is_coupled:
+                # L2 also acts through the momentum, which fills with mw/(1-mm) of the weights of 1/(1-mm) steps before.
+                late = s * um * mw / (1 - mm)
+                forgets = decay + (s * uw + late * (1 - mm ** done[part])) * (1 + late / (1 - mm))
+            return Step(decay, cross, square, y[1:], forgets), moments
+
+        return improve
