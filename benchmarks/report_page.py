@@ -18,7 +18,7 @@ from synthetic_runs import LAYERS, write_run
 from gyroscope.render.run_page import page
 from gyroscope.report import gather
 from gyroscope.store.rows import blob_checksum, row_checksum
-from gyroscope.store.schema import LAYER_BITS
+from gyroscope.store.schema import LAYER_BITS, TABLES
 
 SHORT = 1_000
 LONG = 20_000
@@ -52,7 +52,7 @@ def lengthen(source: Path, path: Path, times: int) -> Path:
                 )
             new.commit()
         new.execute("UPDATE session SET samples = ?", (times * ids,))
-        columns = "id, started, heartbeat, status, host, pid, dropped, config, samples"
+        columns = ", ".join(list(TABLES["session"])[:-1])
         new.execute(f"UPDATE session SET checksum = row_checksum({columns})")
         new.commit()
     return path
