@@ -116,6 +116,17 @@ def test_broken_and_foreign_references_of_a_built_page_are_named(tmp_path):
     ]
 
 
+def test_every_name_of_the_reference_is_defined_where_it_says():
+    missing = []
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for module, name in re.findall(r"^::: ([\w.]+)\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            file = ROOT / f"{module.replace('.', '/')}.py"
+            file = file if file.is_file() else file.with_suffix("") / "__init__.py"
+            if not file.is_file() or not re.search(rf"^(class |def )?{name}\b", file.read_text("utf-8"), re.MULTILINE):
+                missing.append(f"{module}.{name}")
+    assert missing == []
+
+
 def test_the_reference_has_every_command_and_every_table_of_a_run():
     commands = site_reference.commands_page()
     assert [name for name in ("plan", "report", "autopsy", "watch") if f"## gyroscope {name}\n" not in commands] == []
