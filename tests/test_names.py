@@ -7,11 +7,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "gyroscope"
 SAME_CLASS = {
     # A rule of theory and the optimizer that follows it: public names, told apart by `theory.` and `optim.`.
-    "AdamS": {"optim/adam_s.py", "theory/rules/adam_s.py"},
-    "AdamSRT": {"optim/adam_s.py", "theory/rules/adam_s.py"},
+    "AdamS": {"optim/adam_s.py", "theory/rules/coupled_adam.py"},
+    "AdamSRT": {"optim/adam_s.py", "theory/rules/coupled_adam.py"},
     "KAdam": {"optim/k_adam.py", "theory/rules/k_adam.py"},
     "Lion": {"optim/lion.py", "theory/rules/lion.py"},
-    "SGDMRT": {"optim/sgd_mrt.py", "theory/rules/sgd_mrt.py"},
+    "SGDMRT": {"optim/sgd_mrt.py", "theory/rules/sgdm.py"},
     # The same for users of either trainer.
     "RotationCallback": {"integrations/lightning.py", "integrations/transformers.py"},
 }

@@ -13,6 +13,9 @@ from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
 from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
 
+# x in: what a step adds to the squared norm ∝ norm^(-2x). Any value gives the same norms, this one in few rounds.
+RESPONSE = 0.5
+
 
 class Combination(NamedTuple):
     """A vector as a combination of the weight, the momentum before the step and the gradient."""
@@ -114,7 +117,10 @@ class LinearMotion(Motion):
             square = power * (update2 + 2 * uw * radial if is_coupled else update2)
             # The weight's own part of cross and square is kept, because added it would not converge at a strong decay.
             own = power * uw * uw + masked.noise
-            y = filtered(self.norm2, left * left - 2 * left * pushed * uw + own, square - 2 * left * pushed * radial)
+            keep = left * left - 2 * left * pushed * uw + own
+            added = square - 2 * left * pushed * radial
+            # What is added falls as the norm grows, which halves the rounds if it is taken into account.
+            y = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
             cross = pushed * (uw * y[:-1] + radial)
             square = square + own * y[:-1]
             if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less

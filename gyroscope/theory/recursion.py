@@ -25,6 +25,8 @@ TOLERANCE = 1e-13
 MAX_ROUNDS = 24
 # Rounds below which more steps are tried next time.
 FEW_ROUNDS = 12
+# Limits of the growth of a squared norm per step that a first guess assumes.
+GROWTH = (0.999, 1.001)
 # The smallest product of `keep` by which sums are divided. Float64 ends at 1e-308.
 SMALLEST_PRODUCT = 1e-250
 # Steps in which averages fill: five memories of a momentum of 0.99. Adam's v is corrected for what it lacks.
@@ -92,6 +94,7 @@ class Motion(ABC):
         self.moments = {"norm2": norm2, **moments}
         self.done = 0
         self._length = FIRST_LENGTH
+        self._growth = np.ones_like(norm2)
 
     @property
     def norm2(self) -> Array:
@@ -115,11 +118,14 @@ class Motion(ABC):
         """Return steps from the first of `part` on, all of them if they can be solved in a few rounds."""
         steps = part.stop - part.start
         guess = {name: np.broadcast_to(value, (steps + 1, value.size)) for name, value in self.moments.items()}
+        # A norm that goes on growing as in the last step is a better first guess than a constant one.
+        guess["norm2"] = self.norm2 * self._growth ** np.arange(steps + 1)[:, None]
         for rounds in range(MAX_ROUNDS):
             step, moments = improve(part, guess)
             # Only the first two are guessed. The others follow from them.
             if steps == 1 or all(_agree(moments[name], guess[name]) for name in list(moments)[:2]):
                 self.moments = {name: values[-1] for name, values in moments.items()}
+                self._growth = np.clip(moments["norm2"][-1] / moments["norm2"][-2], *GROWTH)
                 self._length = min(2 * steps if rounds < FEW_ROUNDS else steps, MAX_LENGTH)
                 return step
             guess = moments

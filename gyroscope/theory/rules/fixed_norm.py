@@ -35,7 +35,7 @@ class FixedNormMotion(Motion):
             angle = np.minimum(self._base.advance(lr, weights).angles(before2), STEEPEST)
         square = np.tan(angle) ** 2 * self.norm2
         zero = np.zeros((len(lr), 1))
-        forgets = np.broadcast_to(np.nan if settled.timescale is None else 1 / settled.timescale, zero.shape)
+        forgets = np.broadcast_to(np.nan if settled.timescale is None else 1 / settled.timescale, square.shape)
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
             return Step(zero[part], zero[part], square[part], guess["norm2"][1:], forgets[part]), guess
