@@ -10,7 +10,16 @@ from gyroscope_lab.framework.claims import ClaimOutcome
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.results import ExperimentRecord
 from gyroscope_lab.framework.trials import run_trials
-from gyroscope_lab.transfer import conversion, conversion_back, conversion_tuning, rules, split, tuning, width_grid
+from gyroscope_lab.transfer import (
+    conversion,
+    conversion_back,
+    conversion_tuning,
+    rules,
+    split,
+    tuning,
+    width_check,
+    width_grid,
+)
 from gyroscope_lab.transfer._conversions import AS_CONVERTED, Factors, run_back
 from gyroscope_lab.transfer._networks import make_problem
 from gyroscope_lab.transfer._pooled import Pooled, read_pooled
@@ -157,3 +166,12 @@ def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, 
     for name, value in quoted.items():
         assert f"{value:g}" in trials
         assert above[name].mean == pytest.approx(value, abs=6e-4)
+
+
+def test_the_coordinate_check_runs_draws_and_fails_for_a_wrong_line():
+    config = replace(width_check.QUICK, steps=12, width=8, context=8, seeds=2)
+    result = run_trials(width_check, config)
+    assert result["over_promise"].shape == (2, len(config.parts), 2)
+    assert len(width_check.plot(result).data) > 0
+    wrong = Result(config, {"over_promise": np.full((2, len(config.parts), 2), 1.2)})
+    assert {claim.outcome for claim in width_check.claims(wrong)} == {ClaimOutcome.DOES_NOT_HOLD}

@@ -1,6 +1,6 @@
 """Transfer rules compared over all networks: the mean difference of their losses, and which rules it supports.
 
-The decision was written before the seeds were trained on that it is made by. A cell is a network and a change of one
+The decision was written before anyone looked at the seeds that it is made by. A cell is a network and a change of one
 axis. The difference of two rules is averaged over the cells, seed by seed. The cells of one network share their seeds,
 so that they count as one sample. Networks are independent of each other.
 """

@@ -18,7 +18,7 @@ __all__ = ["measure"]
 COST = {"quick": "3 min", "paper": "1 h"}
 RATIOS = (1.0, 2.0, 4.0, 8.0)
 PARTS = tuple(("width", ratio, name) for ratio in RATIOS for name in COMPARED["width"] if ratio > 1 or name == "copy")
-QUICK = Config(steps=500, parts=PARTS, seeds=2)
+QUICK = Config(steps=500, parts=PARTS, seeds=3)
 PAPER = Config(steps=4000, parts=PARTS, seeds=3)
 
 
