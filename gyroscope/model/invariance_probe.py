@@ -25,8 +25,9 @@ from gyroscope.model.gradients import (
     random_state,
     restore_random_state,
 )
+from gyroscope.model.measured import watched_layers
 from gyroscope.model.parameters import ModelParameter, model_parameters
-from gyroscope.model.selection import Invariance
+from gyroscope.model.selection import Decision, Invariance
 
 Batches = list[Gradients]
 
@@ -145,7 +146,9 @@ class _Weight:
 
     def is_suspect(self, batches: Batches) -> bool:
         splits = cosines_by_split(self.split, self.parameter.detach(), self.grads(batches))
-        return any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT
+        if any(cosine < SUSPECT for _, cosine in splits) or self.cosine_with_bias(batches) < SUSPECT:
+            return True
+        return bool(_invariant_parts(self, batches, SUSPECT))
 
     def cosine_with_bias(self, batches: Batches) -> float:
         """Return the largest |cos∠(w, g)| of weight and bias as one vector, 1 without a bias."""
@@ -222,6 +225,9 @@ class _Trial:
     def _not_invariant(self, weight: _Weight, enlarged: Batches) -> Invariance:
         """Return why a weight is not invariant: most often a bias before the normalisation."""
         reason = "the loss depends on its scale, however it is split"
+        parts = _invariant_parts(weight, enlarged, COSINE)
+        if parts:
+            reason = f"only its part {', '.join(parts)}: layers of their own would separate it from the others"
         double_ = partial(torch._foreach_mul_, weight.with_bias, 2.0)
         if weight.bias and weight.cosine_with_bias(enlarged) < COSINE and self._ignores(double_, weight):
             reason = f"only together with {weight.bias.name}: a bias before the normalisation. Use bias=False"
@@ -281,6 +287,25 @@ def _finest(weight: _Weight, batches: Batches) -> Invariance | None:
             evidence = f"|cos(w, g)| ≤ {cosine:.0e} in {split.num_vectors(w.shape)} vectors, loss unmoved by rescaling"
             return Invariance(split.granularity, split.axis, split.group_size, centred, evidence)
     return None
+
+
+def _invariant_parts(weight: _Weight, batches: Batches, limit: float) -> list[str]:
+    """Return the invariant parts of fused queries, keys and values, such as "q (per group of 64)".
+
+    A norm of queries and keys head by head makes these two invariant, and the values not.
+    """
+    decision = Decision(weight.name, weight.parameter, weight.split, "")
+    layers = list(watched_layers(decision, decision.split)) if decision.turns else []
+    parts = []
+    for layer in layers if len(layers) > 1 else []:
+        axis = layer.split.axes(weight.parameter.dim())[0]
+        tensors = (weight.parameter.detach(), *weight.grads(batches))
+        w, *grads = (each.narrow(axis, layer.start, layer.stop - layer.start) for each in tensors)
+        finest = next((split for split, cosine in cosines_by_split(layer.split, w, grads) if cosine < limit), None)
+        if finest is not None:
+            size = f" of {finest.group_size}" if finest.granularity == "group" else ""
+            parts.append(f"{layer.name.rpartition('[')[2][:-1]} (per {finest.granularity}{size})")
+    return parts
 
 
 def _rescale_(w: nn.Parameter, invariance: Invariance, factor: float = 1.0) -> None:

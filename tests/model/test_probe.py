@@ -403,10 +403,11 @@ class FusedQKNorm(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_fused_matrix_whose_queries_and_keys_alone_are_invariant_is_none(seed):
+def test_a_fused_matrix_whose_queries_and_keys_alone_are_invariant_is_none_and_the_parts_are_named(seed):
     torch.manual_seed(seed)
     found = probe(FusedQKNorm(values=False), loss_on(*TOKENS))["qkv.weight"]
     assert found.granularity == "none"
+    assert found.evidence.startswith("only its part q (per group of 4), k (per group of 4): layers of their own")
 
 
 def test_a_fused_matrix_behind_a_norm_of_every_head_is_invariant_head_by_head():
