@@ -116,17 +116,6 @@ def test_broken_and_foreign_references_of_a_built_page_are_named(tmp_path):
     ]
 
 
-def test_every_name_of_the_reference_is_defined_where_it_says():
-    missing = []
-    for page in (ROOT / "docs" / "reference").glob("*.md"):
-        for module, name in re.findall(r"^::: ([\w.]+)\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
-            file = ROOT / f"{module.replace('.', '/')}.py"
-            file = file if file.is_file() else file.with_suffix("") / "__init__.py"
-            if not file.is_file() or not re.search(rf"^(class |def )?{name}\b", file.read_text("utf-8"), re.MULTILINE):
-                missing.append(f"{module}.{name}")
-    assert missing == []
-
-
 def test_the_reference_has_every_command_and_every_table_of_a_run():
     commands = site_reference.commands_page()
     assert [name for name in ("plan", "report", "autopsy", "watch") if f"## gyroscope {name}\n" not in commands] == []
@@ -170,12 +159,14 @@ def test_the_page_of_the_run_file_has_the_version_and_the_columns_of_a_file_that
         listed[part.partition("\n")[0]] = re.findall(r"^\| `(\w+)` \| ([A-Z ]+) \|", part, re.MULTILINE)
     with closing(sqlite3.connect(tmp_path / "run.sqlite")) as file:
         (version,) = file.execute("PRAGMA user_version").fetchone()
-        stored = dict(file.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        names = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        stored = {name: file.execute(f"PRAGMA table_info({name})").fetchall() for name in names}
     assert f"The version of the tables is {version}," in page
-    assert {
-        table: f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns)})"
-        for table, columns in listed.items()
-    } == {table: sql for table, sql in stored.items() if not table.startswith("sqlite_")}
+    assert {table: [(name, kind.split()[0]) for name, kind in columns] for table, columns in listed.items()} == {
+        table: [(name, kind) for _, name, kind, *_ in columns]
+        for table, columns in stored.items()
+        if not table.startswith("sqlite_")
+    }
 
 
 def test_the_code_that_reads_a_run_without_the_library_gives_the_series_of_the_library(tmp_path):

@@ -19,8 +19,8 @@ WORDS = {
     "layer's gradient once": "the updates of features.4.weight reached 9.1 times the usual",
     "skipped steps": "Between steps 1,001 and 1,010 a GradScaler skipped 20 of 30 steps",
 }
-# Follow a run from its first step on.
-FORECASTS = ("forecast_angular_update", "forecast_norm")
+# These follow a run from its first step on, and a branch is a run of its own.
+FROM_THE_START = ("forecast_angular_update", "forecast_norm", "angle_to_start")
 
 
 @pytest.mark.parametrize("planted", WORDS)
@@ -57,7 +57,7 @@ def test_a_training_that_branches_off_has_the_numbers_of_a_whole_one(network, pl
         np.testing.assert_array_equal(joined.steps, run.steps)
         np.testing.assert_array_equal(joined.scalar("loss"), run.scalar("loss"))
         for row in (*PER_VECTOR, *PER_LAYER):
-            if row.name in FORECASTS:
+            if row.name in FROM_THE_START:
                 continue
             for name in run.layers:
                 quantity = row.name

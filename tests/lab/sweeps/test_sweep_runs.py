@@ -16,7 +16,8 @@ from tests.lab.sweeps.test_sweeps import FILE, ONE, plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread_per_trial")]
 
-LONG = ONE.replace("steps = 12", "steps = 1000")
+# Long enough that a fast machine does not finish it before it is killed.
+LONG = ONE.replace("steps = 12", "steps = 10000")
 
 
 def processes_of(out):
