@@ -1,11 +1,11 @@
-"""See, predict and steady how fast every neuron of a network turns.
+"""Measure, predict and control how fast every neuron of a network rotates.
 
     import gyroscope as gyro
 
-`gyro.theory` predicts from hyper-parameters alone, without torch, and `gyro.plan` for a model at hand; `gyro.Tracker`
-measures a training run, `gyro.store.open_run` reads it; `gyro.autopsy` reads a checkpoint afterwards; `gyro.optim`
-controls the rotation; `gyro.probe` finds which weights are scale-invariant, and `gyro.param_groups` sorts a model
-accordingly.
+`gyro.theory` predicts rotation from hyper-parameters alone, without torch. `gyro.plan` predicts it for a model.
+`gyro.Tracker` measures a training run, and `gyro.store.open_run` reads the run. `gyro.autopsy` reads a checkpoint.
+`gyro.optim` controls rotation. `gyro.probe` finds the scale-invariant weights of a model, and `gyro.param_groups` sorts
+its parameters into groups.
 """
 
 from importlib import import_module

@@ -15,7 +15,7 @@ from gyroscope._files import check_output, write_text
 from gyroscope.commands import numeric, pair, progress_bar, show, whole
 from gyroscope.integrations.extras import MissingExtraError
 
-# Commands that the distribution gyroscope-lab adds. Without it they are listed too, and say what to install.
+# Commands that the distribution gyroscope-lab adds. Without it they are listed too, and name the extra to install.
 LAB_COMMANDS = {
     "demo": "Predict, train and compare a small network in a minute or two.",
     "lab": "Run the papers' experiments.",
@@ -350,7 +350,7 @@ def doctor(
 
 
 def report_sweep(folders: list[Path], out: Path, text: bool, as_json: bool) -> None:
-    """Report on a sweep by what the lab has registered for it."""
+    """Report on a sweep with the function that the lab has registered."""
     if len(folders) > 1:
         raise ValueError(f"{len(folders)} folders, one of them a sweep. Report on one sweep, or on runs")
     for registered in entry_points(group="gyroscope.reports", name="sweep"):
@@ -374,7 +374,7 @@ def add_commands() -> None:
 
 
 def ask_for_lab(context: typer.Context) -> None:
-    """Raise ValueError that says how to install a command."""
+    """Raise ValueError with the command that installs the lab."""
     raise ValueError(f"`gyroscope {context.info_name}` {NEEDS_LAB}")
 
 
@@ -383,7 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with warnings.catch_warnings():
-            # Extreme settings overflow. The plan shows what is not finite, so NumPy's warning adds nothing.
+            # Extreme settings overflow. The plan shows numbers that are not finite, so NumPy's warning adds nothing.
             warnings.filterwarnings("ignore", ".* encountered in ", RuntimeWarning)
             result = app(args=arguments, prog_name="gyroscope", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -405,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complain(message: str, code: int = 2) -> int:
-    """Print in one line what is wrong."""
+    """Print an error in one line."""
     typer.echo("gyroscope: " + " ".join(message.split()), err=True)
     return code
 

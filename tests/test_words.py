@@ -1,7 +1,6 @@
-"""The mechanical part of the rules for prose: how docstrings begin, and what the help of a command looks like."""
+"""The mechanical part of the rules for prose: docstrings, errors, and the help of commands."""
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,38 +9,54 @@ import pytest
 import typer
 
 from gyroscope.cli import app, main
+from tools import words
 
-PACKAGE = Path(__file__).parent.parent / "gyroscope"
-# A function's docstring begins with a verb. Each of these words shows that it does not.
-NO_VERB = re.compile(
-    r"`?(a|all|an|as|at|by|each|every|for|from|how|in|of|on|one|the|to|what|when|where|whether|which|who|whose|why|with)\b",
-    re.IGNORECASE,
-)
+ROOT = Path(__file__).parent.parent
+PACKAGES = (ROOT / "gyroscope", ROOT / "lab" / "gyroscope_lab")
+ROOMS = sorted({package / path.relative_to(package).parts[0] for package in PACKAGES for path in package.rglob("*.py")})
+LAB_ROOMS = [room for room in ROOMS if room.is_relative_to(PACKAGES[1])]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a function reads as a noun: a property, of whatever kind."""
-    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+def name_of(room: Path) -> str:
+    """Return a room as a parameter in the name of a test."""
+    return room.relative_to(ROOT).as_posix()
 
 
-def openings(path: Path) -> list[str]:
-    """Return the first line of each docstring of a function that does not begin with a verb."""
-    lines = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node):
-            first = (ast.get_docstring(node) or "").partition("\n")[0]
-            if NO_VERB.match(first):
-                lines.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {first}")
-    return lines
+def nodes(room: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Yield everything in the files of a room, with its place."""
+    for path in sorted(room.rglob("*.py")) if room.is_dir() else [room]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
 
 
-@pytest.mark.parametrize("room", sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}))
+def docstring(node: ast.AST) -> str:
+    """Return a docstring, empty if there is none."""
+    has_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return (ast.get_docstring(node) or "") if has_one else ""
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name_of)
 def test_function_docstrings_begin_with_a_verb(room):
-    path = PACKAGE / room
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    lines = [line for file in files for line in openings(file)]
-    assert lines == []
+    texts = [(place, docstring(node)) for place, node in nodes(room) if words.is_function(node)]
+    assert [
+        f"{place}: {text.splitlines()[0]}" for place, text in texts if text and not words.begins_with_verb(text)
+    ] == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name_of)
+def test_docstrings_have_no_semicolons(room):
+    texts = [(place, part) for place, node in nodes(room) for part in words.paragraphs(docstring(node))]
+    assert [f"{place}: {part}" for place, part in texts if ";" in part] == []
+
+
+@pytest.mark.parametrize("room", LAB_ROOMS, ids=name_of)
+def test_errors_of_the_lab_have_no_semicolons(room):
+    raised = [(place, node.exc) for place, node in nodes(room) if isinstance(node, ast.Raise) and node.exc is not None]
+    texts = [
+        (place, part.value) for place, error in raised for part in ast.walk(error) if isinstance(part, ast.Constant)
+    ]
+    assert [f"{place}: {text}" for place, text in texts if isinstance(text, str) and ";" in text] == []
 
 
 def help_texts(command: Any) -> Iterator[str]:

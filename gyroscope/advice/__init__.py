@@ -1,4 +1,4 @@
-"""Numbers to findings: what a plan's predictions and a run's measurements mean, and what to do about it."""
+"""Numbers to findings: the meaning of predictions and measurements, and what to do about them."""
 
 from typing import TYPE_CHECKING
 

@@ -26,7 +26,7 @@ class LayerHistory:
     record: Record
     name: str
     samples: int | None = None
-    """How many samples, from the first on, are read; all of them if None."""
+    """Number of samples that are read, from the first on. None: all of them."""
 
     def series(self, quantity: str, stat: str = "mean") -> Array:
         """Return a series as finite numbers and NaN. All NaN if the record has no such quantity."""
@@ -47,7 +47,7 @@ class LayerHistory:
     def step_count(self) -> int:
         """Number of steps of the run, or up to the last sample that is read if not all are."""
         sampled = int(self.steps[-1]) + 1 if len(self.steps) else 0
-        # A closed run knows its last step, sampled or not.
+        # A closed run has stored its last step, sampled or not.
         return sampled if self.samples is not None else max(sampled, getattr(self.record, "last_step", -1) + 1)
 
     @cached_property
@@ -57,7 +57,7 @@ class LayerHistory:
 
     @property
     def is_embedding(self) -> bool:
-        """Whether its vectors are tokens: which of them have a gradient, and so turn, depends on the text."""
+        """Whether its vectors are tokens. Which of them have a gradient, and so rotate, depends on the text."""
         return getattr(self.layer, "granularity", "") == "token"
 
     @cached_property
@@ -67,7 +67,7 @@ class LayerHistory:
 
     @cached_property
     def rms_angle(self) -> Array:
-        """Root mean square over the layer's vectors, which is what a prediction is of."""
+        """Root mean square over the layer's vectors, to which predictions refer."""
         return self.series("angular_update", "rms")
 
     @cached_property
@@ -82,7 +82,7 @@ class LayerHistory:
 
     @cached_property
     def decay(self) -> Array:
-        """Fraction of the weight that decays per step, a; 0 without decay, NaN where unknown."""
+        """Fraction of the weight that decays per step, a. 0 without decay, NaN if unknown."""
         # Not through `series`, which replaces by NaN the infinite timescale that a record may hold without decay.
         return np.asarray(safe_divide(1.0, self._stored("predicted_timescale")))
 
@@ -94,7 +94,7 @@ class LayerHistory:
 
     @cached_property
     def peak(self) -> int:
-        """Sample with the highest learning rate that lasts, the first of several; 0 where rates are unknown."""
+        """Sample with the highest learning rate that lasts, the first of several. 0 if rates are unknown."""
         known = np.flatnonzero(np.isfinite(self.lr))
         if not known.size:
             return 0
@@ -107,7 +107,7 @@ class LayerHistory:
     def lost(self) -> Mask:
         """Samples in which the layer took part and its weights or gradients were not finite.
 
-        The store has NaN for numbers that are not finite and for a layer that had no gradient; only the latter has no
+        The store has NaN for numbers that are not finite and for a layer without a gradient. Only the latter has no
         learning rate either. A vector of zeros has no norm after the step, but ‖g‖·‖w‖ = 0.
         """
         present = np.isfinite(self.lr) & ("unit_grad_norm" in self.record.quantities)
@@ -125,12 +125,12 @@ class LayerHistory:
         return self._last_part(limit.MIN_FULL_RATE, limit.JUDGED_SHARE)
 
     def mean(self, values: Array) -> float:
-        """Mean over the window; NaN if there is none."""
+        """Return the mean over the window, or NaN without a number."""
         judged = values[self.window & np.isfinite(values)]
         return float(judged.mean()) if judged.size else nan
 
     def rms(self, values: Array) -> float:
-        """Root mean square over the window; NaN if there is none."""
+        """Return the root mean square over the window, or NaN without a number."""
         return float(np.sqrt(self.mean(values**2)))
 
     @cached_property
@@ -157,12 +157,12 @@ class LayerHistory:
 
     @cached_property
     def memory(self) -> float:
-        """1/a at the peak learning rate, in steps; NaN if unknown."""
+        """1/a at the peak learning rate, in steps. NaN if unknown."""
         return float(safe_divide(1.0, self.decay[self.peak])) if len(self.decay) else nan
 
     @cached_property
     def run_length(self) -> float:
-        """Σ a_t over the run so far, in memories. Samples stand for the steps around them."""
+        """Σ a_t over the run so far, in memories. Steps between samples have the values of the samples."""
         known = np.isfinite(self.decay)
         if not known.any():
             return nan
@@ -175,10 +175,10 @@ class LayerHistory:
 
     @cached_property
     def is_longer_than_memory(self) -> bool:
-        """Whether the layer is compared with equilibrium: it has forgotten where it started, X ≥ 1.
+        """Whether the layer is compared with equilibrium: the run is at least one memory long, X ≥ 1.
 
-        Below that its norm is mostly the initial one, and theory predicts the forecast from there. If the optimizer
-        holds norms, nothing has to be forgotten. If X is unknown, there is no forecast.
+        In a shorter run the norm is mostly the initial one, and the prediction is the forecast from there. If the
+        optimizer holds norms, run length does not matter. If X is unknown, there is no forecast.
         """
         return self.keeps_norm or not self.run_length < MEMORY_PASSED
 
@@ -201,9 +201,9 @@ class LayerHistory:
 
     @cached_property
     def settled_at(self) -> float:
-        """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium; else NaN.
+        """Step of the first of two samples in a row, at the peak rate or later, that are near equilibrium, or NaN.
 
-        NaN in a run shorter than its memory: a falling target may pass by the norm, which has settled nowhere.
+        NaN in a run shorter than its memory, because a falling target may pass a norm that has not settled.
         """
         if not self.is_longer_than_memory:
             return nan
@@ -219,11 +219,11 @@ class LayerHistory:
 
     @cached_property
     def rule(self) -> UpdateRule | None:
-        """The rule of the layer's group, at its peak learning rate; None where it is unknown."""
+        """The rule of the layer's group, at its peak learning rate. None if it is unknown."""
         stored = self.option("rule")
         if not isinstance(stored, Mapping):
             return None
-        # JSON knows no tuples: betas come back as a list.
+        # JSON has no tuples, so betas come back as a list.
         settings = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
         cls = getattr(theory, str(settings.pop("name", "")), None)
         if not (isinstance(cls, type) and issubclass(cls, UpdateRule)):
@@ -251,10 +251,10 @@ class LayerHistory:
 
     @cached_property
     def rotation_ratio(self) -> float:
-        """Measured over predicted rotation, over the window, as root mean squares: the law speaks of these.
+        """Measured over predicted rotation, over the window, as root mean squares, to which the theory refers.
 
-        Where gradients come in bursts the mean is lower. Of a network that had learnt its digits it was 13 to 19 %
-        below the prediction, and the root mean square of the same layers within 6 %.
+        The mean is lower if gradients come in bursts. In a network that had learnt its digits the mean was 13 to 19 %
+        below the prediction, and the root mean square of the same layers was within 6 %.
         """
         return self.rms(finite_ratio(self.rms_angle, self.reference_angle))
 
@@ -270,7 +270,7 @@ class LayerHistory:
         return float(values[self.peak]) if len(values) else nan
 
     def quantile_ratio(self) -> Array:
-        """95th over 5th percentile of the angle over vectors, at each sample."""
+        """Return the 95th over the 5th percentile of the angle over vectors, at each sample."""
         return positive_ratio(self.series("angular_update", "q95"), self.series("angular_update", "q05"))
 
 

@@ -12,7 +12,7 @@ View = TypeVar("View", bound=LayerView)
 
 @final
 class Layers(tuple[View, ...]):
-    """Some layers of a model. `among` is the names of all its layers, of which a sentence says "all" or a family."""
+    """Some layers of a model. `among` lists the names of all its layers, so that a sentence can name a family."""
 
     among: Sequence[str]
 
@@ -44,7 +44,7 @@ class Layers(tuple[View, ...]):
         return short_labels(self.among)[member if isinstance(member, str) else member.name]
 
     def describe(self, *, worst: bool = False) -> str:
-        """Return what a sentence calls these layers; `worst` names the first if all are meant."""
+        """Return the name of these layers in a sentence. If they are all layers, `worst` names the first."""
         return describe_layers(self.names, self.among, worst=worst)
 
     def clause(self, singular: str, plural: str, *, worst: bool = False) -> str:
@@ -58,7 +58,7 @@ def begin_sentence(layers: str, verb: str) -> str:
 
 
 def run_length(view: LayerView, steps: float | None = None) -> float:
-    """Return the length of the run in memories, Σ a_t; as if all `steps` were at the peak rate if no rate is known."""
+    """Return the length of the run in memories, Σ a_t. Unknown rates count as the peak rate over all `steps`."""
     if isfinite(view.run_length) or steps is None or not isfinite(view.memory):
         return view.run_length
     return steps / view.memory

@@ -54,7 +54,7 @@ class UpdateGrowth(NamedTuple):
 
 
 class LayerView(Protocol):
-    """A layer as judgements see it. Numbers that are not known are NaN, and the rest is None.
+    """The facts about a layer that judgements use. Unknown numbers are NaN, and other unknown values None.
 
     name                of the parameter
     rule                of the optimizer, at the peak learning rate or at that of the last step
@@ -66,13 +66,13 @@ class LayerView(Protocol):
     memory              1/a in steps, with the decay per step a at the peak learning rate
     run_length          Σ a_t over the run, in memories
     settled_at          step at which the norm came within 10 % of equilibrium
-    sets_imbalance      whether its optimizer was told to rotate neurons at different speeds
-    start               fastest step of the start; None if there is no equilibrium to compare it with
-    departure           where the norm falls out of its equilibrium; None if it does not
+    sets_imbalance      whether its optimizer was set to rotate neurons at different speeds
+    start               fastest step of the start. None if there is no equilibrium to compare it with
+    departure           where the norm falls out of its equilibrium. None if it does not
     vectors             number of vectors that were measured
     dead                those among them that never had a gradient
-    neuron_spread       how differently the neurons rotate; None if that cannot be told
-    update_growth       how the largest updates have grown; None if only one step is known
+    neuron_spread       how differently the neurons rotate. None if unknown
+    update_growth       how the largest updates have grown. None if only one step is known
     """
 
     @property

@@ -60,7 +60,7 @@ def settles_at(history: LayerHistory) -> float:
     """Return the step at which the norm will be within 10 % if rates stay, by the forecast of the whole run.
 
     If the forecast lacks an input, is too long, or would have settled already, the approach to leading order gives it
-    (ours, docs/theory.md); inf without decay.
+    (ours, docs/theory.md). It is inf without decay.
         q - 1 with q = (‖w‖/‖ω̂‖)^(1/x) shrinks by e^(-a/x) per step, x = 1/2 for AdamW, 1/4 for SGD
     """
     known = np.flatnonzero(np.isfinite(history.distance) & (history.decay > 0))
@@ -107,7 +107,7 @@ def course_from_start(history: LayerHistory, first: float, until: float) -> Fore
 
 
 def initial_layer(history: LayerHistory) -> InitialLayer | None:
-    """Return the layer as a plan has it, from what was measured first. None if it never had a norm."""
+    """Return the layer as a plan has it, from the first measurement. None if it never had a norm."""
     norms = history.series("norm", "rms")
     grads = history.series("unit_grad_norm", "rms")
     norms = norms[norms > 0]
@@ -145,6 +145,6 @@ def departure(history: LayerHistory) -> Departure:
 
 
 def final_rate(history: LayerHistory) -> float:
-    """Return the last learning rate over the highest; 1 if rates are unknown."""
+    """Return the last learning rate over the highest, or 1 if rates are unknown."""
     known = history.lr[np.isfinite(history.lr)]
     return float(known[-1] / known.max()) if known.size and known.max() > 0 else 1.0

@@ -20,7 +20,7 @@ def plan_facts(
 ) -> tuple[Finding, ...]:
     """Return the facts of a plan, in the order in which they build on each other.
 
-    predictions      of all layers; a table shows what differs between them
+    predictions      of all layers. A table shows the differences between them
     steps_per_epoch  to state steps in epochs as well
     equivalents      other optimizers by name: settings with which they train alike, or why there are none
     """
@@ -74,7 +74,7 @@ def _memory(predictions: Sequence[LayerPrediction], steps_per_epoch: float | Non
 
 
 def _single(prediction: LayerPrediction, steps_per_epoch: float | None) -> Iterator[Finding]:
-    """Yield in sentences what a table shows of several layers."""
+    """Yield sentences for the numbers that a table shows for several layers."""
     yield from _norm(prediction)
     if prediction.forecast is not None and not prediction.rule.keeps_norm:
         yield from _start(prediction, prediction.forecast, steps_per_epoch)

@@ -20,7 +20,7 @@ def plan_findings(
 ) -> Diagnosis:
     """Return the findings on a plan, worst first.
 
-    predictions  of all layers; those without a forecast are judged by their equilibrium alone
+    predictions  of all layers. Those without a forecast are judged by their equilibrium alone
     missing      layers without a forecast, and why
     notes        what the forecast leaves out
     """

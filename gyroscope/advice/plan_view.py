@@ -1,4 +1,4 @@
-"""A layer of a plan as judgements see it: its equilibrium and its forecast."""
+"""A layer of a plan for judgements: its equilibrium and its forecast."""
 
 from dataclasses import dataclass
 from math import isnan, nan
@@ -83,7 +83,7 @@ class PlanView:
 
     @property
     def run_length(self) -> float:
-        """Σ a_t over the run, in memories; NaN without forecast."""
+        """Σ a_t over the run, in memories. NaN without forecast."""
         return self.prediction.total_decay
 
     @property
@@ -95,12 +95,12 @@ class PlanView:
 
     @property
     def start(self) -> Start | None:
-        """The fastest step; None without decay, which leaves no equilibrium to be faster than."""
+        """The fastest step. None without decay, because there is then no equilibrium to compare with."""
         return Start(*self.prediction.fastest) if self.rule.weight_decay > 0 else None
 
     @property
     def departure(self) -> Departure | None:
-        """Where the norm cannot follow the end of the schedule; None if it can."""
+        """Where the norm cannot follow the end of the schedule. None if it can."""
         if self.prediction.falls_out_at is None:
             return None
         course = self.forecast

@@ -49,7 +49,7 @@ DECOUPLE = Remedy(
 
 
 def severity(remedy: Remedy) -> Severity:
-    """Return "warn" only if following the remedy was seen to lower the loss."""
+    """Return "warn" only if the remedy lowered the loss in a trial."""
     return "warn" if remedy.trial else "note"
 
 
@@ -89,7 +89,7 @@ def look_at_layer(name: str, first: int, last: int) -> Remedy:
 
 
 def balance(view: LayerView) -> Remedy:
-    """Return what makes layers and neurons rotate alike. Only for Adam with L2 was it seen to lower the loss."""
+    """Return what makes layers and neurons rotate alike. It lowered the loss in trials only for Adam with L2."""
     if view.keeps_norm:
         return OWN_IMBALANCE if view.sets_imbalance else NOTHING
     is_coupled_adam = view.rule is not None and view.rule.adam_betas is not None and not view.rule.is_decoupled

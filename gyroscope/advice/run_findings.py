@@ -12,7 +12,7 @@ from gyroscope.advice.record import Record
 from gyroscope.advice.run_view import RunView, speeds_in_groups, warmups_from_start
 from gyroscope.advice.summary import summarize
 
-# Kinds of findings from before a divergence that may explain it. The others are about a run that goes on.
+# Kinds of findings from before a divergence that may explain it. The others are about a run that continues.
 CAUSES = ("incident", "unstable_betas", "over_rotation", "fast_rotation")
 
 
@@ -40,7 +40,7 @@ def _findings(record: Record, views: Sequence[RunView]) -> list[Finding]:
     if not lost:
         return _finite_findings(record, views, events)
     first = min(int(samples.argmax()) for samples in lost.values())
-    # Findings about a run that goes on, "train on" among them, do not apply to one that cannot.
+    # Findings about a run that continues, such as "train on", do not apply to one that cannot.
     if any(view.diverged for view in views):
         earlier = [event for event in events if event.evidence["step"] <= record.steps[first]]
         before = _finite_findings(record, _views(record, first), earlier)

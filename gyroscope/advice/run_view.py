@@ -1,4 +1,4 @@
-"""A layer of a run as judgements see it: the last part of its history in numbers."""
+"""A layer of a run for judgements: the last part of its history in numbers."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -27,7 +27,7 @@ class RadialGradient(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """λ_e/λ or its inverse, whichever is above 1; infinite if the gradient outweighs the decay."""
+        """λ_e/λ or its inverse, whichever is above 1. Infinite if the gradient outweighs the decay."""
         return inf if self.decay_error <= 0 else max(self.decay_error, 1 / self.decay_error)
 
 
@@ -52,7 +52,7 @@ class RunView(LayerHistory):
 
     @property
     def sets_imbalance(self) -> bool:
-        """Whether its optimizer was told to rotate neurons at different speeds."""
+        """Whether its optimizer was set to rotate neurons at different speeds."""
         return self.option("imbalance") is not None
 
     @cached_property
@@ -67,7 +67,7 @@ class RunView(LayerHistory):
 
     @cached_property
     def update_ratio(self) -> float:
-        """Length of Adam's updates at the end of the run over that of noise, sqrt(s); NaN for other optimizers."""
+        """Length of Adam's updates at the end of the run over that of noise, sqrt(s). NaN for other optimizers."""
         is_adam = self.rule is not None and self.rule.adam_betas is not None
         return sqrt(max(self._late_mean(self.series("alignment")), 0.0)) if is_adam else nan
 
@@ -89,7 +89,7 @@ class RunView(LayerHistory):
 
     @cached_property
     def start(self) -> Start | None:
-        """The fastest step of the start; None if nothing is predicted, or if the optimizer sets the angle."""
+        """The fastest step of the start. None if nothing is predicted, or if the optimizer sets the angle."""
         if self.norm_state == "unknown" or self.keeps_norm:
             return None
         high = np.isfinite(self.predicted_angle) & (self.lr >= limit.MIN_PEAK_RATE * self.lr[self.peak])
@@ -107,7 +107,7 @@ class RunView(LayerHistory):
 
     @property
     def departure(self) -> Departure | None:
-        """Where the norm fell out of its equilibrium; None if it did not."""
+        """Where the norm fell out of its equilibrium. None if it did not."""
         return departure(self) if self.norm_state == "fell out" else None
 
     @cached_property
@@ -127,7 +127,7 @@ class RunView(LayerHistory):
 
     @property
     def neuron_spread(self) -> NeuronSpread | None:
-        """How differently neurons turn: by their averages if the record kept every vector, else by single steps."""
+        """How differently neurons rotate: by their averages if the record has every vector, else by single steps."""
         raw = self._raw_angles
         if raw is not None:
             return self._spread_of_averages(raw)
@@ -168,7 +168,7 @@ class RunView(LayerHistory):
         values = values[np.isfinite(values) & (values > 0)]
         if values.size < limit.MIN_SAMPLES:
             return UpdateGrowth(1.0, float(values[-1]) if values.size else 0.0)
-        # The first quarter against the second half; a quantile and a median, for single extremes are noise.
+        # The first quarter against the second half. A quantile and a median, because single extremes are noise.
         part = max(values.size // limit.GROWTH_PARTS, 2)
         late = float(np.quantile(values[-2 * part :], limit.LATE_QUANTILE))
         return UpdateGrowth(late / float(np.median(values[:part])), late)

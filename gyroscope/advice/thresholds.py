@@ -23,8 +23,8 @@ MIN_MEAN_SAMPLES = 3
 # Samples over which a learning rate must last, in the median, to count as the schedule's: a rate that was raised for
 # three steps passes by.
 MIN_RATE_SAMPLES = 7
-# Measured over predicted rotation, or its inverse, within which "as predicted" may be said of a layer: scale-invariant
-# layers of the tracked networks stay within 10 %.
+# Measured over predicted rotation, or its inverse, within which a layer rotates "as predicted": scale-invariant layers
+# of the tracked networks stay within 10 %.
 MAX_AS_PREDICTED_RATIO = 1.15
 
 # Part of the run, at its end, over which steady things are averaged: beyond the transient of a run that settles.
@@ -36,7 +36,7 @@ MAX_STOPPED_ROTATION = 0.01
 # Measured over target rotation of a rotational optimizer, or its inverse, from which on it misses its angle: after a
 # start without warmup, its average of update lengths keeps it at 0.8 for the first hundred steps.
 MAX_MISSED_ANGLE = 1.25
-# Rotation over the usual from which on queries and keys jump: in most blocks at once, chance does not double it.
+# Rotation over the usual from which on queries and keys jump: chance does not double it in most blocks at once.
 MAX_ATTENTION_JUMP = 2.0
 # That over the jump of the other layers from which on it is one of queries and keys: at a destructive learning rate all
 # layers may jump at once, as 2.3 and 1.9 times in one of twelve trainings.
@@ -46,13 +46,13 @@ MIN_ATTENTION_ALONE = 1.5
 # than AdamW. At 1/sqrt(fan_in) the GPT did and the ViT did not (beyond/recipe_gpt, beyond/recipe_vit).
 MIN_START_NORM = 0.5
 # Share of the peak learning rate from which on a step counts as part of the run proper: at the end of a decay to zero
-# no norm can follow. That has a finding of its own, a mere note, for every decay to zero does it.
+# no norm can follow. That has a separate finding, which is only a note, because every decay to zero does it.
 MIN_FULL_RATE = 0.2
-# Measured over expected speed of a norm towards its equilibrium from which on it is in transient: where another force
-# holds the norm, a signal or a radial gradient, it stands still far from its prediction.
+# Measured over expected speed of a norm towards its equilibrium from which on it is in transient. If another force (a
+# signal or a radial gradient) holds the norm, it stays constant far from its prediction.
 MIN_APPROACH_SPEED = 0.3
-# Measured over predicted rotation below which a norm that is too large has slowed the layer down: had it not, it is
-# the prediction that is off.
+# Measured over predicted rotation below which a norm that is too large has slowed the layer down. If it has not, the
+# prediction is off.
 MAX_SLOWED_ROTATION = 0.85
 # Share of the peak learning rate below which it does not matter any more how far a norm is from its equilibrium.
 MIN_RATE_SHARE = 0.01
@@ -68,11 +68,11 @@ SETTLING_TIMESCALES = 5
 MAX_FORECAST_STEPS = 50_000
 # Norm over its equilibrium beyond which it has fallen out, if the rule is unknown: `falls_out_ratio` of most rules.
 UNKNOWN_FALLS_OUT_RATIO = 1.3
-# 1/x if the rule is unknown, where the equilibrium norm follows lr^x: that of Adam.
+# 1/x if the rule is unknown, with an equilibrium norm that follows lr^x: that of Adam.
 UNKNOWN_NORM_POWER = 2.0
-# Rotation at the start over the equilibrium's at full rate that is worth a word: in equilibrium it would take a
-# learning rate 2.25 times as high to turn as fast. Less than that cannot be told from the noise of a run's first
-# samples. The warmup that a remedy names brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
+# Rotation at the start over that of equilibrium at full rate from which on it is reported. In equilibrium it would take
+# a learning rate 2.25 times as high to rotate as fast. A smaller ratio is within the noise of a run's first samples.
+# The warmup that a remedy recommends brings the start down to 1.1, within `forecast.SETTLED` of equilibrium.
 MAX_START_ROTATION = 1.5
 # Share of the peak learning rate from which on a step runs at full rate: its equilibrium rotation is then within 5 %.
 MIN_PEAK_RATE = 0.9
@@ -81,26 +81,26 @@ START_SHARE = 0.1
 # Steps of the longest warmup that is advice: those of large language models (2,000 in GPT-3 and Llama). A start that
 # needs more begins at too small norms.
 MAX_WARMUP = 2000
-# Layers for which the warmup that they need is searched, the fastest first: a page is not to wait for a hundred.
+# Layers for which the needed warmup is searched, fastest first, because a page must not wait for a hundred searches.
 MAX_WARMUP_SEARCHES = 12
-# Radians per step in equilibrium above which a vector is turned around within a few dozen steps by noise alone.
+# Radians per step in equilibrium above which noise alone reverses a vector within a few dozen steps.
 MAX_ROTATION = 0.1
 
-# Rotation of the fastest layer over the slowest's with the same settings: as if lr × weight decay differed four
-# times; layers in noise equilibrium stay within 1.2.
+# Rotation of the fastest layer over that of the slowest with the same settings, as if lr × weight decay differed by a
+# factor of four. Layers in noise equilibrium stay within 1.2.
 MAX_LAYER_RATIO = 2.0
-# The same ratio below which the layers of a plan turn alike: a forecast is good to a few percent.
+# The same ratio below which the layers of a plan rotate alike: a forecast is good to a few percent.
 MAX_ALIKE_RATIO = 1.05
 
 # Share of the vectors below the low percentile, and above the high one, that are compared: with 32 vectors, one or two.
 OUTER_SHARE = 0.05
 # Ratio of the 95th to the 5th percentile, over a layer's vectors, of time averages, over that ratio for pure noise:
-# neurons at one end then turn twice as fast as at the other, beyond what chance gives.
+# neurons at one end then rotate twice as fast as at the other, beyond chance.
 MAX_NEURON_RATIO = 2.0
 # The same of single steps. Gradients of real data point along fewer directions than a vector has entries, and so
 # fluctuate more than white noise: up to 2.7 was seen in networks whose averages were within 1.3.
 MAX_NEURON_RATIO_OF_ONE_STEP = 3.0
-# Vectors below which a layer has no percentiles to speak of.
+# Vectors below which a layer has no meaningful percentiles.
 MIN_VECTORS = 8
 
 # λ_e/λ, or its inverse, from which on a layer counts as scale-sensitive: rotation and norm are then 12 % off.
@@ -122,7 +122,7 @@ MAX_FROZEN_SHARE = 0.05
 # The same share that stops most of a layer.
 BAD_FROZEN_SHARE = 0.5
 
-# Parts of a run of which the first is early and the last two are late: growth within half a run is told from noise.
+# Parts of a run, of which the first is early and the last two are late. This separates growth from noise.
 GROWTH_PARTS = 4
 # Quantile of the late updates that is compared with the early median: the largest alone is noise.
 LATE_QUANTILE = 0.95
@@ -167,15 +167,15 @@ INCIDENT_DEVIATIONS = 5.0
 INCIDENT_EXTREMES = 2.0
 # Samples over which that median is taken: 300 steps with the usual ten between samples, in which training moves little.
 INCIDENT_LEVEL = 30
-# Samples whose deviations are remembered: as many as it takes to know the extremes.
+# Samples whose deviations are remembered, enough for an estimate of the extremes.
 INCIDENT_MEMORY = 100
-# Samples over which an early stage takes its median, which judges until those are known.
+# Samples over which an early stage takes its median. It judges until there are enough samples for the others.
 EARLY_LEVEL = 8
-# Deviations that it must know: 20 samples together.
+# Deviations that it needs: 20 samples together.
 EARLY_SAMPLES = 12
 # Losses over which the early stage takes its median.
 EARLY_LOSS_LEVEL = 20
-# Deviations of losses that it must know: 50 losses together.
+# Deviations of losses that it needs: 50 losses together.
 EARLY_LOSSES = 30
 # Factor by which the early stage's thresholds for samples are wider: the noise is estimated from few values while
 # training still changes fast. Without it there were two false alarms in 37,000 clean steps.
@@ -218,18 +218,17 @@ LEVELS_EVERY = 5
 SKIPPED_STEPS = 5
 # Share of the steps that it may skip in the long run: ten times one in 2,000, by which torch's tries a higher scale.
 SKIPPED_SHARE = 0.005
-# Share of its peak, in logarithms, from which on a deviation counts as part of it: what is less is training that
-# recovers.
+# Share of its peak, in logarithms, from which on a deviation counts as part of it. Below it, training recovers.
 MIN_LASTING_SHARE = 0.6
 # Relative change of a norm between samples that can be a change from outside: no fault of rounding or sampling.
 NORM_JUMP = 0.2
-# Radians that a layer's vectors turn between samples, for the same.
+# Radians that a layer's vectors rotate between samples, for the same.
 TURN_JUMP = 0.3
 # Both over the largest of the past samples: norms and directions move smoothly.
 WEIGHTS_EXTREMES = 5.0
 # Relative change below which a transfer keeps a quantity: less than the rounding of what is printed.
 KEPT_BY_TRANSFER = 0.01
-# Relative difference of rotation below which transfer rules agree: less than a tuned learning rate is known to.
+# Relative difference of rotation below which transfer rules agree: less than the accuracy of a tuned learning rate.
 TRANSFER_AGREEMENT = 0.1
 # Learning rates and weight decays below this are written as powers of ten, as people write them.
 SCIENTIFIC_BELOW = 0.01

@@ -1,1 +1,1 @@
-"""A checkpoint to findings: what weights and optimizer state tell of the last step, after training, from a file."""
+"""A checkpoint to findings: the last step, reconstructed from the weights and optimizer state in a file."""

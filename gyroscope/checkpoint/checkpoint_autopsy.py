@@ -113,7 +113,7 @@ def autopsy(
         optimizer: adamw, adam, sgd, … as on the command line, if the file does not determine it. Or the name of a class
             in `rules`.
         lr: learning rate of the last step, of the first parameter group. The others keep their proportions.
-        weight_decay: as torch has it, if the file lacks it.
+        weight_decay: as in torch, if the file lacks it.
         betas: the same for Adam's and Lion's averages.
         momentum: the same for SGD and Muon.
         batch_size: examples of one step, for the noise scale.

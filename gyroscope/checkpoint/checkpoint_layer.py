@@ -58,7 +58,7 @@ class CheckpointLayer:
     explained_share        share of the momentum's push along the weight that gradients orthogonal to it explain
     dead                   vectors without any gradient so far, according to the state
     non_finite             vectors with a weight or an optimizer state that is not finite
-    sets_imbalance         whether the optimizer was told to rotate neurons at different speeds
+    sets_imbalance         whether the optimizer was set to rotate neurons at different speeds
     """
 
     name: str
@@ -179,7 +179,7 @@ def _decision(
     weight = torch.nn.Parameter(empty, requires_grad=False)
     decision = Decision(parameter.name, weight, named.split, "name and shape", parameter.group, named.is_embedding)
     spec = None if step is None else step.spec
-    # Our optimizers that rotate nothing write the default split too, which nobody has chosen.
+    # Our optimizers that rotate nothing write the default split too, which is not a choice of the user.
     turns_nothing = spec is not None and spec.is_ours and not spec.load().turns_by_group
     if "granularity" in group and not (turns_nothing and Split.of(group) == Split()):
         decision = replace(decision, split=Split.of(group), reason="its parameter group")

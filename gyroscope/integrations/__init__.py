@@ -4,5 +4,5 @@ Any object with `log(scalars, step)` is a sink of the tracker by `LogSink`:
 
     gyro.Tracker(model, optimizer, sinks=[LogSink(my_logger)])
 
-Composer needs no adapter: its `OptimizerMonitor` asks our optimizers, by `gyroscope.optim.parameter_metrics`.
+Composer needs no adapter: its `OptimizerMonitor` calls our optimizers, by `gyroscope.optim.parameter_metrics`.
 """

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class MissingExtraError(ImportError):
-    """An optional package is not installed. The message says how to install it."""
+    """An optional package is not installed. The message contains the command that installs it."""
 
 
 def extra(module: str, name: str) -> Any:

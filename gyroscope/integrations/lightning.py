@@ -1,4 +1,4 @@
-"""Lightning: a callback that measures a fit, and goes on with its run where a checkpoint goes on.
+"""Lightning: a callback that measures a fit, and continues its run when a checkpoint is resumed.
 
 Trainer(callbacks=[RotationCallback("runs/mine")])
 """
@@ -15,7 +15,7 @@ from gyroscope.advice import Diagnosis
 from gyroscope.integrations.extras import extra
 from gyroscope.measure.tracker import Tracker
 
-# A directory for the runs of every Trainer of the process, or 1 for the default one; empty or unset: none is measured.
+# A directory for the runs of every Trainer of the process, or 1 for the default one. If unset, none is measured.
 VARIABLE = "GYROSCOPE_LIGHTNING"
 
 pytorch: Any = extra("lightning", "lightning").pytorch
@@ -42,7 +42,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self.tracker: Tracker | None = None
         self.diagnosis: Diagnosis | None = None
         self._resumed: dict[str, Any] = {}
-        # Samples come from a thread of the tracker's; loggers are for the training thread.
+        # Samples come from a thread of the tracker, and loggers belong to the training thread.
         self._samples: deque[tuple[int, dict[str, float]]] = deque()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -63,7 +63,7 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
         self._log_samples(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Store what was measured so far: a fit that goes on from this checkpoint must not miss it."""
+        """Store all measurements so far, because a fit that resumes from this checkpoint needs them."""
         if self.tracker is not None:
             self.tracker.flush()
 
@@ -83,13 +83,13 @@ class RotationCallback(pytorch.Callback):  # type: ignore[misc]
             self.tracker.close("failed")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the run is and the number of its next step."""
+        """Return the path of the run and the number of its next step."""
         if self.tracker is None or not self.tracker.writes:
             return dict(self._resumed)
         return {"path": str(self.tracker.path.resolve()), "step": self.tracker.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with that run when training starts, if it is still there."""
+        """Continue that run when training starts, if it still exists."""
         self._resumed = dict(state_dict)
 
     def _log_samples(self, trainer: Any) -> None:

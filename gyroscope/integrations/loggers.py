@@ -15,7 +15,7 @@ def _nothing(*_: Any, **options: Any) -> None:
 
 
 class LogSink:
-    """Sends what the tracker measures to a logger: `Tracker(…, sinks=[LogSink(run)])`.
+    """A sink that sends measurements to a logger: `Tracker(…, sinks=[LogSink(run)])`.
 
     logger: an object with `log(scalars, step)`, or that function.
     close: called when the run of the tracker ends.
@@ -33,15 +33,15 @@ class LogSink:
         self._log(scalars, step)
 
     def close(self) -> None:
-        """End what was begun here."""
+        """Call the function given as `close`."""
         self._close()
 
 
 @final
 class TensorBoard(LogSink):
-    """Shows what the tracker measures in TensorBoard: `Tracker(…, sinks=[TensorBoard("runs/tensorboard")])`.
+    """A sink for TensorBoard: `Tracker(…, sinks=[TensorBoard("runs/tensorboard")])`.
 
-    Takes a directory, or the SummaryWriter of a loop that has one already, which is left open at the end.
+    Takes a directory, or an existing SummaryWriter, which is left open at the end.
     """
 
     def __init__(self, where: str | os.PathLike[str] | Any) -> None:
@@ -60,11 +60,11 @@ class TensorBoard(LogSink):
 
 @final
 class WandB(LogSink):
-    """Sends what the tracker measures to Weights & Biases: `Tracker(…, sinks=[WandB()])`.
+    """A sink for Weights & Biases: `Tracker(…, sinks=[WandB()])`.
 
     Uses the given run, or the active one, and leaves it open. Without any it starts one with `options` of `wandb.init`,
-    for example mode="offline", and finishes it. Numbers have an axis of their own, gyroscope/step, so that they are
-    independent of the steps at which the loop logs. Values passed to `tracker.log` have it too, under their own names.
+    for example mode="offline", and finishes it. Numbers have their own axis, gyroscope/step, so they do not depend on
+    the steps at which the loop logs. Values passed to `tracker.log` have the same axis, under their own names.
     """
 
     def __init__(self, run: Any = None, **options: Any) -> None:
@@ -89,9 +89,9 @@ class WandB(LogSink):
 
 @final
 class Trackio(LogSink):
-    """Sends what the tracker measures to trackio: `Tracker(…, sinks=[Trackio(project="mine")])`.
+    """A sink for trackio: `Tracker(…, sinks=[Trackio(project="mine")])`.
 
-    Uses the given run, or the active one, and leaves it open. Without any it starts one of its own, with `options` of
+    Uses the given run, or the active one, and leaves it open. Without any it starts one with `options` of
     `trackio.init`, and finishes it.
     """
 
@@ -101,14 +101,14 @@ class Trackio(LogSink):
         if is_started_here:
             trackio = extra("trackio", "trackio")
             self.run = trackio.init(**{"project": "gyroscope", **options})
-            # The thread of the sink will finish it, and could not tell this one.
+            # The thread of the sink will finish it, and could not reset the variable of this thread.
             trackio.context_vars.current_run.set(None)
         super().__init__(self.run, self.run.finish if is_started_here else _nothing)
 
 
 @final
 class MLflow(LogSink):
-    """Sends what the tracker measures to MLflow: `Tracker(…, sinks=[MLflow()])`.
+    """A sink for MLflow: `Tracker(…, sinks=[MLflow()])`.
 
     Uses the given run, or the active one of `mlflow.start_run`, and leaves it open. Names are those of other loggers
     with dots after the first slash, gyroscope/norm.0.weight, and underscores for brackets, as MLflow's stores need it.

@@ -4,8 +4,8 @@ register_timm()
 timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, weight_decay=0.1)
 timm.optim.create_optimizer_v2(model, "rotational-adamw", lr=1e-3, param_group_fn=group_fn(weight_decay=0.1))
 
-The first of these has timm's own groups, of tensors without names: what timm does not decay (positions, class tokens,
-biases) does not turn, and all else does. That is right for images. A model with an `nn.Embedding` needs the second.
+The first has timm's own groups, of tensors without names. Tensors that timm does not decay (positions, class tokens,
+biases) do not rotate, and all others do. That is right for images. A model with an `nn.Embedding` needs the second.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from gyroscope.optim.registry import CLASSES
 
 
 def register_timm() -> list[str]:
-    """Put our optimizers into timm's registry, under the names of `gyro.optim.names()`; those that are new there.
+    """Register our optimizers in timm under the names of `gyro.optim.names()`, and return the new names.
 
-    Names that timm has already, as lion, stay timm's.
+    Names that timm already has, such as lion, stay timm's.
     """
     extra("timm", "timm")
     from timm.optim import _optim_factory as factory
@@ -45,15 +45,15 @@ def register_timm() -> list[str]:
 
 
 def group_fn(weight_decay: float) -> Callable[[nn.Module], ParamGroups]:
-    """Return a `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which knows embeddings too."""
+    """Return a `param_group_fn` for timm: `gyro.param_groups` with this weight decay, which recognises embeddings."""
     return lambda model: param_groups(model, weight_decay=weight_decay)
 
 
 def class_of_groups(optimizer_class: type[Optimizer]) -> type[Optimizer]:
     """Return a class that makes the optimizer of timm's groups: if some of them decay, the others take plain steps.
 
-    timm asks for a class. What it makes is of the original class, so that it can be pickled. If no group decays nothing
-    was sorted, and all is left to the optimizer, which refuses to rotate without decay.
+    timm needs a class. The optimizer that it makes has the original class, so that it can be pickled. If no group
+    decays, nothing was sorted, and the optimizer raises because it does not rotate without decay.
 
     >>> groups = [{"params": [nn.Parameter(nn.Linear(8, 4).weight)], "weight_decay": wd} for wd in (0.0, 0.1)]
     >>> optimizer = class_of_groups(CLASSES["rotational-adamw"])(groups, lr=1e-3)

@@ -28,13 +28,13 @@ LOGGERS: dict[str, Callable[[], Sink]] = {"wandb": WandB, "trackio": Trackio, "m
 
 @final
 class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
-    """Measures how fast each weight vector turns while a Trainer trains.
+    """A callback that measures how fast each weight vector rotates while a Trainer trains.
 
     Accelerate's wrapper of the optimizer is unwrapped. TensorBoard, Weights & Biases, trackio and MLflow get the
     numbers if the Trainer reports to them, in the Trainer's own run. The run gets the losses that the Trainer logs.
     Training that resumes from a checkpoint resumes the run. At the end the diagnosis is in `diagnosis`.
 
-    path: directory of the run; default rotation in the Trainer's output_dir.
+    path: directory of the run. Default: rotation in the Trainer's output_dir.
     options: of `gyro.Tracker`, such as every, rows or sinks.
     """
 
@@ -69,7 +69,7 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Store what was measured so far, if a checkpoint follows."""
+        """Store all measurements so far if a checkpoint follows."""
         # The Trainer has no call right before it saves. It decides at the end of a step or an epoch, then logs.
         if self.tracker is not None and control.should_save:
             self.tracker.flush()
@@ -77,7 +77,7 @@ class RotationCallback(transformers.TrainerCallback):  # type: ignore[misc]
     on_epoch_end = on_step_end
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End the run and say what it says."""
+        """End the run, and log its diagnosis."""
         if self.tracker is None:
             return
         self.tracker.close()
@@ -95,7 +95,7 @@ def _tensorboard_folder(args: Any) -> Path:
 
 @final
 class OptimizerFactory:
-    """For a Trainer's `optimizer_cls_and_kwargs`: gets the model, and so sorts it into what turns and what does not.
+    """A factory for a Trainer's `optimizer_cls_and_kwargs`. It gets the model, and sorts its parameters into groups.
 
     The keywords are the name, one of `gyro.optim.names()`, and the options of its class.
     """

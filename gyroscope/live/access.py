@@ -24,7 +24,7 @@ HEADERS = {
 
 
 def access_middleware(token: str | None) -> list[Middleware]:
-    """Checks for every request: the token where there is one, else the name by which the server was addressed."""
+    """Return the check of every request: by the token if there is one, else by the host name of the request."""
     if token is None:
         check = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES, www_redirect=False)
     else:
@@ -55,7 +55,7 @@ class TokenMiddleware:
 
     A browser sends a cookie to every port of a host, so the cookie is not the token. Its name is derived from the
     token: servers on one host do not overwrite each other's cookies. Its value is derived from the token and the
-    client's address: a server at another port, which receives it, cannot use it from where it runs.
+    client's address: a server at another port, which receives it, cannot use it from its own address.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:

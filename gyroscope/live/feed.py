@@ -22,9 +22,9 @@ from gyroscope.store.database import FILE
 
 # Samples that a live page shows at most.
 MOST = 1000
-# Seconds between readings of a file, however many viewers ask.
+# Seconds between readings of a file, for any number of viewers.
 PAUSE = 0.5
-# Seconds between diagnoses, at least; and at most a tenth of the time goes into them.
+# Least seconds between diagnoses. They take at most a tenth of the time.
 JUDGING_PAUSE = 3.0
 GROUP_SERIES = ("lr", "weight_decay")
 # Layers that a comparison shows. All if None.
@@ -54,14 +54,14 @@ class FollowedRun:
         self.first_steps = run.steps
         self.bound = bound_of(layer_histories(run))
         groups = [run.layer(name).group for name in self.layers]
-        # The first layer of each group; all layers of a group have the same learning rate.
+        # The first layer of each group, because all layers of a group have the same learning rate.
         self.first_layers = [
             groups.index(group) if group in groups else None for group in range(1 + max(groups, default=-1))
         ]
         self._new: list[dict[str, Array]] = []
 
     def read_on(self) -> bool:
-        """Read new samples; False where what was read before is not part of the run any more."""
+        """Read new samples. Return False if samples that were read before are no longer part of the run."""
         before = self.run.total
         new = self.run.refresh()
         # The run was resumed, and steps were measured again.
@@ -104,7 +104,7 @@ def values_at(run: Run, step: int) -> dict[str, Array]:
 
 @final
 class Feed:
-    """Follows one run. Several threads may use it; it raises `RunError` while the run cannot be read."""
+    """Follows one run. Several threads may use it. It raises `RunError` while the run cannot be read."""
 
     def __init__(self, id: str, name: str, path: Path) -> None:
         self.id = id
@@ -139,7 +139,7 @@ class Feed:
     def since(self, position: Position, layers: Layers = None) -> tuple[Position, str] | None:
         """Return what came since a position, as JSON, and how far that goes, or None if nothing came.
 
-        A viewer whose data cannot be extended gets a reset, and asks for all of them.
+        A viewer whose data cannot be extended gets a reset, and requests all of them.
         """
         with self._lock:
             followed = self._refresh()
@@ -159,7 +159,7 @@ class Feed:
         """Return that of a layer's neurons at a step, or None if there is no such layer, quantity or step."""
         with self._lock:
             run = self._refresh().run
-            # A comparison knows layers by their plain names.
+            # A comparison lists layers by their plain names.
             names = {plain_name(name): name for name in run.layers} | {name: name for name in run.layers}
             known = layer in names and quantity in run.quantities and run.quantities[quantity].per_vector
             if not known or step not in run.steps:
@@ -201,7 +201,7 @@ class Feed:
         return Position(self._reading, samples, self._findings_number)
 
     def _judge(self, run: Run) -> None:
-        """Diagnose where there is something new, but not too often; a run that ended is diagnosed at once."""
+        """Diagnose the run if it has new samples, but not too often. A run that ended is diagnosed immediately."""
         now = (run.status, run.total, run.scalar_count, self._reading)
         begun = time.monotonic()
         same_status = self._judged is not None and now[0] == self._judged[0]

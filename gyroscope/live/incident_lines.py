@@ -14,13 +14,13 @@ from gyroscope.advice.thresholds import INCIDENT_LEVEL, INCIDENT_MEMORY
 from gyroscope.live.run_index import RunIndex
 from gyroscope.store import RunError, open_run
 
-# Seconds between looks at the runs.
+# Seconds between readings of the runs.
 PAUSE = 3.0
 
 
 @final
 class FollowedIncidents:
-    """One run, read on from sample to sample; of a run that is long already, as many as a past has."""
+    """One run, read from sample to sample. A run that is already long is read from its last samples on."""
 
     def __init__(self, path: Path) -> None:
         self.run = open_run(path)
@@ -29,7 +29,7 @@ class FollowedIncidents:
         self._last_step = int(self.run.steps[self._next]) if self.run.total else -1
 
     def read_on(self) -> Iterator[Incident]:
-        """Incidents in the samples that came since."""
+        """Return the incidents in new samples."""
         self.run.refresh()
         steps = self.run.steps
         loss_steps, losses = logged_loss(self.run)
@@ -52,7 +52,7 @@ class FollowedIncidents:
 
 @final
 class IncidentLines:
-    """Looks at the runs below a directory in a thread, and calls `say` with a line for each incident."""
+    """Reads the runs below a directory in a thread, and calls `say` with a line for each incident."""
 
     def __init__(self, index: RunIndex, say: Callable[[str], None]) -> None:
         self._index = index
@@ -65,7 +65,7 @@ class IncidentLines:
         threading.Thread(target=self._look_on, name="gyroscope-incidents", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread after its present look."""
+        """End the thread after its current reading."""
         self._ended.set()
 
     def look(self) -> None:
@@ -74,7 +74,7 @@ class IncidentLines:
             is_running = listed.status == "running"
             if not is_running and listed.id not in self._followed:
                 continue
-            # Whatever is wrong with a file, the page says it, and other runs are looked at.
+            # The page shows problems of a file, and the other runs are still read.
             with suppress(RunError, ValueError, OSError, KeyError):
                 if listed.id not in self._followed:
                     self._followed[listed.id] = FollowedIncidents(self._index.path(listed.id))

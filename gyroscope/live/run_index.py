@@ -18,7 +18,7 @@ from gyroscope.store.database import FILE
 DEEPEST = 6
 # Directories that are large and hold no runs.
 SKIPPED = {".git", ".venv", ".cache", "__pycache__", "node_modules"}
-# Seconds for which a list of runs is used again, however many viewers ask for it.
+# Seconds for which a list of runs is reused, for any number of viewers.
 FRESH = 2.0
 # Samples of a run that its line in the list is made from.
 MOST_READ = 64
@@ -42,7 +42,7 @@ class ListedRun:
 
 @final
 class RunIndex:
-    """Runs below `root`. An id is a hash: whatever a browser asks for, only what was found here is opened."""
+    """Runs below `root`. An id is a hash, so a browser can open only runs that were found here."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         try:
@@ -58,7 +58,7 @@ class RunIndex:
         self._listed_at = -FRESH
 
     def path(self, id: str) -> Path:
-        """Directory of a run; `KeyError` where there is none of that id."""
+        """Return the directory of a run. Raise `KeyError` for an unknown id."""
         if id not in self._paths:
             self.runs()
         return self._paths[id]
@@ -80,7 +80,7 @@ class RunIndex:
             return self._runs
 
     def _listed(self, id: str, path: Path) -> ListedRun:
-        """Read again only where the file changed, or a run that was running may have stopped."""
+        """Read a run again only if its file changed, or if it was running and may have stopped."""
         # New samples are in the write-ahead log long before the file itself changes.
         changed = tuple(_changed_at(path / (FILE + end)) for end in ("", "-wal"))
         known = self._known.get(id)
@@ -105,7 +105,7 @@ class RunIndex:
 
 
 def directories(root: Path) -> Iterator[Path]:
-    """Directories with a run in them; links are not followed, so that no path leaves `root`."""
+    """Yield directories that contain a run. Links are not followed, so that no path leaves `root`."""
     for folder, inside, files in os.walk(root):
         path = Path(folder)
         if FILE in files and not (path / FILE).is_symlink():

@@ -79,7 +79,7 @@ class RunServer:
         ]
 
     async def list_page(self, request: Request) -> Response:
-        """Serve the list of runs. Its script asks for the data."""
+        """Serve the list of runs. Its script requests the data."""
         inside = LIST.format(root=escape(clean_text(str(self.index.root))))
         return HTMLResponse(linked("Runs", inside, ("theme.js", "list.js")))
 
@@ -91,18 +91,18 @@ class RunServer:
         return _json([{**asdict(run), "idle": now - run.heartbeat} for run in listed])
 
     async def run_page(self, request: Request) -> Response:
-        """Serve the page of one run or several. Its script asks for the data."""
+        """Serve the page of one run or several. Its script requests the data."""
         feeds = await self._feeds(request)
         names = ", ".join(feed.name for feed in feeds)
         back = '<p class="screen"><a href="./">All runs</a> <span id="message" role="status"></span></p>'
         return HTMLResponse(linked(names, back + body(names), ("theme.js", "plotly.js", *SCRIPTS, "live.js")))
 
     async def data(self, request: Request) -> Response:
-        """Serve what the page shows, and how far that goes."""
+        """Serve the data of the page, and the last step that they contain."""
         return await run_in_threadpool(_answer, partial(_report, await self._feeds(request)))
 
     async def update(self, request: Request) -> Response:
-        """Serve what came since, for browsers without events."""
+        """Serve new data, for browsers without events."""
         feeds = await self._feeds(request)
         updates = await run_in_threadpool(_updates, feeds, _positions(request, len(feeds)))
         return Response(f"[{','.join(updates)}]", media_type="application/json")
@@ -125,7 +125,7 @@ class RunServer:
                 yield "".join(f"data: {update}\n\n" for update in updates)
             elif not updates:
                 yield ": nothing new\n\n"
-            # Five looks per tick at whether to end.
+            # Five checks per tick whether to end.
             for _ in range(5):
                 await asyncio.sleep(TICK / 5)
                 if self.stopping() or await request.is_disconnected():
@@ -143,7 +143,7 @@ class RunServer:
         return await run_in_threadpool(_answer, wanted)
 
     async def asset(self, request: Request) -> Response:
-        """Scripts and style, from a fixed list."""
+        """Serve scripts and style, from a fixed list."""
         known = self.assets.get(request.path_params["name"])
         if known is None:
             return Response("There is no such file.", 404)
@@ -151,7 +151,7 @@ class RunServer:
         return Response(await run_in_threadpool(text), media_type=kind)
 
     def close_unused(self) -> None:
-        """Close the runs that nobody has looked at for a while."""
+        """Close the runs that were not viewed for a while."""
         for id, feed in list(self.feeds.items()):
             if time.monotonic() - feed.used_at > IDLE:
                 feed.close()
@@ -184,7 +184,7 @@ def _json(value: object) -> Response:
 
 
 def _answer(compute: Callable[[], object]) -> Response:
-    """JSON of a result, or the sentence that says why there is none."""
+    """Return a result as JSON, or the reason why there is none."""
     try:
         return _json(compute())
     except Exception as error:

@@ -1,10 +1,10 @@
-"""What is measured: `quantities.txt` has the unit, the formula and the paper of each quantity, this file the code.
+"""The measured quantities. `quantities.txt` has the unit, formula and paper of each, and this file has the code.
 
-RE is Kosson et al., "Rotational Equilibrium"; SP Roburin et al., "Spherical Perspective on Learning with Batch Norm";
-SMD "Spherical Motion Dynamics" (ICLR 2021 submission); CT "Continuous-Time Analysis of Adaptive Optimization and
-Normalization". "ours" is derived in the documentation of `gyroscope.theory`.
+RE is Kosson et al., "Rotational Equilibrium". SP is Roburin et al., "Spherical Perspective on Learning with Batch
+Norm". SMD is "Spherical Motion Dynamics" (ICLR 2021 submission). CT is "Continuous-Time Analysis of Adaptive
+Optimization and Normalization". "ours" is derived in the documentation of `gyroscope.theory`.
 
-In the formulas w is a weight vector of C entries before the step, d its displacement and w' = w + d; g is the gradient
+In the formulas w is a weight vector of C entries before the step, d its displacement and w' = w + d. g is the gradient
 at w, m the momentum before the step, b = √v̂ + ε Adam's denominator after it, and λ the weight decay.
 """
 
@@ -26,7 +26,7 @@ NAN = float("nan")
 
 
 class StepPrediction(NamedTuple):
-    """What theory says of a layer at a step: where it would settle, and where it should be by now; NaN: nothing."""
+    """Predictions of the theory for a layer at a step: its equilibrium, and its forecast. NaN if unknown."""
 
     predicted_angular_update: float = NAN
     predicted_norm: float = NAN
@@ -70,7 +70,7 @@ class VectorSums:
         """Make it from the device's sums: gradients in their true scale, and the momentum before the step."""
         rows = {name: sums[row] for name, row in ROW.items()}
         with np.errstate(all="ignore"):
-            # The step itself may have rescaled the gradient (fused kernels do), which only the later sums have seen.
+            # The step itself may have rescaled the gradient (fused kernels do). Only the later sums include that.
             after = np.where(rows["hh"] > 0, np.sqrt(rows["gg"] / rows["hh"]), 1.0) / at.scale
             wg = rows["wg"] * at.sign / at.scale
             gg = rows["gg"] / at.scale**2
@@ -99,7 +99,7 @@ class VectorSums:
     def per_layer(self, part: slice, predicted: StepPrediction) -> Float32:
         """Return the quantities per layer of the layer that has these vectors, NaN if they are not finite."""
         self.predicted_angle[part] = predicted.predicted_angular_update
-        # A NaN or infinity in w, d or g reaches the sums in which it stands.
+        # A NaN or infinity in w, d or g reaches the sums that contain it.
         finite = np.isfinite(self.ww[part]) & np.isfinite(self.wd[part]) & np.isfinite(self.gg[part])
         settings = self.at.settings
         numbers = {
@@ -134,13 +134,13 @@ class VectorSums:
 
     @property
     def b(self) -> Array | float:
-        """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1); 1 where there is none."""
+        """RMS of the denominator of SP's generic step, Adam's b·(1-β1^t)/(1-β1). 1 without a denominator."""
         return np.sqrt(self.bb / self.fan_in) if self.at.reading.adam else 1.0
 
     @cached_property
     def decay(self) -> tuple[Array, Array, Array, Array]:
-        """λ_u, λ_e, C_err and D of each vector, as `theory.sensitivity` defines them; NaN where they are undefined."""
-        # All four at once, since they share their terms and each is asked for once per sample.
+        """λ_u, λ_e, C_err and D of each vector, as defined in `theory.sensitivity`. NaN if undefined."""
+        # All four at once, because they share their terms and each is needed once per sample.
         unknown = np.full_like(self.ww, NAN)
         angle = self.angle
         gradient = self._radial_gradient()
@@ -176,7 +176,7 @@ class VectorSums:
         if recursion is None or recursion.decay or not self.at.reading.adam:
             return {}
         keep, share, _ = recursion
-        # ‖m'‖², with m' = keep·m + share·g; `bb` is of the denominator that SP divides a sum of gradients by.
+        # ‖m'‖², with m' = keep·m + share·g. `bb` is from the denominator by which SP divides a sum of gradients.
         first = np.float64(keep**2 * mm + 2 * keep * share * gm + share**2 * gg)
         second = share**2 * self.bb[part].sum()
         ratio = float(signal.signal_ratio(first, second, keep))
@@ -186,7 +186,7 @@ class VectorSums:
 
     @property
     def smd_h(self) -> Array:
-        """What drives the norm under SGD with momentum; not Nesterov's."""
+        """Quantity that drives the norm under SGD with momentum, without Nesterov."""
         momentum = None if self.at.group_rule is None else self.at.group_rule.rule.heavy_ball
         if momentum is None:
             return np.full_like(self.ww, NAN)

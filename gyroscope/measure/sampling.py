@@ -1,4 +1,4 @@
-"""When to measure: every so many steps, as a schedule says, or by itself within a budget of time."""
+"""The steps that are measured: at a fixed interval, by a schedule, or automatically within a budget of time."""
 
 from collections.abc import Callable
 from math import ceil, isfinite, log2
@@ -8,17 +8,17 @@ from typing import Literal, final
 Every = int | Callable[[int], bool] | Literal["auto"]
 Clock = Callable[[], float]
 
-# Samples at the start that no budget forbids: what happens in the first steps decides much, and never returns.
+# Samples at the start that no budget forbids, because the first steps matter and do not return.
 FREE = 10
 # Steps at the start that are all measured unless `every` is given: a short run has few others. "auto" thins out from
 # there, a sample every t/DENSE steps at step t.
 DENSE = 20
-# Samples over the time in which a direction is forgotten: the finest change there is to see.
+# Most samples per memory. Finer sampling would show no further change.
 PER_TIMESCALE = 100
 # Steps between samples at most, so that a live page stays alive.
 MAX_GAP_STEPS = 1000
-# Seconds of measuring that the default interval may take before its budget counts: nobody notices them, and a first
-# sample that is slow does not make all later ones rarer.
+# Seconds of measuring that the default interval may take before its budget counts. They are not noticeable, and a slow
+# first sample does not make all later ones rarer.
 ALLOWANCE = 0.1
 # Samples over which the default interval compares its cost with the budget.
 WINDOW = 10
@@ -28,14 +28,14 @@ RECOVERY = 100
 
 @final
 class DefaultInterval(int):
-    """The number of steps that holds when none is given; unlike one that is given, it grows to keep the budget."""
+    """The number of steps between samples by default. Unlike a given number, it grows to keep the budget."""
 
 
 class Sampling:
-    """Decides for each step whether it is measured: where `schedule`, a function of the step, says so.
+    """Decides for each step whether it is measured, by `schedule`, a function of the step.
 
-    While samples come faster than they can be processed, every second one of those wanted is taken, then every fourth
-    and so on, so that what is left is evenly spaced; after some time without overload twice as many again.
+    While samples come faster than they can be processed, every second one is taken, then every fourth and so on, so
+    that the samples stay evenly spaced. After some time without overload, twice as many are taken again.
     """
 
     alone = True
@@ -62,15 +62,15 @@ class Sampling:
         return True
 
     def spent(self, step: int, seconds: float, *, refused: bool = False) -> str | None:
-        """Learn what a sample took of training's time, and whether it was refused because too many others wait.
+        """Record the training time that a sample took, and whether it was refused because too many others wait.
 
-        A sentence for the run where samples become rarer by what they cost.
+        Return a sentence for the run if samples become rarer because of their cost.
         """
         self._taken += 1
         if refused:
             self._leave_out(step)
             self._taken = 0
-            if self.alone:  # others could not know of it
+            if self.alone:  # other processes would not notice it
                 self.stride *= 2
                 self._wanted = 1  # this one counts as the first of the wider spacing
         elif self.stride > 1 and self._taken >= RECOVERY:
@@ -137,7 +137,7 @@ class EveryNth(Sampling):
         before = self.n
         # At once as far as needed: small steps would each cost another window of samples that are too many.
         self.n *= 2 ** max(1, ceil(log2(share / self.budget)))
-        # The account begins anew, without an allowance: only what the wider spacing costs counts from here on.
+        # The account starts again without an allowance. From here on only the cost of the wider spacing counts.
         self._allowed = 0.0
         self._open_account(now)
         return (
@@ -155,7 +155,7 @@ class Auto(Sampling):
 
     chooses_steps = True
     timescale = float("nan")
-    """Steps after which a direction is forgotten, as predicted at the latest sample; NaN: unknown."""
+    """Memory in steps, as predicted at the latest sample. NaN if unknown."""
 
     def __init__(self, budget: float = 0.01, clock: Clock | None = perf_counter) -> None:
         super().__init__(self._wants)
@@ -168,7 +168,7 @@ class Auto(Sampling):
 
     def _wants(self, step: int) -> bool:
         """Return whether the step is far enough from the last sample, and affordable."""
-        # An unknown timescale asks for nothing finer than the longest gap.
+        # An unknown timescale needs nothing finer than the longest gap.
         longest = self.timescale / PER_TIMESCALE if isfinite(self.timescale) else MAX_GAP_STEPS
         if step - self._last < max(1.0, min(step / DENSE, longest, MAX_GAP_STEPS)):
             return False
@@ -186,7 +186,7 @@ class Auto(Sampling):
 
 
 def sampling(every: Every, budget: float, *, alone: bool = True) -> Sampling:
-    """Return what `every` asks for. Unless `alone`, time decides nothing, because processes would disagree about it."""
+    """Return the sampling for `every`. Unless `alone`, it ignores time, because processes would disagree about it."""
     if not 0 < budget < 1:
         raise ValueError(f"budget={budget!r} must lie between 0 and 1: the share of time to spend, for example 0.01")
     clock = perf_counter if alone else None

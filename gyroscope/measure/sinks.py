@@ -1,4 +1,4 @@
-"""Where numbers go beside the run: TensorBoard, Weights & Biases or any function, each in a thread of its own."""
+"""Sinks for numbers beside the run: TensorBoard, Weights & Biases or any function, each in its own thread."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from gyroscope.measure.quantities import NAN, stored_number
 from gyroscope.store import LayerSample
 
 Scalars = dict[str, float]
-# Called with the step and named numbers, of a sample or logged by training; may have `close()`.
+# Called with the step and named numbers, of a sample or logged by training. It may have `close()`.
 Sink = Callable[[int, Scalars], object]
 
 # Samples that wait for a slow sink before some are left out.
@@ -19,7 +19,7 @@ QUEUE = 64
 # Seconds that closing a run waits for a user's function.
 PATIENCE = 5.0
 
-# Reported as the median over layers of the layer's RMS (of its mean, for what has a sign).
+# Reported as the median over layers of the layer's RMS, or of its mean for quantities with a sign.
 OVER_LAYERS = {
     **dict.fromkeys(("angular_update", "norm", "unit_grad_norm", "rotation_discrepancy", "effective_lr"), "rms"),
     **dict.fromkeys(("grad_weight_cosine", "lambda_u"), "mean"),
@@ -84,11 +84,11 @@ class UserFunction:
         )
 
     def put(self, *arguments: Any, always: bool = False) -> None:
-        """Call the function later; never waits. `always` has room for all: a curve of the loss must not have gaps."""
+        """Call the function later, without waiting. `always` drops nothing, so that a loss curve has no gaps."""
         self.missed += not self._worker.put(arguments, always=always)
 
     def close(self) -> None:
-        """Let the function finish what it has, for a few seconds; then go on without it."""
+        """Give the function a few seconds to finish, then continue without it."""
         if not self._worker.close(PATIENCE):
             self.report(f"{self.name} did not finish within {PATIENCE:g} s and was left behind")
         if self.missed:
@@ -98,7 +98,7 @@ class UserFunction:
         if not self._failed:
             self.function(*items[0])
 
-    # In the function's own thread, since TensorBoard and the like are not made for two threads.
+    # In the function's own thread, because loggers such as TensorBoard do not support two threads.
     def _close_function(self) -> None:
         if not self._failed:
             getattr(self.function, "close", lambda: None)()
@@ -109,5 +109,5 @@ class UserFunction:
 
 
 def sink_function(sink: Sink, report: Callable[[str], None]) -> UserFunction:
-    """Return a sink as a function with a thread of its own."""
+    """Return a sink as a function with its own thread."""
     return UserFunction(sink, f"the sink {getattr(sink, '__name__', type(sink).__name__)}", report)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Step:
-    """A step of the run while it is taken: who has stepped, whether it is measured, and what was measured."""
+    """A step of the run in progress: the optimizers that have stepped, whether it is measured, and the measurements."""
 
     stepped: set[Optimizer] = field(default_factory=set)
     sampled: bool = False
@@ -138,7 +138,7 @@ class Tracker:
         self._gap = False
         self._last_sample = -1
         self._superseded = False
-        # Steps that the host knows to be skipped: since the last sample that was handed over, and in a row.
+        # Skipped steps that the host has seen: since the last sample that was handed over, and in a row.
         self._skipped_since_sample = 0
         self._skipped_in_a_row = 0
         self._thread_seconds = 0.0
@@ -306,7 +306,7 @@ class Tracker:
         self._failures.warn()
 
     def _sample_end(self) -> None:
-        """Store the last step with what is known without measuring it: settings, and weights after it.
+        """Store the last step with the values that need no measurement: settings, and weights after it.
 
         Not if `every` was given as steps, nor if weights are sharded, because other processes may not end now.
         """
@@ -370,7 +370,7 @@ class Tracker:
         begins = not self._now.stepped
         if begins:
             self._now = _Step()
-        # GradScaler sets the attribute for the length of a fused step only; asking here spares most steps a call.
+        # GradScaler sets the attribute only during a fused step. This check saves a call in most steps.
         if getattr(optimizer, "found_inf", None) is not None and self._measurement.is_skipped(optimizer):
             self._now.skipped = True
         if self._now.skipped or os.getpid() != self._pid:  # a forked process has no thread that would take a sample
@@ -496,7 +496,7 @@ class Tracker:
 def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | None) -> float:
     """Return the steps after which a direction of this group is forgotten, infinite if that is not known."""
     lr = frozen(group.get("lr"))
-    # Before the rule is asked for, which would wait for a learning rate on a device.
+    # Before the rule is needed, which would wait for a learning rate on a device.
     rule = rule_or_none(group, optimizer, rules) if isinstance(lr, float | int) else None
     if rule is None:
         return float("inf")

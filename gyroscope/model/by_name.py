@@ -9,7 +9,7 @@ parametrization. The first of these rules that applies:
 3.  A weight with a bias of the same shape: the gain of a norm layer, no vectors.
 4.  The name of an embedding, without a bias (`_is_embedding`): no vectors. Two dimensions are a row per token.
 5.  The layer's name is that of a norm and no bias of one dimension is beside it: no vectors.
-6.  A leading dimension of 1 in a tensor that is not called a weight: it is there to broadcast, no vectors.
+6.  A leading dimension of 1, which only broadcasts, in a tensor that is not called a weight: no vectors.
 7.  Three dimensions, but not the weight of a convolution: one vector per expert and output. A convolution has a bias
     of one dimension or is just called `weight`, in a layer without `expert`, `moe` or `linear` in its name. If a bias
     of experts in the same layer shows that the outputs are last, each expert is one vector.

@@ -51,7 +51,7 @@ def measured_layers(
     among them, with one vector per token. `layers` measures all parameters whose name it matches instead.
 
     Fused weights become layers `name[part]` with equally many vectors, because queries, keys and values settle at norms
-    of their own. `parts` maps regular expressions to names of parts. The default knows the common attention layers, and
+    of their own. `parts` maps regular expressions to names of parts. The default has the common attention layers, and
     {} splits no weight.
 
     >>> import torch

@@ -9,7 +9,8 @@ from gyroscope.optimizers import Rules
 
 # Where Lightning, Fabric, Accelerate and Megatron keep the optimizer that they wrap.
 WRAPPED = ("optimizer", "_optimizer")
-# Where containers keep several: torchtitan's OptimizersContainer, Lightning's Trainer; Megatron's ChainedOptimizer.
+# Attributes in which containers keep several: torchtitan's OptimizersContainer, Lightning's Trainer, and Megatron's
+# ChainedOptimizer.
 CONTAINED = ("optimizers", "chained_optimizers")
 
 
@@ -100,7 +101,7 @@ class Optimizers:
 
     @property
     def name(self) -> str:
-        """The classes, as a user knows them: Muon + AdamW."""
+        """The names of the classes: Muon + AdamW."""
         return " + ".join(dict.fromkeys(type(member).__name__ for member in self.members))
 
     def groups(self) -> list[OwnedGroup]:

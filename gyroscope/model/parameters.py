@@ -111,7 +111,7 @@ def model_parameters(model: nn.Module) -> list[ModelParameter]:
     # With duplicates: a tied parameter, or a layer used twice, must be known under all its names.
     modules = dict(model.named_modules(remove_duplicate=False))
     raw = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    # A model with a submodule of its own called "module" may have names that only that prefix tells apart.
+    # A model with its own submodule called "module" may have names that differ only in that prefix.
     clean = clean_name if len({clean_name(name) for name in raw}) == len(raw) else str
     for path, module in modules.items():
         for name, parameter in module.named_parameters(path, recurse=False, remove_duplicate=False):
@@ -143,7 +143,7 @@ def layer_split(module: nn.Module, tensor: str, parameter: Tensor) -> Split:
     - ConvTranspose and Hugging Face's Conv1D keep outputs in dim 1.
     - If a parametrization has several tensors, only one of the weight's own shape is a weight.
     - In a layer of unknown type three dimensions are experts [experts, outputs, inputs], unless it is a convolution.
-      A leading dimension of 1 is there to broadcast, as in a ViT's class token.
+      A leading dimension of 1 only broadcasts, as in a ViT's class token.
 
     >>> layer_split(nn.ConvTranspose2d(8, 4, 3), "weight", torch.ones(8, 4, 3, 3)).axis
     1

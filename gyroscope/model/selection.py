@@ -151,7 +151,7 @@ def turned_by_default(model: nn.Module, optimizer: AnyOptimizer) -> list[Decisio
 
 
 def turns_by_group(optimizer: Optimizer) -> bool:
-    """Return whether the optimizer splits and rotates each tensor as its parameter group says."""
+    """Return whether the optimizer splits and rotates each tensor by the options of its parameter group."""
     return bool(getattr(optimizer, "turns_by_group", False))
 
 

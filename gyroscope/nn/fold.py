@@ -35,7 +35,7 @@ def folded_state_dict(model: nn.Module) -> dict[str, Any]:
 
     The other way, `add_gain` lets a model load a state_dict of the plain one, with gains of 1. To resume training, save
     `model.state_dict()` instead, because an optimizer needs the gains. If a weight with gains is tied to another, the
-    folded one is not, and a warning says so.
+    folded one is not, with a warning.
 
     >>> from gyroscope.nn import add_gain
     >>> nn.Linear(3, 2).load_state_dict(folded_state_dict(add_gain(nn.Linear(3, 2))))

@@ -1,4 +1,4 @@
-"""Settings or a model to a plan: what a choice of optimizer, learning rate, weight decay and schedule will do."""
+"""Settings or a model to a plan: norms and rotation, predicted before training."""
 
 from typing import TYPE_CHECKING
 

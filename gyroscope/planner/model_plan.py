@@ -44,7 +44,7 @@ def plan(
     are left as they were.
 
     model      its weights as they are now are the start of the run
-    optimizer  a torch optimizer or one of ours, over weights of the model; a list or a container of several
+    optimizer  a torch optimizer or one of ours, over weights of the model, or a list or a container of several
     scheduler  a torch scheduler that steps once after each optimizer step, a list of several, or a function
                step -> multiplier of every lr
     steps      length of the run
@@ -66,7 +66,7 @@ def plan(
     groups = optimizers.groups()
     chosen = select(model, optimizers, probe=invariances, embeddings=True)
     weights = [_weight(each, rates[each.group], groups[each.group], optimizers.rules) for each in chosen]
-    # Only these rules' norms depend on the gradient; for the others its batches would be wasted.
+    # Only the norms of these rules depend on the gradient, and batches for the others would be wasted.
     unmeasured = [weight.selected for weight in weights if weight.rule and "unit_grad_norm" in weight.rule.needs]
     grads = _layer_grad_norms(model, loss, unmeasured) if loss is not None and unmeasured else {}
     layers = {weight.name: weight.layer(grads.get(weight.name)) for weight in weights}
@@ -99,7 +99,7 @@ class Weight:
         return self.selected.name
 
     def layer(self, unit_grad_norm: float | None) -> InitialLayer:
-        """Return what the theory needs to know of the weight. The norm is the RMS without vectors at zero."""
+        """Return the inputs of the theory for a weight. The norm is the RMS without vectors at zero."""
         shape = tuple(self.selected.parameter.shape)
         norms = gathered(self.selected.split.norm(self.selected.parameter.detach())).double()
         alive = norms[norms > 0]
@@ -119,7 +119,7 @@ class Weight:
         return changes
 
     def left_out(self) -> Iterator[str]:
-        """Return what a scheduler changes and the forecast of this rule does not follow."""
+        """Return the changes of a scheduler that the forecast of this rule does not follow."""
         rates = self.rates
         if rates.weight_decay is not None and "weight_decay_schedule" not in self.changes:
             yield f"{rates.name} changes weight decay on the way, which the forecast leaves out"
@@ -177,7 +177,7 @@ def _predictions(weights: Sequence[Weight], layers: Mapping[str, InitialLayer]) 
 
 
 def _sensitive(weights: Sequence[Weight], invariances: Mapping[str, Invariance]) -> Iterator[str]:
-    """Return what the probe says against the assumption of every forecast, that the loss ignores a vector's scale."""
+    """Return the evidence of the probe against the assumption of every forecast, that the loss is scale-invariant."""
     names: dict[str, list[str]] = {}
     for weight in weights:
         known = invariances.get(weight.name)

@@ -41,7 +41,7 @@ class GroupRates:
 
     @property
     def course(self) -> tuple[bytes | None, ...]:
-        """What distinguishes it from another group's, for arrays cannot be keys."""
+        """Key that distinguishes it from another group's, because arrays cannot be keys."""
         arrays = (self.lr, self.weight_decay, self.betas)
         return tuple(None if values is None else values.tobytes() for values in arrays)
 
@@ -90,7 +90,7 @@ def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> t
 
 
 def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -> tuple[list[GroupRates], list[str]]:
-    """torch's schedulers, stepped through the run on copies."""
+    """Step copies of torch's schedulers through the run."""
     name = " + ".join(dict.fromkeys(type(scheduler).__name__ for scheduler in schedulers))
     stand_ins = {member: _stand_in(member) for member in optimizers.members}
     # Copies that deepcopy leads to the stand-ins wherever a scheduler, or one inside it, refers to an optimizer.
@@ -137,7 +137,7 @@ def _followed(optimizers: Optimizers, schedulers: list[Scheduler], steps: int) -
 
 
 def _rates(name: str, group: dict[str, Any], history: list[dict[str, Any]]) -> tuple[GroupRates, list[str]]:
-    """Return what a group goes through, and what of it no forecast can follow."""
+    """Return the rates of a group, and the changes that no forecast can follow."""
     lr = np.array([options["lr"] for options in history])
     decay = np.array([options["weight_decay"] for options in history])
     betas = [options["betas"] for options in history]
@@ -147,7 +147,7 @@ def _rates(name: str, group: dict[str, Any], history: list[dict[str, Any]]) -> t
     notes = []
     corrected = False
     changing_decay = None
-    # Decay proportional to lr is AdamC's correction, which has rules of its own.
+    # Decay proportional to lr is AdamC's correction, which has its own rules.
     if (decay != decay[top]).any():
         corrected = bool(np.allclose(decay * lr[top], decay[top] * lr, rtol=1e-6, atol=0))
         if not corrected:

@@ -73,7 +73,7 @@ def read_schedule(settings: Mapping[str, Any]) -> Schedule:
 
 
 def numbers(name: str, given: str | Sequence[Any]) -> list[float]:
-    """Numbers from '0.9,0.999' or from a list.
+    """Return numbers from '0.9,0.999' or from a list.
 
     >>> numbers("betas", "0.9, 0.95")
     [0.9, 0.95]

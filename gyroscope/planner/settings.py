@@ -39,7 +39,7 @@ class PlanSettings:
 
     optimizer        its name among `RULES`
     layers           the kinds of weight vectors and where they start
-    steps_per_epoch  None where the batch and the data set are unknown
+    steps_per_epoch  None if the batch or the data set is unknown
     compare          optimizers, by name, whose equivalent settings are wanted
     """
 
@@ -100,7 +100,7 @@ def _equivalent(rule: UpdateRule, other: str, layer: InitialLayer) -> Match | st
 
 
 def read_settings(settings: Mapping[str, Any]) -> PlanSettings:
-    """Check settings by name; a ValueError quotes what does not fit and says what would.
+    """Check settings by name. Raise ValueError that quotes a wrong one and suggests a right one.
 
     >>> read_settings({"optimizer": "AdamW", "lr": 3e-4, "fan_in": 512}).rule
     AdamW(lr=0.0003, weight_decay=0.1, betas=(0.9, 0.999), corrected_decay=False)

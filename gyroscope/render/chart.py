@@ -15,7 +15,7 @@ BRAILLE = 0x2800
 
 
 def chart(curve: Array, dashed: Array) -> list[str]:
-    """Lines of text: `curve` in dots, `dashed` as a dashed line behind it; braille gives 2 × 4 dots to a character.
+    """Draw `curve` in dots and `dashed` as a dashed line behind it, as lines of text with 2 × 4 dots per character.
 
     >>> chart(np.ones(100), np.ones(100))[-1].split()
     ['0', '100']
@@ -26,7 +26,7 @@ def chart(curve: Array, dashed: Array) -> list[str]:
         return []
     high = float(np.log10(values.max()))
     low = max(float(np.log10(values.min())), high - float(np.log10(RANGE)))
-    # A margin even where the curve is flat, so that it stays inside the frame.
+    # A margin even if the curve is flat, so that it stays inside the frame.
     margin = 0.05 * (high - low) + 0.02
     low -= margin
     high += margin
@@ -42,7 +42,7 @@ def chart(curve: Array, dashed: Array) -> list[str]:
 
 
 def _draw(canvas: Mask, values: Array, low: float, high: float, dash: int) -> None:
-    """Set the dots of one curve; neighbouring columns are joined so that a steep curve stays a line."""
+    """Set the dots of one curve. Neighbouring columns are joined so that a steep curve stays a line."""
     rows, columns = canvas.shape
     edges = np.linspace(0, len(values), columns + 1).astype(int)
     previous: int | None = None

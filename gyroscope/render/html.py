@@ -52,7 +52,7 @@ def family_table(layers: LayerTable) -> str:
 
 
 def _cells(row: Sequence[str], header: Sequence[str]) -> str:
-    """Return cells that know their heading, because a phone shows one below the other."""
+    """Return cells with their heading as an attribute, because a phone shows one below the other."""
     named = zip(row, header, strict=True)
     return "".join(f'<td data-label="{escape(heading)}">{escape(cell)}</td>' for cell, heading in named)
 

@@ -8,7 +8,7 @@ from html import escape
 from gyroscope._json import dumps
 from gyroscope.render import theme
 
-# Content security policy of a page in a file: it runs what it carries and loads nothing.
+# Content security policy of a page in a file: it runs its own scripts and loads nothing.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
 )
@@ -23,7 +23,7 @@ def standalone(title: str, body: str, *, script: str, style: str = "", packed: M
     """Return a page in one file that opens without a network. All but `title` is HTML, CSS or JavaScript.
 
     Args:
-        title: plain text of the title; escaped here.
+        title: plain text of the title, which is escaped here.
         body: HTML of the body.
         script: JavaScript that runs at the end of the body, after the theme's own.
         style: CSS added to the theme's own.
@@ -59,12 +59,12 @@ def _document(title: str, head: str, body: str) -> str:
 
 
 def page_json(value: object) -> str:
-    """JSON of what a page shows: short, because a page holds a million numbers and five digits of each are enough."""
+    """Return the data of a page as short JSON. A page has a million numbers, and five digits of each are enough."""
     return dumps(value, array_digits=DIGITS, compact=True)
 
 
 def plotly() -> str:
-    """Plotly's own script, from its Python package."""
+    """Return Plotly's own script, from its Python package."""
     # Heavy, and only pages need it.
     from plotly.offline import get_plotlyjs
 

@@ -20,7 +20,7 @@ from gyroscope.render.terminal import findings_text, summary_text
 from gyroscope.report.plan_data import PlanData, thinned
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-# Layers that a picture shows, as many as it has colours; of more, some from the fastest start to the slowest.
+# Layers that a picture shows, as many as it has colours. A selection covers the fastest start to the slowest.
 DRAWN = 7
 # Curves from top to bottom, and the titles of their axes.
 PANELS = {"angular_update": "rotation<br>rad per step", "norm": "norm", "lr": "learning rate"}

@@ -1,4 +1,4 @@
-"""How every page of the library looks: its colours, its style sheet and the few lines that switch light and dark."""
+"""The appearance of every page: colours, style sheet, and the script that switches light and dark."""
 
 import json
 import re
@@ -10,7 +10,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 FONT = "system-ui, sans-serif"
 # Lines that divide and refer, on light and on dark ground.
 GREY = "#888888"
-# Lines: solid is what happens or was measured, dashed what theory says.
+# Lines: solid for measurements, dashed for predictions.
 SOLID: dict[str, Any] = {"width": 2}
 DASHED: dict[str, Any] = {"width": 1.5, "dash": "dash"}
 
@@ -38,5 +38,5 @@ def light(name: str) -> str:
 
 
 def script() -> str:
-    """Light and dark, by the reader's system or by a button, for the page and for what Plotly draws on it; colours."""
+    """Return the script that sets colours and switches light and dark, by the reader's system or by a button."""
     return f"{asset('theme.js')}Look.colours = {json.dumps(COLOURS)};\n"

@@ -108,7 +108,7 @@ DRIFT_COLUMNS = (
 
 
 def autopsy_json(autopsy: AutopsyData) -> str:
-    """Settings, findings, layers with every vector's rotation, and drifts; what is not finite becomes null."""
+    """Return settings, findings, layers with every vector's rotation, and drifts. Non-finite numbers become null."""
     return dumps(
         {
             "name": autopsy.name,

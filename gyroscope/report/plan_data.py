@@ -21,7 +21,7 @@ from gyroscope.theory import Match
 from gyroscope.theory.law import safe_divide
 from gyroscope.theory.layer_prediction import LayerPrediction
 
-# Points of a curve that are kept; a longer run is thinned evenly, first and last step included.
+# Points of a curve that are kept. A longer run is thinned evenly, with its first and last step.
 MOST_POINTS = 500
 # Characters of a layer's label, so that a phone shows it on one line.
 MAX_LABEL = 24
@@ -109,7 +109,7 @@ class PlanData:
         return _evenly([group[0] for group in self._alike_groups], most)
 
     def drawn_layers(self, most: int) -> dict[str, LayerPrediction]:
-        """Return layers whose curves can be told apart, at most so many, by label with the number of others alike."""
+        """Return at most so many layers with distinct curves, by label with the number of similar ones."""
         labels = short_labels([prediction.name for prediction in self.predictions])
         shown = dict(zip(labels, chart_labels(list(labels.values()), MAX_LABEL), strict=True))
         drawn = {}
@@ -160,7 +160,7 @@ def _settings(prediction: LayerPrediction) -> str:
 
 
 def plan_json(plan: PlanData) -> str:
-    """Settings, predictions per layer, equivalents, facts and findings; a number that is not finite becomes null."""
+    """Return settings, predictions per layer, equivalents, facts and findings. Non-finite numbers become null."""
     first = plan.predictions[0] if plan.predictions else None
     schedule = first.schedule if first is not None else None
     return dumps(
@@ -208,7 +208,7 @@ def _layer(prediction: LayerPrediction) -> dict[str, Any]:
 
 
 def thinned(steps: int) -> Int64:
-    """Indices of the steps that a curve keeps."""
+    """Return the indices of the steps that a curve keeps."""
     return np.unique(np.linspace(0, steps - 1, min(steps, MOST_POINTS)).round().astype(np.int64))
 
 

@@ -48,10 +48,10 @@ OVER_LAYERS = {
 # Logged scalars that a page draws: the first ones, since each takes the room of a hand's breadth.
 MOST_DRAWN = 4
 
-# Quantities whose distribution over the neurons of a layer can be looked at.
+# Quantities whose distribution over the neurons of a layer can be shown.
 DISTRIBUTIONS = ("angular_update", "norm")
 
-# Kind of finding to the panel with its evidence; the others are seen in the panel `equilibrium`.
+# Kind of finding to the panel with its evidence. The evidence of other kinds is in the panel `equilibrium`.
 PANELS = {
     "diverged": "table",
     "layer_imbalance": "layers",
@@ -67,13 +67,13 @@ PANELS = {
 @final
 @dataclass(frozen=True)
 class LayerData:
-    """A layer: what it is, its series by the names of `LAYER_SERIES`, and what they come to.
+    """A layer: its description, its series by the names of `LAYER_SERIES`, and their summary.
 
     family         pattern of its name and those of the same layer in other blocks, or its label
     shape          of its own part of a fused weight
     summary        the layer in one line: `run_layers.summary`
     spread         rotation of its neurons over their median: `run_layers.spread`
-    distributions  by quantity, at a few steps. Empty on a live page, which asks for them one by one
+    distributions  by quantity, at a few steps. Empty on a live page, which requests them one by one
     """
 
     name: str
@@ -128,7 +128,7 @@ class RunData:
 
     @property
     def score(self) -> tuple[float, ...]:
-        """The smaller, the less stands out: bad findings, warnings, and how far layers are from their prediction."""
+        """Sort key: number of bad findings and of warnings, and distance of the layers from their prediction."""
         severities = [finding["severity"] for finding in self.verdicts]
         ratios = np.array([layer.summary["rotation_ratio"] for layer in self.layers])
         distance = np.abs(np.log2(ratios[np.isfinite(ratios) & (ratios > 0)]))

@@ -64,7 +64,7 @@ def check(run: Run) -> None:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """Names of runs: their directories, with as many of those above as it takes to distinguish them."""
+    """Return names of runs: their directories, with as many of those above as it takes to distinguish them."""
     paths = [run.path.resolve() for run in runs]
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         names = [clean_text(str(Path(*path.parts[-depth:]))) for path in paths]
@@ -76,7 +76,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 
 def ordered(runs: Sequence[RunData]) -> list[RunData]:
     """Return the run with the fewest findings, the one with the most, then the others in between."""
-    # The two ends first: whoever compares many runs looks at these.
+    # The two ends first, because comparisons of many runs show these.
     best = sorted(runs, key=lambda run: run.score)
     return [best[0], best[-1], *best[1:-1]] if len(best) > 2 else best
 
@@ -95,8 +95,8 @@ def gather_run(
     run     as the store has it
     name    of the run
     layers  those that a comparison shows, under their plain names. All if None
-    id      under which a live page knows the run
-    live    a live page asks for distributions one by one, so its data have none
+    id      of the run on a live page
+    live    a live page requests distributions one by one, so its data have none
     at      step of which the distributions are included
     """
     histories = [history for history in layer_histories(run) if layers is None or history.name in layers]
@@ -150,7 +150,7 @@ def over_layers(blocks: Mapping[str, Array]) -> Series:
 
 
 def quantile(block: Array, q: float) -> Array:
-    """Over the rows of a block, finite numbers only; NaN where there is none.
+    """Return a quantile over the rows of a block, of finite numbers only. NaN if there is none.
 
     >>> quantile(np.array([[1.0, np.nan], [3.0, np.inf]]), 0.5)
     array([ 2., nan])

@@ -125,7 +125,7 @@ def distributions(run: Run, layer: str, at: int | None = None) -> dict[str, list
 def distributions_at(run: Run, layer: str, quantity: str, samples: Sequence[int]) -> list[dict[str, Any] | None]:
     """Return how many vectors have a value in each bin, and which have the smallest and the largest, at some samples.
 
-    Bin k counts 2^((k-96)/2) ≤ |x| < 2^((k-95)/2); `counts` begins with bin `first`. Ids are -1 where there is none.
+    Bin k counts 2^((k-96)/2) ≤ |x| < 2^((k-95)/2), and `counts` begins with bin `first`. Missing ids are -1.
     Samples are given by index. None if the layer was not measured there.
     """
     steps = run.steps

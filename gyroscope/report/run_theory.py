@@ -24,7 +24,7 @@ OTHERS: tuple[tuple[type[UpdateRule], dict[str, Any]], ...] = ((AdamW, {}), (SGD
 def plane(layers: Sequence[LayerHistory]) -> dict[str, Any] | None:
     """Return rotation and timescale over a grid of learning rates and weight decays, rows by weight decay.
 
-    It is around the group with the most layers. None if theory does not know its rule, or if it has no decay.
+    It is around the group with the most layers. None if the theory does not cover its rule, or if it has no decay.
     `neighbours` are settings of other optimizers that train alike.
     """
     groups = Counter(history.layer.group for history in layers)
@@ -120,7 +120,7 @@ def bound_of(layers: Sequence[LayerHistory]) -> tuple[list[tuple[float, float]],
 
 
 def update_bound(bound: tuple[list[tuple[float, float]], bool], steps: Int64) -> Array:
-    """Largest entry of an update in units of lr that any gradients could make, at each step: that of the loosest group.
+    """Return the largest possible entry of an update in units of lr, at each step, for the loosest group.
 
     Lion's is 1. NaN where neither Adam nor Lion trains.
     """

@@ -53,56 +53,56 @@ def train(
         str, typer.Option(help="adamw, sgd, muon, k-adam:k=3, … (an unknown name lists all)")
     ] = "adamw",
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
-    weight_decay: Annotated[float | None, numeric("as torch has it")] = None,
+    weight_decay: Annotated[float | None, numeric("as in torch")] = None,
     momentum: Annotated[float | None, numeric()] = None,
     betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
     decay_embeddings: Annotated[
-        bool, typer.Option("--decay-embeddings", help="weight decay also of embeddings")
+        bool, typer.Option("--decay-embeddings", help="apply weight decay to embeddings too")
     ] = False,
     start: Annotated[
         Literal["initial", "equilibrium", "equilibrium+embeddings"],
-        typer.Option(help="as the network makes weights, or at the norms of equilibrium"),
+        typer.Option(help="initial weights of the network, or rescaled to the norms of equilibrium"),
     ] = "initial",
-    init_scale: Annotated[float, numeric("factor of the initial weights that turn, applied before --start")] = 1.0,
-    gain: Annotated[bool, typer.Option("--gain", help="a learnable gain for each weight vector")] = False,
+    init_scale: Annotated[float, numeric("factor of the initial weights that rotate, applied before --start")] = 1.0,
+    gain: Annotated[bool, typer.Option("--gain", help="add a learnable gain to each weight vector")] = False,
     epochs: Annotated[float | None, numeric("length of the run, 10 if neither this nor --steps is given")] = None,
     steps: Annotated[int | None, whole("the same in steps")] = None,
     schedule: Annotated[str, typer.Option(help="constant, linear, cosine, step or inverse_sqrt")] = "cosine",
     rescale: Annotated[
-        bool, typer.Option("--rescale", help="bring norms to their new equilibrium when lr changes")
+        bool, typer.Option("--rescale", help="rescale norms to their new equilibrium when lr changes")
     ] = False,
-    warmup: Annotated[float, numeric("in the unit of the length, and part of it")] = 0.0,
-    final: Annotated[float, numeric("where linear and cosine end, as a share of lr")] = 0.0,
+    warmup: Annotated[float, numeric("in the unit of the run length, and part of it")] = 0.0,
+    final: Annotated[float, numeric("lr at the end of linear and cosine, as a share of the peak")] = 0.0,
     batch_size: Annotated[int, whole()] = 128,
     accumulate: Annotated[int, whole("batches that make one step")] = 1,
     clip: Annotated[float | None, numeric("largest norm of the whole gradient")] = None,
-    norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, of convolutional networks")] = "batch",
-    shrink: Annotated[int, whole("average squares of so many pixels")] = 1,
-    augment: Annotated[bool, typer.Option("--augment", help="crops and flips of images")] = False,
+    norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, for image networks")] = "batch",
+    shrink: Annotated[int, whole("average squares of pixels with this side")] = 1,
+    augment: Annotated[bool, typer.Option("--augment", help="crop and flip images at random")] = False,
     precision: Annotated[
         Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: of the weights too)")
     ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
     seed: Annotated[int, whole()] = 0,
-    track: Annotated[Literal["auto", "off"], typer.Option(help="whether rotation is measured")] = "auto",
+    track: Annotated[Literal["auto", "off"], typer.Option(help="whether to measure rotation")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="folder of the run")] = Path("runs/train"),
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue from the newest checkpoint")] = False,
     data_root: Annotated[Path | None, typer.Option(help="folder of data sets, GYROSCOPE_DATA if not given")] = None,
-    device: Annotated[str, typer.Option(help="as torch names it")] = "cpu",
+    device: Annotated[str, typer.Option(help="device name, as in torch")] = "cpu",
     fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="under torchrun: shard the weights by FSDP2, where DDP copies them")
+        bool, typer.Option("--fsdp", help="under torchrun: shard the weights with FSDP2 instead of copying them (DDP)")
     ] = False,
 ) -> None:
     """Train a network on a task with any optimizer.
 
-    Rotation is measured while it trains. A run that was stopped or killed goes on with --resume. Under
+    Rotation is measured during training. --resume continues a run that was stopped or killed. With
     torchrun --nproc-per-node N -m gyroscope train … the processes share each batch.
     """
     given = dict(locals())
 
     from gyroscope_lab.training.console import settings_of, train_in_terminal
 
-    # By name: typer brings a copy of click along, with a class of its own.
+    # By name, because typer has its own copy of click with its own class.
     sources = {name: context.get_parameter_source(name) for name in given}
     typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     config = settings_of(given, typed)
@@ -118,7 +118,7 @@ def sweep(
     jobs: Annotated[int | None, whole("trials at once, 1 if not given, at most one for each core")] = None,
     ray: Annotated[str | None, typer.Option(help="run on Ray: 'local', or the address of a cluster")] = None,
     data_root: Annotated[Path | None, typer.Option(help="folder of data sets, GYROSCOPE_DATA if not given")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try again what failed before")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="run failed trials again")] = False,
 ) -> None:
     """Train every combination of settings of a file.
 
@@ -172,7 +172,7 @@ def lab_run(
     """
     from gyroscope_lab.framework.console import run_experiments
 
-    # What differs from the experiment must not take the place of its record, unless --out asks for it.
+    # A changed experiment must not replace the record of the original, unless --out asks for it.
     folder = out or Path("runs/lab" if first_seed or settings else "results")
     run_experiments(ids, size, seeds, folder, show, source, first_seed, settings or [])
 

@@ -1,8 +1,8 @@
 """The demo: SGD with momentum and its rotational variant on handwritten digits, over learning rates and seeds.
 
-The setting shows what a user gains: without a warmup and with a learning rate that nobody has tuned, a run of 200 steps
-ends with a lower loss. Settings were chosen on seeds 1000 to 1005, which the demo does not use. On these seeds, SGD is
-best at a learning rate of 0.03 and with gains. So both optimizers have gains, and their runs at 0.03 are tracked.
+It shows what a user gains: without a warmup and with an untuned learning rate, a run of 200 steps ends with a lower
+loss. Settings were chosen on seeds 1000 to 1005, which the demo does not use. On these seeds, SGD is best at a learning
+rate of 0.03 and with gains. So both optimizers have gains, and their runs at 0.03 are tracked.
 """
 
 import shutil
@@ -38,21 +38,21 @@ LRS = (0.01, 0.03, 0.1, 0.3)
 TRACKED_LR = 0.03
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-3
-# Of RotationalSGD's average of update lengths: the default, 0.99, remembers half of a run this short.
+# Factor of RotationalSGD's average of update lengths. The default, 0.99, averages over half of a run this short.
 BETA = 0.9
 BATCH = 64
 STEPS = 200
 SEEDS = 6
 EVALUATE_EVERY = 20
-WIDE = 64  # fan-in from which the mean-field theory is held to TOLERANCE
-# Gradients shrink while the digits are learnt, and the average of update lengths follows them late.
+WIDE = 64  # smallest fan-in for which the mean-field theory must hold within TOLERANCE
+# Gradients shrink during training, and the average of update lengths lags behind.
 TOLERANCE = 0.25
 NAMES = ("sgd", "rotational_sgd")
 
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """A layer over the middle third of a run: rotation measured, and predicted for equilibrium, in radians per step."""
+    """Measured and predicted rotation of a layer over the middle third of a run, in radians per step."""
 
     layer: str
     fan_in: int
@@ -61,18 +61,18 @@ class LayerComparison:
 
     @property
     def error(self) -> float:
-        """Rotation measured over predicted, less 1."""
+        """Relative error of the predicted rotation."""
         return self.rotation / self.predicted_rotation - 1
 
     @property
     def fails(self) -> bool:
-        """Whether a layer that theory should predict turned otherwise."""
-        return self.fan_in >= WIDE and not abs(self.error) <= TOLERANCE  # also where it is not a number
+        """Whether the rotation of a wide layer differs from its prediction."""
+        return self.fan_in >= WIDE and not abs(self.error) <= TOLERANCE  # true for NaN too
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How a training run ended, on held-out digits, and its training loss at each step."""
+    """Final scores of a training run on held-out digits, and its training loss at each step."""
 
     loss: float
     accuracy: float
@@ -80,12 +80,12 @@ class Scores:
 
 
 def demo(out: Path, console: Console, steps: int = STEPS, seeds: int = SEEDS) -> int:
-    """Run the demo; 0 if every wide layer of RotationalSGD turned as predicted, else 1."""
-    torch.set_num_threads(1)  # images this small train no faster on more, and many times slower beside other programs
+    """Run the demo. Return 0 if every wide layer of RotationalSGD rotated as predicted, else 1."""
+    torch.set_num_threads(1)  # more threads are no faster for images this small, and much slower on a busy machine
     train, test = digits.load()
     for name in NAMES:  # the runs of an earlier demo
         shutil.rmtree(out / name, ignore_errors=True)
-    console.print("[bold]1. Before training:[/] what the learning rate, weight decay and initial weights will do\n")
+    console.print("[bold]1. Before training:[/] predictions from learning rate, weight decay and initial weights\n")
     model, optimizer = make("rotational_sgd", TRACKED_LR, seed=0)
     console.print(plan(model, optimizer, _cosine(optimizer, steps), steps=steps).text())
     console.print(
@@ -110,7 +110,7 @@ def demo(out: Path, console: Console, steps: int = STEPS, seeds: int = SEEDS) ->
 
 
 def make(name: str, lr: float, seed: int) -> tuple[nn.Module, Optimizer]:
-    """Return a fresh network, the same for both optimizers at the same seed, and its optimizer."""
+    """Return a new network and its optimizer. Both optimizers get the same network for the same seed."""
     torch.manual_seed(seed)
     model = add_gain(image_network("cnn:width=16", (1, 8, 8), 10, norm="layer"))
     groups = param_groups(model, weight_decay=WEIGHT_DECAY)
@@ -144,7 +144,7 @@ def _train_all(
 def _train(
     name: str, lr: float, seed: int, folder: Path | None, train: digits.Digits, test: digits.Digits, steps: int
 ) -> Scores:
-    """Train once, tracked if there is a folder for the run."""
+    """Train once. The run is tracked if it has a folder."""
     model, optimizer = make(name, lr, seed)
     scheduler = _cosine(optimizer, steps)
     course = []
@@ -173,7 +173,7 @@ def _batches(train: digits.Digits, seed: int, steps: int) -> Iterator[digits.Dig
 
 
 def _compare(out: Path, console: Console) -> list[str]:
-    """Print predicted and measured rotation of both runs, and findings; a sentence for each wide layer that fails."""
+    """Print predicted and measured rotation of both runs with findings. Return a sentence for each failure."""
     failures = []
     for name in NAMES:
         with open_run(out / name) as run:
@@ -182,13 +182,13 @@ def _compare(out: Path, console: Console) -> list[str]:
             console.print(*findings_text(run.diagnose(), console.width), "", sep="\n")
         if name == "rotational_sgd":
             failed = [layer for layer in comparisons if layer.fails]
-            failures = [f"{name}: {each.layer} turned {each.error:+.0%} from what was predicted" for each in failed]
+            failures = [f"{name}: {each.layer} differs by {each.error:+.0%} from its prediction" for each in failed]
     return failures
 
 
 def _comparison(run: Run, layer: str) -> LayerComparison:
     middle = (run.steps >= run.steps[-1] / 3) & (run.steps <= 2 * run.steps[-1] / 3)
-    # The law is about mean squares, over vectors and over steps.
+    # The theory predicts mean squares over vectors and steps.
     measured, predicted = (
         float(np.sqrt(np.nanmean(run.series(layer, quantity, stat)[middle] ** 2)))
         for quantity, stat in (("angular_update", "rms"), ("predicted_angular_update", "mean"))

@@ -1,4 +1,4 @@
-"""What the demo shows of its losses: a table, a closing sentence and a figure."""
+"""The losses of the demo: a table, a closing sentence and a figure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,7 +35,7 @@ def _with_half_width(interval: ConfidenceInterval, digits: int) -> str:
 
 
 def closing_sentence(lrs: Sequence[float], losses: ByOptimizer, accuracies: ByOptimizer) -> str:
-    """Return what the comparison shows, and what it does not."""
+    """Return a sentence about what the comparison shows and what it does not."""
     plain, rotational = losses
     best = int(losses[plain].mean(1).argmin())
     at_best = confidence_interval(losses[rotational][best] - losses[plain][best])
@@ -44,8 +44,8 @@ def closing_sentence(lrs: Sequence[float], losses: ByOptimizer, accuracies: ByOp
     return (
         f"{rotational} less {plain}, n = {at_best.n} seeds: the loss differs by {_signed(over_rates)} and the accuracy "
         f"by {points:+.1f} points on average over the learning rates, and the loss by {_signed(at_best)} at "
-        f"{lrs[best]:g}, the best of {plain}. {_conclusion(over_rates, at_best)} It says nothing about long runs, "
-        "runs with a warmup, or other networks and data."
+        f"{lrs[best]:g}, the best of {plain}. {_conclusion(over_rates, at_best)} Long runs, runs with a warmup, and "
+        "other networks and data were not tested."
     )
 
 
@@ -77,7 +77,7 @@ def loss_figure(lrs: Sequence[float], losses: ByOptimizer, courses: ByOptimizer,
     for row in (1, 2):
         panels.figure.update_yaxes(type="log", tickvals=LOSS_TICKS, row=row)
     figure = panels.titled("SGD and RotationalSGD on digits")
-    # Pages are read on phones too: the figure takes the width that there is.
+    # The figure takes the available width, because pages are read on phones too.
     figure.update_layout(width=None, autosize=True, height=760, margin={"l": 45, "r": 15}, legend={"y": -0.07})
     page: str = figure.to_html(include_plotlyjs=True, config={"responsive": True, "displayModeBar": False})
     return page.replace("<head>", '<head><meta name="viewport" content="width=device-width">', 1)

@@ -47,7 +47,7 @@ SAMPLE_STAGES = (
 
 @final
 class Window:
-    """The last values of a series, and their median. They are kept sorted, since it is asked for after each value."""
+    """The last values of a series, and their median. They are kept sorted, because each value needs a new median."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -208,11 +208,11 @@ def upward_noise(deviations: Array) -> float:
 
 @final
 class LayerBaselines:
-    """The pasts of some series of logarithms in every layer: what a layer does that the others do not do with it.
+    """The pasts of some series of logarithms in every layer. They show changes of one layer that others do not share.
 
-    A layer's deviation is measured from its own median, and from that of the other layers' deviations: what a batch
-    does to all of them is not told of one. Nor is what it does to some: the gradients of all queries and keys grow
-    together when attention begins to learn.
+    A layer's deviation is measured from its own median, and from the median deviation of the other layers. So an effect
+    of a batch on all layers is not attributed to one. An effect on some layers is not either: the gradients of all
+    queries and keys grow together when attention begins to learn.
 
     parameters  parameter to which each layer belongs: q, k and v of a fused weight belong to one
     floors      deviation of each series that counts at least
@@ -239,10 +239,10 @@ class LayerBaselines:
             self._levels = np.partition(self._values, half, axis=0)[half]
         deviations = values - self._levels
         unusual = deviations > self._floors
-        # Most samples end here: what the other layers do, now and in the past, takes longer to find.
+        # Most samples end here, because a comparison with the other layers takes longer.
         for series in np.flatnonzero(unusual.any(1)).tolist():
             unusual[series] &= self._is_alone(series, deviations[series])
-        # What lasts becomes the level after half its samples; the deviations that are remembered are of usual samples.
+        # A lasting change becomes the level after half its samples. Only deviations of usual samples are remembered.
         self._values[self._count % limit.INCIDENT_LEVEL] = values
         self._deviations[self._count % limit.INCIDENT_MEMORY] = np.where(unusual, nan, deviations)
         self._count += 1
@@ -284,7 +284,7 @@ def median_of_others(values: Array) -> Array:
         return np.full(len(values), nan)
     lower = (others - 1) // 2
     upper = others // 2
-    # Where the value itself stands at or before a place, the next one is there without it.
+    # If the value itself is at or before a place, the next value moves there without it.
     low = np.where(values <= in_order[lower], in_order[lower + 1], in_order[lower])
     high = np.where(values <= in_order[upper], in_order[upper + 1], in_order[upper])
     return np.asarray((low + high) / 2)

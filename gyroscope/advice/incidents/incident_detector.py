@@ -17,15 +17,15 @@ from gyroscope.advice.incidents.changes import Frozen, Settings, Skipped, Weight
 from gyroscope.advice.incidents.layer_values import SERIES, Incident, LayerValues
 from gyroscope.advice.incidents.unusual_values import Gradients, Losses
 
-# Of these the largest evidence is kept, of others the latest: they grow and fall again.
+# These causes grow and fall again, so their largest evidence is kept. The latest is kept for the others.
 PASSING = ("batches", "layer_gradient", "skipped")
-# What a jump of the loss can be taken for in a sample before it is known to last.
+# Causes for which a jump of the loss can be mistaken in a sample, before it is clear that it lasts.
 MISTAKEN = ("weights", "layer_gradient")
 
 
 @final
 class IncidentDetector:
-    """Reads samples in their order; `incidents` has what was found so far, and each is completed as it goes on."""
+    """Reads samples in order. `incidents` lists the incidents so far, and each is updated while it lasts."""
 
     def __init__(self) -> None:
         self.incidents: list[Incident] = []
@@ -51,19 +51,19 @@ class IncidentDetector:
         self._explained = 0
 
     def resumed(self, step: int) -> None:
-        """Record that the run was interrupted, and goes on with this step."""
+        """Record that the run was interrupted and continues with this step."""
         self._cause(Incident("resumed", step, step, step, (), "the run"))
 
     @np.errstate(all="ignore")
     def update(
         self, step: int, layers: Sequence[str], values: Array, loss_steps: Array, losses: Array
     ) -> list[Incident]:
-        """Read a sample; the incidents that begin with it.
+        """Read a sample, and return the incidents that begin with it.
 
-        values      (SERIES, layers), NaN where there is no value
-        loss_steps  steps of what was logged as the loss since the last sample, and `losses` their values
+        values      (SERIES, layers), NaN if there is no value
+        loss_steps  steps of the losses that were logged since the last sample, and `losses` their values
         """
-        if list(layers) != self._layers:  # another model, whose past is not known
+        if list(layers) != self._layers:  # another model, without a past
             self._layers = list(layers)
             self._forget()
         known = len(self.incidents)
@@ -130,7 +130,7 @@ class IncidentDetector:
     def _weights_or_gradient(self, weights: Incident | None, gradient: Incident | None, jump: Incident | None) -> None:
         """Record what happened to the layers whose weights moved too far, and to the one whose gradient is unusual.
 
-        An update that is still too large tells that the optimizer moved the weights.
+        An update that is still too large shows that the optimizer moved the weights.
         """
         if weights is not None and gradient is not None and "update" in gradient.evidence:
             others = tuple(layer for layer in weights.layers if layer not in gradient.layers)
@@ -166,7 +166,7 @@ class IncidentDetector:
             self._explained = limit.INCIDENT_LEVEL
 
     def _unusual(self, gradients: Incident | None, loss_steps: Array, losses: Array) -> Incident | None:
-        """Return gradients and losses beyond their past. A logged loss decides, gradients tell how far."""
+        """Return gradients and losses beyond their past. A logged loss decides, and gradients show how far."""
         decides = self._losses.is_judging and len(losses) > 0
         # The loss of a step is logged after its sample, and comes with the next one.
         seen = gradients or self._seen

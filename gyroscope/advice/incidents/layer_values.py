@@ -49,12 +49,12 @@ Cause = Literal[
 class Incident:
     """One event.
 
-    cause     what it most likely is
+    cause     its most likely cause
     since     first step at which it can have begun: the one after the last sample without it
     step      first step at which it was seen
     end       last step at which it was seen
-    layers    layers that it reached, in that order; of those reached in one sample the most affected first
-    first     what showed it first
+    layers    layers that it reached, in that order. Layers of one sample are sorted by how much they are affected
+    first     where it was seen first
     evidence  numbers by name
     """
 
@@ -75,7 +75,7 @@ class Incident:
 @final
 @dataclass(frozen=True, eq=False)
 class LayerValues:
-    """One sample: by the names of `SERIES` a number for each layer, NaN where there is none.
+    """One sample: for each name of `SERIES` a number per layer, NaN if there is none.
 
     since  first step after the last sample
     """
@@ -100,7 +100,7 @@ class LayerValues:
 
     @property
     def highest_lr(self) -> Array:
-        """Of the steps since the last sample; of this step where a run did not record it."""
+        """Highest learning rate since the last sample, or that of this step if the run did not record it."""
         return np.fmax(self["highest_lr"], self["lr"])
 
     def named(self, mask: Mask) -> tuple[str, ...]:

@@ -53,9 +53,9 @@ class Loss:
 class Losses:
     """Logged losses beyond what their own past allows: single ones, and jumps that last.
 
-    Losses are known of every step, so they tell a batch from others best. A jump lasts if it raises most losses of a
-    block: single spikes neither do so nor hide it. A loss becomes part of the past one block later, unless a jump has
-    begun by then: a jump must not raise the threshold for the next one.
+    Losses are known for every step, so they show an unusual batch best. A jump lasts if it raises most losses of a
+    block. Single spikes neither do so nor hide it. A loss becomes part of the past one block later, unless a jump has
+    begun by then, because a jump must not raise the threshold for the next one.
     """
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ def _green(views: Sequence[LayerView]) -> Severity:
 
 
 def _context(layers: Layers[RunView]) -> str:
-    """Return the run length and the reference, or what the base rule of a rotational optimizer would do.
+    """Return the run length and the reference, or the speed of the base rule of a rotational optimizer.
 
     It begins with a space, and is empty if the run length is unknown.
     """
@@ -83,7 +83,7 @@ def _context(layers: Layers[RunView]) -> str:
 def _base_speed(view: RunView) -> float | None:
     """Return how many times as fast the plain rule would rotate a layer that a rotational optimizer rotates.
 
-    Over the run, from the same norms; None if the optimizer follows the plain rule.
+    The mean is over the run, from the same norms. None if the optimizer follows the plain rule.
     """
     if not view.keeps_norm or view.follows_base or view.rule is None:
         return None

@@ -100,7 +100,7 @@ def settles(layers: Layers[PlanView]) -> Iterator[Finding]:
 
 
 def keeps_norm(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """State how far layers rotate whose norms are held, and what the plain rule would do from the same start."""
+    """State how far layers with held norms rotate, and what the plain rule would do from the same start."""
     members = layers.in_state("keeps norm", "follows base")
     if not members:
         return
@@ -110,7 +110,7 @@ def keeps_norm(layers: Layers[PlanView]) -> Iterator[Finding]:
     if members[0].norm_state == "follows base":
         how = f"as {base} would from the same initial norms"
     sentence = f"{members.clause('keeps its norm', 'keep their norms')} and {_rotate(members)} {how}."
-    # Under Hyperball the angle is the learning rate, and no weight decay sets what is forgotten.
+    # Under Hyperball the angle is the learning rate, and weight decay does not set a memory.
     if min(lengths) > 0:
         left = format_range([100 * exp(-length) for length in lengths], 2)
         sentence += f" Run length: {memories_text(members)}, so {left} % of the initial direction is left."
@@ -123,7 +123,7 @@ def keeps_norm(layers: Layers[PlanView]) -> Iterator[Finding]:
 
 
 def grows(layers: Layers[PlanView]) -> Iterator[Finding]:
-    """State how fast layers rotate whose steps are relative to their norms, and what becomes of these."""
+    """State how fast layers with steps relative to their norms rotate, and how their norms change."""
     members = layers.in_state("grows")
     if not members:
         return

@@ -38,7 +38,7 @@ def fast_start(
     *,
     happened: bool,
 ) -> Iterator[Finding]:
-    """Judge the start of a plan, or of a run, where it `happened`.
+    """Judge the start of a plan, or of a run if it `happened`.
 
     has_warmup      steps of warmup that a layer has
     needed_warmups  those that layers need, the fastest first
@@ -106,7 +106,7 @@ def attention_jump(layers: Layers[RunView]) -> Iterator[Finding]:
 
 
 def _jumps(view: RunView) -> Array:
-    """Return the rotation of each sample over the median of the samples before it; 1 if these are too few."""
+    """Return the rotation of each sample over the median of the samples before it, or 1 if these are too few."""
     speeds = view.speeds
     padded = np.concatenate([np.full(limit.INCIDENT_LEVEL, np.nan), speeds[:-1]])
     before = np.lib.stride_tricks.sliding_window_view(padded, limit.INCIDENT_LEVEL)

@@ -18,7 +18,7 @@ from gyroscope.theory.law import safe_divide
 
 
 def layer_imbalance(layers: Layers[View], speeds: Iterable[tuple[View, float]]) -> Iterator[Finding]:
-    """Judge measured layers by their speeds, each relative to what its settings ask for."""
+    """Judge measured layers by their speeds, each relative to the speed that its settings imply."""
     known = [(view, speed) for view, speed in speeds if isfinite(speed) and speed > 0]
     if len(known) < 2:
         return
@@ -45,7 +45,7 @@ def planned_imbalance(layers: Layers[PlanView]) -> Iterator[Finding]:
         return
     ratio = imbalance([view.forecast for view in layers])
     first, middle, last = (float(ratio[step]) for step in (0, len(ratio) // 2, -1))
-    # A layer that stands still is infinitely slow, for which it has a finding of its own.
+    # A layer that does not rotate is infinitely slow, and has a separate finding.
     if not isfinite(first + middle + last):
         return
     if max(first, middle, last) < limit.MAX_ALIKE_RATIO:

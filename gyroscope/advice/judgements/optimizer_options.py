@@ -19,7 +19,7 @@ STABILITY = "stable iff ln(β2/β1²) > 0 (exact), C = 2/β1 - 1/β2 - 1 > 0 (CT
 
 
 def missed_angle(layers: Layers[RunView]) -> Iterator[Finding]:
-    """Judge rotation over its target, unless neurons were told to rotate at different speeds."""
+    """Judge rotation over its target, unless neurons were set to rotate at different speeds."""
     missed = layers.where(_misses).worst_first(_miss)
     if missed:
         ratios = [_angle_ratio(view) for view in missed]
@@ -95,7 +95,7 @@ def unstable_betas(layers: Layers[View]) -> Iterator[Finding]:
 
 
 def _grown(layers: Layers[View], growths: dict[View, UpdateGrowth]) -> tuple[str, dict[str, float]]:
-    """Return the layer that grew most, in words, and the numbers; no words if it is within noise."""
+    """Return a phrase for the layer that grew most, and the numbers. The phrase is empty if growth is within noise."""
     if not growths:
         return "", {}
     worst, growth = max(growths.items(), key=lambda pair: pair[1].factor)

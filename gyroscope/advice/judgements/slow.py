@@ -1,4 +1,4 @@
-"""Layers that rotate slowly or stand still: at the end of a schedule, with small updates, or without any gradient."""
+"""Layers that rotate slowly or not at all: at the end of a schedule, with small updates, or without any gradient."""
 
 from collections.abc import Iterator
 from math import isfinite

@@ -116,7 +116,7 @@ def _nodes(
     entered = set() if entered is None else entered
     if isinstance(node, Mapping):
         yield path, node
-    # The contents of a part are no parts, and what is in the tree many times is entered once.
+    # The contents of a part are not parts, and an object that is in the tree many times is entered once.
     is_part = isinstance(node, Mapping) and (_is_optimizer(node) or _is_scheduler(node))
     if depth == DEEPEST or id(node) in entered or is_part or not isinstance(node, Mapping | list):
         return
@@ -190,7 +190,7 @@ def _is_sorted(weights: Mapping[str, StoredTensor]) -> bool:
 
 
 def _step(top: Mapping[str, Any], parameters: Sequence[ParameterState]) -> int | None:
-    """Return Adam's own count if there is one, because what a file calls a step may be a batch."""
+    """Return Adam's own count if there is one, because the step of a file may count batches."""
     counts = [count for count in (each.step for each in (*parameters[:1], *parameters[-1:])) if count is not None]
     if counts:
         return max(counts)

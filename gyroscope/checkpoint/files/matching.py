@@ -83,7 +83,7 @@ def _members(number: int, optimizer: Mapping[str, Any], group: Mapping[str, Any]
 
 
 def _by_number(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return values by parameter; a folder of torch.distributed.checkpoint has numbers as text."""
+    """Return values by parameter. A folder of torch.distributed.checkpoint has numbers as text."""
     return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in values.items()}
 
 

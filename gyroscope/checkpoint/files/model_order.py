@@ -108,7 +108,7 @@ def transformers_order(folder: Path, weights: int) -> Order | None:
 
 @contextmanager
 def _limited(most: int) -> Iterator[None]:
-    """Raise ValueError when modules register more than so many parameters: a file may ask for any number of layers."""
+    """Raise ValueError if modules register too many parameters, because a file may name any number of layers."""
     made = 0
 
     def count(*_: Any) -> None:

@@ -13,7 +13,7 @@ NAMES = {command: spec.name for command, spec in COMMANDS.items()}
 def optimizer_name(group: Group, state: Collection[str], asked: str | None) -> str | None:
     """Return the class of the optimizer, or None if it is unknown. Raise ValueError if several are possible.
 
-    `state` has the names of what is kept of a parameter, `asked` is the name that the user gives.
+    `state` has the names of the values kept for a parameter, `asked` is the name that the user gives.
     """
     if asked is not None:
         return NAMES[asked]
@@ -60,14 +60,14 @@ def rule_of_group(name: str | None, group: Group, state: Collection[str] = ()) -
 
 
 def _rule_of_wrapper(group: Group, state: Collection[str]) -> UpdateRule | None:
-    """Return hyperball's rule, or the inner optimizer's unless the angle is given; None if that is by code."""
+    """Return hyperball's rule, or that of the inner optimizer. None if code sets the angle."""
     if group.get("mode") == "hyperball":
         if is_tangent(group):
             return hyperball(group, None)
         # Decay is along the weights, so that the kind of it does not matter.
         momentum_rule = rule_of_group(inner_name({**group, "weight_decay": 0.0}, state), group)
         return None if momentum_rule is None else hyperball(group, momentum_rule)
-    # A state_dict leaves out what is code.
+    # A state_dict does not contain code.
     by_rule = group.get("angular_update", "code") is None and group.get("angle_schedule", "code") is None
     inner = rule_of_group(inner_name(group, state), group) if by_rule else None
     return FixedNorm(inner) if inner is not None else None

@@ -97,7 +97,7 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _described_group(asked: StepRequest) -> list[GroupStep]:
-    """Return the group of a file that has weights alone, if the user says enough for a prediction."""
+    """Return the group of a file that has only weights, if the user gives enough for a prediction."""
     if asked.lr is None or (asked.optimizer is None and asked.rule is None):
         return []
     settings = {"lr": asked.lr, "betas": (0.9, 0.999), "weight_decay": 0.0, "momentum": 0.9, **asked.settings}
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
-    """Return what was assumed of learning rates, as sentences without a full stop."""
+    """Return the assumptions about learning rates, as sentences without a full stop."""
     values: dict[str, list[float]] = {}
     for group in groups:
         if group.rates.doubt and group.rates.last > 0:

@@ -1,8 +1,8 @@
 """The learning rates of a checkpoint's run: that of its last step, the peak and the mean.
 
 A scheduler has usually set the rate of the next step before a checkpoint is saved. If the file contains the schedule,
-and the schedule agrees with the saved rate, it is followed one step back. Otherwise the saved rate is used, and a note
-says so.
+and the schedule agrees with the saved rate, it is followed one step back. Otherwise the saved rate is used, with a
+note.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,11 +68,11 @@ class Rates:
 @final
 @dataclass(frozen=True)
 class SavedRate:
-    """What a file says of the learning rate of one group."""
+    """The learning rate of one group in a file."""
 
     saved: float  # the group's `lr` in the file
     number: int  # index of the group
-    step: int | None  # optimizer steps done, if the file says
+    step: int | None  # optimizer steps done, if the file contains them
     schedulers: Sequence[State]  # states of torch's schedulers in the file
     extras: State  # nanoGPT's `config` and `iter_num`, the Trainer's `log_history`, our own `last_step_lr`
     group: State  # its other settings. torch's schedulers leave an `initial_lr`, and some of them more

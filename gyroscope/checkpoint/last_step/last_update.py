@@ -44,7 +44,7 @@ UNKNOWN = "the step of this optimizer cannot be reconstructed from its state"
 LAST_GRADIENT = "NAdam's first thousands of updates are mostly the last gradient, which the file does not contain"
 CODE = "its angle is a function or a rule, which the file does not contain"
 # By the smaller dimension of a matrix, from docs/theory.md, "The last step of a checkpoint". Rows of a classifier's
-# gradient add up to zero, so the update of a head with few rows is shorter than its rule says.
+# gradient add up to zero, so the update of a head with few rows is shorter than its rule predicts.
 MUON_ERRORS = MappingProxyType({32: 0.05, 16: 0.2, 8: 0.35, 0: 1.2})
 
 
@@ -165,7 +165,7 @@ def _rotational(spec: OptimizerSpec, group: Group, state: Collection[str]) -> La
     is_hyperball = group.get("mode") == "hyperball"
     if is_hyperball and not group.get("tangent", True) and inner.direction is not None:
         return replace(inner, rows=("radius",), angles=partial(hyperball_angles, group))
-    # A state_dict leaves out what is code.
+    # A state_dict does not contain code.
     by_code = CODE in (group.get("angular_update", CODE), group.get("angle_schedule", CODE))
     if spec.wraps and not is_hyperball and by_code:
         return replace(NOTHING, unknown=CODE)

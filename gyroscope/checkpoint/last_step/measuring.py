@@ -14,7 +14,7 @@ from gyroscope.checkpoint.last_step.inverse_step import StepSums, VectorMeasurem
 from gyroscope.checkpoint.last_step.last_update import LastUpdate
 from gyroscope.geometry import Split
 
-# Entries that are worked on at once: in float64 they, the state and the direction stay in a processor's cache.
+# Entries that are processed at once. In float64 they, the state and the direction stay in a processor's cache.
 AT_ONCE = 2**16
 
 

@@ -85,7 +85,7 @@ def _chained(number: int, epoch: int, parts: Sequence[State]) -> Schedule:
     for t in range(epoch + 1):
         for factor, low in declines:
             earlier = factor(t - 1) if t > 0 else 1.0
-            # A cosine begins anew from its lowest. The others stay there.
+            # A cosine starts again from its lowest. The others stay there.
             lr = low + (lr - low) * factor(t) / earlier if earlier else lr + (base - low) * factor(t)
         rates.append(lr)
     return lambda t: Setting(rates[t])

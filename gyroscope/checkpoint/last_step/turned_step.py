@@ -47,7 +47,7 @@ def turned_angles(group: Group, measured: VectorMeasurement, angle: float, formu
     mean = ones / d if turn.centred else 0.0
     ww = measured.sums.ww - mean * ones
     wu = -measured.sums.wu - mean * u1
-    # The radius is the norm in the file but for rounding, which each round would multiply.
+    # The radius is the norm in the file up to rounding, which each round would multiply.
     kept = {**measured.kept, "radius": np.sqrt(ww)}
     rows = [torch.tensor(kept[name], dtype=dtype) for name in turn.rows]
     size = torch.full_like(rows[0], d)
@@ -107,7 +107,7 @@ def adam_s_angles(group: Group, measured: VectorMeasurement) -> Array:
 def adam_srt_angles(group: Group, measured: VectorMeasurement) -> Array:
     """Return the angle of Adam-SRT, where v is rescaled with the norm after the step, so the decay cancels.
 
-    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, but for a part η² of ε)
+    sin η = lr·‖m̂‖/((√v̂ + ε)·‖ω'‖)     (ours, from `transported_angles`, except for a part η² of ε)
     """
     lengths = np.sqrt(measured.sums.uu / measured.sums.ww)
     return np.asarray(np.arcsin(float(group["lr"]) * lengths * _update_size(group, measured)))

@@ -1,9 +1,9 @@
-"""The tables of sums, and which layers share one: what is kept of each layer from sample to sample.
+"""The tables of sums that are kept for each layer from sample to sample, and the layers that share one.
 
-The sums of a layer are a table: one row for each name in `SUMS`, one column for each piece of a vector. The copy of the
-weights that the sums need is all of the weights' size that is kept; it is float32 for all but float64 weights. On a CPU
-small layers whose vectors have equal length share a table and are summed in one go: of a small layer's time, nearly all
-is the overhead of calls.
+The sums of a layer are a table: one row for each name in `SUMS`, one column for each piece of a vector. The only large
+memory is the copy of the weights that the sums need, in float32 unless the weights are float64. On a CPU, small layers
+whose vectors have equal length share a table and are summed together, because calls take nearly all the time of a small
+layer.
 """
 
 from collections.abc import Sequence
@@ -24,22 +24,22 @@ SUMS = (
     "frozen",  # entries with a gradient that did not move
     "wg",
     "gg",
-    "gm",  # m: the momentum before the step, or after it where a closure makes the gradient within the step
+    "gm",  # m: the momentum before the step, or after it if a closure makes the gradient within the step
     "mm",
     "wm",
     "ws",  # s: the gradient over Adam's denominator b
     "ss",
     "bb",
-    "hh",  # h: the gradient as the step left it, where it may have rescaled it
+    "hh",  # h: the gradient after the step, if the step may have rescaled it
     *(f"old_{name}" for name in TURN),  # from the weights at the previous sample to those before this step
     *(f"start_{name}" for name in TURN),  # from the weights at the first sample, of the vectors whose start is kept
 )
 ROW = {name: number for number, name in enumerate(SUMS)}
 OLD = slice(ROW["old_ww"], ROW["old_tt"] + 1)
 
-# Entries that are worked on at once on a CPU: what its cache holds.
+# Entries that are processed at once on a CPU, so that they fit into its cache.
 AT_ONCE_CPU = 2**17
-# Entries of a layer up to which it is summed together with others; above, calls cost little beside arithmetic.
+# Entries of a layer up to which it is summed together with others. For larger ones, arithmetic takes most of the time.
 SMALL = 2**14
 
 
@@ -84,7 +84,7 @@ class LayerSums:
 
     @property
     def copy(self) -> Tensor | None:
-        """The weights at the previous sample, (pieces, entries); None before the first."""
+        """The weights at the previous sample, (pieces, entries). None before the first."""
         if self.batch is None or self.batch.copy is None or not self.copied:
             return self.previous
         return self.batch.copy[self.rows]
@@ -93,11 +93,11 @@ class LayerSums:
 @final
 @dataclass
 class LayerStep:
-    """What is read of a layer around one step; `views` are its tensors as rows of vectors, the weight first.
+    """The values read from a layer around one step. `views` are its tensors as rows of vectors, the weight first.
 
-    A gradient that is None before the step is made by a closure within it (`late`), and meets the momentum after the
-    step. `rescaled`: the step may have changed the gradient's scale. `decay`: weight decay beside the gradient moved w
-    by -decay·w.
+    A gradient that is None before the step is made by a closure within it (`late`), and is compared with the momentum
+    after the step. `rescaled`: the step may have changed the gradient's scale. `decay`: weight decay beside the
+    gradient moved w by -decay·w.
     """
 
     sums: LayerSums
@@ -111,7 +111,7 @@ class LayerStep:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What must be equal for layers to be summed in one go."""
+        """Key that is equal for layers that can be summed together."""
         numbers = None if self.second is None else self.second[1:]
         return self.sums.copied, self.late, self.rescaled, self.decay, numbers, [x is None for x in self.views]
 

@@ -1,7 +1,7 @@
 """From the devices and the processes to the host that writes, without waiting in the training thread.
 
-On a CUDA device all tables of sums leave in one tensor, and the copy to pinned memory is only begun; the thread that
-processes the sample waits for it. Sums of parameters that are spread over processes are gathered by process 0.
+On a CUDA device all tables of sums leave in one tensor. The training thread only starts the copy to pinned memory, and
+the thread that processes the sample waits for it. Process 0 gathers sums of parameters that are spread over processes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from gyroscope.measure._pipeline.batches import ROW, SUMS
 from gyroscope.measure._pipeline.layers import Ids, Tracked
 from gyroscope.measure._pipeline.sums import precise
 
-# Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None where a process has none.
+# Layers, and the sums over their pieces: one table of (SUMS, pieces of all), or None if a process has none.
 Tables = Sequence[tuple[tuple[Tracked, ...], Tensor | None]]
 
 
@@ -48,7 +48,7 @@ class HostCopy:
 @final
 @dataclass
 class SentSums:
-    """Tables in one copy to the host, one after the other; or in one from each process, with ids in a first row."""
+    """Tables in one copy to the host, one after the other, or in one copy per process, with ids in a first row."""
 
     tables: Sequence[Sequence[Tracked]]
     copies: Sequence[HostCopy]
@@ -75,7 +75,7 @@ class SentSums:
 
 
 def send_to_host(tables: Tables) -> list[SentSums]:
-    """Begin to copy the sums; only process 0 gets those of layers that are spread over processes."""
+    """Start to copy the sums. Only process 0 gets those of layers that are spread over processes."""
     sent = []
     spread = [(layers[0], table) for layers, table in tables if layers[0].pieces.sharded]
     if spread:

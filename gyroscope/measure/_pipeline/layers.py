@@ -1,4 +1,4 @@
-"""Which parameters are watched, and how each splits into vectors – also where no process holds the whole of them."""
+"""The parameters that are measured, and how each splits into vectors, also if it is sharded over processes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from gyroscope.model.selection import AnyOptimizer, Invariance
 # Numbers of vectors within a parameter.
 Ids = Int64
 
-# Entries of a piece at most: longer vectors are cut. Sums of so many float32 are exact enough, and below what a BLAS
-# would spread over threads.
+# Most entries of a piece. Longer vectors are cut. Sums of so many float32 are exact enough, and a BLAS would not spread
+# them over threads.
 MAX_PIECE_ENTRIES = 2**13
 # Vectors of a layer whose first weights are kept, and entries of all of them together: 64 MB in float32. A model with
 # a billion weights keeps about forty vectors of each layer.
@@ -32,9 +32,9 @@ MAX_INITIAL_ENTRIES = 2**24
 @final
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """What of a parameter's vectors this process measures.
+    """The vectors of a parameter that this process measures.
 
-    `split` cuts its part of the tensor into pieces, each a vector or a share of one; `places` are the chosen pieces
+    `split` cuts its part of the tensor into pieces, each a vector or a share of one. `places` are the chosen pieces
     (None: all), `ids` the vectors of the layer they belong to, and `owners` the vectors of the parameter, on the
     device. Long pieces are measured in `cuts` parts. No process has more than `capacity` pieces, cuts counted.
     """
@@ -51,10 +51,10 @@ class Pieces:
 @final
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """A parameter under observation, as it was when it was found: its data may be exchanged for others later.
+    """A measured parameter in its state when it was found, because its data may be replaced later.
 
-    It has `vectors` of `fan_in` entries, those of the parameter from `start` on; `rows` are the ids of those that are
-    measured, None for all. `vector` is what counts as one: "token" in an embedding.
+    It has `vectors` of `fan_in` entries, those of the parameter from `start` on. `rows` are the ids of those that are
+    measured, None for all. `vector` is the word for one, such as "token" in an embedding.
     """
 
     name: str

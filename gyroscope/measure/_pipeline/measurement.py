@@ -68,11 +68,11 @@ class StepMeasurement:
 
     @property
     def sharded(self) -> bool:
-        """Whether other processes hold part of what is watched."""
+        """Whether other processes have part of the measured parameters."""
         return any(sums.layer.pieces.sharded for sums in self.layers.values())
 
     def agreed(self, step: int) -> int:
-        """Return the number of the next step as process 0 knows it, because all must use the same."""
+        """Return the number of the next step in process 0, because all must use the same."""
         if not self.sharded:
             return step
         numbers = [step]
@@ -118,7 +118,7 @@ class StepMeasurement:
     def _named(self, layer: Tracked, step: int) -> Tracked:
         """Return the layer, renamed to weight@step if its name had vectors of another shape before.
 
-        A run knows one shape for each name, and numbers about other vectors are no continuation.
+        A run has one shape for each name, and numbers about other vectors would not continue its series.
         """
         plain = clean_text(layer.name)
         names = self._names.setdefault(plain, {})
@@ -165,10 +165,10 @@ class StepMeasurement:
     @torch.no_grad()
     @np.errstate(all="ignore")
     def after(self, optimizer: Optimizer, sampled: bool, ends: bool) -> tuple[list[SentSums], dict[str, LayerReading]]:
-        """Measure what a step did, if `sampled`. The sums are on their way, and how they were made is known at once.
+        """Measure a step if `sampled`. Return the sums, which may still be copied, and how they were made.
 
-        What the groups were stepped with is read now, before a scheduler changes it. `ends`: this is the last optimizer
-        that takes part in the step of the run.
+        The settings of the groups are read now, before a scheduler changes them. `ends`: this is the last optimizer of
+        the step of the run.
         """
         self.settings.read(self.optimizers.numbers[optimizer], optimizer, sampled, ends)
         if ends:
@@ -178,18 +178,18 @@ class StepMeasurement:
         readings = {}
         steps = [step for step in self._steps if self._read_after(step)]
         self._steps = []
-        # Kept apart from the sums, which may still be on a device: these are known to the host at once.
+        # Separate from the sums, which may still be on a device. These are on the host.
         for step in steps:
             reading = LayerReading(step.second is not None, step.late, step.had_momentum, step.rescaled)
             readings[step.sums.layer.name] = reading
         return send_to_host(sum_after(steps)), readings
 
     def _read_after(self, step: LayerStep) -> bool:
-        """Read the state after the step; False where the layer had no gradient, or changed its shape in the step."""
+        """Read the state after the step. Return False if the layer had no gradient or changed its shape in the step."""
         layer = step.sums.layer
         p = layer.parameter
         step.late = step.grad is None
-        # Otherwise the gradient seen before the step: a hook of somebody else may have cleared p.grad since.
+        # Otherwise the gradient from before the step, because another hook may have cleared p.grad since.
         step.grad = p.grad if step.late else step.grad
         if not _usable(step.grad) or p.shape != layer.shape:
             return False
@@ -210,7 +210,7 @@ class StepMeasurement:
     def is_skipped(self, optimizer: Optimizer) -> bool:
         """Return whether a GradScaler skips this step, if that is known without waiting for a device.
 
-        An optimizer with a fused step is called all the same, and told by its attribute `found_inf`.
+        An optimizer with a fused step is called nevertheless, with the attribute `found_inf`.
         """
         found_inf = getattr(optimizer, "found_inf", None)
         if not isinstance(found_inf, Tensor):
@@ -222,7 +222,7 @@ class StepMeasurement:
         return False
 
     def skipped_steps(self) -> HostCopy | None:
-        """Return how many of the steps so far a GradScaler skipped, or None if the host knows that it was none."""
+        """Return how many of the steps so far a GradScaler skipped, or None if the host has seen none."""
         return None if self._skipped is None else HostCopy(self._skipped)
 
     def end_step(self) -> None:
@@ -233,7 +233,7 @@ class StepMeasurement:
     def _count_skipped(self) -> None:
         found_inf = self._found_inf
         if found_inf is not None:
-            # The sum stays on the device; the thread that processes a sample subtracts it from the number of the step.
+            # The sum stays on the device. The thread that processes a sample subtracts it from the number of the step.
             self._skipped = found_inf if self._skipped is None else self._skipped + found_inf
         self.scaler = None
         if self._scaler is not None:
@@ -242,7 +242,7 @@ class StepMeasurement:
         self.drop_step()
 
     def drop_step(self) -> None:
-        """Forget what was read of the step that is being taken: a GradScaler skips it, or it has ended."""
+        """Discard the values read in the current step, because a GradScaler skips it or it has ended."""
         self.settings.now = {}
         self._found_inf = None
         self._scaler = None
@@ -346,6 +346,6 @@ def _scaler_state(optimizer: Optimizer) -> Tensor | None:
     if not isinstance(found_inf, Tensor):
         return None
     scale = getattr(optimizer, "grad_scale", None)
-    # A scaler that was told to unscale before the step leaves no scale: gradients are true then.
+    # A scaler that unscaled the gradients before the step leaves no scale.
     scale = scale.detach().reshape(()) if isinstance(scale, Tensor) else torch.ones_like(found_inf).reshape(())
     return torch.stack([found_inf.detach().reshape(()).to(scale), scale]).clone()

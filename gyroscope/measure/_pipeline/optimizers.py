@@ -1,4 +1,4 @@
-"""What the tracker knows of optimizers: the rules of their groups, and how a run describes them."""
+"""The optimizers of a tracker: the rules of their groups, and how a run describes them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -45,12 +45,12 @@ class MomentumRecursion(NamedTuple):
 @final
 @dataclass(frozen=True)
 class GroupRule:
-    """The theory's rule of a parameter group, and what measuring needs to know of it.
+    """The theory's rule of a parameter group, and facts about it that measuring needs.
 
-    norms_kept: the optimizer holds every vector at the norm it started with.
-    recursion: how the momentum came about; None where it is transported, or there is none.
-    lr_factor: what torch's dampening makes of the learning rate.
-    whole_matrix: the rule's own, kept because every sample asks for it many times.
+    norms_kept: the optimizer holds every vector at its initial norm.
+    recursion: recursion of the momentum. None if it is transported, or if there is none.
+    lr_factor: factor of the learning rate by torch's dampening.
+    whole_matrix: the rule's own, kept because every sample needs it many times.
     follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
     """
 
@@ -116,7 +116,7 @@ class StepSettings(NamedTuple):
 class StepContext:
     """What the vectors of a parameter group share in a step.
 
-    group_rule: the theory's; None if it does not cover the optimizer.
+    group_rule: the theory's rule. None if the theory does not cover the optimizer.
     scale: by which gradients are too large under mixed precision.
     sign: -1 if the objective is maximised, and gradients point the other way.
     """

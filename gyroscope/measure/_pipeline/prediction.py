@@ -1,4 +1,4 @@
-"""What theory says of each layer at a sample: where it would settle, and where it should be by now."""
+"""Predictions of the theory for each layer at a sample: its equilibrium, and its forecast for this step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ class StepRates(NamedTuple):
 @final
 @dataclass(frozen=True)
 class LayerState:
-    """A layer as theory sees it: RMS over its vectors of the norm before the step, and of the gradient at unit norm.
+    """The inputs of the theory for a layer: RMS over its vectors of the norm before the step and of the unit gradient.
 
     `had_momentum`: steps before this one have filled a momentum.
     """
@@ -42,14 +42,14 @@ class LayerState:
 @final
 @dataclass
 class JointForecast:
-    """Layers whose forecast began together. Those in `left` missed a sample: the motion does not know their norm."""
+    """Layers whose forecast began together. Those in `left` missed a sample, so the motion lacks their norm."""
 
     motion: Motion
     names: list[str]
     left: set[str] = field(default_factory=set)
 
     def obey(self, rule: UpdateRule) -> None:
-        """Let the motion go on by other hyper-parameters: its moments stay, unless the rule is of another kind."""
+        """Continue the motion with other hyper-parameters. Its moments stay unless the rule is of another kind."""
         if rule is not self.motion.rule and rule.name != self.motion.rule.name:
             self.motion = rule.motion(self.motion.norm2)
         self.motion.rule = rule
@@ -78,7 +78,7 @@ class Forecaster:
         for layer in layers:
             known = layer.unit_grad_norm > 0 and isfinite(layer.unit_grad_norm)
             last = self._last.get(layer.name)
-            # Without a gradient, the last known one stands in.
+            # Without a gradient, the last known one is used.
             gradient = layer.unit_grad_norm if known else NAN if last is None else last.unit_grad_norm
             self._last[layer.name] = layer if known else replace(layer, unit_grad_norm=gradient)
         present = [self._last[layer.name] for layer in layers]
@@ -97,10 +97,10 @@ class Forecaster:
         return predictions
 
     def _equilibria(self, group_rule: GroupRule, lr: float, layers: Sequence[LayerState]) -> dict[str, StepPrediction]:
-        """Return where each layer would settle. If norms are held, it is there from the first step on."""
+        """Return the equilibrium of each layer. If norms are held, layers are in equilibrium from the first step on."""
         rule = group_rule.rule
         held = group_rule.norms_kept
-        # The learning rate beside the rule: that of a schedule's earlier step may be asked for.
+        # The learning rate beside the rule, because it may be that of an earlier step of a schedule.
         key = (rule, lr, [(layer.name, layer.fan_in) for layer in layers])
         if key == self._settled[0]:
             return self._settled[1]
@@ -136,7 +136,7 @@ class Forecaster:
             if several[0].had_momentum:
                 forecast.motion.fill(rates[-1].lr, _weights(group_rule, several))
             self._forecasts.append(forecast)
-            # Of the steps before, the norm and the momentum tell all.
+            # The norm and the momentum contain everything about the steps before.
             yield from self._advance(forecast, group_rule, [rates[-1]._replace(steps=1)])
 
     def _advance(
@@ -178,7 +178,7 @@ def _weights(group_rule: GroupRule, layers: Sequence[LayerState]) -> Weights:
 
 
 def _parts(group_rule: GroupRule, layer: LayerState) -> float:
-    """Return the norm of what the rule takes for one vector over that of one of ours. Muon's is the whole matrix."""
+    """Return the norm of a vector of the rule over that of one of ours. Muon's vector is the whole matrix."""
     return float(Weights(layer.fan_in, shape=layer.shape).norm_of_matrix) if group_rule.whole_matrix else 1.0
 
 

@@ -1,6 +1,6 @@
-"""All that stands between a measured sample and the run on disk: threads, the writer, sinks, and how a run ends.
+"""The path from a measured sample to the run on disk: threads, the writer, sinks, and the end of a run.
 
-What goes wrong with measuring is a note in the run and a warning, and never an exception in training.
+A failure of measuring is a note in the run and a warning, never an exception in training.
 """
 
 import atexit
@@ -36,8 +36,8 @@ OnIncident = Callable[[Finding], object]
 
 # Samples that wait or are being processed: enough to even out a busy moment.
 MAX_SAMPLES = 9
-# Of their sums together, half a gigabyte. A larger sample, as of an embedding with millions of rows, is taken when no
-# other waits.
+# Bytes of their sums together. A larger sample, for example of an embedding with millions of rows, is taken when no
+# other one waits.
 MAX_BYTES = 2**29
 # Seconds that training waits for room before a sample is given up.
 PATIENCE = 0.1
@@ -45,7 +45,7 @@ PATIENCE = 0.1
 
 @final
 class FailureLog:
-    """Collects what went wrong in all threads; `off` says that measuring has ended. Each text is reported once."""
+    """Collects the failures of all threads. `off` is set when measuring has ended. Each text is reported once."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.off = False
@@ -55,7 +55,7 @@ class FailureLog:
         self._reported: set[str] = set()
 
     def report(self, text: str) -> None:
-        """Note a problem now; its warning follows in the training thread, where a warning is seen."""
+        """Note a problem now. Its warning follows in the training thread, where users see warnings."""
         with self._lock:
             if text in self._reported:
                 return
@@ -64,7 +64,7 @@ class FailureLog:
         self._note(text)
 
     def stop(self, error: BaseException) -> None:
-        """Give up measuring because of an error; reported once, whatever follows from it."""
+        """Stop measuring because of an error. Only the first error is reported."""
         with self._lock:
             first = not self.off
             self.off = True
@@ -84,7 +84,7 @@ class FailureLog:
 def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool) -> Writer:
     """Return a writer at `path`, by default runs/<date>_<time>, or at <path>-2 if that has a run not to be resumed.
 
-    A forgotten `resume=True` must neither end a training nor touch what an earlier one has measured.
+    A forgotten `resume=True` must neither end a training nor change an earlier run.
     """
     wanted = datetime.now().strftime("runs/%Y-%m-%d_%H-%M-%S") if path is None else path
     place = wanted
@@ -95,7 +95,7 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
         except RunExistsError:
             taken = file_of(wanted).parent.resolve()
             place = taken.with_name(f"{taken.name}-{number}")
-    # Two runs that begin in the same second, without a path, are nobody's mistake.
+    # Unnamed runs may start in the same second, so this is not an error.
     if path is not None and place != path:
         text = f"{taken} already holds a run. This one is written to {place}; pass resume=True to continue the other."
         writer.note(text)
@@ -144,17 +144,17 @@ class Recorder:
             max_bytes=MAX_BYTES,
             failed=self.failures.stop,
         )
-        # Those that process and store samples; sinks cost what their user makes of them.
+        # Those that process and store samples. The cost of sinks depends on the user.
         self.workers: tuple[Worker[Any], ...] = (self._worker, self.writer.worker)
-        # After the writer's own, and so called before it: a run that nobody closed keeps its last samples.
+        # After the writer's own, and so called before it. A run that was not closed keeps its last samples.
         atexit.register(self._at_exit)
 
     def add(self, layers: Iterable[Tracked], optimizers: Optimizers) -> None:
-        """Make layers known to the run."""
+        """Add layers to the run."""
         groups = optimizers.groups()
         for layer in layers:
             rule = rule_or_none(*groups[layer.group], optimizers.rules)
-            # Of the several axes of experts the last: `shape` and `vectors` tell them from one.
+            # Experts have several axes, of which this is the last. `shape` and `vectors` distinguish them.
             axis = (layer.split.axes(len(layer.shape)) or (0,))[-1]
             split = (layer.vector, axis, layer.split.group_size, layer.vectors, layer.fan_in)
             text = None if rule is None else repr(rule)
@@ -168,14 +168,14 @@ class Recorder:
         return self._worker.put(sample, size=size, timeout=PATIENCE, always=always)
 
     def log(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
-        """Keep what training logged; it goes to the run with the next sample, or after a second."""
+        """Keep logged values. They are stored with the next sample, or after a second."""
         self.scalars.add(step, scalars, skipped)
-        # Without room it stays where it is, and no sample loses its place to it.
+        # Without room the values wait, so that they do not displace a sample.
         if self.scalars.is_due():
             self._worker.put(None)
 
     def log_after_end(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
-        """Store what is logged when the run has ended, such as a last evaluation. The run ends as it did before."""
+        """Store values that are logged after the run has ended, such as a last evaluation. Its status stays."""
         # The next writer of the run is a successor of this recorder only if another one makes it.
         on_successor = self.writer.on_successor
         self.writer.on_successor = lambda: None
@@ -197,7 +197,7 @@ class Recorder:
         self.writer.flush()
 
     def close(self, status: Status) -> None:
-        """Process what is left and end the run; a second call does nothing."""
+        """Process the remaining samples and end the run. A second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -229,7 +229,7 @@ class Recorder:
         self.close(status_at_exit())
 
     def _process(self, samples: list[RawSample | None]) -> None:
-        """Take what was logged and one sample to the store and the sinks; None: only what was logged."""
+        """Send logged values and one sample to the store and the sinks. None means only logged values."""
         logged = self.scalars.store() if self.scalars.waiting else []
         if self._alarm is not None:
             self._alarm.log(logged)
@@ -262,7 +262,7 @@ class IncidentAlarm:
         self._function = UserFunction(on_incident, "on_incident", report)
 
     def log(self, rows: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Keep the losses among what training logged, for the next sample."""
+        """Keep the losses among the logged values for the next sample."""
         for step, numbers in rows:
             name = loss_name(list(numbers))
             if name is not None:

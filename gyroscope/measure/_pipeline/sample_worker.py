@@ -24,7 +24,7 @@ from gyroscope.optim.torch_rules import follows_base, keeps_norms, rule_of
 from gyroscope.optimizers import Rules
 from gyroscope.store import LayerSample
 
-# Layers of one parameter group that were read in the same way: their vectors stand one after the other.
+# Layers of one parameter group that were read in the same way. Their vectors are concatenated.
 LayerGroup = tuple[VectorSums, list[LayerPart], list[LayerState]]
 # Steps skipped in a row after which a run is stuck: the scale has fallen 2^30 times, from any start to next to nothing.
 STUCK = 30
@@ -37,11 +37,11 @@ class RawSample:
 
     step, time: number of the step, and Unix seconds.
     owners, groups: by number of each group the optimizer that stepped it last, and its options then.
-    sums, readings: of each layer, and how they were made.
+    sums, readings: the sums of each layer, and how they were made.
     history: settings of every step since the last sample.
-    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far; None without a GradScaler.
-    gap: the sample before this one was lost, so that the last copy of the weights is not that sample's.
-    skipped: steps since the last sample of which the host knew that a GradScaler skipped them; `step` counts them not.
+    scaler: whether the step was skipped, the gradients' scale, and the steps skipped so far. None without a GradScaler.
+    gap: the sample before this one was lost, so the last copy of the weights is not that sample's.
+    skipped: steps since the last sample that a GradScaler skipped, as far as the host has seen. `step` excludes them.
     is_end: it measures no step, only the weights at the end of the run.
     initial: first weights of some vectors of layers, which the run does not have yet.
     """
@@ -70,7 +70,7 @@ class SampleProcessor:
         self._user_rules = rules
         self._forecasters: dict[int, Forecaster] = {}
         self._rules: dict[int, tuple[Mapping[str, Any], GroupRule | None]] = {}
-        self._passed: SettingsHistory = []  # settings of steps that no forecast knows of yet
+        self._passed: SettingsHistory = []  # settings of steps that no forecast includes yet
         self._last: dict[int, GroupSettings] = {}
         self.skipped = 0
         self._skipped_since_sample = 0
@@ -79,7 +79,7 @@ class SampleProcessor:
         self._first_step: int | None = None  # above 0 in a run that was resumed
 
     def process(self, sample: RawSample) -> tuple[int, dict[str, LayerSample]] | None:
-        """Return the number of the step and what is stored of each layer, or None if the step was skipped."""
+        """Return the number of the step and the sample of each layer, or None if the step was skipped."""
         if self._first_step is None:
             self._first_step = sample.step
         found_inf, scale, skipped = (0.0, 1.0, 0.0) if sample.scaler is None else sample.scaler.wait().tolist()
@@ -141,8 +141,8 @@ class SampleProcessor:
         return group_rule
 
     def _settings(self, number: int, history: SettingsHistory, last_step: int) -> StepSettings:
-        """Return what a group was stepped with last, and what happened to it since the previous sample."""
-        # A group that was not stepped has None, or stands beyond the end.
+        """Return the last settings of a group, and their changes since the previous sample."""
+        # A group that was not stepped has None, or is beyond the end of the list.
         groups = [(groups[number] if number < len(groups) else None, steps) for groups, steps in history]
         stepped = [group for group, _ in groups if group is not None]
         jumps = setting_jumps(groups, self._last.get(number), last_step)
@@ -208,7 +208,7 @@ class SampleProcessor:
 
 
 def stuck_text(step: int) -> str:
-    """Return a note on a run that does not go on."""
+    """Return a note on a run that is stuck."""
     return (
         f"A GradScaler skips every step since step {step:,}, {STUCK} and more: gradients are inf or NaN at any scale. "
         "Look for weights, data or a loss that are not finite."
@@ -230,7 +230,7 @@ def _without_skipped(history: SettingsHistory, skipped: int, last: bool) -> Sett
     """
     if not skipped:
         return history
-    # Which of the earlier steps were skipped is not known, only how many; their rates hardly differ.
+    # Only the number of skipped steps is known, not which ones. Their rates hardly differ.
     rates, steps = history[-1]
     kept = [*history[:-1], (rates, steps - 1 if not last else steps)]
     while skipped and kept:

@@ -1,4 +1,4 @@
-"""Numbers that training logs: kept in its thread, read from their devices and stored in the thread of the samples."""
+"""Logged numbers: kept in the training thread, then read from their devices and stored in the thread of the samples."""
 
 import time
 from collections import deque
@@ -13,15 +13,15 @@ from gyroscope.measure._pipeline.host_copy import HostCopy
 from gyroscope.measure.sinks import UserFunction
 from gyroscope.store import Writer
 
-# Seconds that values wait for a sample to travel with. A live page must not wait longer where samples are rare.
+# Seconds that values wait for a sample. A live page must not wait longer if samples are rare.
 LONGEST_WAIT = 1.0
 
 
 @final
 class ScalarLog:
-    """Values that wait to be stored. Training adds them; the thread of the samples takes all there are at each sample.
+    """Values that wait to be stored. Training adds them, and the thread of the samples stores them at each sample.
 
-    A value that is no number is left out, and reported once for each name.
+    A value that is not a number is left out, and reported once for each name.
     """
 
     def __init__(self, writer: Writer, sinks: Sequence[UserFunction], report: Callable[[str], None]) -> None:
@@ -35,7 +35,7 @@ class ScalarLog:
         self._due_at = 0.0
 
     def add(self, step: int, scalars: Mapping[str, Any], skipped: HostCopy | None) -> None:
-        """Keep values of a step; those on a device begin their way to the host."""
+        """Keep values of a step, and start to copy those on a device to the host."""
         values = self._each(step, scalars, lambda value: _sent(value))
         if not values:
             return
@@ -44,7 +44,7 @@ class ScalarLog:
         self.waiting.append((step, values, skipped))
 
     def is_due(self) -> bool:
-        """Return whether values have waited long enough without a sample, once in that time."""
+        """Return whether values have waited too long without a sample. It returns True once in that time."""
         now = time.monotonic()
         if not self.waiting or now < self._due_at:
             return False
@@ -52,7 +52,7 @@ class ScalarLog:
         return True
 
     def store(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for the values that are on their way, and hand all to the writer and the sinks; returns them."""
+        """Wait for values that are being copied, and send all to the writer and the sinks. Return them."""
         rows: list[tuple[int, dict[str, float]]] = []
         while self.waiting:
             step, values, skipped = self.waiting.popleft()
@@ -65,12 +65,12 @@ class ScalarLog:
         return rows
 
     def _each(self, step: int, values: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-        """Return the converted values, without those that fail: one value must not take the others with it."""
+        """Return the converted values, without those that fail, because one value must not affect the others."""
         converted = {}
         for name, value in values.items():
             try:
                 converted[name] = convert(value)
-            except Exception as error:  # also what a tensor of a strange kind may raise
+            except Exception as error:  # unusual kinds of tensors may raise any error
                 if name not in self._refused:
                     self._refused.add(name)
                     self._report(f"{name} of step {step} was not logged, training goes on: {error}")
@@ -84,7 +84,7 @@ def _arrived(value: float | HostCopy) -> float:
 def _sent(value: Any) -> float | HostCopy:
     """Return a number, or the copy of a tensor on a device to the host. Raise if the value is neither."""
     if isinstance(value, Tensor) and value.numel() == 1:
-        # The value of a tensor on the CPU is read at once: the loop may change it in place.
+        # A tensor on the CPU is read now, because the loop may change it in place.
         return float(value.item()) if value.device.type == "cpu" else HostCopy(value.detach().reshape(()))
     if isinstance(value, Real):
         return float(value)

@@ -36,7 +36,7 @@ def frozen_options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(group: Mapping[str, Any]) -> GroupSettings:
-    """Return the settings of a group. One that is missing, or that the optimizer chooses by itself, is NaN.
+    """Return the settings of a group. A missing one, or one that the optimizer chooses itself, is NaN.
 
     >>> settings_of({"lr": 0.1, "momentum": 0.9})
     GroupSettings(lr=0.1, weight_decay=0.0, beta1=0.9, beta2=nan)
@@ -61,7 +61,7 @@ class SettingsLog:
         """Settings of the steps since the last sample that was handed over."""
 
     def read(self, numbers: Sequence[int], optimizer: Optimizer, sampled: bool, ends: bool) -> None:
-        """Read the groups of an optimizer. `ends`: it is the last one that takes part in the step of the run."""
+        """Read the groups of an optimizer. `ends`: it is the last one in the step of the run."""
         # Numbers as of the last sample: a group that was added since has no layers yet.
         for number, group in zip(numbers, optimizer.param_groups, strict=False):
             self.now[number] = settings_of(group)
@@ -73,7 +73,7 @@ class SettingsLog:
     def end_step(self) -> None:
         """Append the settings of a step to the history."""
         groups = [self.now.get(number) for number in range(1 + max(self.now, default=-1))]
-        # Settings on a device count as different, for comparing them would wait for it.
+        # Settings on a device count as different, because comparing them would wait for it.
         comparable = not any(isinstance(value, Tensor) for group in groups if group is not None for value in group)
         if comparable and self.history and self.history[-1][0] == groups:
             self.history[-1] = (groups, self.history[-1][1] + 1)

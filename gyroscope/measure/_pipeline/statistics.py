@@ -1,4 +1,4 @@
-"""From values per vector to what is stored of a layer: statistics, histograms that merge, and the extreme vectors."""
+"""The summary of a layer from values per vector: statistics, histograms that merge, and the extreme vectors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from gyroscope.store import BINS, STATISTICS, LayerSample, bin_edges
 Counts = npt.NDArray[np.uint32]
 Int32 = npt.NDArray[np.int32]
 
-# Values that are summarised at once: summarising takes some forty bytes for each.
+# Values that are summarised at once. Each takes about forty bytes.
 AT_ONCE = 2**22
 
 QUANTILES = np.array([int(name[1:]) / 100 for name in STATISTICS if name.startswith("q")])
@@ -34,7 +34,7 @@ UNKNOWN_AT_END = (
 
 
 class LayerPart(NamedTuple):
-    """A layer among those whose vectors stand in one `VectorSums`.
+    """A layer among those whose vectors are in one `VectorSums`.
 
     ids: of its vectors. part: their places among all. keep_vectors: whether the value of each one is stored too.
     """
@@ -48,15 +48,15 @@ class LayerPart(NamedTuple):
 def summarise(
     vectors: VectorSums, layers: Sequence[LayerPart], predictions: Mapping[str, StepPrediction]
 ) -> dict[str, LayerSample]:
-    """Return what is stored of each layer.
+    """Return the sample of each layer.
 
-    Layers with equally many vectors are summarised together, for most of a small layer's time is NumPy's calls; a large
-    layer is summarised quantity by quantity, for its memory.
+    Layers with equally many vectors are summarised together, because NumPy's calls take most of a small layer's time. A
+    large layer is summarised quantity by quantity, to save memory.
     """
     unknown = StepPrediction()
     count = len(PER_VECTOR)
     samples = {}
-    # Quantities per layer first: they tell the vectors the angle that is predicted for their layer.
+    # Quantities per layer first, because the vectors need the predicted angle of their layer.
     for layer, ids, part, keep_vectors in layers:
         samples[layer.name] = LayerSample(
             np.empty((count, len(STATISTICS)), np.float32),
@@ -76,7 +76,7 @@ def summarise(
 
 
 def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], samples: Sequence[LayerSample]) -> None:
-    """Fill the samples of layers with equally many vectors; `values` are those of the quantities in `rows`."""
+    """Fill the samples of layers with equally many vectors. `values` are those of the quantities in `rows`."""
     tables = np.stack([values[:, layer.part] for layer in layers])
     flat = tables.reshape(-1, tables.shape[-1])
     shape = (len(layers), len(values), -1)
@@ -92,7 +92,7 @@ def _summarise_alike(values: Float32, rows: slice, layers: Sequence[LayerPart], 
 
 
 def forget_step(sample: LayerSample) -> None:
-    """Leave of a sample at the end of a run what is known without a step: weights, settings and predictions."""
+    """Keep only the values of a sample that are known without a step: weights, settings and predictions."""
     unknown = [quantity.name not in KNOWN_AT_END for quantity in PER_VECTOR]
     sample.statistics[unknown] = np.nan
     sample.histograms[unknown] = 0
@@ -133,7 +133,7 @@ def statistics(values: Float32) -> Float32:
 def histograms(values: Float32) -> Counts:
     """Return how many magnitudes of each row fall between the store's edges. NaN are left out.
 
-    A float32's exponent says which octave it is in; from an octave's upper half, `UPPER_HALF` reaches the next.
+    The exponent of a float32 gives its octave. From the upper half of an octave, `UPPER_HALF` reaches the next.
     """
     bits = np.abs(values).view(np.int32)
     octave = bits >> MANTISSA

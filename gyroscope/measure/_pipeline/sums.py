@@ -1,4 +1,4 @@
-"""Sums over each weight vector, made where the weights are: all that a sample needs of weights, gradients and state.
+"""Sums over each weight vector, made on the device of the weights. A sample needs nothing else from them.
 
 On a CPU the arithmetic is NumPy's, on the same memory: torch would spread these thousands of short operations over
 threads that wait for each other as soon as the machine has other work. Elsewhere it is torch's; the formulas are the
@@ -22,7 +22,7 @@ from gyroscope.measure._pipeline.layers import Ids, Tracked
 # A NumPy array or a tensor: vectors in rows, or one number for each.
 Vectors = Any
 
-# Entries that are worked on at once beside a CPU: what memory can spare.
+# Entries that are processed at once on other devices than a CPU, to save memory.
 AT_ONCE = 2**22
 # Radial over tangential part of a move above which float32 is not enough for the angle: rounding the product r·w, by
 # 6e-8 of the radial part, then shows in the sixth digit of the tangential one.
@@ -67,7 +67,7 @@ def sum_after(steps: Sequence[LayerStep]) -> list[tuple[tuple[Tracked, ...], Ten
             tables.append((tuple(step.sums.layer for step in members), table))
         else:
             tables += [((step.sums.layer,), table[:, step.sums.columns].contiguous()) for step in members]
-        batch.table = None  # it now belongs to the sample; in a batch it would keep its memory until the next one
+        batch.table = None  # it belongs to the sample now, and the batch would keep its memory until the next one
     return tables
 
 
@@ -160,7 +160,7 @@ def _summed_together(batch: SumsBatch, members: list[LayerStep]) -> list[list[La
 
 
 def _blocks(batch: SumsBatch, together: Sequence[LayerStep]) -> Iterator[tuple[Vectors, ...]]:
-    """Return the copy and all views in parts that are worked on at once. A view that is None stays None."""
+    """Return the copy and all views in parts that are processed at once. A view that is None stays None."""
     assert batch.copy is not None
     if len(together) == 1:
         step = together[0]
@@ -215,7 +215,7 @@ def _array(x: Tensor) -> Vectors:
 
 
 def _turn(w: Vectors, new: Vectors) -> tuple[Vectors, dict[str, Vectors]]:
-    """Compute the displacement d = new - w of each vector, exact but for the last digit, and its sums.
+    """Compute the displacement d = new - w of each vector, exact except for the last digit, and its sums.
 
     In float64, unless a look at the vectors – free of charge on a CPU – finds that float32 will do.
     """
@@ -289,6 +289,6 @@ def _frozen(d: Vectors, g: Vectors) -> dict[str, Vectors]:
     """Return how many entries of each vector have a gradient and did not move."""
     if not isinstance(d, np.ndarray):
         return {"frozen": torch.count_nonzero((d == 0) & (g != 0), dim=1)}
-    if d.all():  # on a CPU, asking first whether any entry stood still is cheaper
+    if d.all():  # on a CPU, it is cheaper to check first whether any entry did not move
         return {}
     return {"frozen": np.count_nonzero((d == 0) & (g != 0), axis=1)}

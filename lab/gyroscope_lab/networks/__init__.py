@@ -1,1 +1,1 @@
-"""Networks to train: small files, standard shapes, a normalisation of choice."""
+"""Networks to train, in standard shapes and with a choice of normalisation."""

@@ -3,12 +3,12 @@
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-# Of qk-norm: far below any variance, for a larger one would make the loss depend on the norms of queries and keys.
+# eps of qk-norm. A larger one would make the loss depend on the norms of queries and keys.
 QK_EPS = 1e-12
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of x to itself, or to `memory`; with qk-norm each head's queries and keys have fixed length.
+    """Attention of x to itself or to `memory`. With qk-norm, queries and keys of each head have a fixed length.
 
     Queries, keys and values of self-attention come from one matrix, as GPT-2 stores them.
     """
@@ -40,7 +40,7 @@ class MultiHeadAttention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, attended: Tensor | None = None) -> Tensor:
-        """(batch, length, width) -> the same; `attended` (batch, length) is False where nothing may attend to."""
+        """Map (batch, length, width) to the same shape. `attended` (batch, length) is False at masked positions."""
         if self.crossing:
             assert memory is not None
             q = self.query(x)
@@ -73,13 +73,13 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, width) -> (…, width)."""
+        """Map (…, width) to (…, width)."""
         y: Tensor = self.dropout(self.out(F.gelu(self.inner(x))))
         return y
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward network `hidden` wide, each after a layer norm and around a skip."""
+    """Attention and a feed-forward network `hidden` wide, each after a layer norm and with a skip connection."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attended: Tensor | None = None) -> Tensor:
-        """(batch, length, width) -> the same; `attended` is that of the attention."""
+        """Map (batch, length, width) to the same shape. `attended` is the mask of the attention."""
         x = x + self.dropout(self.attention(self.norm1(x), attended=attended))
         y: Tensor = x + self.feed_forward(self.norm2(x))
         return y

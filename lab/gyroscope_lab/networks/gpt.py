@@ -1,4 +1,4 @@
-"""GPT in nanoGPT's shape (Karpathy 2022): GPT-2's blocks, tied embeddings, residual projections scaled at the start."""
+"""GPT in nanoGPT's shape (Karpathy 2022): GPT-2's blocks, tied embeddings, scaled initial residual projections."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from gyroscope_lab.networks.attention import TransformerBlock
 
-# GPT-2's standard deviation of initial weights and embeddings.
+# Standard deviation of initial weights and embeddings in GPT-2.
 INIT_STD = 0.02
 
 
 @dataclass(frozen=True)
 class GPTShape:
-    """The size of a GPT; the defaults are nanoGPT's setting for a CPU."""
+    """The size of a GPT. The defaults are nanoGPT's settings for a CPU."""
 
     vocabulary: int
     context: int = 64
@@ -58,7 +58,7 @@ class GPT(nn.Module):
                 continue
             is_matrix = name.startswith("blocks.")
             deviation = parameter.shape[1] ** -0.5 if is_matrix and self.shape.fan_in_init else INIT_STD
-            # 2 residual branches a layer add up to unit variance (GPT-2).
+            # The 2 residual branches of each layer add up to unit variance (GPT-2).
             residual = name.endswith("out.weight")
             nn.init.normal_(parameter, 0.0, deviation / (2 * self.shape.layers) ** 0.5 if residual else deviation)
         for module in self.modules():
@@ -66,7 +66,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) -> logits (batch, length, vocabulary)."""
+        """Map tokens (batch, length) to logits (batch, length, vocabulary)."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.dropout(self.token(tokens) + self.position(positions))
         for block in self.blocks:
@@ -75,5 +75,5 @@ class GPT(nn.Module):
         return logits
 
     def loss(self, tokens: Tensor, following: Tensor) -> Tensor:
-        """Mean cross-entropy of the next token, in nats."""
+        """Return the mean cross-entropy of the next token, in nats."""
         return F.cross_entropy(self(tokens).flatten(0, 1), following.flatten())

@@ -6,7 +6,7 @@ from gyroscope_lab.networks.norms import Norm, norm_layer
 
 
 class MLP(nn.Module):
-    """Linear layers of one width on flattened images, each but the last with a norm and a ReLU after it."""
+    """Linear layers of one width on flattened images. A norm and a ReLU follow each except the last."""
 
     def __init__(self, inputs: int, classes: int, width: int = 256, layers: int = 2, norm: Norm = "batch") -> None:
         super().__init__()
@@ -18,6 +18,6 @@ class MLP(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, h, w) -> logits (batch, classes)."""
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
         logits: Tensor = self.head(self.features(images))
         return logits

@@ -1,4 +1,4 @@
-"""The normalisation of a network for images as a choice."""
+"""Choices of normalisation for image networks."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -9,7 +9,8 @@ from torch.nn import functional as F  # noqa: N812
 # `layer` normalises all channels and pixels of an image, `weight` standardises the weights and adds a gain.
 Norm = Literal["batch", "layer", "group", "weight", "none"]
 
-# Channels of a group of GroupNorm; Wu & He (2018) find 16 and 32 groups alike, and narrow networks have no 32.
+# Channels of a group of GroupNorm. Wu & He (2018) find no difference between 16 and 32 groups, and narrow networks
+# have fewer than 32 channels.
 GROUP_CHANNELS = 16
 
 
@@ -21,13 +22,13 @@ class ChannelAffine(nn.Module):
         self.affine = nn.GroupNorm(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The affine part of the norm alone."""
+        """Apply only the affine part of the norm."""
         shape = (-1,) + (1,) * (x.dim() - 2)
         return x * self.affine.weight.view(shape) + self.affine.bias.view(shape)
 
 
 def norm_layer(norm: Norm, batch_norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> Callable[[int], nn.Module]:
-    """A function from a number of channels to the layer that normalises them."""
+    """Return a function from a number of channels to the layer that normalises them."""
     makers: dict[str, Callable[[int], nn.Module]] = {
         "batch": batch_norm,
         "layer": lambda channels: nn.GroupNorm(1, channels),
@@ -41,10 +42,10 @@ def norm_layer(norm: Norm, batch_norm: Callable[[int], nn.Module] = nn.BatchNorm
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """A 3 × 3 convolution that keeps the size of the image, without a bias: a norm follows."""
+    """Return a 3 × 3 convolution that keeps the size of the image. It has no bias, because a norm follows."""
     return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
 
 
 def global_average(x: Tensor) -> Tensor:
-    """(batch, channels, height, width) -> (batch, channels)."""
+    """Average (batch, channels, height, width) to (batch, channels)."""
     return F.adaptive_avg_pool2d(x, 1).flatten(1)

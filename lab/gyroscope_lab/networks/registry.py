@@ -1,4 +1,4 @@
-"""Networks by name, made to fit a task: `resnet20`, or with options `gpt:layers=6,width=384`."""
+"""Networks by name, made for a task: `resnet20`, or with options `gpt:layers=6,width=384`."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -25,48 +25,48 @@ MakeImageNetwork = Callable[[Shape, int, Norm, Options], nn.Module]
 
 
 def image_network(name: str, shape: Shape, classes: int, norm: str = "batch") -> nn.Module:
-    """A network for images of this shape; norm="weight" standardises the weights of its convolutions."""
+    """Return a network for images of this shape. norm="weight" standardises the weights of its convolutions."""
     kind, options = _parsed(name, tuple(IMAGE_NETWORKS))
     model = IMAGE_NETWORKS[kind](shape, classes, cast(Norm, norm), options)
-    # Of unit norm: without a norm behind them, entries of unit variance would make outputs √C times their inputs.
+    # To unit norm. Without a norm after them, entries of unit variance would make outputs √C times their inputs.
     return standardise(model, "norm") if norm == "weight" else model
 
 
 def text_network(name: str, vocabulary: int) -> GPT:
-    """A network for texts of so many different characters."""
+    """Return a network for text with `vocabulary` different characters."""
     _, options = _parsed(name, ("gpt",))
     return GPT(_made(GPTShape, options, vocabulary=vocabulary))
 
 
 def translation_network(name: str, vocabulary: int) -> EncoderDecoder:
-    """A network for sentences in two languages of so many different characters together."""
+    """Return a network for translation. `vocabulary` counts the different characters of both languages."""
     _, options = _parsed(name, ("transformer",))
     return EncoderDecoder(_made(EncoderDecoderShape, options, vocabulary=vocabulary))
 
 
 def _parsed(name: str, known: tuple[str, ...]) -> tuple[str, Options]:
-    """The network, one of those known, and its options, which are numbers or true and false."""
+    """Return the kind of a known network and its options, which are numbers or true and false."""
     kind, options = split_options(name)
     one_of("model for this task", kind, known)
     for key, value in options.items():
         if isinstance(value, str):
             raise ValueError(
-                f"model={name!r}: {key}={value!r} is not a number; write options as gpt:layers=6,width=384"
+                f"model={name!r}: {key}={value!r} is not a number: write options as gpt:layers=6,width=384"
             )
     return kind, options
 
 
 def _made(make: Callable[..., Any], options: Options, **fixed: Any) -> Any:
-    """A network or its shape with options; an unknown one lists those that there are."""
+    """Make a network or its shape with options, or raise ValueError that lists the known options."""
     known = [name for name in signature(make).parameters if name not in fixed]
     for key in options:
         if key not in known:
-            raise ValueError(f"unknown option {key!r} of the model; it has {', '.join(known) or 'none'}")
+            raise ValueError(f"unknown option {key!r} of the model: it has {', '.join(known) or 'none'}")
     return make(**fixed, **options)
 
 
 def _by_channels(make: Callable[..., nn.Module], **fixed: Any) -> MakeImageNetwork:
-    """Of a network that takes images of any size."""
+    """Return a function that makes a network for images of any size."""
     return lambda shape, classes, norm, options: _made(
         make, options, channels=shape[0], classes=classes, norm=norm, **fixed
     )

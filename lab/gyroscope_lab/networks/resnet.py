@@ -7,20 +7,20 @@ from gyroscope_lab.networks.norms import Norm, conv3x3, global_average, norm_lay
 
 
 class PaddedShortcut(nn.Module):
-    """He's option A: every second pixel, and zeros for the new channels. It has no parameters."""
+    """A shortcut without parameters: every second pixel, and zeros for the new channels (He's option A)."""
 
     def __init__(self, new_channels: int) -> None:
         super().__init__()
         self.new_channels = new_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, c, h, w) -> (batch, c + new, h/2, w/2)."""
+        """Map (batch, c, h, w) to (batch, c + new, h/2, w/2)."""
         before = self.new_channels // 2
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, before, self.new_channels - before))
 
 
 class BasicBlock(nn.Module):
-    """Two 3 × 3 convolutions around a shortcut."""
+    """Two 3 × 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm, projection: bool) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class BasicBlock(nn.Module):
             self.shortcut = PaddedShortcut(outputs - inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride)."""
+        """Map (batch, inputs, h, w) to (batch, outputs, h/stride, w/stride)."""
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return F.relu(y + self.shortcut(x))
 
 
 class ResNet(nn.Module):
-    """Stages of blocks; each stage but the first halves the image and takes more channels."""
+    """Stages of blocks. Each stage after the first halves the image and has more channels."""
 
     def __init__(
         self, channels: int, classes: int, widths: tuple[int, ...], blocks: int, norm: Norm, projection: bool
@@ -62,20 +62,21 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, h, w) -> logits (batch, classes)."""
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
         x = F.relu(self.norm(self.conv(images)))
         logits: Tensor = self.head(global_average(self.blocks(x)))
         return logits
 
 
 def resnet20(channels: int, classes: int, norm: Norm = "batch", width: int = 16, blocks: int = 3) -> ResNet:
-    """ResNet-20: 3 stages of 3 blocks, 16 to 64 channels, shortcuts without parameters. 0.27M parameters.
+    """Return ResNet-20: 3 stages of 3 blocks, 16 to 64 channels, shortcuts without parameters. 0.27M parameters.
 
-    `width`, of the first stage, and `blocks` of each stage make it smaller: 6·blocks + 2 layers.
+    `width` is the number of channels of the first stage, and `blocks` the number of blocks of each stage. The network
+    has 6·blocks + 2 layers.
     """
     return ResNet(channels, classes, (width, 2 * width, 4 * width), blocks, norm, projection=False)
 
 
 def resnet18(channels: int, classes: int, norm: Norm = "batch") -> ResNet:
-    """ResNet-18 for small images: no pooling after the stem, 1 × 1 projections. 11.2M parameters."""
+    """Return ResNet-18 for small images: no pooling after the stem, 1 × 1 projections. 11.2M parameters."""
     return ResNet(channels, classes, (64, 128, 256, 512), 2, norm, projection=True)

@@ -1,4 +1,4 @@
-"""Transformer-S: a small encoder–decoder (Vaswani et al. 2017), norms before each layer."""
+"""Transformer-S: a small encoder–decoder (Vaswani et al. 2017) with a norm before each layer."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from gyroscope_lab.networks.attention import FeedForward, MultiHeadAttention, TransformerBlock
 
-# The token that fills short sentences: nothing attends to it.
+# The token that fills short sentences. Nothing attends to it.
 PADDING = 0
 
 
 @dataclass(frozen=True)
 class EncoderDecoderShape:
-    """The size of an encoder–decoder. `paper()` is fairseq's setting for IWSLT'14, RE's Transformer-S."""
+    """The size of an encoder–decoder. `paper()` is fairseq's size for IWSLT'14, which is RE's Transformer-S."""
 
     vocabulary: int
     context: int = 80
@@ -25,12 +25,12 @@ class EncoderDecoderShape:
 
     @classmethod
     def paper(cls, vocabulary: int = 10_000) -> "EncoderDecoderShape":
-        """Six layers of width 512 on each side, four heads, feed-forward networks of width 1024; dropout of RE, D-4."""
+        """Return the size of Transformer-S: six layers of width 512 on each side, with the dropout of RE, D-4."""
         return cls(vocabulary, context=1024, layers=6, heads=4, width=512, hidden=1024, dropout=0.3)
 
 
 class DecoderBlock(nn.Module):
-    """Causal attention, attention to the encoder's output, and a feed-forward network, each around a skip."""
+    """Causal attention, attention to the encoder's output, and a feed-forward network, with skip connections."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class DecoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor, attended: Tensor) -> Tensor:
-        """(batch, length, width) and the encoder's (batch, source length, width) -> (batch, length, width).
+        """Map (batch, length, width) and the encoder's (batch, source length, width) to (batch, length, width).
 
         `attended` (batch, source length) is False at the source's padding.
         """
-        # A target's padding is at its end, where causal attention does not look.
+        # The padding of a target is at its end, where causal attention does not reach.
         x = x + self.dropout(self.attention(self.norm1(x)))
         x = x + self.dropout(self.crossing(self.norm2(x), memory, attended))
         y: Tensor = x + self.feed_forward(self.norm3(x))
@@ -84,7 +84,7 @@ class EncoderDecoder(nn.Module):
         return embedded
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """(batch, source length), (batch, length) -> logits (batch, length, vocabulary)."""
+        """Map (batch, source length) and (batch, length) to logits (batch, length, vocabulary)."""
         attended = source != PADDING
         memory = self._embedded(source)
         for block in self.encoder:

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from gyroscope_lab.networks.norms import Norm, conv3x3, global_average, norm_layer
 
-# By depth: (channels, convolutions) of each stage; a pool halves the image after it.
+# By depth: (channels, convolutions) of each stage. A pool after each stage halves the image.
 CONVOLUTIONS = {
     13: ((64, 2), (128, 2), (256, 2), (512, 2), (512, 2)),
     16: ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)),
@@ -12,7 +12,7 @@ CONVOLUTIONS = {
 
 
 class VGG(nn.Module):
-    """3 × 3 convolutions in stages; an image of 32 pixels ends as one."""
+    """3 × 3 convolutions in stages. An image of 32 pixels is reduced to one pixel."""
 
     def __init__(self, channels: int, classes: int, depth: int, norm: Norm = "batch") -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class VGG(nn.Module):
         layers: list[nn.Module] = []
         for width, count in CONVOLUTIONS[depth]:
             for _ in range(count):
-                # With a bias, as published, although a norm cancels it: the published count of parameters has it.
+                # With a bias, as published, although a norm cancels it. The published parameter count includes it.
                 layers += [nn.Conv2d(channels, width, 3, padding=1), make_norm(width), nn.ReLU()]
                 channels = width
             # `ceil_mode` keeps one pixel of images below 32 pixels.
@@ -29,7 +29,7 @@ class VGG(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, h, w) -> logits (batch, classes)."""
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
         logits: Tensor = self.head(global_average(self.features(images)))
         return logits
 
@@ -37,7 +37,7 @@ class VGG(nn.Module):
 class PlainCNN(nn.Module):
     """3 × 3 convolutions of one width with pools between them, and a linear layer on averages of the image.
 
-    A pool stands after every `pool_every` convolutions. Averages are over `cells` × `cells` parts of the image.
+    A pool follows every `pool_every` convolutions. Averages are over `cells` × `cells` parts of the image.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PlainCNN(nn.Module):
         self.head = nn.Linear(width * cells**2, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, h, w) -> logits (batch, classes)."""
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
         averages = self.average(self.features(images))  # (batch, width, cells, cells)
         logits: Tensor = self.head(averages.flatten(1))
         return logits

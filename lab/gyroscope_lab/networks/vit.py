@@ -10,7 +10,7 @@ from gyroscope_lab.networks.attention import TransformerBlock
 
 @dataclass(frozen=True)
 class ViTShape:
-    """The size of a vision transformer, for images of 32 pixels; `paper()` is DeiT-tiny."""
+    """The size of a vision transformer, for images of 32 pixels. `paper()` is DeiT-tiny."""
 
     channels: int = 3
     pixels: int = 32
@@ -25,12 +25,12 @@ class ViTShape:
 
     @classmethod
     def paper(cls, classes: int = 1000) -> "ViTShape":
-        """DeiT-tiny on images of 224 pixels. 5.7M parameters."""
+        """Return the size of DeiT-tiny for images of 224 pixels. 5.7M parameters."""
         return cls(pixels=224, patch=16, classes=classes, layers=12, heads=3, width=192)
 
 
 class ViT(nn.Module):
-    """Patches to tokens, a class token in front, and a linear layer on what becomes of it."""
+    """A vision transformer: patches become tokens, and a linear layer reads the class token."""
 
     def __init__(self, shape: ViTShape) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class ViT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 deviation = module.in_features**-0.5 if fan_in_init else 0.02
-                # torch cuts at ±2 by default: farther out than any weight here.
+                # torch truncates at ±2 by default, which is beyond any weight here.
                 nn.init.trunc_normal_(module.weight, std=deviation)
                 nn.init.zeros_(module.bias)
         nn.init.trunc_normal_(self.class_token, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, pixels, pixels) -> logits (batch, classes)."""
+        """Map images (batch, channels, pixels, pixels) to logits (batch, classes)."""
         x = self.patches(images).flatten(2).transpose(1, 2)  # (batch, patches, width)
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
         x = self.norm(self.blocks(x + self.position))

@@ -1,1 +1,1 @@
-"""Advice on trial: each remedy that the package prints, followed to the letter on real training."""
+"""Trials of advice: each remedy that the package prints, applied exactly as printed on real training."""

@@ -1,8 +1,8 @@
-"""Every remedy on trial: networks that show a finding, and the same networks with the remedy followed to the letter.
+"""Trials of every remedy: networks that show a finding, and the same networks with the remedy applied as printed.
 
-A part of an experiment is one task as it was or as advised. Each measures the loss on data held out after a short
-training, whether the finding was made, and the severest finding of the run. The claim is that following the remedy
-does not raise the loss; where the interval of the difference holds 0, no harm was seen and the claim is undecided.
+A part of an experiment is one task as it was or as advised. Each measures the loss on held-out data after a short
+training, whether the finding was made, and the most severe finding of the run. The claim is that the remedy does not
+raise the loss. If the interval of the difference contains 0, no harm was seen and the claim is undecided.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ COST = {
     "divergence": {"quick": "2 min", "paper": "15 min"},
 }
 SEVERITIES = list(MARKS)
-# Steps of warmup that the finding names in the run as it was, seed 0. In a GPT it names none: its residual projections
-# start at norms too small for a warmup to help.
+# Steps of warmup that the finding recommends in the run as it was, seed 0. It recommends none for a GPT, because its
+# residual projections start at norms too small for a warmup to help.
 NAMED_WARMUPS = {"digits, CNN with BatchNorm": 8, "CIFAR-10 halved, MLP": 39, "digits, MLP": 7}
 
 
@@ -59,7 +59,7 @@ RELU: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A training that shows a finding: settings of `TrainConfig`, and those of them that the remedy changes."""
+    """A training that shows a finding: settings of `TrainConfig`, and the settings that the remedy changes."""
 
     name: str
     settings: dict[str, Any]
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Config:
-    """The finding that must be made, and the tasks on which its remedy is tried."""
+    """The finding that must be made, and the tasks of its trial."""
 
     finding: str
     tasks: tuple[Task, ...]
@@ -81,12 +81,12 @@ class Config:
 
 
 def _config(factor: int, finding: str, settings: dict[str, Any], **remedy: Any) -> Config:
-    """The same settings and the same remedy on three kinds of networks, `factor` times as long."""
-    # GELU, which a GPT has, leaves no vector without a gradient.
+    """Return the same settings and remedy on three kinds of networks, `factor` times as long."""
+    # A GPT has GELU, which leaves no vector without a gradient.
     third = RELU if finding == "dead_vectors" or "warmup" in remedy else TEXT
     networks = {**IMAGES, **third}
     if "start" in remedy:
-        # GPT-2's initial norms, 0.16 of 64 entries, are tiny as they are; torch's own, 0.58, are made so.
+        # GPT-2's initial norms (0.16 for 64 entries) are already tiny. torch's own (0.58) are scaled down.
         networks = {name: {"init_scale": 1.0 if name in TEXT else 0.3, **network} for name, network in networks.items()}
     return Config(
         finding,
@@ -125,11 +125,11 @@ PAPER = _configs(factor=5)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train once; the loss on data held out, whether the finding was made, and the severest one (0 bad … 3 good)."""
+    """Train once, and return the held-out loss, whether the finding was made, and the severity (0 bad … 3 good)."""
     number, advised = trial.part
     task = trial.config.tasks[number]
     settings = {**task.settings, **(task.remedy if advised else {}), "seed": trial.seed, "evaluations": 1}
-    # Findings are made of the samples that a user gets, the tracker's own choice.
+    # With the tracker's own choice of samples, as users have it.
     settings["sample_every"] = None
 
     def read(run: Run) -> Measurements:
@@ -144,13 +144,13 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def differences(result: Result[Config]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Loss as advised minus loss as it was, by task, one for each seed."""
+    """Return the loss as advised minus the loss as it was, by task, one for each seed."""
     loss = result["loss"]
     return {task.name: loss[:, 2 * i + 1] - loss[:, 2 * i] for i, task in enumerate(result.config.tasks)}
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The loss of each task, seed by seed, as it was and as advised."""
+    """Draw the loss of each task, seed by seed, as it was and as advised."""
     figure = Figure()
     for i, task in enumerate(result.config.tasks):
         for seed, losses in enumerate(result["loss"][:, 2 * i : 2 * i + 2]):
@@ -167,7 +167,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The finding was made on every task, and the remedy does not raise the loss of any."""
+    """Judge that the finding is made on every task, and that the remedy raises no loss."""
     judged = []
     for i, (name, difference) in enumerate(differences(result).items()):
         judged.append(at_least(f"{name}: the finding is made", 1.0, result["found"][:, 2 * i]))

@@ -1,1 +1,1 @@
-"""Sentences on trial: what plans, reports and autopsies say at their head, each tried on real training."""
+"""Trials of the summaries of plans, reports and autopsies, each on real training."""

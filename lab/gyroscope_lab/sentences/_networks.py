@@ -1,4 +1,4 @@
-"""The three networks on which sentences are tried: a GPT, a ResNet with batch norm and an MLP without a norm."""
+"""The three networks of these trials: a GPT, a ResNet with batch norm, and an MLP without a norm."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
 """A run reaches equilibrium when the forecast says: rotation is then as predicted, if a norm follows the layer (ours).
 
-The forecast is made from hyper-parameters and initial norms. A layer has settled at the first step at which its norm is
-within 10 % of that of equilibrium. What is compared is the share of the run until then, forecast and measured, in the
-median layer. After that step, and until two thirds of the run, rotation should be that of equilibrium. Layers that no
-norm follows are the contrast: their loss depends on their scale, and theory does not cover them. Runs have a warmup of
-5 % and a cosine. Tolerances were fixed before the run: 10 points of the run, and 15 % of the angle.
+The forecast is made from hyper-parameters and initial norms. A layer settles at the first step at which its norm is
+within 10 % of its equilibrium. The experiment compares the share of the run until then, forecast and measured, in the
+median layer. After that step, and until two thirds of the run, rotation should be that of equilibrium. Layers without a
+norm after them are the contrast. Their loss depends on their scale, so the theory does not cover them. Runs have a
+warmup of 5 % and a cosine. Tolerances were fixed before the run: 10 points of the run, and 15 % of the angle.
 """
 
 import re
@@ -33,7 +33,7 @@ LATE = 2 / 3
 LENGTHS = (1.0, 6.0)
 # Layers that a norm follows, by network.
 NORMALISED = {"GPT": r"\[[qk]\]$", "ResNet-8": r"conv", "MLP": r"^features"}
-# Every network has norms here, and a second moment that is shorter than its run.
+# Here every network has norms, and the memory of its second moment is shorter than its run.
 CHANGES: dict[str, dict[str, Any]] = {
     "GPT": {"model": "gpt:layers=2,width=64,context=32,qk_norm=true", "lr": 3e-3, "steps": 1000},
     "ResNet-8": {"steps": 800},
@@ -80,7 +80,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def read(run: Run, normalised: str, steps: int) -> Measurements:
-    """Return settling times and rotation over prediction, of layers before a norm and of all others."""
+    """Return settling times and rotation over prediction, for layers before a norm and for all others."""
     before_norm = [layer for layer in run.layers if re.search(normalised, layer)]
     others = [layer for layer in run.layers if layer not in before_norm]
     settling = np.array([settling_shares(run, layer, steps) for layer in before_norm])
@@ -94,7 +94,7 @@ def read(run: Run, normalised: str, steps: int) -> Measurements:
 
 
 def settling_shares(run: Run, layer: str, steps: int) -> tuple[float, float]:
-    """Return the share of the run until a layer settles, forecast and measured; 1 if it never does."""
+    """Return the share of the run until a layer settles, forecast and measured. It is 1 if it never settles."""
     equilibrium = run.series(layer, "predicted_norm")
     shares = []
     for norm in (run.series(layer, "forecast_norm"), run.series(layer, "norm", "rms")):
@@ -104,7 +104,7 @@ def settling_shares(run: Run, layer: str, steps: int) -> tuple[float, float]:
 
 
 def rotation_ratio(run: Run, layers: list[str], settled: float, steps: int) -> float:
-    """Return rotation over prediction of the median layer in equilibrium; NaN if the run does not reach it."""
+    """Return rotation over prediction of the median layer in equilibrium, or NaN if the run does not reach it."""
     window = (run.steps >= settled) & (run.steps <= LATE * steps)
     if not window.any():
         return float("nan")
@@ -142,7 +142,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge the settling time of each arm, and its rotation after it if the forecast says that it settles."""
+    """Judge the settling time of each arm, and its rotation afterwards if it is forecast to settle."""
     judged = []
     for arm in result.config.parts:
         sentence = f"{arm}: distance of the settling time from the forecast, as a share of the run"

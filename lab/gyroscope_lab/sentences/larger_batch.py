@@ -2,10 +2,10 @@
 
 The noise scale is B/κ² examples, with the signal over noise κ² of a batch of B examples (McCandlish et al. 2018). It
 should not depend on B. The tracker takes κ² from Adam's moments. Here it is the median over layers, averaged over the
-middle half of a run. Each network is trained with batches that grow by a factor of four, for as many steps and at the
-same learning rate. Margins were fixed before the run. A batch helps if it lowers the loss on data held out by 1 %. The
-noise scale is a property of the task if it changes by less than a factor of two when the batch grows by four. A κ²
-below 0.001 has no noise scale. That such values are common was seen in the run, and is judged since then.
+middle half of a run. Each network is trained with batches that grow by a factor of four, for the same number of steps
+at the same learning rate. Margins were fixed before the run. A batch helps if it lowers the loss on held-out data by
+1 %. The noise scale is a property of the task if it changes by less than a factor of two when the batch grows by four.
+A κ² below 0.001 has no noise scale. The run showed that such values are common, so this is judged too.
 """
 
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.sentences._networks import NETWORKS
 
 COST = {"quick": "3 min", "paper": "2 h"}
-# Relative change of the loss from which on a larger batch helps.
+# Smallest relative change of the loss with which a larger batch counts as helpful.
 MARGIN = 0.01
 # Powers of two by which the noise scale may differ from one batch to the next.
 OCTAVES = 1.0
 FACTOR = 4
-# Smallest κ² from which a noise scale is computed, as in the findings of a checkpoint.
+# Smallest κ² that gives a noise scale, as in the findings of a checkpoint.
 LEAST_SIGNAL = 1e-3
 BATCHES = {"GPT": (4, 16, 64), "ResNet-8": (8, 32, 128), "MLP": (8, 32, 128, 512)}
 
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Arms are a network and a batch; `batches` lists those of each network."""
+    """Arms of a network and a batch. `batches` lists the batches of each network."""
 
     batches: dict[str, tuple[int, ...]] | None = None
 
@@ -62,7 +62,7 @@ PAPER = compared(_lasting(3000), BATCHES)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train one arm: the loss on data held out, and κ² of its batches."""
+    """Train one arm, and return the loss on held-out data and κ² of its batches."""
     settings = {**trial.config.base, **trial.config.arms[trial.part], "seed": trial.seed}
     measured = train_and_read(trial, settings, lambda run: {"signal_ratio": mean_signal_ratio(run)})
     return {name: measured[name] for name in ("loss", "signal_ratio")}
@@ -76,7 +76,7 @@ def mean_signal_ratio(run: Run) -> float:
 
 
 def noise_scale(result: Result[Config], network: str, batch: int) -> Array:
-    """Return the noise scale in examples, one for each seed; NaN if κ² is too small for one."""
+    """Return the noise scale in examples for each seed, or NaN if κ² is too small."""
     ratio = of_arm(result, "signal_ratio", _name(network, batch))
     return np.asarray(batch / np.where(ratio > LEAST_SIGNAL, ratio, np.nan))
 
@@ -89,7 +89,7 @@ def plot(result: Result[Config]) -> Figure:
         of_sizes = np.stack([of_arm(result, "loss", _name(network, batch)) for batch in sizes], 1)
         scales = np.stack([noise_scale(result, network, batch) for batch in sizes], 1)
         for panel, values in enumerate((of_sizes, scales)):
-            panels.line(panel, sizes, values.mean(0), network, colour)  # a gap if one seed has none
+            panels.line(panel, sizes, values.mean(0), network, colour)  # a gap if a seed has no value
             for of_seed in values:
                 panels.dots(panel, sizes, of_seed, colour=colour, size=6)
     all_sizes = sorted({batch for sizes in batches.values() for batch in sizes})
@@ -100,7 +100,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge for each batch whether it has a noise scale, whether that stays, and whether the next batch helps."""
+    """Judge whether each batch has a noise scale, whether it stays the same, and whether the next batch helps."""
     judged = []
     for network, sizes in (result.config.batches or {}).items():
         for batch in sizes:

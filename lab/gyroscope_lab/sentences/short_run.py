@@ -1,10 +1,10 @@
 """Weight decay has almost no effect in a run shorter than 0.05 memories (ours).
 
 A memory is 1/(lr·weight decay) steps at the peak learning rate. The length of a run is the sum of lr·weight decay over
-its schedule, in memories. Each network is trained without weight decay, and with the weight decays that make its steps
-so many memories long. Ratios of losses are taken seed by seed. "Almost no effect" means that the loss on data held out
-changes by less than 1 %. This margin was fixed before the run, and the learning rates were chosen on other seeds.
-Longer runs are the contrast. From one memory on, the loss should change by more than 1 %, in either direction.
+its schedule, in memories. Each network is trained without weight decay, and with the weight decays that give each run
+length. Ratios of losses are taken seed by seed. "Almost no effect" means that the loss on held-out data changes by less
+than 1 %. This margin was fixed before the run, and the learning rates were chosen on other seeds. Longer runs are the
+contrast. From one memory on, the loss should change by more than 1 %, in either direction.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from gyroscope_lab.training import TrainConfig
 __all__ = ["measure"]
 
 COST = {"quick": "10 min", "paper": "2 h"}
-# Largest relative change of the loss that is called almost no effect.
+# Largest relative change of the loss that counts as almost no effect.
 MARGIN = 0.01
 # Run lengths in memories. Weight decay should matter from LONG on.
 LENGTHS = (0.02, 0.05, 0.1, 0.3, 1.0, 3.0)
@@ -34,7 +34,7 @@ WARMUP_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Arms are a network and a run length in memories; 0 is without weight decay."""
+    """Arms of a network and a run length in memories. 0 is without weight decay."""
 
     networks: tuple[str, ...] = ()
     lengths: tuple[float, ...] = ()
@@ -45,7 +45,7 @@ def _name(network: str, length: float) -> str:
 
 
 def weight_decay_for(settings: dict[str, Any], length: float) -> float:
-    """Return the weight decay that makes a run so many memories long: length/Σ lr."""
+    """Return the weight decay with which a run is `length` memories long: length/Σ lr."""
     schedule = TrainConfig.from_dict(settings).multiplier(1)
     total = sum(float(schedule(step)) for step in range(schedule.steps))
     return length / (float(settings["lr"]) * total)
@@ -54,7 +54,7 @@ def weight_decay_for(settings: dict[str, Any], length: float) -> float:
 def compared(
     networks: dict[str, dict[str, Any]], times: int = 1, lengths: tuple[float, ...] = LENGTHS, seeds: int = 6
 ) -> Config:
-    """Return every network at every run length, and without weight decay, in so many times its steps."""
+    """Return every network at every run length, and without weight decay, with `times` its steps."""
     arms: dict[str, dict[str, Any]] = {}
     for network, settings in networks.items():
         steps = times * settings["steps"]
@@ -70,7 +70,7 @@ PAPER = compared(NETWORKS, times=10)
 
 
 def changes(result: Result[Config], network: str, length: float) -> Array:
-    """Return the loss with weight decay over that without, less 1: one number for each seed."""
+    """Return the relative change of the loss by weight decay, one number for each seed."""
     without = of_arm(result, "loss", _name(network, 0.0))
     return np.asarray(of_arm(result, "loss", _name(network, length)) / without - 1)
 
@@ -88,11 +88,11 @@ def plot(result: Result[Config]) -> Figure:
         panels.level(0, 100 * edge)
     panels.figure.update_xaxes(title_text="run length in memories", type="log", tickvals=lengths)
     panels.figure.update_yaxes(title_text="change of the loss by weight decay, %")
-    return panels.titled("What weight decay changes in runs of different lengths; dashed: 1 %")
+    return panels.titled("Effect of weight decay in runs of different lengths (dashed: 1 %)")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether short runs end with the same loss, and whether long ones do not."""
+    """Judge whether weight decay leaves the loss of short runs as it is, and changes that of long ones."""
     judged = []
     for network in result.config.networks:
         for length in result.config.lengths:

@@ -1,4 +1,4 @@
-"""Hyper-parameters to trajectory: the ground truth that the theory is held against."""
+"""Simulations from hyper-parameters to trajectories: the ground truth for tests of the theory."""
 
 from gyroscope_lab.simulate.gradient_models import unit_grad_norm
 from gyroscope_lab.simulate.moving_averages import (

@@ -1,7 +1,7 @@
-"""Where a simulated gradient comes from: tangent white noise, or the simple system of RE Appendix J.
+"""Models of a simulated gradient: tangent white noise, or the simple system of RE Appendix J.
 
-Weights are (settings, vectors, entries). Noise is one draw for all settings – a sweep compares like with like and pays
-for it once – or a draw for each.
+Weights are (settings, vectors, entries). All settings share one draw of noise, which makes a sweep comparable and
+cheap, or each has its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,17 +10,17 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-# Random numbers drawn at once: few calls of the generator, and a block that stays in cache.
+# Random numbers drawn at once: large enough for few calls of the generator, small enough for the cache.
 NOISE_BLOCK = 1 << 19
 
-# Writes the next gradient at the weights of its first argument into the second.
+# Function that writes the next gradient at the weights of its first argument into the second.
 Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
 
 
 def noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """Standard normal tensors without end, drawn in blocks; each is valid until the next is asked for.
+    """Yield standard normal tensors forever, drawn in blocks. Each is valid until the next is requested.
 
-    The size of a block depends on nothing but the shape: a longer run begins as a shorter one does.
+    The size of a block depends only on the shape, so a longer run begins exactly like a shorter one.
     """
     size = torch.Size(shape).numel()
     block = like.new_empty(max(1, NOISE_BLOCK // size), *shape)
@@ -30,7 +30,7 @@ def noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> I
 
 @final
 class TangentNoise:
-    """White noise orthogonal to each vector: what a scale-invariant weight feels where noise dominates.
+    """White noise orthogonal to each vector, the gradient of a scale-invariant weight if noise dominates.
 
         g = (z - ⟨z,w⟩w/‖w‖²)·unit_grad_norm/(‖w‖·sqrt(C-1)),   z standard normal
 
@@ -38,12 +38,12 @@ class TangentNoise:
     """
 
     def __init__(self, weights: Tensor, unit_grad_norm: Tensor, generator: torch.Generator, independent: bool) -> None:
-        # Of C directions C - 1 are tangent: with this factor the RMS norm of the gradient is exact.
+        # C - 1 of C directions are tangent. With this factor the RMS norm of the gradient is exact.
         self._unit = unit_grad_norm / (weights.shape[2] - 1) ** 0.5
         self._noise = noise(tuple(weights.shape[0 if independent else 1 :]), weights, generator)
 
     def __call__(self, weights: Tensor, out: Tensor) -> None:
-        """White noise of the size that the norms of the weights ask for."""
+        """Write white noise into `out`, scaled for the norms of the weights."""
         z = next(self._noise)
         norm = torch.linalg.vector_norm(weights, dim=2, keepdim=True)
         along = torch.mul(weights, z, out=out).sum(2, keepdim=True)
@@ -54,7 +54,7 @@ class TangentNoise:
 
 @final
 class SimpleSystem:
-    """f(X) = γ_out ⊙ N(W(γ_in ⊙ X)), N a batch normalisation; inputs and output gradients are noise (RE 88).
+    """f(X) = γ_out ⊙ N(W(γ_in ⊙ X)) with a batch normalisation N. Inputs and output gradients are noise (RE 88).
 
     X is standard normal (entries × batch), ∂L/∂f normal of standard deviation loss_scale/(vectors·batch). `scale` is
     loss_scale·γ_out, (settings or 1, vectors, 1). N has no ε, so each row of W is scale-invariant exactly.
@@ -78,13 +78,13 @@ class SimpleSystem:
         self._noise = noise((settings, *shape) if independent else shape, weights, generator)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """γ_in ⊙ X and ∂L/∂N of the next step."""
+        """Draw γ_in ⊙ X and ∂L/∂N of the next step."""
         z = next(self._noise)
         x, upstream = z[..., : self._entries, :], z[..., self._entries :, :]
         return x if self._gamma_in is None else x * self._gamma_in, upstream * self._scale
 
     def __call__(self, weights: Tensor, out: Tensor) -> None:
-        """The backward pass written by hand.
+        """Write the gradient into `out`, by a backward pass written by hand.
 
         ∂L/∂Z = (d - mean(d) - ẑ·⟨ẑ,d⟩/B)/σ for Z = W(γ_in ⊙ X), ẑ = N(Z), d = ∂L/∂ẑ     (RE 17)
         """
@@ -96,7 +96,7 @@ class SimpleSystem:
         z *= inverse  # ẑ/√B
         d = d - d.mean(2, keepdim=True)
         d = (d - z * (z * d).sum(2, keepdim=True)) * (inverse * self._batch**0.5)
-        # Shared noise is one matrix for all settings, so that one large product serves them.
+        # Shared noise is one matrix for all settings, so one large product is enough.
         if x.dim() == 2:
             torch.mm(d.flatten(0, 1), x.T, out=out.view(-1, self._entries))
         else:
@@ -104,7 +104,7 @@ class SimpleSystem:
 
 
 def unit_grad_norm(shape: tuple[int, int], batch: int = 32, loss_scale: float = 1.0) -> float:
-    """RMS gradient norm at unit weight norm in the simple system with unit gammas; exact.
+    """Return the exact RMS gradient norm at unit weight norm in the simple system with unit gammas.
 
         g̃² = (loss_scale/(K·B))²·(C-1)·(B-2)·B/(B-3)     (ours)
 

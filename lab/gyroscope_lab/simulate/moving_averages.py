@@ -1,6 +1,6 @@
-"""Moving averages of a sequence, and the adaptive normalization that Adam makes of them (CT Definition 2, Appendix J).
+"""Moving averages of a sequence, and Adam's adaptive normalization (CT Definition 2, Appendix J).
 
-A sequence has the step along its first axis: x[0], …, x[n].
+The first axis of a sequence is the step: x[0], …, x[n].
 """
 
 import numpy as np
@@ -27,11 +27,11 @@ def moving_average(x: ArrayLike, gamma: float) -> Array:
 
 
 def adaptive_normalization(x: ArrayLike, gamma: float, beta: float) -> Array:
-    """Return what Adam makes of a sequence of gradients, its update over lr.
+    """Return Adam's update divided by lr, after a sequence of gradients.
 
-        A_γβ(x) = M_γ(x)/sqrt(M_β(x²))     (CT Definition 2; γ is β1, β is β2, eps is 0)
+        A_γβ(x) = M_γ(x)/sqrt(M_β(x²))     (CT Definition 2 with γ = β1, β = β2, eps = 0)
 
-    An entry whose gradients are all 0 has no normalization: NaN.
+    An entry whose gradients are all 0 gives NaN.
 
     >>> adaptive_normalization([[1.0, -4.0]], gamma=0.9, beta=0.999).tolist()
     [1.0, -1.0]
@@ -42,7 +42,7 @@ def adaptive_normalization(x: ArrayLike, gamma: float, beta: float) -> Array:
 
 
 def continuous_moving_average(x: ArrayLike, alpha: float, start: ArrayLike = 0.0) -> Array:
-    """Return w_n = (1-α)w_{n-1} + α·x_n as continuous time has it, after each step, while x is constant in a step.
+    """Return w_n = (1-α)w_{n-1} + α·x_n in continuous time, after each step. x is constant during a step.
 
         w(t) = w(0)·e^(-κt) + κ·∫ e^(-κ(t-τ)) x(τ) dτ,   κ = α/(1-α)     (CT Appendix J, t in steps)
 

@@ -1,4 +1,4 @@
-"""Random walks of weight vectors under any optimizer, many settings at once: the ground truth of the theory."""
+"""Random walks of weight vectors under any optimizer, many settings at once: the ground truth for the theory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ from gyroscope_lab.simulate.gradient_models import Gradient, SimpleSystem, Tange
 from gyroscope_lab.simulate.trajectory import Trajectory, TrajectoryBuilder
 from gyroscope_lab.simulate.updates import Factory, RuleUpdate, TorchUpdate, Update, kind
 
-# Weights below which a second thread costs more than it brings.
+# Number of weights below which a second thread is slower than one.
 SMALL = 1 << 20
 
-# A rule of the theory, or a function that makes a torch optimizer of parameters.
+# A rule of the theory, or a function from parameters to a torch optimizer.
 Optimizer: TypeAlias = UpdateRule | Factory
 
 
@@ -42,23 +42,24 @@ def random_walk(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Trajectory:
-    """Weight vectors under tangent white noise: scale-invariant weights where noise dominates, without a network.
+    """Simulate weight vectors under tangent white noise: scale-invariant weights if noise dominates, no network.
 
-    - `optimizers`: one rule of the theory, or a function that makes an optimizer of parameters; or a list of them, one
-      setting each.
-    - `schedule`, `steps`: as in `theory.forecast`.
-    - `norm`: norm of every vector at the start, in a random direction; a number, or one for each setting.
-    - `unit_grad_norm`: RMS gradient norm times the weight norm; a number, or one for each setting.
-    - `shape`: (vectors, entries of each).
-    - `granularity`: "neuron", the vectors are the rows; "tensor", the whole matrix is one vector.
-    - `independent`: each setting has noise of its own; by default all share it, which makes a sweep comparable.
-    - `every`: steps per record.
-    - `average`: how many of the last steps before a record it averages; 1 shows the last step alone.
-    - `reference`: the step after which directions are remembered, for `Trajectory.cosine`.
-    - `seed`: a number, or a generator on `device`.
-    - `dtype`: float32, or float64 for angles below 1e-6 rad.
-    - `device`: where the weights are.
-    - `progress`: called every hundred steps with the number of steps done.
+    Arguments:
+        optimizers: a rule of the theory or a function from parameters to an optimizer, or a list of them, one for each
+            setting.
+        schedule, steps: as in `theory.forecast`.
+        norm: initial norm of every vector, in a random direction. A number, or one for each setting.
+        unit_grad_norm: RMS gradient norm times the weight norm. A number, or one for each setting.
+        shape: (vectors, entries of each).
+        granularity: "neuron" if each row is a vector, "tensor" if the whole matrix is one vector.
+        independent: draw noise for each setting. By default all settings share it, which makes a sweep comparable.
+        every: steps per record.
+        average: number of steps at the end of a record that it averages. 1 means the last step alone.
+        reference: step after which directions are stored, for `Trajectory.cosine`.
+        seed: a number, or a generator on `device`.
+        dtype: float32, or float64 for angles below 1e-6 rad.
+        device: device of the weights.
+        progress: called every hundred steps with the number of steps done.
 
     >>> from gyroscope.theory import AdamW
     >>> rule = AdamW(lr=1e-2, weight_decay=1.0)
@@ -92,14 +93,15 @@ def network(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Trajectory:
-    """The simple system of RE Appendix J, f(X) = γ_out ⊙ N(W(γ_in ⊙ X)) with random X and ∂L/∂f, under any optimizer.
+    """Simulate the simple system of RE Appendix J, f(X) = γ_out ⊙ N(W(γ_in ⊙ X)) with random X and ∂L/∂f.
 
-    Arguments beside those of `random_walk`:
-
-    - `norm`: None starts the weights as torch's linear layer does.
-    - `batch`: columns of X.
-    - `gammas`: γ_in and γ_out, ones by default; `random_gammas` draws the paper's.
-    - `loss_scale`: standard deviation of ∂L/∂f, times vectors × batch; a number, or one for each setting.
+    Arguments:
+        optimizers, schedule, steps, shape, independent, every, average, reference: as in `random_walk`.
+        norm: as in `random_walk`. None initialises the weights like torch's linear layer.
+        batch: columns of X.
+        gammas: γ_in and γ_out. Default: ones. `random_gammas` draws those of the paper.
+        loss_scale: standard deviation of ∂L/∂f, times vectors × batch. A number, or one for each setting.
+        seed, dtype, device, progress: as in `random_walk`.
 
     >>> from gyroscope.theory import SGDM
     >>> walk = network(SGDM(0.1, 1e-2, 0.9), steps=100, shape=(16, 32), every=50)
@@ -124,7 +126,7 @@ def network(
 
 
 def random_gammas(shape: tuple[int, int], seed: int | torch.Generator = 0) -> tuple[Tensor, Tensor]:
-    """γ_in and γ_out of RE Appendix J for a weight matrix of this shape: standard normal.
+    """Draw γ_in and γ_out of RE Appendix J for a weight matrix of this shape: standard normal.
 
     >>> [len(gamma) for gamma in random_gammas((3, 5))]
     [5, 3]
@@ -135,7 +137,7 @@ def random_gammas(shape: tuple[int, int], seed: int | torch.Generator = 0) -> tu
 
 @final
 class _Simulation:
-    """Weights and gradients of all settings, (settings, rows, columns); rules of one kind stand next to each other."""
+    """Weights and gradients of all settings, (settings, rows, columns). Rules of one kind are next to each other."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class _Simulation:
         dtype: torch.dtype,
         device: str | torch.device,
     ) -> None:
-        # float16 and bfloat16 round away the steps that are to be measured.
+        # float16 and bfloat16 would round the steps away.
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype={dtype} is too coarse to follow small angles: use torch.float32 or torch.float64")
         if len(shape) != 2 or shape[0] < 1 or shape[1] < 2:
@@ -156,7 +158,7 @@ class _Simulation:
         if not self.optimizers:
             raise ValueError("optimizers=[] leaves nothing to simulate: pass one rule or more")
         kinds = [kind(optimizer) for optimizer in self.optimizers]
-        # Rules of one kind move in one batch, so their weights stand next to each other; `order` leads back.
+        # Rules of one kind move in one batch, so their weights are adjacent. `order` restores their order.
         self.order = sorted(range(len(kinds)), key=lambda i: tuple(map(str, kinds[i])))
         self.kinds = [kinds[i] for i in self.order]
         self.whole = whole
@@ -165,20 +167,20 @@ class _Simulation:
         self.generator = _generator(seed, device)
 
     def vectors(self, x: Tensor) -> Tensor:
-        """A view of the form (settings, vectors, entries)."""
+        """Return a view of shape (settings, vectors, entries)."""
         return x.flatten(1).unsqueeze(1) if self.whole else x
 
     def per_setting(self, name: str, value: npt.ArrayLike) -> Tensor:
-        """A positive number, or one for each setting, in the order of the weights: (settings or 1, 1, 1)."""
+        """Return a positive number, or one for each setting in the order of the weights: (settings or 1, 1, 1)."""
         values = np.atleast_1d(positive_array(name, value))
         if values.shape not in ((1,), (len(self.order),)):
             raise ValueError(f"{name} of shape {values.shape}: pass one number, or one for each of {len(self.order)}")
         if len(values) > 1:
-            values = values[self.order]  # the weights are not in the order in which the settings came
+            values = values[self.order]  # the order of the weights differs from that of the settings
         return torch.tensor(values, dtype=self.weights.dtype, device=self.weights.device)[:, None, None]
 
     def place(self, norm: Tensor | None, independent: bool) -> None:
-        """Start all settings in the same random directions unless `independent`, at these norms or as a torch layer."""
+        """Initialise all settings in the same random directions unless `independent`, at these norms or as in torch."""
         # One draw for all settings, or one for each.
         first = torch.empty_like(self.weights if independent else self.weights[:1])
         if norm is None:
@@ -199,7 +201,7 @@ class _Simulation:
         reference: int | None,
         progress: Callable[[int], None] | None,
     ) -> Trajectory:
-        """Walk, and return what was seen."""
+        """Take all steps, and return the trajectory."""
         weights = self.vectors(self.weights)
         grad = self.vectors(self.grad)
         rows = weights.flatten(0, 1)
@@ -219,7 +221,7 @@ class _Simulation:
         return recorder.trajectory(shape[1:] if self.single else shape, None if self.single else self.order)
 
     def _updates(self) -> list[Update]:
-        """One for the settings of each kind of rule, one for each factory."""
+        """Return one update for each kind of rule, and one for each factory."""
         updates: list[Update] = []
         for _, group in groupby(range(len(self.order)), key=lambda i: self.kinds[i]):
             places = list(group)
@@ -236,7 +238,7 @@ class _Simulation:
 
 @contextmanager
 def _few_threads(weights: Tensor) -> Iterator[None]:
-    """One thread while tensors are small: more would only wait for one another, a hundred thousand times."""
+    """Use one thread while tensors are small, because more would mostly wait for each other."""
     threads = torch.get_num_threads()
     if weights.numel() < SMALL:
         torch.set_num_threads(1)

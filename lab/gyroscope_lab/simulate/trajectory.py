@@ -1,4 +1,4 @@
-"""What a simulated run leaves behind: norm, angle and gradient of every weight vector, read from the weights."""
+"""The trajectory of a simulated run: norm, angle and gradient of every weight vector, read from the weights."""
 
 from dataclasses import dataclass, fields
 from typing import Any, final
@@ -10,16 +10,16 @@ from torch import Tensor
 from gyroscope.geometry import Split
 from gyroscope.tools import Array, Int64, check_count
 
-# Numbers that a record will hold: 800 MB in float32.
+# Most numbers in the records of a run: 800 MB in float32.
 LARGEST = 200_000_000
-# Squares of norm, gradient norm, unit gradient norm and length of the step; angle; cosine with the reference.
+# Squares of norm, gradient norm, unit gradient norm and step length, then angle and cosine with the reference.
 QUANTITIES = 6
 
 
 @final
 @dataclass(frozen=True)
 class Averages:
-    """Each vector over the records of a trajectory: (settings, vectors), or (vectors,) for a single optimizer."""
+    """Averages of each vector over a trajectory: (settings, vectors), or (vectors,) for a single optimizer."""
 
     norm: Array
     """RMS over time"""
@@ -32,27 +32,27 @@ class Averages:
 
     @property
     def layer_norm(self) -> Array:
-        """RMS over the vectors too: what `Equilibrium.norm` predicts."""
+        """RMS norm over time and vectors, which `Equilibrium.norm` predicts."""
         return np.asarray(np.sqrt((self.norm**2).mean(-1)))
 
     @property
     def layer_angular_update(self) -> Array:
-        """Mean over the vectors too: what `Equilibrium.angular_update` predicts."""
+        """Mean rotation over time and vectors, which `Equilibrium.angular_update` predicts."""
         return np.asarray(self.angular_update.mean(-1))
 
     @property
     def layer_unit_grad_norm(self) -> Array:
-        """RMS over the vectors too."""
+        """RMS unit gradient norm over time and vectors."""
         return np.asarray(np.sqrt((self.unit_grad_norm**2).mean(-1)))
 
     @property
     def layer_step_length(self) -> Array:
-        """RMS over the vectors too: what `Equilibrium.update_rms` predicts, but for the decay's part of a step."""
+        """RMS step length over time and vectors. `Equilibrium.update_rms` predicts it without the part of decay."""
         return np.asarray(np.sqrt((self.step_length**2).mean(-1)))
 
     @property
     def spread(self) -> Array:
-        """How unevenly the vectors turn: standard deviation of their angular updates over the mean."""
+        """Standard deviation of the rotation of the vectors over its mean."""
         return np.asarray(self.angular_update.std(-1) / self.angular_update.mean(-1))
 
 
@@ -61,8 +61,8 @@ class Averages:
 class Trajectory:
     """A simulated run. Arrays are (records, settings, vectors), or (records, vectors) for a single optimizer.
 
-    `steps[i]` is the step that record i shows, or the last of those it averages (angles by their mean, norms by their
-    RMS); step 0 is the first. `norm` is read after the step, the gradient before it.
+    `steps[i]` is the step of record i, or the last of those that it averages (angles by their mean, norms by their
+    RMS). Step 0 is the first. `norm` is read after the step, the gradient before it.
     """
 
     steps: Int64
@@ -71,23 +71,23 @@ class Trajectory:
     """radians per step"""
     grad_norm: Array
     unit_grad_norm: Array
-    """gradient norm times the norm of the weight it was taken at"""
+    """gradient norm times the weight norm at the same step"""
     step_length: Array
-    """‖w' - w‖, how far the step moved the vector"""
+    """‖w' - w‖, the distance that the step moved the vector"""
     cosine: Array | None = None
-    """with the same vector after the step `reference`, if one was named"""
+    """cosine with the same vector after the step `reference`, if one was given"""
 
     def after(self, step: int) -> "Trajectory":
-        """The records of `step` and later."""
+        """Return the records of `step` and later."""
         chosen = self.steps >= step
         if not chosen.any():
-            raise ValueError(f"step={step} lies beyond the last record, of step {self.steps[-1]}")
+            raise ValueError(f"step={step} is after the last record, which is of step {self.steps[-1]}")
         records: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         later: dict[str, Any] = {name: None if x is None else x[chosen] for name, x in records.items()}
         return Trajectory(**later)
 
     def averages(self, after: int = 0) -> Averages:
-        """Each vector averaged over the records of step `after` and later."""
+        """Average each vector over the records of step `after` and later."""
         part = self.after(after)
         return Averages(_rms(part.norm), part.angular_update.mean(0), _rms(part.unit_grad_norm), _rms(part.step_length))
 
@@ -103,18 +103,18 @@ class TrajectoryBuilder:
         check_count("every", every, at_least=1)
         check_count("average", average, at_least=1)
         if average > every:
-            raise ValueError(f"average={average} is more than the every={every} steps of one record: lower it")
+            raise ValueError(f"average={average} is more than the every={every} steps of one record: lower average")
         self.every = every
         self.average = average
         self.reference = reference
         records = steps // every
         if records == 0:
-            raise ValueError(f"every={every} leaves no record in a run of {steps} steps: lower it")
+            raise ValueError(f"every={every} leaves no record in a run of {steps} steps: lower every")
         if records * QUANTITIES * len(rows) > LARGEST:
             raise ValueError(f"{records} records × {len(rows)} vectors do not fit in memory: raise every={every}")
         if reference is not None and not 0 <= reference < steps:
             raise ValueError(f"reference={reference} is not a step of a run of {steps} steps")
-        # Sums of squares and angles in the weights' own precision: a record averages few steps.
+        # Sums of squares and angles have the precision of the weights, because a record averages few steps.
         self._records = rows.new_zeros(records, QUANTITIES, len(rows))
         self._split = Split()
         self._before = torch.empty_like(rows)
@@ -122,15 +122,15 @@ class TrajectoryBuilder:
         self._active = False
 
     def before(self, t: int, rows: Tensor, grad: Tensor) -> None:
-        """Look at the weights and the gradient of step t."""
+        """Store the weights and the gradient norm before step t."""
         self._active = t // self.every < len(self._records) and t % self.every >= self.every - self.average
         if self._active:
             self._before.copy_(rows)
-            # Before the step, for some optimizers write into the gradient.
+            # Before the step, because some optimizers write into the gradient.
             self._grad_norm = torch.linalg.vector_norm(grad, dim=1)
 
     def after(self, t: int, rows: Tensor) -> None:
-        """Look at the weights again, and measure."""
+        """Measure step t from the weights after it."""
         if self._active:
             angle = self._split.angle(self._before, rows)
             cosine = torch.zeros_like(self._grad_norm)
@@ -145,17 +145,17 @@ class TrajectoryBuilder:
             self._start.copy_(rows)
 
     def trajectory(self, shape: tuple[int, ...], order: list[int] | None) -> Trajectory:
-        """The records as arrays: rows in the form (settings, vectors) and the order in which the settings came."""
+        """Return the records as arrays of shape (settings, vectors), in the original order of the settings."""
         records = self._records.double().cpu().numpy().reshape(len(self._records), QUANTITIES, *shape)
         if not np.isfinite(records).all():
-            raise ValueError("this run leaves the range of numbers: its lr is out of all proportion to its norm")
+            raise ValueError("numeric overflow in the simulation: check the magnitude of lr, weight decay and norm")
         if order is not None:
             records = records[:, :, np.argsort(order)]
         norm, grad_norm, unit_grad_norm, step_length = np.sqrt(records[:, :4]).swapaxes(0, 1)
         steps = (np.arange(len(records)) + 1) * self.every - 1
         cosine = None
         if self.reference is not None:
-            # A record that averages steps before the reference has a cosine with nothing.
+            # A record that averages steps before the reference has no cosine.
             known = steps - self.average >= self.reference
             cosine = np.where(known.reshape(-1, *(1,) * len(shape)), records[:, 5], np.nan)
         return Trajectory(steps, norm, records[:, 4], grad_norm, unit_grad_norm, step_length, cosine)

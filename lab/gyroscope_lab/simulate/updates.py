@@ -1,7 +1,7 @@
-"""Moves simulated weights: any torch optimizer, or rules of the theory, those of one kind in one batch.
+"""Updates of simulated weights by any torch optimizer or by rules of the theory, those of one kind in one batch.
 
-Rows are weight vectors, those of one setting next to each other. An option in which settings differ is a column over
-the rows, one in which they agree a number.
+Rows are weight vectors, grouped by setting. An option is a number if all settings share it, else a column over the
+rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,20 +18,20 @@ from gyroscope.optim.sgd import nesterov, sgd
 from gyroscope.optimizers import SPECS
 from gyroscope.theory import UpdateRule
 
-# From parameters to an optimizer, for example `lambda params: torch.optim.RAdam(params, lr=1e-3)`.
+# Function from parameters to an optimizer, for example `lambda params: torch.optim.RAdam(params, lr=1e-3)`.
 Factory: TypeAlias = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
-# A rule has no ε; this keeps 0/0 of a vector without gradients at 0.
+# A rule has no ε. This makes the step of a vector without gradients 0 instead of 0/0.
 EPS = 1e-30
 
 
-# Takes step t = 1, 2, … of rows of weights in place, at a share of the peak learning rate.
+# Function that takes step t = 1, 2, … of rows of weights in place, at a share of the peak learning rate.
 Update: TypeAlias = Callable[[int, float], None]
 
 
 @final
 class TorchUpdate:
-    """An optimizer of torch, or one that honours its contract, on the weights of one setting."""
+    """An optimizer with torch's interface on the weights of one setting."""
 
     def __init__(self, factory: Factory, weights: Tensor, grad: Tensor) -> None:
         parameter = torch.nn.Parameter(weights)  # shares their memory
@@ -40,7 +40,7 @@ class TorchUpdate:
         self._lr = [group["lr"] for group in self._optimizer.param_groups]
 
     def __call__(self, t: int, multiplier: float) -> None:
-        """The optimizer's step."""
+        """Take the optimizer's step."""
         for group, lr in zip(self._optimizer.param_groups, self._lr, strict=True):
             group["lr"] = multiplier * lr
         self._optimizer.step()
@@ -63,43 +63,43 @@ class RuleUpdate:
         else:
             self.beta1 = self._spread([each["momentum"] for each in settings])
         self.m = torch.zeros_like(w)
-        # Adam-S has one second moment for each vector; it is replaced by a column at the first step.
+        # Adam-S has one second moment for each vector. Its first step replaces this by a column.
         self.v = torch.zeros_like(w)
         self.out = torch.empty_like(w)
         self._step = SIMULATED[type(rules[0])]
 
     def __call__(self, t: int, multiplier: float) -> None:
-        """The step of the rule's kind."""
+        """Take the step of the rule."""
         self._step(self, t, multiplier)
 
     def _spread(self, values: list[float]) -> Number:
-        """A float where the rules agree, else a column over the rows."""
+        """Return a float if the rules agree, else a column over the rows."""
         if len(set(values)) == 1:
             return values[0]
         column = torch.tensor(values, dtype=self.w.dtype, device=self.w.device)
         return column.repeat_interleave(len(self.w) // len(values))[:, None]
 
     def with_l2(self) -> Tensor:
-        """g + λw."""
+        """Return g + λw."""
         return _add_(self.grad.clone(), self.w, self.weight_decay)
 
     def loss_gradient(self) -> Tensor:
-        """g, with λw where the decay is in the gradient."""
+        """Return g, or g + λw if the decay is in the gradient."""
         return self.grad if self.rule.is_decoupled else self.with_l2()
 
     def move_along(self, multiplier: float) -> None:
-        """w ← w - a·w + lr·out, a = 0 where the decay is in the gradient."""
+        """Update w ← w - a·w + lr·out, with a = 0 if the decay is in the gradient."""
         lr = multiplier * self.lr
         if self.rule.is_decoupled:
             corrected = multiplier if self.rule.corrected_decay else 1.0
-            # Entries that the update shrinks: out is its negative.
+            # Entries that the update shrinks. `out` is its negative.
             decaying = self.w * (self.w * self.out <= 0) if self.rule.cautious_decay else self.w
             # Not (1-a)·w, whose factor float32 would round.
             _add_(self.w, decaying, -corrected * lr * self.weight_decay)
         _add_(self.w, self.out, lr)
 
     def move_with_momentum(self, rate: Number) -> Tensor | float:
-        """w ← w - rate·m; where the rule transports it, m ← RT(m). Returns ‖w‖²/‖w'‖² of each row, by which v follows.
+        """Update w ← w - rate·m, and m ← RT(m) if the rule transports it. Return ‖w‖²/‖w'‖² of each row, to scale v.
 
         RT(m) = (⟨w',w⟩m - ⟨w',m⟩w)/⟨w',w'⟩     (SP 18)
         """
@@ -115,23 +115,23 @@ class RuleUpdate:
 
 
 def _sgdm(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """w ← w - lr·m, or Nesterov's combination."""
+    """Update w ← w - lr·m, or with Nesterov's combination."""
     direction = nesterov if s.rule.settings["nesterov"] else sgd
     direction([s.w, s.grad, s.m], s.out, l2=s.weight_decay, momentum=s.beta1)
     s.move_along(multiplier)
 
 
 def _adam(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """w ← (1-a)·w - lr·m̂/√v̂, or with L2 in the gradient and a = 0."""
+    """Update w ← (1-a)·w - lr·m̂/√v̂, or with L2 in the gradient and a = 0."""
     bias = (1 - s.beta1**t) / (1 - s.beta2**t) ** 0.5
     step.adamw([s.w, s.loss_gradient(), s.m, s.v], s.out, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=bias)
     s.move_along(multiplier)
 
 
 def _nadam(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """Adam's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) in the place of m̂, without torch's ramp of β1."""
+    """Take Adam's step with β1·m/(1-β1^(t+1)) + (1-β1)·g/(1-β1^t) instead of m̂, without torch's ramp of β1."""
     grad = s.loss_gradient()
-    # For its m and v; the direction that it writes is replaced by Nesterov's.
+    # For its m and v. Nesterov's direction replaces the one that it writes.
     step.adamw([s.w, grad, s.m, s.v], s.out, w1=1 - s.beta1, w2=1 - s.beta2, eps=EPS, bias=1.0)
     ahead = s.beta1 / (1 - s.beta1 ** (t + 1)) * s.m + (1 - s.beta1) / (1 - s.beta1**t) * grad
     torch.div(ahead, s.v.sqrt().add_(EPS), out=s.out).mul_(-((1 - s.beta2**t) ** 0.5))
@@ -139,19 +139,19 @@ def _nadam(s: RuleUpdate, t: int, multiplier: float) -> None:
 
 
 def _lion(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
+    """Update w ← (1-a)·w - lr·sign(β1·m + (1-β1)·g)."""
     lion_direction([s.w, s.grad, s.m], s.out, w1=1 - s.beta1, w2=1 - s.beta2)
     s.move_along(multiplier)
 
 
 def _sgd_mrt(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """m ← α·m + g + λw, w ← w - lr·m, m ← RT(m)     (SP 76)."""
+    """Update m ← α·m + g + λw, w ← w - lr·m, m ← RT(m)     (SP 76)."""
     s.m.mul_(s.beta1).add_(s.with_l2())
     s.move_with_momentum(multiplier * s.lr)
 
 
 def _adam_s(s: RuleUpdate, t: int, multiplier: float) -> None:
-    """Adam's step with one v per vector; Adam-SRT: m ← RT(m), v ← v·‖w‖²/‖w'‖²     (SP Algorithm 1)."""
+    """Take Adam's step with one v per vector. Adam-SRT: m ← RT(m), v ← v·‖w‖²/‖w'‖²     (SP Algorithm 1)."""
     grad = s.with_l2()
     s.v = s.beta2 * s.v[:, :1] + (1 - s.beta2) * _dot(grad, grad) / grad.shape[1]
     s.m.mul_(s.beta1).add_((1 - s.beta1) * grad)
@@ -159,7 +159,7 @@ def _adam_s(s: RuleUpdate, t: int, multiplier: float) -> None:
     s.v = s.v * s.move_with_momentum(rate)
 
 
-# By the formula of the optimizer's record.
+# Steps by the formula of the optimizer's record.
 STEPS: Mapping[str, Callable[[RuleUpdate, int, float], None]] = MappingProxyType(
     {
         "sgd": _sgdm,
@@ -175,15 +175,15 @@ SIMULATED = {choice.rule: STEPS[spec.formula] for spec in SPECS for choice in sp
 
 
 def kind(optimizer: UpdateRule | Factory) -> tuple[Any, ...]:
-    """What must agree for rules to move together; a factory is of its own kind."""
+    """Return a key that is equal for rules that can move together. Each factory has its own key."""
     if not isinstance(optimizer, UpdateRule):
         if not callable(optimizer):
-            raise ValueError(f"{optimizer!r} is neither a rule nor a function that makes an optimizer of parameters")
+            raise ValueError(f"{optimizer!r} is neither a rule nor a function from parameters to an optimizer")
         return ("factory", id(optimizer))
     if type(optimizer) not in SIMULATED or optimizer.rectified or optimizer.counts_steps:
         known = ", ".join(rule.__name__ for rule in SIMULATED)
         raise ValueError(
-            f"there is no built-in update for {optimizer!r}, only for {known}: pass a function that makes "
+            f"there is no built-in update for {optimizer!r}, only for {known}: pass a function from parameters to "
             "an optimizer, for example lambda params: torch.optim.Muon(params, lr=1e-3)"
         )
     decay = (optimizer.corrected_decay, optimizer.cautious_decay)

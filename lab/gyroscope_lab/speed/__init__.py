@@ -1,1 +1,1 @@
-"""Speed on trial: how fast good runs rotate, and whether that shows a learning rate that is too low or too high."""
+"""Trials of rotation as a speedometer: whether it shows a learning rate that is too low or too high."""

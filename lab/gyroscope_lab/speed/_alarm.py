@@ -1,4 +1,4 @@
-"""An alarm for learning rates that are too low or too high: its unit and thresholds, chosen on half of the tasks."""
+"""An alarm for learning rates that are too low or too high. Half of the tasks choose its unit and thresholds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ import numpy as np
 from gyroscope.tools import Array
 from gyroscope_lab.speed._runs import FAN_IN, STEPS, Mask, Runs, at_best, scatter
 
-# Fixed before the runs. The band holds this share of good runs, as many below it as above.
+# Fixed before the runs. The band contains this share of the good runs. As many are below it as above.
 BAND_SHARE = 0.90
-# Share of good runs that a threshold may mark in the half that chooses.
+# Share of the good runs of the choosing half that a threshold may mark.
 FALSE_ALARMS = 0.02
-# What an alarm must reach on held-out tasks: at most this share of good runs, at least this share of bad ones.
+# Criterion on held-out tasks: an alarm marks at most this share of good runs, and at least this share of bad ones.
 MOST_FALSE_ALARMS = 0.05
 FEWEST_HITS = 0.40
 # Powers of fan-in and of length that a correction may have.
@@ -28,14 +28,14 @@ UNITS: dict[str, Callable[[Runs], Array]] = {
     "angle to the start × √fan-in": lambda runs: runs.total * np.sqrt(runs.fan_in),
     "run length in memories": lambda runs: runs.memories,
 }
-# What may be corrected for width and length.
+# Units that may be corrected for width and run length.
 CORRECTED = ("mid-run rotation", "angle to the start")
-# Learning rates that a user gets who names only the optimizer.
+# Default learning rate of each optimizer.
 USUAL_LRS = {"AdamW": 1e-3, "RotationalAdamW": 1e-3, "SGDM": 0.1, "Lion": 1e-4, "Muon": 1e-3}
 
 
 def usual_lr(optimizer: str) -> float:
-    """Return the usual learning rate of an optimizer, whatever is said after its name."""
+    """Return the usual learning rate of an optimizer. Text after a comma in its name is ignored."""
     return USUAL_LRS[optimizer.partition(",")[0]]
 
 
@@ -45,7 +45,7 @@ def lr_over_usual(runs: Runs) -> Array:
 
 
 def default_lrs(choosing: Runs) -> dict[str, float]:
-    """Return the median best learning rate of each optimizer on the choosing half: the baseline that was tuned."""
+    """Return the median best learning rate of each optimizer on the choosing half, which is the tuned baseline."""
     best = at_best(choosing, choosing.lr)
     _, first = np.unique(choosing.cell, return_index=True)
     names = np.array([name.partition(",")[0] for name in choosing.optimizer[first]])
@@ -83,11 +83,11 @@ class Alarm:
     fast: float
 
     def marks_slow(self, values: Array) -> Mask:
-        """Return which runs are marked as too slow. A run without a value is not."""
+        """Return which runs are marked as too slow. A run without a value is not marked."""
         return np.asarray(values < self.slow)
 
     def marks_fast(self, values: Array) -> Mask:
-        """Return which runs are marked as too fast. A run without a value is not."""
+        """Return which runs are marked as too fast. A run without a value is not marked."""
         return np.asarray(values > self.fast)
 
 
@@ -103,7 +103,7 @@ def choose_alarm(unit: str, choosing: Runs, values: Array) -> Alarm:
 @final
 @dataclass(frozen=True)
 class Confusion:
-    """How many runs of each kind an alarm marks, and how many there are."""
+    """The number of runs of each kind, and how many of them an alarm marks."""
 
     slow_hits: int
     slow_runs: int
@@ -130,7 +130,7 @@ class Confusion:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Shares: of bad runs that are marked, and of good ones. NaN if there are none of a kind."""
+        """Shares of bad and of good runs that are marked. NaN if there are no runs of a kind."""
 
         def share(marked: int, all_runs: int) -> float:
             return marked / all_runs if all_runs else np.nan
@@ -146,14 +146,14 @@ class Confusion:
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """A unit with its correction, and the alarm in it that the choosing half gives."""
+    """A unit with its correction, and the alarm in this unit that the choosing half gives."""
 
     alarm: Alarm
     values: Callable[[Runs], Array]
 
 
 def candidates(choosing: Runs) -> dict[str, Candidate]:
-    """Return the alarms of all units, the corrected ones among them, by name."""
+    """Return the alarms of all units by name, including corrected units."""
     units = dict(UNITS)
     for unit in CORRECTED:
         correction = best_correction(choosing, unit)
@@ -166,14 +166,14 @@ def _corrected(unit: str, correction: Correction) -> Callable[[Runs], Array]:
     return lambda runs: UNITS[unit](runs) * correction.factor(runs)
 
 
-# Thresholds of a pilot with other trainings, in mid-run rotation. No task here chose them, so that all judge them.
+# Thresholds in mid-run rotation from a pilot with other trainings. No task here chose them, so all tasks judge them.
 PILOT = Candidate(
     Alarm("mid-run rotation, thresholds of the pilot", (3.5e-3, 18.5e-3), 2e-3, 20e-3), lambda runs: runs.mid
 )
 
 
 def baselines(choosing: Runs) -> dict[str, Candidate]:
-    """Return the alarms that know only the learning rate: over the usual one, and over the median best one."""
+    """Return the alarms that use only the learning rate: over the usual one, and over the median best one."""
     tuned = default_lrs(choosing)
 
     def over_tuned(runs: Runs) -> Array:

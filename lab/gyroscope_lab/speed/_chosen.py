@@ -1,4 +1,4 @@
-"""The alarms that the first look has chosen, as numbers: all later looks judge these and choose nothing."""
+"""The alarms that the first experiment chose, as numbers. All later experiments judge these and choose nothing."""
 
 from dataclasses import dataclass
 from typing import final
@@ -28,10 +28,10 @@ class Chosen:
         return runs if self.judges_sgd else runs.where(runs.optimizer != "SGDM")
 
 
-# In radians per step, by the rule that was fixed before the first look.
+# In radians per step, by the rule that was fixed before the first experiment.
 BY_RULE = Candidate(Alarm("corrected mid-run rotation", (3.30e-3, 30.1e-3), 3.06e-3, 32.2e-3), corrected_rotation)
-# By the same rule without SGDM, with the correction and without it. In the first look all false alarms of the slow
-# threshold were runs of SGDM, which these do not judge.
+# By the same rule without SGDM, with the correction and without it. In the first experiment all false alarms of the
+# slow threshold were runs of SGDM, which these do not judge.
 CORRECTED_WITHOUT_SGD = Candidate(
     Alarm("corrected mid-run rotation without SGDM", (3.92e-3, 30.3e-3), 3.17e-3, 35.4e-3), corrected_rotation
 )

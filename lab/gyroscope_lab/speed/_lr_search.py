@@ -1,8 +1,8 @@
-"""A coarse search for the best learning rate: a grid in half decades that grows until the best lies well inside."""
+"""A coarse search for the best learning rate: a grid in half decades that grows until the best is well inside."""
 
 from collections.abc import Callable
 
-# Half decades: the learning rate of place k is 10^(k/2). No search leaves this range.
+# Half decades. The learning rate of place k is 10^(k/2). No search leaves this range.
 PLACES = tuple(range(-10, 4))
 # Learning rates tried on each side of the best, at least.
 MARGIN = 2
@@ -18,7 +18,7 @@ def lr_at(place: int) -> float:
 
 
 def search(start: int, loss: Callable[[int], float]) -> dict[int, float]:
-    """Return the loss by place. The search starts at a place and ends when the best has `MARGIN` others on each side.
+    """Search from `start` until the best place has `MARGIN` others on each side, and return the loss by place.
 
     >>> sorted(search(-4, lambda place: abs(place + 6)))
     [-8, -7, -6, -5, -4]

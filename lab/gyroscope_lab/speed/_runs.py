@@ -1,4 +1,4 @@
-"""All runs of a result as one table, which of them are good, and what was measured at the best learning rate."""
+"""All runs of a result as one table, which of them are good, and measurements at the best learning rate."""
 
 from dataclasses import dataclass, fields
 from typing import Any, final
@@ -16,7 +16,7 @@ Mask = NDArray[np.bool_]
 # Fixed before the runs: loss over the best of the same task, optimizer, length and seed, minus 1.
 GOOD = 0.03
 BAD = 0.10
-# To which corrections for width and length refer.
+# Reference fan-in and run length of the corrections.
 FAN_IN = 64.0
 STEPS = 200.0
 
@@ -37,7 +37,7 @@ class Runs:
     regret: Array
     """Loss over the best of the cell, minus 1."""
     best_place: Array
-    """Of the cell: the place of the best learning rate, refined by a parabola."""
+    """The place of the best learning rate of the cell, refined by a parabola."""
     peak: Array
     mid: Array
     end: Array
@@ -81,7 +81,7 @@ def table(result: Result[Any]) -> Runs:
 
 
 def _cell(values: dict[str, Array]) -> list[dict[str, float]]:
-    """Return the runs of one cell, (places,) of each quantity with NaN where nothing was run."""
+    """Return the runs of one cell. Each quantity has the shape (places,), with NaN for places without a run."""
     loss = values["loss"]
     best = refined_place(loss)
     lowest = np.nanmin(loss)
@@ -99,7 +99,7 @@ def _cell(values: dict[str, Array]) -> list[dict[str, float]]:
 
 
 def refined_place(loss: Array) -> float:
-    """Return the place of the lowest loss, by a parabola through it and its neighbours if it has two.
+    """Return the place of the lowest loss, refined by a parabola if it has two neighbours.
 
     >>> refined_place(np.array([np.nan] * 5 + [2.0, 1.0, 1.5] + [np.nan] * 6))
     -3.8333333333333335
@@ -114,7 +114,7 @@ def refined_place(loss: Array) -> float:
 
 
 def at_best(runs: Runs, values: Array) -> Array:
-    """Return a value at the best learning rate of each cell, between two runs in proportion of the logarithms."""
+    """Return a value at the best learning rate of each cell, interpolated between two runs in logarithms."""
     found = []
     for cell in np.unique(runs.cell):
         own = (runs.cell == cell) & np.isfinite(values) & (values > 0)
@@ -126,7 +126,7 @@ def at_best(runs: Runs, values: Array) -> Array:
 
 
 def scatter(values: Array) -> float:
-    """Return by which factor values scatter: exp of the standard deviation of their logarithms.
+    """Return the factor by which values scatter: exp of the standard deviation of their logarithms.
 
     >>> f"{scatter(np.array([1.0, 4.0])):.2f}"
     '2.67'

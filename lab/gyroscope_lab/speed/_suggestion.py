@@ -1,4 +1,4 @@
-"""Learning rates that are suggested before training, and how often they are near the best one."""
+"""Learning rates suggested before training, and how often they are near the best one."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from gyroscope_lab.speed._runs import Mask, Runs, at_best
 
 # Factors within which a suggested learning rate counts as near the best one.
 FACTORS = (2.0, 3.0)
-# What is forecast, and set to what it was in good runs.
+# Forecast quantities. A suggestion sets one of them to its value in good runs.
 FORECASTS: dict[str, Callable[[Runs], Array]] = {
     "forecast angle to the start": lambda runs: runs.forecast_total,
     "forecast mid-run rotation": lambda runs: runs.forecast_mid,
@@ -18,16 +18,16 @@ FORECASTS: dict[str, Callable[[Runs], Array]] = {
 
 
 def suggested_lrs(runs: Runs, values: Array, target: float) -> Array:
-    """Return the learning rate at which each cell has the target, between its runs; inf or 0 if it lies outside them.
+    """Return the learning rate at which each cell reaches the target, interpolated, or inf or 0 outside its runs.
 
-    Forecasts exist for the learning rates that were run. The search went so far on each side of the best that a
-    learning rate outside counts as far from it.
+    Forecasts exist only for the learning rates that were run. The search covers a wide range on each side of the best,
+    so a learning rate outside it counts as far from the best.
     """
     suggested = []
     for cell in np.unique(runs.cell):
         own = (runs.cell == cell) & (values > 0)
         order = np.argsort(runs.place[own])
-        # More learning rate never rotates less: rounding aside, forecasts rise.
+        # A higher learning rate never rotates less. Apart from rounding, forecasts increase.
         logarithms = np.maximum.accumulate(np.log(values[own][order]))
         logarithm = np.interp(np.log(target), logarithms, np.log(runs.lr[own][order]), left=-np.inf, right=np.inf)
         suggested.append(np.exp(logarithm))

@@ -1,4 +1,4 @@
-"""Small tasks for many short trainings: data, a network, its loss, and its loss on data held out."""
+"""Small tasks for many short trainings: data, a network, its loss, and its loss on held-out data."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
@@ -14,13 +14,13 @@ from gyroscope_lab.tasks.images import ImageTask, load_images
 from gyroscope_lab.tasks.text import Corpus, load_text
 from gyroscope_lab.training import TrainConfig
 
-# Held-out images and pieces of text. They are the same for all runs of a task, so that few are enough to compare them.
+# Held-out images and pieces of text. All runs of a task share them, so a few are enough for a comparison.
 HELD_OUT_IMAGES = 2000
 HELD_OUT_PIECES = 200
 
 
 class Problem(ABC):
-    """A model, its loss on a random batch, and its loss on data held out."""
+    """A model, its loss on a random batch, and its loss on held-out data."""
 
     model: nn.Module
 
@@ -30,7 +30,7 @@ class Problem(ABC):
 
     @abstractmethod
     def held_out_loss(self) -> float:
-        """Return the mean loss on data held out."""
+        """Return the mean loss on held-out data."""
 
 
 @final
@@ -82,7 +82,7 @@ class Text(Problem):
         return cross_entropy(self.model(tokens).flatten(0, 1), following.flatten())
 
 
-# One task at a time is trained on.
+# Only one task at a time is in use.
 @lru_cache(maxsize=1)
 def _images(name: str, shrink: int) -> ImageTask:
     return load_images(name, shrink=shrink)
@@ -94,7 +94,7 @@ def _corpus(name: str) -> Corpus:
 
 
 def make_problem(config: TrainConfig) -> Problem:
-    """Return the task of a config with a new network, whose weights depend on the seed alone."""
+    """Return the task of a config with a new network, whose weights depend only on the seed."""
     torch.manual_seed(config.seed)
     is_text = config.task == "stdlib" or config.task.startswith("text:")
     problem: Problem = Text(config) if is_text else Pictures(config)

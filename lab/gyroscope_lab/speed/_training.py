@@ -1,4 +1,4 @@
-"""One short training, and how its hidden layers rotated in it."""
+"""One short training, and the rotation of its hidden layers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,18 +23,18 @@ WARMUP = 0.05
 WINDOWS = {"peak": (0.05, 0.15), "mid": (0.4, 0.6), "end": (0.85, 0.95)}
 # Steps that are measured in each of them.
 SAMPLES = 8
-# What a plan predicts.
+# Quantities that a plan predicts.
 PREDICTED = ("memories", "forecast_mid", "forecast_total")
-# What a training returns.
+# Quantities that a training returns.
 QUANTITIES = ("loss", *WINDOWS, "total", *PREDICTED, "fan_in")
-# Steps between two looks at whether the loss is finite.
+# Steps between two checks that the loss is finite.
 FINITE_EVERY = 10
 
 
 def train(settings: Mapping[str, Any], progress: Callable[[float], None] = lambda share: None) -> dict[str, float]:
     """Train with these settings of `TrainConfig`, and return `QUANTITIES`, medians over hidden layers.
 
-        loss            on data held out, at most `LOST`
+        loss            on held-out data, at most `LOST`
         peak, mid, end  RMS rotation per step, in radians
         total           RMS angle between initial and final vectors, in radians
         memories        sum of the decay of all steps: the length of the run in memories
@@ -88,7 +88,7 @@ def _step(
 
 
 def _squared_angles(hidden: list[Decision], before: list[torch.Tensor]) -> list[float]:
-    """Return the mean square over the vectors of each layer of their angle to what they were before."""
+    """Return, for each layer, the mean square angle between its vectors and those before."""
     return [
         float(weight.split.angle(old, weight.parameter.detach()).square().mean())
         for weight, old in zip(hidden, before, strict=True)
@@ -102,7 +102,7 @@ def _median_rms(squares: Any) -> float:
 def _predicted(
     problem: Problem, optimizers: list[Optimizer], config: TrainConfig, hidden: set[str]
 ) -> dict[str, float]:
-    """Return what a plan of this run says, medians over hidden layers."""
+    """Return the predictions of a plan of this run, medians over hidden layers."""
     assert config.steps is not None
     multiplier = config.multiplier(1)
     schedulers = [LambdaLR(optimizer, multiplier) for optimizer in optimizers]
@@ -126,7 +126,7 @@ def angle_to_start(forecast: Forecast) -> float:
 
         cos(angle) = ‖w_0‖·e^(−X)/‖w_T‖,  X = Σ a_t
 
-    Decay shrinks the first vector to e^(−X) of its length. All else is noise, which is orthogonal to it.
+    Decay shrinks the first vector to e^(−X) of its length. The rest is noise, which is orthogonal to it.
     """
     kept = forecast.initial_norm * np.exp(-forecast.total_decay) / forecast.norm[-1]
     return float(np.arccos(min(kept, 1.0)))

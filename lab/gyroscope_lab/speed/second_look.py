@@ -1,12 +1,12 @@
-"""The alarm that the first look has chosen, on new seeds and on new tasks (ours).
+"""The alarm that the first experiment chose, on new seeds and on new tasks (ours).
 
-`second_look` has new seeds for two held-out tasks of `speed/speedometer`, which were fixed before its trainings: those
-whose kind of network is not in the choosing half. `new_tasks` has five tasks that neither chose nor judged, and
-`longer` has runs that are eight times as long as the longest of the first look. Four alarms are judged, all in mid-run
+`second_look` has new seeds for two held-out tasks of `speed/speedometer`. Their kinds of network are not in the
+choosing half, and they were fixed before the trainings. `new_tasks` has five tasks that neither chose nor judged.
+`longer` has runs eight times as long as the longest of the first experiment. Four alarms are judged, all in mid-run
 rotation: the one that the rule chose, those that it chooses without SGDM, with the correction and without it, and that
 of a pilot. The second and third do not judge runs of SGDM, because all false alarms of the slow threshold in the first
-look were such runs. The third was named beforehand as the one that a report could use. The criterion is that of the
-first look. Intervals are over tasks and seeds.
+experiment were such runs. The third was fixed beforehand as the one that a report could use. The criterion is that of
+the first experiment. Intervals are over tasks and seeds.
 """
 
 from dataclasses import replace
@@ -34,10 +34,10 @@ COST = {
     "new_tasks": {"quick": "1 min", "paper": "10 min"},
     "longer": {"quick": "1 min", "paper": "15 min"},
 }
-# No training of the first look has a seed from here on.
+# The first experiment has only seeds below this one.
 FIRST_SEED = 1000
 SAME = {name: TASKS[name] for name in ("ViT", "ResNet, batch norm")}
-# Eight times as long as the longest runs of the first look, on the task with the fastest steps.
+# Eight times as long as the longest runs of the first experiment, on the task with the fastest steps.
 LONG = {name: TASKS[name] for name in ("MLP, batch norm",)}
 LONG_STEPS = 6400
 FASHION = {"task": "fashion-mnist", "batch_size": 32}
@@ -79,7 +79,7 @@ def by_task_and_seed(runs: Runs) -> list[Runs]:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge each alarm by what was asked of it."""
+    """Judge each alarm by the criterion."""
     judged = []
     for chosen in ALARMS:
         alarm, values = chosen.candidate.alarm, chosen.candidate.values
@@ -109,6 +109,6 @@ def plot(result: Result[Config]) -> Figure:
         panels.moment(panel, 1e3 * WITHOUT_SGD.alarm.slow)
     panels.figure.update_xaxes(type="log", title_text="mrad per step")
     panels.figure.update_yaxes(title_text="loss above the best, %", col=1)
-    figure = panels.titled("Loss above the best over mid-run rotation; dotted: slow threshold without SGDM")
+    figure = panels.titled("Loss above the best over mid-run rotation (dotted: slow threshold without SGDM)")
     figure.update_annotations(font_size=12)
     return figure.update_layout(legend={"y": -0.2})

@@ -1,22 +1,22 @@
 """Good runs rotate at similar speeds: rotation shows a learning rate that is too low or too high (ours).
 
-Ten small tasks, five optimizers and lengths over a factor of 16. For each a search over learning rates in half decades
-goes on until two lie on each side of the best. Measured are medians over hidden layers: RMS rotation per step at the
+Ten small tasks, five optimizers and lengths over a factor of 16. For each, a search over learning rates in half decades
+continues until two lie on each side of the best. It measures medians over hidden layers: RMS rotation per step at the
 peak (5 to 15 % of the run), in mid-run (40 to 60 %) and at the end (85 to 95 %), the angle between initial and final
 weights, and the run length in memories. Runs have a warmup of 5 % and a linear decay to 0.
 
-All of this was fixed before the runs. A run is good if its loss on data held out is within 3 % of the best of the same
-task, optimizer, length and seed. It is too slow if its loss is more than 10 % above and its learning rate below the
-best, and too fast if above. Half of the tasks choose, the other half judge. The band of a unit holds 90 % of the good
-runs of the choosing half. Below its slow threshold are at most 2 % of them, and above its fast threshold too. The alarm
-has the unit that marks most of the choosing half's runs that are too slow. Units are rotation at the peak, in mid-run
-and at the end, the angle to the start, that angle times √fan-in, and the run length in memories. Two more are mid-run
-rotation and angle times (fan-in/64)^p·(steps/200)^q. Their p and q, from -1/2 to 1/2 in quarters, are those that
-scatter least at the best learning rates of the choosing half. The alarm is of use if it marks at most 5 % of the good
-runs of the held-out tasks and at least 40 % of those that are too slow. The baselines are alarms by the learning rate
-alone, by the same rule: over the usual learning rate of the optimizer, and over the median of its best ones on the
-choosing half. For an optimizer that nobody has tuned yet, a second table leaves each optimizer out of the choosing half
-and judges on its runs alone. Intervals of rates are over held-out tasks.
+All of this was fixed before the runs. A run is good if its loss on held-out data is within 3 % of the best of the same
+task, optimizer, length and seed. A run whose loss is more than 10 % above the best is too slow if its learning rate is
+below the best one, and too fast if it is above. Half of the tasks choose, the other half judge. The band of a unit
+contains 90 % of the good runs of the choosing half. At most 2 % of them are below its slow threshold, and at most 2 %
+above its fast threshold. The alarm has the unit that marks most of the choosing half's runs that are too slow. Units
+are rotation at the peak, in mid-run and at the end, the angle to the start, that angle times √fan-in, and the run
+length in memories. Two more are mid-run rotation and angle times (fan-in/64)^p·(steps/200)^q. Their p and q, from -1/2
+to 1/2 in quarters, are those that scatter least at the best learning rates of the choosing half. The alarm is useful if
+it marks at most 5 % of the good runs of the held-out tasks and at least 40 % of those that are too slow. The baselines
+are alarms by the learning rate alone, by the same rule: over the usual learning rate of the optimizer, and over the
+median of its best ones on the choosing half. For an optimizer that nobody has tuned yet, a second table leaves each
+optimizer out of the choosing half and judges on its runs alone. Intervals of rates are over held-out tasks.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ from gyroscope_lab.speed._training import QUANTITIES, WARMUP, train
 
 COST = {"quick": "3 min", "paper": "1 h"}
 
-# Weight decay is the usual one of each optimizer.
+# Each optimizer has its usual weight decay.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "AdamW": {"optimizer": "adamw", "weight_decay": 0.1},
     "RotationalAdamW": {"optimizer": "rotational-adamw", "weight_decay": 0.1, "gain": True},
@@ -66,7 +66,7 @@ Part = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Config:
-    """Tasks with their settings, those of them that judge, and what is trained on them."""
+    """Tasks with their settings, the held-out ones among them, and the optimizers and run lengths."""
 
     tasks: dict[str, dict[str, Any]]
     held_out: tuple[str, ...]
@@ -92,7 +92,7 @@ class Config:
 
 
 def lengths(tasks: tuple[str, ...], steps: tuple[int, ...], optimizers: tuple[str, ...]) -> tuple[Part, ...]:
-    """Return cells of other lengths."""
+    """Return cells with other run lengths."""
     return tuple((task, optimizer, each) for task in tasks for optimizer in optimizers for each in steps)
 
 
@@ -139,7 +139,7 @@ PAPER = Config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Search the learning rate of one cell. Return each quantity by place, NaN where nothing was run."""
+    """Search the learning rate of one cell. Return each quantity by place, with NaN for places without a run."""
     task, optimizer, steps = trial.part
     settings = {
         **trial.config.tasks[task],
@@ -153,7 +153,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
     def loss(place: int) -> float:
         if lr_at(place) * settings["weight_decay"] >= 1:
-            # One step would remove the whole weight, which no optimizer of ours takes.
+            # One step would remove the whole weight, which our optimizers refuse.
             values["loss"][PLACES.index(place)] = LOST
             return LOST
         measured = train({**settings, "lr": lr_at(place)})
@@ -221,14 +221,14 @@ def _by_seed(runs: Runs) -> list[Runs]:
     return [runs.where(runs.seed == seed) for seed in np.unique(runs.seed)]
 
 
-# What is drawn: a label, a factor of the unit, and the range in which values lie but for a few, drawn at its edge.
+# Units that are drawn: a label, a factor of the unit, and the range of the axis. Values outside are drawn at its edge.
 ROTATIONS = (0.3, 100.0)
 SHOWN: dict[str, tuple[str, float, tuple[float, float]]] = {
     "mid-run rotation": ("rotation per step in mid-run, mrad", 1e3, ROTATIONS),
     "angle to the start": ("angle to the start, rad", 1.0, (0.05, 1.6)),
     "run length in memories": ("run length, memories", 1.0, (1e-3, 20.0)),
 }
-# Regret above this is drawn here, in %.
+# Largest regret on the axis, in %. Larger values are drawn at its edge.
 MOST_REGRET = 60.0
 
 
@@ -251,6 +251,6 @@ def plot(result: Result[Config]) -> Figure:
                 panels.moment(panel, factor * edge)
     panels.figure.update_xaxes(type="log", dtick=1)
     panels.figure.update_yaxes(title_text="loss above the best, %", col=1)
-    figure = panels.titled("Loss above the best of each task and optimizer; dotted: 90 % of good choosing runs")
+    figure = panels.titled("Loss above the best of each task and optimizer (dotted: 90 % of good choosing runs)")
     figure.update_annotations(font_size=12)
     return figure.update_layout(height=800, legend={"y": -0.06})

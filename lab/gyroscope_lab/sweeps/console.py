@@ -1,4 +1,4 @@
-"""A sweep in a terminal: a bar with the time left, then what it says."""
+"""A sweep in a terminal: a bar with the time left, then the results."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +17,10 @@ from gyroscope_lab.sweeps.text import SweepText
 
 
 class TimeLeft(ProgressColumn):
-    """Mean time of the trials so far times those left. rich's own column forgets what took longer than 30 seconds."""
+    """The mean time per trial times the trials left. rich's own column ignores trials longer than 30 seconds."""
 
     def render(self, task: Task) -> Text:
-        """Hours, minutes and seconds; dashes until the first trial has ended."""
+        """Return hours, minutes and seconds, or dashes until the first trial has ended."""
         if not task.completed or task.elapsed is None:
             return Text("-:--:-- left")
         return Text(f"{timedelta(seconds=round(task.elapsed / task.completed * (task.remaining or 0)))} left")
@@ -29,11 +29,11 @@ class TimeLeft(ProgressColumn):
 def sweep_in_terminal(
     file: Path, out: Path, *, jobs: int | None, ray: str | None, data_root: Path | None, retry_failed: bool
 ) -> int:
-    """Run the trials that are left and print what the sweep says; 1 where every trial failed, 130 after Ctrl-C."""
+    """Run the remaining trials and print the results. Return 1 if every trial failed, 130 after Ctrl-C, else 0."""
     if jobs is not None:
         check_count("jobs", jobs, at_least=1)
         if ray is not None:
-            raise ValueError(f"jobs={jobs} and ray={ray!r}: Ray decides how many run at once; give one of them")
+            raise ValueError(f"jobs={jobs} and ray={ray!r}: Ray sets how many trials run at once, so give one of them")
     sweep = read_sweep(file)
     write_text(out / SWEEP_FILE, file.read_text(encoding="utf-8"))
     if retry_failed:
@@ -48,14 +48,14 @@ def sweep_in_terminal(
             for _ in ended:
                 progress.advance(task)
         except KeyboardInterrupt:
-            # Waits for the trials, which write their checkpoints.
+            # Wait for the trials to write their checkpoints.
             ended.close()
-            console.print("Interrupted; the same command goes on where it was.")
+            console.print("Interrupted. The same command continues the sweep.")
             return 130
     write_table(out / "sweep.sqlite", sweep, outcomes_of(sweep, out))
     data = gather_sweep(out)
     console.print(SweepText(data))
     if data.failed:
-        console.print("To try failed trials again: the same command with --retry-failed", markup=False)
-    console.print(f"To see it on a page: gyroscope report {out}", markup=False, soft_wrap=True)
+        console.print("To run failed trials again, add --retry-failed to the same command.", markup=False)
+    console.print(f"To see the results on a page: gyroscope report {out}", markup=False, soft_wrap=True)
     return int(len(data.failed) == data.planned)

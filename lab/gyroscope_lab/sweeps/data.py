@@ -1,16 +1,17 @@
-"""What the page of a sweep shows, as plain data: the same that `gyroscope report SWEEP --json` prints.
+"""The contents of a sweep's page as plain data, which `gyroscope report SWEEP --json` prints.
 
-A setting is one combination of the sweep's axes with all its seeds. An arm is what is compared: the settings that share
-everything but the one or two axes along which results are drawn. An undetermined number is NaN here and null in JSON.
+A setting is one combination of the sweep's axes with all its seeds. Arms are compared with each other. An arm has the
+settings that differ only in the one or two axes along which results are drawn. An undetermined number is NaN here and
+null in JSON.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-# Of this layout; a change that would break a reader adds one.
+# Version of this layout. A change that would break a reader adds one.
 VERSION = 1
-# Relative distance from the best mean within which a setting is called good.
+# Relative distance from the best mean within which a setting counts as good.
 TOLERANCE = 0.02
 
 
@@ -22,10 +23,10 @@ class TrialData:
     seed: int
     value: float
     problem: str
-    """Why there is no value; empty where there is one, or the trial has not ended."""
+    """The reason why there is no value. Empty if there is one or if the trial has not ended."""
     ended: bool
     folder: str
-    """Its run directory, in the folder of the sweep."""
+    """Its run directory inside the folder of the sweep."""
 
 
 @final
@@ -44,18 +45,18 @@ class SettingData:
     p_best: float
     """p-value of Welch's test against the best setting of all."""
     good: bool
-    """Within the tolerance of the best setting of its arm."""
+    """Whether its mean is within the tolerance of the best setting of its arm."""
     trials: Sequence[TrialData]
     page: str = ""
-    """Relative address; empty where rotation was not tracked."""
+    """Relative address. Empty if rotation was not tracked."""
 
 
 @final
 @dataclass(frozen=True)
 class Width:
-    """Values of an axis that are as good as the best, in one piece around it, with all else chosen anew.
+    """The contiguous range of an axis around the best value in which results are good, with other settings re-tuned.
 
-    `decades` is NaN where a value is not above 0. At an end of what was tried the region may be wider.
+    `decades` is NaN if a value is not positive. If the range reaches an end of the grid, it may be wider.
     """
 
     axis: str
@@ -69,7 +70,7 @@ class Width:
 @final
 @dataclass(frozen=True)
 class ArmData:
-    """An arm: its name, its best setting as an index (None where nothing has a score), and how much of it is good."""
+    """An arm: its name, the index of its best setting (None without a score), and how many settings are good."""
 
     name: str
     best: int | None
@@ -81,7 +82,7 @@ class ArmData:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """Two arms at the best settings of each: difference of the means, and the p-value of Welch's test."""
+    """Two arms, each at its best setting: the difference of the means, and the p-value of Welch's test."""
 
     first: int
     second: int
@@ -92,7 +93,7 @@ class Comparison:
 @final
 @dataclass(frozen=True)
 class SweepData:
-    """A sweep. `drawn` are the axes of its maps, at most two, the horizontal one first; the others make the arms."""
+    """A sweep. `drawn` lists the axes of its maps, at most two, horizontal first. The other axes make the arms."""
 
     name: str
     metric: str

@@ -1,4 +1,4 @@
-"""A sweep's file: settings that all trials share, and a grid or a list of those that differ."""
+"""The file of a sweep: settings that all trials share, and a grid or a list of settings that differ."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ from typing import Any
 
 from gyroscope_lab.training.config import TrainConfig
 
-# A grid beyond this is taken for a typing error.
+# A larger grid is treated as a typing error.
 MOST_TRIALS = 10_000
-# Scores by which trials can be compared, and whether more is better.
+# Scores by which trials can be compared, and whether higher is better.
 METRICS = {"validation_loss": False, "validation_accuracy": True}
-# What a sweep's file consists of.
+# Keys of a sweep's file, with their types.
 KINDS: dict[str, type | tuple[type, ...]] = {
     "seeds": (int, list),
     "metric": str,
@@ -34,20 +34,20 @@ class SweepTrial:
 
     @property
     def name(self) -> str:
-        """A folder's name that the settings alone determine: a sweep that goes on finds its runs."""
+        """The name of its folder. It depends only on the settings, so that a resumed sweep finds its runs."""
         text = json.dumps(self.config.as_dict(), sort_keys=True)
         shown = "_".join(f"{key}={value}" for key, value in self.varied.items())
         return f"{shown[:80].replace('/', '-')}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def label(self) -> str:
-        """What differs, for people."""
+        """The settings that differ, as text."""
         return ", ".join(f"{key} = {value}" for key, value in self.varied.items())
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trials, and how they are compared: by `metric`, better if `higher_is_better`."""
+    """Trials, and the `metric` by which they are compared."""
 
     trials: tuple[SweepTrial, ...]
     metric: str
@@ -55,23 +55,23 @@ class Sweep:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """Each setting that differs, but for the seed, with its values in the file's order."""
+        """Each setting that differs, except the seed, with its values in the file's order."""
         names = dict.fromkeys(name for trial in self.trials for name in trial.varied if name != "seed")
-        # From the config: a table of the list that leaves a setting out has that of [base].
+        # From the config, because a table of the list that omits a setting has that of [base].
         values = {name: [getattr(trial.config, name) for trial in self.trials] for name in names}
         return {name: list(dict.fromkeys(values[name])) for name in names}
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The sweep of a TOML file.
+    """Read a sweep from a TOML file.
 
         seeds = 3                     # or a list
-        metric = "validation_loss"    # by default; or "validation_accuracy"
-        [base]                        # settings of every run, as `gyroscope train` has them
+        metric = "validation_loss"    # the default, or "validation_accuracy"
+        [base]                        # settings of every run, named as options of `gyroscope train`
         task = "digits"
         [grid]                        # each combination
         lr = [1e-3, 1e-2]
-        [[list]]                      # or tables: each one an arm
+        [[list]]                      # or tables, each of which is an arm
         optimizer = "adamw"
 
     Every combination of the grid is tried with every table of the list and every seed.
@@ -91,9 +91,9 @@ def read_sweep(path: Path) -> Sweep:
 def _sweep(data: dict[str, Any]) -> Sweep:
     for key in data:
         if key not in KINDS:
-            raise ValueError(f"unknown key {key!r}; a sweep has seeds, metric, [base], [grid] and [[list]]")
+            raise ValueError(f"unknown key {key!r}: a sweep has seeds, metric, [base], [grid] and [[list]]")
         if not isinstance(data[key], KINDS[key]):
-            raise ValueError(f"{key}={data[key]!r}: seeds is a number or a list, metric a text, the others are tables")
+            raise ValueError(f"{key}={data[key]!r}: seeds is a number or a list, metric is text, the others are tables")
     metric = data.get("metric", "validation_loss")
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is unknown: choose {' or '.join(METRICS)}")
@@ -107,29 +107,29 @@ def _sweep(data: dict[str, Any]) -> Sweep:
         for seed in _seeds(data.get("seeds", 1))
     ]
     if not 0 < len(varied) <= MOST_TRIALS:
-        raise ValueError(f"this makes {len(varied):,} trials; a sweep has 1 to {MOST_TRIALS:,}")
+        raise ValueError(f"this makes {len(varied):,} trials: a sweep has 1 to {MOST_TRIALS:,}")
     trials = tuple(SweepTrial(_config({**data.get("base", {}), **each}), each) for each in varied)
     names = Counter(trial.name for trial in trials)
     for trial in trials:
         if names[trial.name] > 1:
-            raise ValueError(f"the trial {trial.label} is there twice; seeds are given by seeds alone")
+            raise ValueError(f"the trial {trial.label} is listed twice: seeds belong in the key seeds only")
     return Sweep(trials, metric, higher_is_better=METRICS[metric])
 
 
 def _config(settings: dict[str, Any]) -> TrainConfig:
     for name, value in settings.items():
         if isinstance(value, list | dict) and name != "betas":
-            raise ValueError(f"{name}={value!r} must be one value; lists of values belong in [grid]")
+            raise ValueError(f"{name}={value!r} must be one value: lists of values belong in [grid]")
     try:
         return TrainConfig.from_dict(settings)
-    except TypeError as error:  # such as text where a number belongs
-        raise ValueError(f"{settings!r} is no training run: {error}") from None
+    except TypeError as error:  # for example text instead of a number
+        raise ValueError(f"{settings!r} are not settings of a training run: {error}") from None
 
 
 def _seeds(seeds: Any) -> list[int]:
     numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
     if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError(f"seeds={seeds!r} must be their number, 1 or above, or a list of whole numbers")
+        raise ValueError(f"seeds={seeds!r} must be the number of seeds, at least 1, or a list of whole numbers")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""A sweep's folder to the data of its page, and the pages of its runs."""
+"""The data of a sweep's page, gathered from its folder, and the pages of its runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,14 +27,14 @@ from gyroscope_lab.sweeps.table import (
 )
 from gyroscope_lab.training.result import ROTATION
 
-# Axes that are drawn before all others, the horizontal one first.
+# Axes that are drawn before all others, horizontal first.
 FIRST_DRAWN = ("lr", "weight_decay")
-# Pages of settings, the best first: each is a file of a megabyte or two.
+# Most pages of settings that are written, best settings first. Each is a file of one or two megabytes.
 MOST_PAGES = 200
 
 
 def gather_sweep(folder: Path) -> SweepData:
-    """The data of a sweep, finished or not."""
+    """Return the data of a sweep, finished or not."""
     sweep = read_sweep(folder / SWEEP_FILE)
     outcomes = outcomes_of(sweep, folder)
     settings = settings_of(sweep, outcomes)
@@ -71,7 +71,7 @@ def gather_sweep(folder: Path) -> SweepData:
 
 
 def drawn_axes(axes: dict[str, list[Any]]) -> list[str]:
-    """At most two numeric axes: learning rate and weight decay, else those with the most values.
+    """Return at most two numeric axes: learning rate and weight decay, else those with the most values.
 
     >>> drawn_axes({"optimizer": ["adamw", "sgd"], "batch_size": [32, 64, 128], "lr": [0.1, 0.2], "clip": [1, 2]})
     ['lr', 'batch_size']
@@ -86,13 +86,13 @@ def _is_number(value: Any) -> bool:
 
 
 def arm_name(axes: Sequence[str], values: Sequence[Any]) -> str:
-    """An arm by what it has in common: the bare value where it is one that says what it is.
+    """Return the name of an arm: the values that its settings share. Text values appear without their axis.
 
     >>> arm_name(["optimizer"], ["adamw"]), arm_name(["optimizer", "clip"], ["adamw", 1.0])
     ('adamw', 'adamw, clip 1.0')
     """
     named = zip(axes, values, strict=True)
-    # None stands for the optimizer's own default.
+    # None means the optimizer's own default.
     words = [(axis, "default" if value is None else value) for axis, value in named]
     return ", ".join(
         value if isinstance(value, str) and value != "default" else f"{axis} {value}" for axis, value in words
@@ -126,7 +126,7 @@ def _setting(setting: Setting, arm: int, good: Sequence[Sequence[Setting]], top:
 
 
 def _comparisons(tops: Sequence[Setting | None], top: Setting | None) -> list[Comparison]:
-    """The arm of the best setting against each other one, each at its own best setting."""
+    """Compare the arm of the best setting with each other arm, each at its own best setting."""
     found = []
     for number, other in enumerate(tops):
         if top is not None and other is not None and other is not top:
@@ -135,9 +135,9 @@ def _comparisons(tops: Sequence[Setting | None], top: Setting | None) -> list[Co
 
 
 def write_run_pages(sweep: SweepData, folder: Path, pages: Path) -> SweepData:
-    """Write a page of the runs of each setting into `pages`; the sweep with the addresses of those pages.
+    """Write a page with the runs of each setting into `pages`, and return the sweep with the addresses of the pages.
 
-    A page that is newer than its runs stays. Settings without tracked rotation have none.
+    A page that is newer than its runs is kept. Settings without tracked rotation have no page.
     """
     known = sorted(
         (each for each in sweep.settings if each.n),

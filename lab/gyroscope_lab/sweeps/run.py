@@ -1,4 +1,4 @@
-"""Carrying a sweep out: each trial is a run directory; what is finished is never repeated, what failed is a row."""
+"""Execution of a sweep. Each trial has a run directory. Finished trials are not repeated, and failures are recorded."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from typing import Any
 from gyroscope.tools import write_text
 from gyroscope_lab.sweeps.plan import Sweep, SweepTrial
 
-# Times that a trial is begun or resumed when its process dies: a machine that kills it every time will not change.
+# Attempts at a trial whose process dies. More would not help on a machine that kills it every time.
 ATTEMPTS = 3
 POLL_SECONDS = 0.2
-# Time that a trial has to write a checkpoint when the sweep is interrupted.
+# Time for a trial to write a checkpoint after the sweep is interrupted.
 PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: its scores, or why it has none."""
+    """The outcome of a trial: its scores, or the reason why it has none."""
 
     trial: SweepTrial
     scores: dict[str, float]
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def outcome(trial: SweepTrial, out: Path) -> Outcome | None:
-    """What a trial's folder says; None where it is not finished."""
+    """Return the outcome stored in a trial's folder, or None if it is not finished."""
     try:
         result = json.loads((out / trial.name / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def outcome(trial: SweepTrial, out: Path) -> Outcome | None:
 
 
 def forget_failures(sweep: Sweep, out: Path) -> None:
-    """Remove the results of trials that failed, so that they are tried again; one that diverged would diverge again."""
+    """Remove the results of failed trials, so that they run again. Diverged trials would diverge again."""
     for trial in sweep.trials:
         ended = outcome(trial, out)
         if ended is not None and ended.problem and not ended.problem.startswith("diverged"):
@@ -50,12 +50,12 @@ def forget_failures(sweep: Sweep, out: Path) -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shared_cores(jobs: int, available: int) -> tuple[int, int]:
-    """Trials at once and threads of each, such that their product is at most the number of cores.
+    """Return the number of parallel trials and the threads of each. Their product is at most the number of cores.
 
     >>> shared_cores(2, available=8), shared_cores(3, available=8), shared_cores(16, available=8)
     ((2, 4), (3, 2), (8, 1))
@@ -65,9 +65,9 @@ def shared_cores(jobs: int, available: int) -> tuple[int, int]:
 
 
 def run_local(sweep: Sweep, out: Path, jobs: int, data_root: Path | None = None) -> Generator[Outcome, None, None]:
-    """Run the trials that are left in `jobs` processes, and give each outcome when it is there.
+    """Run the remaining trials in `jobs` processes, and yield each outcome when it is ready.
 
-    Every trial has a process of its own: one that is killed takes no other with it, and is resumed from its checkpoint.
+    Every trial has its own process. If one is killed, the others continue, and it is resumed from its checkpoint.
     """
     at_once, threads = shared_cores(jobs, cores())
     waiting = [trial for trial in sweep.trials if outcome(trial, out) is None]
@@ -85,7 +85,7 @@ def run_local(sweep: Sweep, out: Path, jobs: int, data_root: Path | None = None)
                     running[_start(trial, out, threads, data_root)] = (trial, attempt + 1)
                     continue
                 yield ended or _failed(trial, out, _reason(out / trial.name, process.returncode))
-    finally:  # also at Ctrl-C: no process is left behind, and each has written a checkpoint
+    finally:  # also after Ctrl-C: no process is left behind, and each has written a checkpoint
         for process in running:
             process.send_signal(signal.SIGINT)
         for process in running:
@@ -106,7 +106,7 @@ def _start(trial: SweepTrial, out: Path, threads: int, data_root: Path | None) -
             stdout=log,
             stderr=log,
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            # Ctrl-C in a terminal reaches a whole session, and a second one would cut a checkpoint short.
+            # Ctrl-C in a terminal reaches the whole session, and a second one would interrupt the checkpoint.
             start_new_session=True,
         )
 
@@ -118,21 +118,24 @@ def _prepare(trial: SweepTrial, out: Path) -> Path:
 
 
 def _reason(folder: Path, code: int) -> str:
-    """Why a process left no result: the signal that killed it, or the last line of its log."""
+    """Return why a process left no result: the signal that killed it, or the last line of its log."""
     if code < 0:
         return f"killed by signal {-code}, {ATTEMPTS} times"
     lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {code} without a word"
+    return lines[-1] if lines else f"exit code {code} without a message"
 
 
 def _failed(trial: SweepTrial, out: Path, problem: str) -> Outcome:
-    """A row for a trial without a result."""
+    """Record and return the failure of a trial."""
     write_text(out / trial.name / "result.json", json.dumps({"scores": {}, "problem": problem}))
     return Outcome(trial, {}, problem)
 
 
 def run_ray(sweep: Sweep, out: Path, address: str, data_root: Path | None = None) -> Generator[Outcome, None, None]:
-    """The same on Ray: on this machine ("local"), or on the cluster at `address`, which must see the folder `out`."""
+    """Run the remaining trials on Ray: on this machine ("local"), or on the cluster at `address`.
+
+    All machines of the cluster must have access to the folder `out`.
+    """
     from gyroscope.integrations.extras import extra
     from gyroscope_lab.sweeps.trial import run_trial
 
@@ -140,8 +143,8 @@ def run_ray(sweep: Sweep, out: Path, address: str, data_root: Path | None = None
     begun = not ray.is_initialized()
     if begun:
         _connect(ray, address)
-    # One core and, by Ray's own setting, one thread each. A worker that dies is started again by Ray, and the trial
-    # resumes from its checkpoint.
+    # One core each, and one thread by Ray's own setting. Ray restarts a worker that dies, and the trial resumes from
+    # its checkpoint.
     remote = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(run_trial)
     root = None if data_root is None else str(data_root.absolute())
     running = {
@@ -159,7 +162,7 @@ def run_ray(sweep: Sweep, out: Path, address: str, data_root: Path | None = None
                 yield _failed(trial, out, str(error).strip().splitlines()[-1].removeprefix("ValueError: "))
             else:
                 ended = outcome(trial, out)
-                yield ended or _failed(trial, out, f"a worker wrote no result: do all of them see {out}?")
+                yield ended or _failed(trial, out, f"a worker wrote no result: check that all have access to {out}")
     finally:
         for task in running:
             ray.cancel(task, force=True)
@@ -173,4 +176,4 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, **options)
     except (ConnectionError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"no Ray at {address!r}: {reason}; use --ray local, or the address of a cluster") from None
+        raise ValueError(f"no Ray at {address!r} ({reason}): use --ray local, or the address of a cluster") from None

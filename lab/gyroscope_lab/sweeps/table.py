@@ -1,4 +1,4 @@
-"""What a sweep says: mean, deviation and interval of each setting, the best ones, the good region, and a test."""
+"""Statistics of a sweep: mean, deviation and interval of each setting, the best ones, the good region, and a test."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ from gyroscope_lab.sweeps.run import Outcome, outcome
 
 @dataclass(frozen=True)
 class Setting:
-    """One combination of the axes: its trials, one for each seed, and the scores of those that have one."""
+    """One combination of the axes: its trials, one for each seed, and their scores."""
 
     settings: dict[str, Any]
     trials: tuple[SweepTrial, ...]
@@ -27,22 +27,22 @@ class Setting:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Scores, one of each seed that ended well."""
+        """Scores of the seeds that succeeded."""
         return tuple(ended.scores[self.metric] for ended in self.outcomes if not problem_of(ended, self.metric))
 
     @property
     def mean(self) -> float:
-        """Mean over seeds; NaN where there is none."""
+        """Mean over seeds. NaN without a score."""
         return mean(self.values) if self.values else nan
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over seeds; NaN of fewer than two."""
+        """Standard deviation over seeds. NaN for fewer than two."""
         return stdev(self.values) if len(self.values) > 1 else nan
 
     @property
     def interval(self) -> float:
-        """Half-width of the 95 % confidence interval of the mean, by Student's t; NaN of fewer than two."""
+        """Half-width of the 95 % confidence interval of the mean, by Student's t. NaN for fewer than two."""
         n = len(self.values)
         if n < 2:
             return nan
@@ -50,26 +50,26 @@ class Setting:
 
     @property
     def failures(self) -> int:
-        """Seeds that ended without a score."""
+        """Number of seeds that ended without a score."""
         return len(self.outcomes) - len(self.values)
 
 
 def problem_of(ended: Outcome, metric: str) -> str:
-    """Why an outcome has no score; empty where it has one."""
+    """Return why an outcome has no score, or an empty string if it has one."""
     if ended.problem:
         return ended.problem
     if metric not in ended.scores:
-        return f"no {metric} but {', '.join(ended.scores) or 'no scores at all'}: choose another metric"
+        return f"no {metric}, only {', '.join(ended.scores) or 'nothing'}: choose another metric"
     return "" if isfinite(ended.scores[metric]) else f"{metric} is not finite"
 
 
 def outcomes_of(sweep: Sweep, out: Path) -> list[Outcome]:
-    """Of the trials that have ended, in the sweep's order."""
+    """Return the outcomes of the trials that have ended, in the sweep's order."""
     return [ended for trial in sweep.trials if (ended := outcome(trial, out)) is not None]
 
 
 def settings_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[Setting]:
-    """The trials gathered by everything but the seed, in the sweep's order; also those that have not ended."""
+    """Group all trials by their settings without the seed, in the sweep's order. Some may not have ended."""
     names = list(sweep.axes)
     ended = {each.trial.name: each for each in outcomes}
     grouped: dict[tuple[Any, ...], list[SweepTrial]] = {}
@@ -87,14 +87,14 @@ def settings_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[Setting]:
 
 
 def best(sweep: Sweep, settings: Sequence[Setting]) -> Setting | None:
-    """The setting with the best mean; None where nothing has a score."""
+    """Return the setting with the best mean, or None without a score."""
     known = [setting for setting in settings if setting.values]
     sign = 1 if sweep.higher_is_better else -1
     return max(known, key=lambda setting: sign * setting.mean, default=None)
 
 
 def good_region(sweep: Sweep, settings: Sequence[Setting]) -> list[Setting]:
-    """The settings whose mean is within 2 % of the best."""
+    """Return the settings whose mean is within 2 % of the best."""
     top = best(sweep, settings)
     if top is None:
         return []
@@ -102,9 +102,9 @@ def good_region(sweep: Sweep, settings: Sequence[Setting]) -> list[Setting]:
 
 
 def width(sweep: Sweep, settings: Sequence[Setting], axis: str) -> Width | None:
-    """How far a numeric axis can be left from the best setting, all else chosen anew, within 2 % of the best mean.
+    """Return the range of a numeric axis within 2 % of the best mean, with the other settings re-tuned.
 
-    None where nothing has a score.
+    Return None without a score.
     """
     top = best(sweep, settings)
     if top is None:
@@ -112,7 +112,7 @@ def width(sweep: Sweep, settings: Sequence[Setting], axis: str) -> Width | None:
     good = {setting.settings[axis] for setting in good_region(sweep, settings)}
     values = sorted({setting.settings[axis] for setting in settings})
     first = last = values.index(top.settings[axis])
-    # The region is one piece: a good value beyond a bad one does not belong to it.
+    # The range is contiguous. A good value beyond a bad one does not belong to it.
     while first > 0 and values[first - 1] in good:
         first -= 1
     while last < len(values) - 1 and values[last + 1] in good:
@@ -122,19 +122,19 @@ def width(sweep: Sweep, settings: Sequence[Setting], axis: str) -> Width | None:
 
 
 def compare(first: Setting, second: Setting) -> float:
-    """p-value of Welch's t-test that two settings have the same mean; NaN where one has fewer than two runs."""
+    """Return the p-value of Welch's t-test that two settings have the same mean. NaN if one has fewer than two runs."""
     if len(first.values) < 2 or len(second.values) < 2:
         return nan
     from scipy import stats  # takes a second to import
 
     with warnings.catch_warnings():
-        # All runs of a setting alike: the deviation is 0, and p is right all the same.
+        # If all runs of a setting are equal, the deviation is 0, and p is still right.
         warnings.simplefilter("ignore", RuntimeWarning)
         return float(stats.ttest_ind(first.values, second.values, equal_var=False).pvalue)
 
 
 def write_table(path: Path, sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
-    """The sweep as one SQLite file: every trial that ended, by the name of its folder, and every setting."""
+    """Write the sweep as one SQLite file: every trial that ended, with its folder, and every setting."""
     trials = [
         (json.dumps(each.trial.varied), each.trial.config.seed, each.trial.name, json.dumps(each.scores), each.problem)
         for each in outcomes

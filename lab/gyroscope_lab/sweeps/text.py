@@ -1,4 +1,4 @@
-"""A sweep in a terminal: the best settings, the arms with their good regions, all settings and what failed."""
+"""A sweep in a terminal: all settings with the best first, the arms with their good regions, and the failures."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -12,7 +12,7 @@ from gyroscope_lab.sweeps.data import Comparison, SettingData, SweepData, Width
 
 
 class SweepText:
-    """A sweep for people, the best settings first."""
+    """A sweep as text, the best settings first."""
 
     def __init__(self, sweep: SweepData) -> None:
         self.sweep = sweep
@@ -26,7 +26,7 @@ def _parts(sweep: SweepData) -> Iterator[RenderableType]:
     left = sweep.planned - sweep.ended
     waiting = f", {left} not run yet" if left else ""
     metric = sweep.metric.replace("_", " ")
-    count = f", {metric}: {sweep.ended - failed} of {sweep.planned} trials ended well, {failed} failed{waiting}\n"
+    count = f", {metric}: {sweep.ended - failed} of {sweep.planned} trials succeeded, {failed} failed{waiting}\n"
     yield Text.assemble((sweep.name, "bold"), count)
     axes = list(sweep.axes)
     order = sorted(sweep.settings, key=lambda each: (not each.n, -each.mean if sweep.higher_is_better else each.mean))
@@ -34,10 +34,10 @@ def _parts(sweep: SweepData) -> Iterator[RenderableType]:
     rows = [_row(setting, axes) for setting in order]
     drawn = table(header, rows)
     for number in range(len(axes)):
-        # Settings are never cut: whoever reads the table will use them.
+        # Settings are never cut, because readers will use them.
         drawn.columns[number].min_width = max(len(row[number]) for row in rows)
     yield drawn
-    yield Text("mean over seeds; p of Welch's test against the best; good: near the best of its arm\n", style="dim")
+    yield Text("Mean over seeds. p: Welch's test against the best. Good: near the best of its arm.\n", style="dim")
     for arm in sweep.arms:
         if arm.best is None:
             yield Text(f"• {arm.name or 'all settings'}: no score")
@@ -46,7 +46,7 @@ def _parts(sweep: SweepData) -> Iterator[RenderableType]:
         at = ", ".join(f"{axis} {top.settings[axis]}" for axis in sweep.drawn)
         best = f"• {arm.name or 'best'}: {_number(top.mean)} ± {_number(top.interval)}{' at ' if at else ''}{at}"
         good = f"{arm.good} of {arm.settings} settings within {sweep.tolerance:.0%} of it"
-        yield Text("; ".join([best, good, *map(region_text, arm.widths)]))
+        yield Text(", ".join([best, good, *map(region_text, arm.widths)]))
     yield from (Text("• " + comparison_text(sweep, each)) for each in sweep.comparisons)
     for setting, trial in sweep.failed:
         at = ", ".join(f"{axis} {value}" for axis, value in setting.settings.items())
@@ -54,17 +54,17 @@ def _parts(sweep: SweepData) -> Iterator[RenderableType]:
 
 
 def region_text(width: Width) -> str:
-    """The good region of an axis; ≥ where it reaches the end of what was tried."""
+    """Return the good range of an axis, with ≥ if it reaches an end of the grid."""
     edge = "≥ " if width.at_low_end or width.at_high_end else ""
     decades = f", {edge}{width.decades:.1f} decades" if isfinite(width.decades) else ""
     return f"good {width.axis} from {width.low} to {width.high}{decades}"
 
 
 def comparison_text(sweep: SweepData, test: Comparison) -> str:
-    """Two arms, the difference of their best means, and whether chance explains it."""
+    """Return two arms, the difference of their best means, and whether chance explains it."""
     names = f"{sweep.arms[test.first].name} against {sweep.arms[test.second].name}"
     chance = f"Welch's p = {test.p_value:.2g}" if isfinite(test.p_value) else "too few seeds for a test"
-    return f"{names}, each at its best: {test.difference:+.4g}; {chance}"
+    return f"{names}, each at its best: {test.difference:+.4g} ({chance})"
 
 
 def _row(setting: SettingData, axes: list[str]) -> list[str]:

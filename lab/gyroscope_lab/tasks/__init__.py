@@ -1,1 +1,1 @@
-"""Data sets and models that experiments train: digits, text, translation, a teacher and its student."""
+"""Data sets and models for experiments: digits, images, text, translation, and a teacher with its student."""

@@ -16,7 +16,7 @@ class Digits:
     labels: Tensor
 
     def batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator["Digits"]:
-        """Shuffled batches, every image once an epoch but for those that fill no batch."""
+        """Yield shuffled batches. Every image comes once per epoch, except those that do not fill a batch."""
         for _ in range(epochs):
             order = torch.randperm(len(self.labels), generator=generator)
             for part in torch.split(order, size):
@@ -38,8 +38,8 @@ class Digits:
 
 
 def load(held_out: int = 360) -> tuple[Digits, Digits]:
-    """All 1,797 digits, the last `held_out` of them to test on."""
-    from sklearn.datasets import load_digits  # takes a second, which other tasks do without
+    """Return training and test digits, 1,797 in total. The last `held_out` are for the test."""
+    from sklearn.datasets import load_digits  # takes a second to import, and other tasks do not need it
 
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8)
@@ -48,7 +48,7 @@ def load(held_out: int = 360) -> tuple[Digits, Digits]:
 
 
 def network(width: int = 32, convolutions: int = 4) -> nn.Sequential:
-    """3 × 3 convolutions with batch norm, a pool in the middle, and a linear layer on the average of the image."""
+    """Return 3 × 3 convolutions with batch norm and a pool, and a linear layer on the average of the image."""
     layers: list[nn.Module] = []
     for i in range(convolutions):
         layers += [nn.Conv2d(width if i else 1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]

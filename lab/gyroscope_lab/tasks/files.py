@@ -1,4 +1,4 @@
-"""Data files in their official formats: where they are looked for, and whether they are whole. Nothing is unpickled."""
+"""Data files in their official formats: search paths and integrity checks. Nothing is unpickled."""
 
 import gzip
 import hashlib
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-# Environment variable that names the folder of data sets where no --data-root does.
+# Environment variable with the folder of data sets, used without --data-root.
 ROOT_VARIABLE = "GYROSCOPE_DATA"
 
 CIFAR_IMAGE = 3 * 32 * 32
 
-# Of the decompressed files: archives of the same data are compressed in different ways.
+# Hashes of the decompressed files, because archives of the same data are compressed in different ways.
 SHA256 = {
     "fashion-mnist/train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "fashion-mnist/train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -26,28 +26,28 @@ SHA256 = {
 
 
 class DataError(ValueError):
-    """A data set that is missing or damaged, with where it was looked for or which file it is."""
+    """A data set that is missing or damaged. The message names the folders that were searched, or the file."""
 
 
 def data_root(root: Path | None) -> Path:
-    """The folder of data sets: as given, else of the environment, else ./data."""
+    """Return the folder of data sets: the given one, else that of the environment, else ./data."""
     return root if root is not None else Path(os.environ.get(ROOT_VARIABLE, "data"))
 
 
 def find(root: Path, folders: tuple[str, ...], name: str, remedy: str) -> Path:
-    """The file in one of the folders below the root or in the root itself, compressed or not."""
+    """Find a file in the root or in one of the folders below it, compressed or not."""
     tried = [root / folder / (name + suffix) for folder in (*folders, ".") for suffix in ("", ".gz")]
     for path in tried:
         if path.is_file():
             return path
     places = " or ".join(str(root / folder) for folder in (*folders, "."))
     raise DataError(
-        f"no file {name!r} (or {name}.gz) in {places}: {remedy}, and name the folder by --data-root or {ROOT_VARIABLE}"
+        f"no file {name!r} (or {name}.gz) in {places}: {remedy}, and set the folder by --data-root or {ROOT_VARIABLE}"
     )
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file, decompressed if its name ends in .gz."""
+    """Read the bytes of a file, decompressed if its name ends in .gz."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as file:
@@ -60,7 +60,7 @@ def read(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8."""
+    """Read a text file in UTF-8."""
     try:
         return read(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def read_text(path: Path) -> str:
 
 
 def read_idx(path: Path, dimensions: int, known: str = "") -> Bytes:
-    """An IDX file of bytes (MNIST's format) as an array; `known` names its entry in SHA256.
+    """Read an IDX file of bytes (MNIST's format) as an array. `known` is its key in SHA256.
 
     Format: two zero bytes, 8 for unsigned bytes, the number of dimensions, each size as a big-endian 32-bit integer,
     and the entries (yann.lecun.com/exdb/mnist).
@@ -80,17 +80,17 @@ def read_idx(path: Path, dimensions: int, known: str = "") -> Bytes:
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, offset=4))
     expected = header + int(np.prod(shape, dtype=np.int64))
     if len(data) != expected:
-        raise DataError(f"{str(path)!r} has {len(data):,} bytes where its header asks for {expected:,}: fetch it again")
+        raise DataError(f"{str(path)!r} has {len(data):,} bytes, but its header says {expected:,}: fetch it again")
     if known in SHA256 and hashlib.sha256(data).hexdigest() != SHA256[known]:
         raise DataError(f"{str(path)!r} is not the published file (its SHA-256 differs): fetch it again")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
 def read_cifar(path: Path, labels: int, classes: int) -> tuple[Bytes, Bytes]:
-    """Images (n, 3, 32, 32) and labels (n,) of a file of CIFAR's binary version, any number of records.
+    """Read images (n, 3, 32, 32) and labels (n,) from a file of CIFAR's binary version, with any number of records.
 
-    A record is `labels` bytes, the last of them the class (CIFAR-100 has a coarse one before it), and 3 × 32 × 32 bytes
-    of pixels, channel by channel.
+    A record is `labels` bytes, of which the last is the class (CIFAR-100 has a coarse class before it), and
+    3 × 32 × 32 bytes of pixels, channel by channel.
     """
     data = np.frombuffer(read(path), np.uint8)
     record = labels + CIFAR_IMAGE
@@ -102,6 +102,6 @@ def read_cifar(path: Path, labels: int, classes: int) -> tuple[Bytes, Bytes]:
     classes_found = records[:, labels - 1]
     if classes_found.max() >= classes:
         raise DataError(
-            f"{str(path)!r} has a label {classes_found.max()} where classes go to {classes - 1}: fetch it again"
+            f"{str(path)!r} has a label {classes_found.max()}, but the last class is {classes - 1}: fetch it again"
         )
     return records[:, labels:].reshape(-1, 3, 32, 32), classes_found

@@ -1,4 +1,4 @@
-"""Image tasks: pixels as a network takes them, batches, and the standard augmentation on whole batches."""
+"""Image tasks: standardised pixels, batches, and the standard augmentation on whole batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from gyroscope_lab.tasks import digits
 from gyroscope_lab.tasks.files import DataError, data_root, find, read_cifar, read_idx
 
-# Pixels by which a whole image is padded before a crop of its own size (He et al. 2016).
+# Pixels by which an image is padded before a crop of its own size (He et al. 2016).
 PADDING = 4
 
 
@@ -27,25 +27,25 @@ class Images:
         return len(self.labels)
 
     def to(self, device: torch.device) -> "Images":
-        """The same on a device."""
+        """Move the images to a device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True)
 class ImageTask:
-    """Images to learn from and images to be tested on."""
+    """Images for training and images for testing."""
 
     name: str
     train: Images
     test: Images
     classes: int
     flips: bool
-    """Whether a mirrored image is as good: not so for digits."""
+    """Whether a mirrored image keeps its class. Digits do not."""
     shrunk: int = 1
 
     @property
     def padding(self) -> int:
-        """Pixels by which these images are padded: a crop moves a shrunk image as far as a whole one."""
+        """Pixels by which these images are padded. A crop moves a shrunk image as far as a full-size one."""
         return PADDING // self.shrunk
 
     @property
@@ -56,7 +56,7 @@ class ImageTask:
 
 
 def augmented(batch: Images, flips: bool, generator: torch.Generator, padding: int = PADDING) -> Images:
-    """Each image cropped at random from itself padded, and half of them mirrored, the batch at once."""
+    """Pad each image and crop it at random, and mirror half of them. The whole batch is processed at once."""
     count, _, height, width = batch.pixels.shape
     padded = F.pad(batch.pixels, (padding,) * 4)
     top = torch.randint(2 * padding + 1, (count, 1), generator=generator)
@@ -72,7 +72,7 @@ def augmented(batch: Images, flips: bool, generator: torch.Generator, padding: i
 
 
 def load_images(name: str, root: Path | None = None, shrink: int = 1) -> ImageTask:
-    """An image task by name; `shrink` averages squares of pixels: 2 halves the image and quarters the cost on a CPU."""
+    """Load an image task by name. `shrink` averages squares of pixels: 2 halves the sides and quarters the cost."""
     if name not in IMAGE_TASKS:
         raise ValueError(f"unknown image task {name!r}: choose one of {', '.join(IMAGE_TASKS)}")
     train, test, classes, flips = IMAGE_TASKS[name](data_root(root))
@@ -95,7 +95,7 @@ Loaded = tuple[Pair, Pair, int, bool]
 
 
 def _scaled(pixels: np.ndarray) -> Tensor:
-    """Bytes (n, channels, h, w) as numbers from 0 to 1."""
+    """Convert bytes (n, channels, h, w) to numbers from 0 to 1."""
     return torch.from_numpy(pixels.astype(np.float32) / 255)
 
 
@@ -130,7 +130,7 @@ def _load_idx(root: Path, name: str, remedy: str, flips: bool) -> Loaded:
 def _load_cifar(root: Path, folder: str, train: tuple[str, ...], test: str, labels: int, classes: int) -> Loaded:
     remedy = f"unpack the binary version of {folder.split('-b')[0].upper()} (cs.toronto.edu/~kriz/cifar.html) there"
     present = [name for name in train if any((root / place / name).is_file() for place in (folder, "."))]
-    # A part of the training files is a smaller task, not an error; none of them is.
+    # With some of the training files the task is smaller. Without any it is an error.
     parts = [read_cifar(find(root, (folder,), name, remedy), labels, classes) for name in present or train[:1]]
     pixels = np.concatenate([images for images, _ in parts])
     classes_of = np.concatenate([found for _, found in parts])
@@ -147,7 +147,7 @@ def _as_bytes(part: digits.Digits) -> Pair:
 
 
 CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-# By name: a function from the folder of data sets to (training pair, test pair, classes, whether flips may be).
+# By name: a function from the folder of data sets to (training pair, test pair, classes, whether to flip).
 IMAGE_TASKS: dict[str, Callable[[Path], Loaded]] = {
     "digits": _digits,
     "fashion-mnist": lambda root: _load_idx(

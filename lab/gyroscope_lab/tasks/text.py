@@ -1,4 +1,4 @@
-"""Text tasks: characters as numbers, a fixed split, random pieces to train on."""
+"""Text tasks: characters as numbers, a fixed split, and random pieces for training."""
 
 import sysconfig
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ from torch import Tensor
 
 from gyroscope_lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read_text
 
-# The last tenth of a text, as nanoGPT splits it.
+# Share of a text at its end that is held out, as in nanoGPT.
 VALIDATION_SHARE = 0.1
-# Characters that a text must have to be split and learnt from.
+# Characters that a text must have at least.
 FEWEST = 1000
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as numbers of characters, and how many different characters there are."""
+    """A text as character numbers, and the number of different characters."""
 
     ids: Tensor
     alphabet: int
 
     def batch(self, size: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random pieces of the text, and the character that follows each of theirs: two tensors (size, context)."""
+        """Return random pieces of the text, and the character after each of theirs: two tensors (size, context)."""
         first = torch.randint(len(self.ids) - context, (size, 1), generator=generator)
         places = first + torch.arange(context)
         return self.ids[places], self.ids[places + 1]
 
     def split(self) -> tuple["Corpus", "Corpus"]:
-        """The part to learn from, and the last tenth to validate on."""
+        """Return the training part, and the last tenth for validation."""
         first = round((1 - VALIDATION_SHARE) * len(self.ids))
         return Corpus(self.ids[:first], self.alphabet), Corpus(self.ids[first:], self.alphabet)
 
 
 def load_text(name: str, root: Path | None = None) -> Corpus:
-    """`stdlib`, or `text:<file>` for a file in UTF-8, compressed or not, here or in the folder of data sets."""
+    """Load `stdlib`, or `text:<file>`: a file in UTF-8, compressed or not, here or in the folder of data sets."""
     if name == "stdlib":
         return standard_library()
     given = Path(name.removeprefix("text:"))
@@ -47,7 +47,7 @@ def load_text(name: str, root: Path | None = None) -> Corpus:
     path = given if given.is_file() else in_root
     if not path.is_file():
         raise DataError(
-            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: name a text in UTF-8 by text:<file>, and its "
+            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: give a text in UTF-8 as text:<file>, and its "
             f"folder by --data-root or {ROOT_VARIABLE}"
         )
     text = read_text(path)
@@ -58,9 +58,9 @@ def load_text(name: str, root: Path | None = None) -> Corpus:
 
 @cache
 def standard_library() -> Corpus:
-    """The modules of the standard library, in the order of their names: some millions of characters.
+    """Return the source of Python's standard library, modules in the order of their names: millions of characters.
 
-    A few characters are common, and dozens are so rare that training has them once and not again.
+    A few characters are common, and dozens are so rare that training meets them only once.
 
     >>> text = standard_library()
     >>> len(text.ids) > 1_000_000, text.alphabet > 96

@@ -1,6 +1,6 @@
 """Translation tasks, in characters: German number words into English ones, or two parallel text files.
 
-Number words are made by rule and need no data set; German says the units before the tens, so that order changes.
+Number words are made by rule and need no data set. German has the units before the tens, so the order changes.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 from gyroscope_lab.networks.transformer import PADDING
 from gyroscope_lab.tasks.files import DataError, data_root, find, read_text
 
-# Ends every sentence, and begins a target, as in fairseq. Characters are counted from the next number on.
+# Token that ends every sentence and begins a target, as in fairseq. Characters have the numbers after it.
 END = 1
-# Numbers below 10,000, most to learn from and some to be tested on, the same ones in every run. So few that a small
-# network translates unseen ones after some hundred steps; of a million numbers it needs five times as many.
+# Numbers below 10,000 with the same split in every run. With so few, a small network translates unseen ones after some
+# hundred steps. With a million numbers it needs five times as many steps.
 NUMBERS = 10_000
 HELD_OUT = 500
 SPLIT_SEED = 0
 
-# Entry 0 is what a round number has in that place.
+# Entry 0 is for round numbers.
 GERMAN_ONES = [
     "", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf",
     "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
@@ -50,7 +50,7 @@ class Sentences:
         return len(self.sources)
 
     def batch(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Sources and targets of these pairs, two tensors (pairs, length), filled up to their longest by PADDING."""
+        """Return sources and targets of these pairs: two tensors (pairs, length), filled up by PADDING."""
         sources = [self._ids(self.sources[i]) for i in chosen]
         targets = [[END, *self._ids(self.targets[i])] for i in chosen]
         return _padded(sources), _padded(targets)
@@ -62,27 +62,27 @@ class Sentences:
 @final
 @dataclass(frozen=True, eq=False)
 class TranslationTask:
-    """Sentences to learn from, and sentences held out."""
+    """Sentences for training, and held-out sentences."""
 
     train: Sentences
     validation: Sentences
 
     @property
     def vocabulary(self) -> int:
-        """Different characters, with the two numbers that are none."""
+        """Number of different characters, plus padding and end."""
         return len(self.train.numbers) + 2
 
     @property
     def longest(self) -> int:
-        """Characters of the longest sentence, and its end."""
+        """Number of characters of the longest sentence, with its end."""
         parts = (self.train, self.validation)
         return 1 + max(len(sentence) for part in parts for sentence in (*part.sources, *part.targets))
 
 
 def load_translation(name: str, root: Path | None = None) -> TranslationTask:
-    """`translation` for number words, or `translation:<folder>` with train.de, train.en, valid.de and valid.en.
+    """Load `translation` (number words), or `translation:<folder>` with train.de, train.en, valid.de and valid.en.
 
-    The files have a sentence a line, in UTF-8, compressed or not: the form in which IWSLT'14 is prepared.
+    The files have one sentence per line, in UTF-8, compressed or not, as IWSLT'14 is usually prepared.
     """
     if name == "translation":
         return number_words()
@@ -93,7 +93,7 @@ def load_translation(name: str, root: Path | None = None) -> TranslationTask:
 
 @cache
 def number_words() -> TranslationTask:
-    """German number words and their English, of numbers below 10,000; none held out is learnt.
+    """Return German number words with their English translation, for numbers below 10,000.
 
     >>> task = number_words()
     >>> len(task.train), len(task.validation), task.longest
@@ -106,19 +106,19 @@ def number_words() -> TranslationTask:
 
 
 def german(number: int) -> str:
-    """The German word of a number from 0 to 999,999.
+    """Return the German word for a number from 0 to 999,999.
 
     >>> german(243), german(101_001)
     ('zweihundertdreiundvierzig', 'einhunderteintausendeins')
     """
     if number == 0:
         return "null"
-    # One is "ein" before another word, and "eins" where the word ends.
+    # One is "ein" before another word, and "eins" at the end of a word.
     return _german(number) + ("s" if number % 100 == 1 else "")
 
 
 def _german(number: int) -> str:
-    """A number as it stands before another word; nothing for 0."""
+    """Return a number in its form before another word. Empty for 0."""
     if number >= 1000:
         return _german(number // 1000) + "tausend" + _german(number % 1000)
     if number >= 100:
@@ -130,7 +130,7 @@ def _german(number: int) -> str:
 
 
 def english(number: int) -> str:
-    """The English words of a number from 0 to 999,999.
+    """Return the English words for a number from 0 to 999,999.
 
     >>> english(243), english(101_001)
     ('two hundred and forty-three', 'one hundred and one thousand and one')
@@ -165,20 +165,20 @@ def _spelt(numbers: list[int]) -> Pair:
 
 
 def _read_pair(folder: Path, part: str) -> Pair:
-    remedy = "put train.de, train.en, valid.de and valid.en there, a sentence a line"
+    remedy = "put train.de, train.en, valid.de and valid.en there, one sentence per line"
     source, target = (find(folder, (), f"{part}.{language}", remedy) for language in ("de", "en"))
     sources = _lines(source)
     targets = _lines(target)
     if len(sources) != len(targets):
         raise DataError(
-            f"{str(source)!r} has {len(sources):,} lines and {str(target)!r} {len(targets):,}: a line must translate "
-            "the line of the same number, so fetch both again"
+            f"{str(source)!r} has {len(sources):,} lines and {str(target)!r} {len(targets):,}: each line must "
+            "translate the line of the same number, so fetch both again"
         )
     return sources, targets
 
 
 def _lines(path: Path) -> list[str]:
-    # Not splitlines(): it splits at characters of Unicode that sentences have inside.
+    # Not splitlines(), which also splits at Unicode characters that occur inside sentences.
     return read_text(path).removesuffix("\n").split("\n")
 
 

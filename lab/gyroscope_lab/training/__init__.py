@@ -1,4 +1,4 @@
-"""Training by name or of one's own objects, resumable at any step."""
+"""Training from a config or from your own objects. A run can be resumed at any step."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def train(
     on_step: Callable[[StepReport], None] = ...,
 ) -> TrainResult: ...
 def train(*arguments: Any, **options: Any) -> TrainResult:
-    """Train as a config says (`train_by_name`), or a model with an optimizer and a loss (`train_objects`).
+    """Train a network from a config (`train_by_name`) or from a model, an optimizer and a loss (`train_objects`).
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(8, 4)

@@ -1,6 +1,6 @@
-"""BatchNorm whose statistics are those of all processes' batches, so that several train as one does.
+"""BatchNorm with statistics over the batches of all processes, so that several processes train as one would.
 
-torch's SyncBatchNorm does the same on GPUs alone.
+torch's SyncBatchNorm does the same, but only on GPUs.
 """
 
 from typing import Any, cast, final
@@ -14,15 +14,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @final
 class SharedBatchNorm(_BatchNorm):
-    """BatchNorm of any number of dimensions, which in training normalises by mean and variance over all processes."""
+    """BatchNorm for inputs of any number of dimensions. In training, mean and variance are over all processes."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x̂·weight + bias; gradients go through the statistics to every process."""
+        """Return x̂·weight + bias. Gradients flow through the statistics to every process."""
         if not self.training:
             return super().forward(x)
         dims = [dim for dim in range(x.dim()) if dim != 1]
         wide = x.float() if x.dtype.itemsize < 4 else x
-        # Every process has as many values: their number needs no reduction.
+        # Every process has the same number of values, so the count needs no reduction.
         count = wide.numel() // wide.shape[1] * dist.get_world_size()
         mean = _summed(wide.sum(dims)) / count
         centred = wide - _along_channels(mean, x)
@@ -33,17 +33,17 @@ class SharedBatchNorm(_BatchNorm):
         return (normalised * _along_channels(self.weight, x) + _along_channels(self.bias, x)).to(x.dtype)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Bring the running statistics up to date, as torch does."""
+        """Update the running statistics, as torch does."""
         for running, now in ((self.running_mean, mean), (self.running_var, variance)):
             cast(Tensor, running).lerp_(now.to(cast(Tensor, running).dtype), cast(float, self.momentum))
         cast(Tensor, self.num_batches_tracked).add_(1)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Channels are dimension 1 of any tensor."""
+        """Accept any number of dimensions. Channels are dimension 1."""
 
 
 def with_shared_statistics(model: nn.Module) -> None:
-    """Put a `SharedBatchNorm` with the same parameters and buffers in the place of each BatchNorm."""
+    """Replace each BatchNorm by a `SharedBatchNorm` with the same parameters and buffers."""
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
             if isinstance(layer, _BatchNorm) and not isinstance(layer, SharedBatchNorm):
@@ -55,7 +55,7 @@ def with_shared_statistics(model: nn.Module) -> None:
 
 
 def _summed(values: Tensor) -> Tensor:
-    """The sum over processes, through which gradients go back to each."""
+    """Return the sum over processes. Gradients flow back to each of them."""
     return cast(Tensor, all_reduce(values))  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""Training by name: the task, the network and the optimizer that a config names."""
+"""Training from a config that names the task, the network and the optimizer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,20 +31,20 @@ def train_by_name(
     on_start: Callable[[EquilibriumStart], None] = lambda start: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> TrainResult:
-    """Train as `config` says, under torchrun in all its processes.
+    """Train a network from a config. Under torchrun, all processes train together.
 
     Arguments:
         config: the settings.
-        out: folder of the run; by default a new one below runs/.
-        resume: go on from the newest checkpoint of the folder, bit for bit.
-        data_root: folder of data sets.
-        device: as torch names it.
+        out: folder of the run. Default: a new one below runs/.
+        resume: continue from the newest checkpoint of the folder, bit for bit.
+        data_root: folder of the data sets.
+        device: device name, as in torch.
         fsdp: under torchrun, shard the weights by FSDP2 instead of copying them by DDP.
-        on_start: is called with what a start at equilibrium changed.
-        on_step: is called after each step, in the first process.
+        on_start: called with the changes of a start at equilibrium.
+        on_step: called after each step, in the first process.
 
-    Ctrl-C writes a checkpoint before it ends the run. The processes of torchrun share each batch. Their numbers are
-    those of one process, and any number of processes can go on from a checkpoint.
+    Ctrl-C writes a checkpoint before it ends the run. The processes of torchrun share each batch. Results are the same
+    as with one process, and a checkpoint can be resumed with any number of processes.
     """
     with started_processes(device, fsdp) as processes:
         problem = make_problem(config, None if data_root is None else Path(data_root), processes.device)
@@ -54,7 +54,7 @@ def train_by_name(
         processes.wait()
         if resume:
             training.restore()
-        # A run that goes on has left its start behind.
+        # A resumed run is past its start.
         if training.step == 0 and started is not None and processes.is_first:
             on_start(started)
         return training.run(resume, on_step)
@@ -63,18 +63,18 @@ def train_by_name(
 def named_training(
     config: TrainConfig, problem: Problem, out: Path, processes: Processes | None = None
 ) -> tuple[Training, EquilibriumStart | None]:
-    """Return the training of a config, and what a start at equilibrium changed, if there is one."""
+    """Return the training of a config, and the changes of a start at equilibrium if it has one."""
     processes = Processes(problem.device) if processes is None else processes
     processes.check(config)
     model: nn.Module = problem.model
     optimizers = make_optimizers(config, model)
-    # Every process has the whole weights and whole batches until here, and so the same start.
+    # Until here every process has whole weights and whole batches, so all have the same start.
     started = prepare_weights(config, problem, optimizers)
     spread = processes.spread(model)
     problem.share = processes.share
-    if processes.fsdp:  # which has made other parameters of them
+    if processes.fsdp:  # sharding replaced the parameters
         optimizers = make_optimizers(config, model)
-    # A batch that fills half a step is not one: an epoch has the whole steps.
+    # An epoch counts whole steps only. Batches left over do not make a step.
     schedule = config.multiplier(max(problem.batches_per_epoch // config.accumulate, 1))
     training = Training(
         config,

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on bit for bit, written whole or not at all."""
+"""Checkpoints: everything that is needed to resume a run bit for bit, written whole or not at all."""
 
 import os
 import secrets
@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-# Checkpoints that a run keeps: the newest, and one before it in case the newest is of a diverged run.
+# Checkpoints that a run keeps: the newest, and one before it in case the newest is from a diverged run.
 KEPT = 2
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write a checkpoint of `step` beside the others, and remove all but the newest `KEPT`.
+    """Write a checkpoint of `step`, and remove all but the newest `KEPT`.
 
-    The file appears under its name only when all of it is on disk: a crash or a full disk leaves the older ones.
+    The file gets its name only after all of it is on disk. A crash or a full disk leaves the older ones intact.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{step:09d}.pt"
@@ -27,11 +27,11 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
             os.fsync(file.fileno())
         os.replace(partial, target)
     except (OSError, RuntimeError) as error:
-        # torch reports a full disk as a RuntimeError of its own zip writer.
+        # torch's zip writer reports a full disk as a RuntimeError.
         with suppress(OSError):
             partial.unlink()
         raise ValueError(
-            f"cannot write the checkpoint {str(target)!r}: {error}; make room, those before it are kept"
+            f"cannot write the checkpoint {str(target)!r} ({error}): free some space. Earlier checkpoints are kept"
         ) from None
     for old in paths(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
@@ -39,14 +39,14 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def paths(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted(folder.glob("step-*.pt"))
 
 
 def load_newest(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read; None where there is none. Only tensors and plain values are unpickled."""
+    """Return the newest readable checkpoint, or None. Only tensors and plain values are unpickled."""
     for path in reversed(paths(folder)):
-        with suppress(Exception):  # damaged: the one before it is as good
+        with suppress(Exception):  # damaged: try the one before it
             state: dict[str, Any] = torch.load(path, weights_only=True)
             return state
     return None

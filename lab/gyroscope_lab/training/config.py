@@ -1,4 +1,4 @@
-"""What a training run is: one frozen dataclass, from Python or from the command line."""
+"""The settings of a training run: one frozen dataclass, made in Python or from the command line."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 from gyroscope.theory.schedules import Schedule, constant, cosine, inverse_sqrt, linear, step
 from gyroscope.tools import check_count, check_fraction, check_non_negative, check_positive
 
-# Of the computation; pure-bf16 rounds the weights too, which most updates are then too small to change.
+# Precision of the computation. pure-bf16 also rounds the weights, and most updates are then too small to change them.
 Precision = Literal["float32", "bf16", "pure-bf16"]
 Start = Literal["initial", "equilibrium", "equilibrium+embeddings"]
 SCHEDULES = ("constant", "linear", "cosine", "step", "inverse_sqrt")
@@ -14,32 +14,34 @@ SCHEDULES = ("constant", "linear", "cosine", "step", "inverse_sqrt")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run.
+    """The settings of a training run.
 
     Arguments:
         task: digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or translation:<folder>.
         model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
         optimizer: a name of `gyroscope train --help`, with options of its class after a colon: k-adam:k=3.
-        lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
-        decay_embeddings: weight decay also of embeddings, as nanoGPT has it.
-        start: initial weights as the network makes them, or at the norms of equilibrium; embeddings where they decay.
-        init_scale: what the initial weights that turn are multiplied by, before that.
-        gain: a learnable gain for each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
-        turn_head: whether the last layer, which no norm follows, is among the weights that turn; it decays either way.
-        follow: a rotational optimizer turns as its base is forecast to (`gyro.optim.follow`).
-        epochs, steps: the length; exactly one of them.
-        schedule: constant, linear, cosine, step or inverse_sqrt; `final` is where linear and cosine end, as a share.
-        milestones: shares of the run after which `step` divides lr by 10; by default those of He et al. 2016, 4.2.
-        rescale: bring the weights that turn to the norms of the new equilibrium when lr changes (SMD 5.2).
-        warmup: of the same unit as the length, and part of it.
-        batch_size: samples of one forward pass; `accumulate` passes make one step.
-        clip: largest norm of the whole gradient; None: no clipping.
+        lr, weight_decay, momentum, betas: as in torch. None: the optimizer's own default.
+        decay_embeddings: apply weight decay to embeddings too, as nanoGPT does.
+        start: initial weights of the network, or rescaled to equilibrium norms, with or without embeddings that decay.
+        init_scale: factor of the initial weights that rotate, applied before `start`.
+        gain: add a learnable gain to each weight vector (`gyro.nn.add_gain`), for optimizers that keep norms.
+        turn_head: whether the last layer, which no norm follows, rotates. It decays in either case.
+        follow: let a rotational optimizer rotate as its base is forecast to (`gyro.optim.follow`).
+        epochs, steps: length of the run. Give exactly one of them.
+        schedule: constant, linear, cosine, step or inverse_sqrt.
+        final: learning rate at the end of linear and cosine, as a share of the peak.
+        milestones: shares of the run after which `step` divides lr by 10. Default: those of He et al. 2016, 4.2.
+        rescale: rescale the weights that rotate to the norms of the new equilibrium when lr changes (SMD 5.2).
+        warmup: length of the warmup, in the unit of the run length and part of it.
+        batch_size: samples of one forward pass.
+        accumulate: forward passes per step.
+        clip: largest norm of the whole gradient. None: no clipping.
         norm: normalisation of a convolutional network.
-        shrink: averages squares of so many pixels; 2 costs a quarter on a CPU.
-        augment: pad-4 crop and flip of images.
-        evaluations: times that the validation set is used, evenly over the run.
+        shrink: side of the squares of pixels that are averaged. 2 costs a quarter of the time on a CPU.
+        augment: crop images padded by 4 pixels at random, and flip them.
+        evaluations: number of evaluations on the validation set, evenly over the run.
         track: measure rotation while training.
-        sample_every: steps from one measurement to the next; None: the tracker's own choice.
+        sample_every: steps between measurements. None: the tracker's own choice.
     """
 
     task: str = "digits"
@@ -78,7 +80,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
-                f"epochs={self.epochs!r} and steps={self.steps!r}: give the length of the run in one of them"
+                f"epochs={self.epochs!r} and steps={self.steps!r}: give the length of the run as exactly one of them"
             )
         for name in ("batch_size", "accumulate", "shrink", "evaluations"):
             check_count(name, getattr(self, name), at_least=1)
@@ -97,11 +99,11 @@ class TrainConfig:
             check_non_negative("clip", self.clip)
 
     def num_steps(self, steps_per_epoch: int) -> int:
-        """Optimizer steps of the run."""
+        """Return the number of optimizer steps of the run."""
         return self.steps if self.steps is not None else max(round((self.epochs or 0) * steps_per_epoch), 1)
 
     def multiplier(self, steps_per_epoch: int) -> Schedule:
-        """The schedule, a function of the step."""
+        """Return the schedule: the learning rate over its peak, as a function of the step."""
         steps = self.num_steps(steps_per_epoch)
         warmup = min(round(self.warmup * (1 if self.steps is not None else steps_per_epoch)), steps)
         if self.schedule == "constant":
@@ -113,16 +115,16 @@ class TrainConfig:
         return (linear if self.schedule == "linear" else cosine)(steps, warmup, self.final)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a file."""
+        """Return plain values, for a file."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
-        """The config of a file; a ValueError names a setting that there is not."""
+        """Return the config of a file, or raise ValueError if it has an unknown setting."""
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
-                raise ValueError(f"unknown setting {name!r}; those of a training run are {', '.join(sorted(known))}")
-        # A file has lists in place of tuples.
+                raise ValueError(f"unknown setting {name!r}: choose one of {', '.join(sorted(known))}")
+        # A file has lists instead of tuples.
         tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls(**{**values, **tuples})

@@ -1,4 +1,4 @@
-"""A training run in a terminal: a live line while it goes on, and a table when it ends."""
+"""A training run in a terminal: a live line while it trains, and a table when it ends."""
 
 import os
 import time
@@ -24,14 +24,14 @@ from gyroscope_lab.training.processes import end_process
 from gyroscope_lab.training.result import TrainResult
 
 DEFAULT_EPOCHS = 10.0
-# Share of the past in the loss that is shown: a single batch says little.
+# Weight of earlier steps in the loss that is shown, because the loss of a single batch is noisy.
 SMOOTHING = 0.95
-# Seconds between two texts: to read a loss waits for the device, and nobody reads faster.
+# Seconds between two updates of the line. Reading a loss waits for the device, and nobody reads faster than this.
 SHOW_EVERY = 0.2
 
 
 class ProgressLine:
-    """Where a run is: loss and scores of a batch, those on data held out, and rotation against its prediction."""
+    """The progress of a run: loss and scores of a batch, those on held-out data, and rotation beside its prediction."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -41,14 +41,14 @@ class ProgressLine:
         self.shown_at = -inf
 
     def __call__(self, report: StepReport) -> None:
-        """Show a step, unless another has just been shown."""
+        """Show a step, unless another one has just been shown."""
         scores = {name: value for name, value in report.scores.items() if not name.startswith("validation")}
         if len(scores) < len(report.scores):
             values = [float(report.scores[name]) for name in report.scores if name not in scores]
             self.held_out = f" (held out {', '.join(f'{value:.3f}' for value in values)})"
         elif time.monotonic() - self.shown_at < SHOW_EVERY:
             return
-        self.progress.start()  # not before: settings that make no run leave no empty line
+        self.progress.start()  # not before, so that invalid settings leave no empty line
         self.shown_at = time.monotonic()
         loss = float(report.loss)
         self.loss = loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * loss
@@ -60,7 +60,7 @@ class ProgressLine:
 
 
 def rotation_text(numbers: Mapping[str, float]) -> str:
-    """The median layer's rotation at the last sample, beside its prediction where there is one."""
+    """Return the rotation of the median layer at the last sample, beside its prediction if there is one."""
     angle = numbers.get("gyroscope/angular_update")
     predicted = numbers.get("gyroscope/predicted_angular_update")
     if angle is None:
@@ -70,7 +70,7 @@ def rotation_text(numbers: Mapping[str, float]) -> str:
 
 @contextmanager
 def progress_line(console: Console) -> Iterator[ProgressLine]:
-    """A line with rate and time left, for as long as a run takes."""
+    """Yield a line with rate and time left, and stop it when the run ends."""
     progress = Progress(
         TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
         TextColumn("{task.fields[rate]}"),
@@ -82,18 +82,18 @@ def progress_line(console: Console) -> Iterator[ProgressLine]:
     try:
         yield ProgressLine(progress)
     finally:
-        if progress.live.is_started:  # otherwise to stop it prints an empty line
+        if progress.live.is_started:  # otherwise stopping it prints an empty line
             progress.stop()
 
 
 def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConfig:
-    """The config that options of the command line ask for; a preset takes the place of those that were not `typed`."""
+    """Return the config for command-line options. A preset replaces the options that were not `typed`."""
     given = {field.name: options[field.name] for field in fields(TrainConfig) if field.name in options}
     if options["betas"] is not None:
         given["betas"] = tuple(numbers("betas", options["betas"]))
     given["track"] = options["track"] == "auto"
     settings = preset(options["preset"]) if options["preset"] else {}
-    length = {"epochs", "steps"}  # one is typed instead of the other
+    length = {"epochs", "steps"}  # a typed one replaces the preset's other one
     kept = {*typed, *(length if length & set(typed) else ())}
     given |= {name: value for name, value in settings.items() if name not in kept}
     if given["epochs"] is None and given["steps"] is None:
@@ -104,7 +104,7 @@ def settings_of(options: Mapping[str, Any], typed: Collection[str]) -> TrainConf
 def train_in_terminal(
     config: TrainConfig, out: Path, *, resume: bool, data_root: Path | None, device: str, fsdp: bool
 ) -> int:
-    """Train with a live line; 0 when it ended, 1 when it diverged. Of several processes the first one prints."""
+    """Train with a live line, and return 0, or 1 if training diverged. With several processes the first one prints."""
     console = Console(highlight=False, quiet=os.environ.get("RANK", "0") != "0")
     with progress_line(console) as line:
         result = train_by_name(
@@ -130,7 +130,7 @@ def train_in_terminal(
 
 
 def result_table(result: TrainResult, config: TrainConfig) -> Table:
-    """Return the scores of the run, with what was trained."""
+    """Return a table of the scores of a run, titled by model, task and optimizer."""
     shrunk = f", images shrunk by {config.shrink}" if config.shrink > 1 else ""
     table = Table(title=f"{config.model} on {config.task}{shrunk}, {config.optimizer}, {result.steps:,} steps")
     table.add_column("step", justify="right")

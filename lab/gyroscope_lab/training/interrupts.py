@@ -1,4 +1,4 @@
-"""Ctrl-C between steps."""
+"""Ctrl-C that takes effect between steps."""
 
 import signal
 import threading
@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts_between_steps() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noticed between steps, for a step cut in half could not be resumed; a second one ends at once."""
+    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C ends the run at once.
+
+    A run that is interrupted in the middle of a step could not be resumed.
+    """
     seen: list[int] = []
 
     def notice(number: int, frame: object) -> None:
@@ -16,7 +19,7 @@ def interrupts_between_steps() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         seen.append(number)
 
-    # Only the main thread may handle signals; elsewhere nobody presses Ctrl-C.
+    # Only the main thread may handle signals.
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return

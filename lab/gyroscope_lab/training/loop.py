@@ -1,4 +1,4 @@
-"""The training loop: short enough to read in one sitting, and whole enough to be killed at any step."""
+"""The training loop, with evaluations and checkpoints. A run may be killed at any step and resumed."""
 
 import json
 import math
@@ -23,24 +23,24 @@ from gyroscope_lab.training.problems import Problem, Scores
 from gyroscope_lab.training.processes import Processes, gathered, spread_moments, spread_weights
 from gyroscope_lab.training.result import ROTATION, Divergence, RunConfig, TrainResult, fastest_before
 
-# Checkpoints of a run, evenly spaced, beside the one at its end and one at an interruption.
+# Checkpoints of a run, evenly spaced. One more is written at an interruption.
 CHECKPOINTS = 10
-# Steps between two looks at whether the loss is finite: each look waits for the device.
+# Steps between two checks that the loss is finite. Each check waits for the device.
 FINITE_EVERY = 10
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What is known after a step. Loss and scores may be on a device still: reading them waits for it."""
+    """The state of a run after a step. Loss and scores may still be on a device, and reading them waits for it."""
 
     step: int
     steps: int
     samples: int
-    """Of one step."""
+    """Samples of one step."""
     loss: Tensor
     scores: Scores
     rotation: dict[str, float]
-    """What the tracker measured last, by the names that its sinks get."""
+    """The newest measurement of the tracker, by the names that its sinks get."""
 
 
 class DivergedError(Exception):
@@ -52,11 +52,11 @@ class DivergedError(Exception):
 
 
 def _ignore(report: StepReport) -> None:
-    """Do nothing: the first process reports."""
+    """Do nothing, because only the first process reports."""
 
 
 class Training:
-    """The state of a run: all that a checkpoint holds."""
+    """The state of a run: everything that a checkpoint contains."""
 
     def __init__(
         self,
@@ -71,18 +71,18 @@ class Training:
         forward: Any = None,
         followers: Sequence[BaseFollower] = (),
     ) -> None:
-        """Take the parts of a run.
+        """Assemble the parts of a run.
 
         Arguments:
-            config: how often to evaluate and to sample, and what else the loop decides.
+            config: settings of the loop, for example how often to evaluate and to sample.
             problem: the model with its loss and its scores.
             out: folder of the run.
-            optimizers: step one after the other.
+            optimizers: called one after the other in each step.
             schedulers: one for each optimizer.
             steps: length of the run.
-            processes: those that share the run.
-            forward: the model as it is called in training, compiled or wrapped; by default the model itself.
-            followers: hold what a checkpoint of `gyro.optim.follow` needs.
+            processes: the processes that share the run.
+            forward: the model as it is called in training, compiled or wrapped. Default: the model itself.
+            followers: states of `gyro.optim.follow`, for checkpoints.
         """
         self.config = config
         self.problem = problem
@@ -95,41 +95,41 @@ class Training:
         self.forward: Any = self.model if forward is None else forward
         self.followers = followers
         self.step = 0
-        # Learning rates of the last step, group by group: the schedulers have moved on to those of the next.
+        # Learning rates of the last step by group. The schedulers already have those of the next step.
         self.last_step_lr: list[float] = []
         self.history: list[dict[str, float]] = []
         self.tracker: gyro.Tracker | None = None
         self.rotation: dict[str, float] = {}
-        # On the device: to read every loss would make each step wait for it.
+        # On the device, because reading every loss would make each step wait for it.
         self.first_bad_step = torch.tensor(math.inf, device=problem.device)
 
     def prepare_folder(self, resume: bool) -> None:
-        """Write what is trained to the folder, or raise ValueError if the folder has another run."""
+        """Write the config to the folder, or raise ValueError if the folder has another run."""
         file = self.out / "config.json"
         if file.is_file():
             before = type(self.config).from_dict(json.loads(file.read_text(encoding="utf-8")))
             if not resume:
                 raise ValueError(
-                    f"{str(self.out)!r} has a run already: go on with it by --resume, or choose another folder"
+                    f"{str(self.out)!r} already has a run: continue it with --resume, or choose another folder"
                 )
             if before != self.config:
                 old = before.as_dict()
                 changed = [name for name, value in self.config.as_dict().items() if old[name] != value]
                 raise ValueError(
-                    f"{str(self.out)!r} was begun with other settings ({', '.join(changed)}): "
-                    "use those, or another folder"
+                    f"{str(self.out)!r} has a run with other settings ({', '.join(changed)}): "
+                    "use the same ones, or choose another folder"
                 )
         write_text(file, json.dumps(self.config.as_dict(), indent=1))
 
     def run(self, resume: bool, on_step: Callable[[StepReport], None]) -> TrainResult:
-        """Take the steps that are left, tracked, and return how the run ended."""
+        """Take the remaining steps with a tracker, and return the result."""
         diverged_at = None
         try:
             with self.tracked(resume) as tracker, interrupts_between_steps() as interrupted:
                 self.take_steps(tracker, on_step if self.processes.is_first else _ignore, interrupted)
         except DivergedError as error:
             diverged_at = error.step
-        # Another process reads the run of the first one only when it is whole.
+        # The other processes read the run of the first one only when it is complete.
         self.processes.wait()
         if diverged_at is None:
             return self.ended(None)
@@ -141,7 +141,7 @@ class Training:
         on_step: Callable[[StepReport], None],
         interrupted: Callable[[], bool],
     ) -> None:
-        """Take the steps that are left, with evaluations and checkpoints on the way."""
+        """Take the remaining steps, with evaluations and checkpoints."""
         total = self.steps
         samples = self.config.batch_size * self.config.accumulate
         self.model.train()
@@ -160,7 +160,7 @@ class Training:
             if tracker is not None:
                 tracker.log(loss=loss, **scores)
             on_step(StepReport(self.step, total, samples, loss, scores, self.rotation))
-            # Processes must agree on the step after which they end, and to ask takes a reduction.
+            # Processes must agree on the step after which they end, which takes a reduction.
             asking = self.processes.world == 1 or self.step % FINITE_EVERY == 0
             if asking and self.processes.any(interrupted()):
                 self._refuse_divergence()
@@ -170,7 +170,7 @@ class Training:
                 self._save_or_warn()
 
     def _due(self, times: int) -> bool:
-        """Whether something that happens so many times, evenly over the run and at its end, happens after this step."""
+        """Return whether an event that happens `times` times, evenly over the run, is due after this step."""
         total = self.steps
         return self.step == total or self.step * times // total > (self.step - 1) * times // total
 
@@ -178,7 +178,7 @@ class Training:
         return torch.autocast(self.problem.device.type, torch.bfloat16, enabled=self.config.precision != "float32")
 
     def one_step(self) -> tuple[Tensor, Scores]:
-        """Forward, backward, step; the mean loss over the batches of the step, and the scores of the last."""
+        """Take one optimizer step. Return the mean loss over its batches, and the scores of the last batch."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         mean_loss = torch.zeros((), device=self.problem.device)
@@ -208,7 +208,7 @@ class Training:
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """The tracker of the run, if there is one."""
+        """Yield the tracker of the run, or None if the run is not tracked."""
         if not self.config.track:
             yield None
             return
@@ -228,21 +228,21 @@ class Training:
             yield tracker
 
     def _keep_rotation(self, step: int, numbers: dict[str, float]) -> None:
-        # What training logs comes here too.
+        # Values that training logs arrive here too.
         if "gyroscope/angular_update" in numbers:
             self.rotation = numbers
 
     def _save_or_warn(self) -> None:
-        """Save; a full disk does not end a run, for the next checkpoint may find room. The last one has no next."""
+        """Save a checkpoint, or warn if the disk is full. Only a failure to save the last checkpoint raises."""
         try:
             self.save()
         except ValueError as error:
             if self.step == self.steps:
                 raise
-            warnings.warn(f"gyroscope: {error}; training goes on", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"gyroscope: {error}. Training continues.", RuntimeWarning, stacklevel=2)
 
     def save(self) -> None:
-        """Write a checkpoint of this step. The batches to come follow from the step and the seed."""
+        """Write a checkpoint of this step. Later batches are determined by the step and the seed."""
         state = {
             "step": self.step,
             "model": gathered(self.model.state_dict()),
@@ -255,13 +255,13 @@ class Training:
             "history": self.history,
         }
         if self.processes.is_first:
-            # A run that is killed and resumed goes on after this step: what was measured until here must be stored.
+            # A run that is killed resumes after this step, so measurements until here must be stored.
             if self.tracker is not None:
                 self.tracker.flush()
             checkpoint.save(self.out / "checkpoints", self.step, state)
 
     def restore(self) -> None:
-        """Go on where the newest checkpoint was; from the start where there is none."""
+        """Load the newest checkpoint, if there is one."""
         state = checkpoint.load_newest(self.out / "checkpoints")
         if state is None:
             return
@@ -279,7 +279,7 @@ class Training:
         self.history = state["history"]
 
     def ended(self, divergence: Divergence | None) -> TrainResult:
-        """How the run ended, also as a file."""
+        """Return the result of the run, and write it to result.json."""
         diverged_at = None if divergence is None else divergence.step
         steps = self.step if diverged_at is None else diverged_at
         result = TrainResult(self.out, self.config, steps, self.history, divergence)

@@ -1,4 +1,4 @@
-"""Training of a model, an optimizer and a loss that are given as objects."""
+"""Training from a model, an optimizer and a loss that are given as objects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 @final
 @dataclass(frozen=True)
 class ObjectsConfig:
-    """What is recorded of a run whose parts are objects: their classes, and the settings of the loop."""
+    """The record of a run whose parts are objects: their classes, and the settings of the loop."""
 
     model: str
     optimizers: tuple[str, ...]
@@ -31,7 +31,7 @@ class ObjectsConfig:
     evaluations: int = 10
     track: bool = True
     sample_every: int | None = None
-    # The loss decides about batches and precision, and the loop takes one batch per step as it comes.
+    # The loss chooses batches and precision. The loop takes one batch per step.
     batch_size: ClassVar[int] = 1
     accumulate: ClassVar[int] = 1
     clip: ClassVar[float | None] = None
@@ -67,12 +67,12 @@ class ObjectsProblem(Problem):
         self._evaluate = evaluate
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Return the loss on the batch that it draws."""
+        """Return the loss on a fresh batch."""
         return self._loss(model), {}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the scores on data held out, in evaluation mode."""
+        """Return the scores on held-out data, in evaluation mode."""
         if self._evaluate is None:
             return {}
         model.eval()
@@ -103,15 +103,15 @@ def train_objects(
         optimizer: any torch optimizer over its parameters, or several.
         loss: loss(model) draws a fresh batch and returns a scalar.
         steps: length of the run.
-        scheduler: one for each optimizer; it steps after each step. None: constant learning rates.
-        evaluate: evaluate(model) returns scores on data held out, by name.
-        evaluations: times that `evaluate` is called, evenly over the run.
-        out: folder of the run; by default a new one below runs/.
-        resume: go on from the newest checkpoint of the folder. It restores torch's global random state, so the run
-            continues bit for bit if the loss draws batches from that.
+        scheduler: one for each optimizer, called after each step. None: constant learning rates.
+        evaluate: evaluate(model) returns scores on held-out data, by name.
+        evaluations: number of calls of `evaluate`, evenly over the run.
+        out: folder of the run. Default: a new one below runs/.
+        resume: continue from the newest checkpoint of the folder. It restores torch's global random state, so the run
+            continues bit for bit if the loss draws batches from it.
         track: measure rotation while training.
-        sample_every: steps from one measurement to the next; None: the tracker's own choice.
-        on_step: is called after each step.
+        sample_every: steps between measurements. None: the tracker's own choice.
+        on_step: called after each step.
     """
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     names = tuple(type(each).__name__ for each in optimizers)

@@ -1,4 +1,4 @@
-"""Optimizers by name, made for a model: parameter groups decided once, the same for all."""
+"""Optimizers by name, made for a model. All of them get the same parameter groups."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ HEAD = r"^head\.weight$"
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """A class with the settings that a user gets who names only the optimizer."""
+    """An optimizer class with its default settings."""
 
     make: Callable[..., Optimizer | list[Optimizer]]
     lr: float
@@ -32,12 +32,12 @@ class OptimizerChoice:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Which of betas and momentum it takes."""
+        """Names of the options among betas and momentum that it takes."""
         return tuple(name for name in ("betas", "momentum") if name in signature(self.make).parameters)
 
 
 def _choices() -> dict[str, OptimizerChoice]:
-    # The lab's own arrangements of optimizers; Muon's settings are AdamW's, to which its lr is adjusted.
+    # Combinations of optimizers that only the lab has. Muon has AdamW's settings, because its lr is adjusted to AdamW.
     arranged = {
         "muon": OptimizerChoice(_muon_and_adamw, 1e-3, 0.1),
         "rotational-adam-l2": OptimizerChoice(_special_variant, 1e-3, 0.1),
@@ -60,9 +60,9 @@ def _known(spec: OptimizerSpec) -> OptimizerChoice:
 
 
 def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
-    """The optimizer that a config names, over the model's parameters: weights rotate and decay, all else does neither.
+    """Return the optimizer that a config names. Weights rotate and decay, and other parameters do neither.
 
-    It is a list of one, but for Muon: AdamW follows, for what Muon does not take.
+    The list has one optimizer. Muon is followed by AdamW for the parameters that Muon does not take.
     """
     name, options = split_options(config.optimizer)
     choice = _choice(name)
@@ -70,7 +70,7 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
     given = {key: value for key, value in moments.items() if value is not None}
     for key in given:
         if key not in choice.options:
-            raise ValueError(f"{name} has no {key!r}; it takes lr, weight_decay and {', '.join(choice.options)}")
+            raise ValueError(f"{name} has no {key!r}: it takes {', '.join(['lr', 'weight_decay', *choice.options])}")
     _check_options(name, choice, options)
     lr = choice.lr if config.lr is None else config.lr
     decay = choice.weight_decay if config.weight_decay is None else config.weight_decay
@@ -87,12 +87,12 @@ def make_optimizers(config: TrainConfig, model: nn.Module) -> list[Optimizer]:
 
 
 def _check_options(name: str, choice: OptimizerChoice, options: Options) -> None:
-    """Options after the colon are those of the class that the config does not have itself."""
+    """Raise ValueError for an option after the colon that the class lacks or that the config has itself."""
     taken = {"params", "groups", "lr", "weight_decay", "betas", "momentum"}
     known = [key for key in signature(choice.make).parameters if key not in taken]
     for key in options:
         if key not in known:
-            raise ValueError(f"unknown option {key!r} of {name}; it has {', '.join(known) or 'none'}")
+            raise ValueError(f"unknown option {key!r} of {name}: it has {', '.join(known) or 'none'}")
 
 
 def _choice(name: str) -> OptimizerChoice:
@@ -103,7 +103,7 @@ def _choice(name: str) -> OptimizerChoice:
 def _hyperball(
     groups: list[Group], *, lr: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
 ) -> Optimizer:
-    """Tangent Hyperball of each neuron, with which the records of `beyond/gpt_tuning` were made."""
+    """Return tangent Hyperball for each neuron, which the records of `beyond/gpt_tuning` used."""
     inner = torch.optim.AdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas)
     return gyro.optim.Rotational(inner, mode="hyperball", tangent=True)
 
@@ -116,7 +116,7 @@ def _adamh(
     betas: tuple[float, float] = (0.9, 0.999),
     plain_lr: float = 3e-3,
 ) -> Optimizer:
-    """Hyperball as published around AdamW, for hidden weights. All else takes AdamW's step at `plain_lr`."""
+    """Return Hyperball around AdamW for hidden weights, as published. Others take AdamW's step at `plain_lr`."""
     hidden = _selected(groups, lambda group, name, _: _is_hidden(group, name))
     rest = _selected(groups, lambda group, name, _: not _is_hidden(group, name))
     plain = [{**group, "granularity": "none", "lr": plain_lr} for group in rest]
@@ -133,7 +133,7 @@ def _muonh(
     betas: tuple[float, float] = (0.9, 0.999),
     plain_lr: float = 3e-3,
 ) -> list[Optimizer]:
-    """Hyperball as published around Muon, for hidden matrices. All else takes AdamW's step at `plain_lr`."""
+    """Return Hyperball around Muon for hidden matrices, as published. Others take AdamW's step at `plain_lr`."""
     muon, adamw = _muon_and_adamw(groups, lr=lr, weight_decay=weight_decay, momentum=momentum, betas=betas)
     for group in adamw.param_groups:
         group["lr"] = plain_lr
@@ -148,7 +148,7 @@ def _special_variant(
     betas: tuple[float, float] = (0.9, 0.999),
     beta: float = 0.99,
 ) -> Optimizer:
-    """Directions of Adam with L2, turned by the angle of AdamW at the same settings (RE section 3)."""
+    """Return an optimizer with directions of Adam with L2 and angles of AdamW at the same settings (RE section 3)."""
     inner = torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, betas=betas)
     return gyro.optim.Rotational(inner, angular_update=AdamW(lr, weight_decay, betas), beta=beta)
 
@@ -163,7 +163,7 @@ def _imbalanced(
     faster: float = 0.0,
     factor: float = 10.0,
 ) -> Optimizer:
-    """RotationalAdamW of which shares of the vectors turn slower and faster by a factor (RE Figure 12)."""
+    """Return RotationalAdamW in which shares of the vectors rotate slower and faster by a factor (RE Figure 12)."""
     imbalance = ((slower, faster), (1 / factor, factor), 0)
     return gyro.optim.RotationalAdamW(groups, lr=lr, weight_decay=weight_decay, betas=betas, imbalance=imbalance)
 
@@ -176,14 +176,14 @@ def _muon_and_adamw(
     momentum: float = 0.95,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> list[Optimizer]:
-    """Muon for hidden matrices, AdamW for convolutions, embeddings, the head, norms and biases."""
+    """Return Muon for hidden matrices, and AdamW for convolutions, embeddings, the head, norms and biases."""
     if not hasattr(torch.optim, "Muon"):
         raise ValueError(f"torch {torch.__version__} has no Muon: install torch 2.9 or newer")
     hidden = _selected(groups, _is_hidden_matrix)
     rest = _selected(groups, lambda *each: not _is_hidden_matrix(*each))
     if not hidden:
-        raise ValueError("muon steps matrices of hidden layers, and this network has none: choose mlp, vit or gpt")
-    # Adjusted to the size of AdamW's updates, so that one lr and one weight decay serve both.
+        raise ValueError("muon updates matrices of hidden layers, and this network has none: choose mlp, vit or gpt")
+    # Adjusted to the size of AdamW's updates, so that both share one lr and one weight decay.
     muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, betas=betas)]
 
@@ -197,7 +197,7 @@ def _is_hidden_matrix(group: Group, name: str, parameter: nn.Parameter) -> bool:
 
 
 def _selected(groups: list[Group], wanted: Callable[[Group, str, nn.Parameter], bool]) -> list[Group]:
-    """The groups with only the parameters that are wanted; those without any are left out."""
+    """Return the groups with only the wanted parameters. Groups without any are left out."""
     selected = []
     for group in groups:
         named = zip(group["param_names"], group["params"], strict=True)

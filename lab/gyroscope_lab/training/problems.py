@@ -1,6 +1,6 @@
-"""A task and a network as the loop sees them: losses of numbered batches, and scores on data held out.
+"""A task with a network: losses of numbered batches, and scores on held-out data.
 
-Randomness depends on (seed, step) alone: a resumed run draws the batches that an uninterrupted one would have drawn.
+Randomness depends only on (seed, step), so a resumed run draws the batches that an uninterrupted one would draw.
 """
 
 from abc import ABC, abstractmethod
@@ -22,32 +22,32 @@ from gyroscope_lab.training.config import TrainConfig
 
 Scores: TypeAlias = dict[str, Tensor | float]
 
-# Windows of a text on which a model is validated, without overlap: of tiny Shakespeare the whole last tenth.
+# Windows of a text on which a model is validated, without overlap. They cover the last tenth of tiny Shakespeare.
 VALIDATION_WINDOWS = 2000
-# Images or windows that are evaluated at once.
+# Images or windows in one evaluation batch.
 EVALUATION_SIZE = 500
 
 
 class Problem(ABC):
-    """What is trained: a model, its loss on the batch of a number, and its scores on data held out."""
+    """A model, its loss on a numbered batch, and its scores on held-out data."""
 
     model: nn.Module
     device: torch.device
     batches_per_epoch: int
     share: Callable[[Tensor], Tensor] = staticmethod(lambda batch: batch)
-    """What of a training batch this process takes; all of it, where it is alone."""
+    """The part of a training batch that this process takes. A single process takes all of it."""
 
     @abstractmethod
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """The loss on training batch `number`, counted from the start of the run, and scores of that batch."""
+        """Return the loss and the scores on training batch `number`, counted from the start of the run."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Scores on data held out, in evaluation mode."""
+        """Return the scores on held-out data, in evaluation mode."""
 
 
 def make_problem(config: TrainConfig, data_root: Path | None, device: torch.device) -> Problem:
-    """The problem of a config. The network's initial weights depend on the seed alone."""
+    """Return the problem of a config. The initial weights of the network depend only on the seed."""
     torch.manual_seed(config.seed)
     problem = _problem_class(config.task)(config, data_root, device)
     if config.gain:
@@ -63,13 +63,13 @@ def _problem_class(task: str) -> type["ImageProblem | TextProblem | TranslationP
 
 
 def _generator(*numbers: int) -> torch.Generator:
-    """A generator for this combination of numbers: Python's hash of integers is the same in every process."""
+    """Return a generator for this combination of numbers. Python's hash of integers is the same in every process."""
     return torch.Generator().manual_seed(hash(numbers) % 2**63)
 
 
 @final
 class ShuffledBatches:
-    """Which samples a training batch has: each epoch has every one once, but for those that fill no batch."""
+    """The samples of each training batch. An epoch has every sample once, except those that do not fill a batch."""
 
     def __init__(self, samples: int, kind: str, config: TrainConfig) -> None:
         self.samples = samples
@@ -77,12 +77,12 @@ class ShuffledBatches:
         self.seed = config.seed
         self.per_epoch = samples // config.batch_size
         if not self.per_epoch:
-            raise ValueError(f"batch_size={config.batch_size} is more than the {samples:,} {kind} of {config.task}")
+            raise ValueError(f"batch_size={config.batch_size} exceeds the {samples:,} {kind} of {config.task}")
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
     def chosen(self, number: int) -> Tensor:
-        """The places in the training set of batch `number`."""
+        """Return the indices in the training set of batch `number`."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             self._order = torch.randperm(self.samples, generator=_generator(self.seed, epoch))
@@ -103,7 +103,7 @@ class ImageProblem(Problem):
         self.batches_per_epoch = self.batches.per_epoch
 
     def batch(self, number: int) -> Images:
-        """Training batch `number`."""
+        """Return training batch `number`."""
         chosen = self.batches.chosen(number)
         images = Images(self.task.train.pixels[chosen], self.task.train.labels[chosen])
         if self.config.augment:
@@ -111,7 +111,7 @@ class ImageProblem(Problem):
         return Images(self.share(images.pixels), self.share(images.labels)).to(self.device)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Cross-entropy, and the share of images classified rightly."""
+        """Return the cross-entropy, and the share of images classified correctly."""
         batch = self.batch(number)
         logits = model(batch.pixels)
         accuracy = (logits.detach().argmax(1) == batch.labels).float().mean()
@@ -119,7 +119,7 @@ class ImageProblem(Problem):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Cross-entropy and accuracy on the test set."""
+        """Return cross-entropy and accuracy on the test set."""
         model.eval()
         loss = 0.0
         right = 0.0
@@ -154,7 +154,7 @@ class TextProblem(Problem):
         return self.share(tokens), self.share(following)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Cross-entropy of the next character."""
+        """Return the cross-entropy of the next character."""
         return self._loss(model, *self.batch(number)), {}
 
     def _loss(self, model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class TextProblem(Problem):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Cross-entropy on windows spread evenly over the validation text."""
+        """Return the cross-entropy on windows spread evenly over the validation text."""
         model.eval()
         ids = self.validation.ids
         last = len(ids) - self.context - 1
@@ -180,8 +180,8 @@ class TextProblem(Problem):
 class TranslationProblem(Problem):
     """Sentences to their translations, character by character.
 
-    Every character is asked for given the true ones before it. A sentence of which all are right so is one that a
-    network which goes on from its own best guesses would write, too: `accuracy` is the share of exact translations.
+    The network predicts every character from the true ones before it. If it predicts all of them, it would also write
+    the sentence from its own best guesses. So `accuracy` is the share of exact translations.
     """
 
     def __init__(self, config: TrainConfig, data_root: Path | None, device: torch.device) -> None:
@@ -200,16 +200,16 @@ class TranslationProblem(Problem):
         self.batches_per_epoch = self.batches.per_epoch
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Mean cross-entropy of a character, and the share of sentences translated exactly."""
+        """Return the mean cross-entropy of a character, and the share of sentences translated exactly."""
         source, target = self.task.train.batch(self.batches.chosen(number).tolist())
         own = self.share(target)
         loss, exact = self._summed(model, self.share(source), own)
-        # Processes have as many sentences each and not as many characters: all divide by what they have on average.
+        # Processes have equally many sentences but not characters, so all divide by their average number of characters.
         characters = _asked(target).sum() * len(own) / len(target)
         return loss / characters, {"accuracy": exact / len(own)}
 
     def _summed(self, model: nn.Module, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy, summed over characters and not over padding, and the number of exact translations."""
+        """Return the cross-entropy, summed over characters without padding, and the number of exact translations."""
         target = target.to(self.device)
         logits = model(source.to(self.device), target[:, :-1]).float()
         following = target[:, 1:]
@@ -219,13 +219,13 @@ class TranslationProblem(Problem):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Mean cross-entropy of a character, and the share of exact translations, of the sentences held out."""
+        """Return the mean cross-entropy of a character and the share of exact translations on held-out sentences."""
         model.eval()
         held_out = self.task.validation
         loss = 0.0
         exact = 0.0
         characters = 0
-        # As many at once as in training: sentences of files may be long.
+        # As many at once as in training, because sentences of files may be long.
         for part in torch.split(torch.arange(len(held_out)), self.config.batch_size):
             source, target = held_out.batch(part.tolist())
             summed, right = self._summed(model, source, target)
@@ -237,5 +237,5 @@ class TranslationProblem(Problem):
 
 
 def _asked(target: Tensor) -> Tensor:
-    """Which tokens after the first of each target count: all but padding."""
+    """Return a mask of the tokens after the first of each target that are not padding."""
     return target[:, 1:] != PADDING

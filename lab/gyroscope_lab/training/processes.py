@@ -1,4 +1,4 @@
-"""One training over the processes that torchrun starts: each has a share of every batch, the first one writes."""
+"""One training over the processes that torchrun starts. Each has a share of every batch, and the first one writes."""
 
 import atexit
 import os
@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_map
 from gyroscope_lab.training.batch_norm import with_shared_statistics
 from gyroscope_lab.training.config import TrainConfig
 
-# What torchrun tells each process that it starts.
+# Environment variables that torchrun sets in each process.
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @final
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a training, and this one among them. By default there is one."""
+    """The processes of a training, and the rank of this one. By default there is one process."""
 
     device: torch.device
     rank: int = 0
@@ -33,26 +33,26 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this process writes files."""
         return self.rank == 0
 
     def check(self, config: TrainConfig) -> None:
-        """Raise for a run that these processes cannot share."""
+        """Raise ValueError for a run that these processes cannot share."""
         if config.batch_size % self.world:
             raise ValueError(
-                f"batch_size={config.batch_size} is no multiple of the {self.world} processes, which share each batch"
+                f"batch_size={config.batch_size} is not a multiple of the {self.world} processes that share each batch"
             )
         if self.fsdp and config.precision == "pure-bf16":
             raise ValueError(
-                "precision='pure-bf16' has weights of two dtypes, which FSDP2 does not take: leave out --fsdp"
+                "precision='pure-bf16' has weights of two dtypes, which FSDP2 does not support: leave out --fsdp"
             )
 
     def share(self, batch: Tensor) -> Tensor:
-        """This process's part of a batch."""
+        """Return this process's part of a batch."""
         return batch[self.rank :: self.world]
 
     def spread(self, model: nn.Module) -> nn.Module:
-        """The model as it is called in training: gradients become those of the whole batch."""
+        """Return the model as it is called in training. Its gradients are those of the whole batch."""
         if self.world == 1:
             return model
         with_shared_statistics(model)
@@ -64,7 +64,7 @@ class Processes:
         return nn.parallel.DistributedDataParallel(model)
 
     def mean(self, values: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
-        """Of each value the mean over processes, in one reduction."""
+        """Return the mean of each value over processes, in one reduction."""
         if self.world == 1:
             return dict(values)
         packed = torch.stack([torch.as_tensor(value, dtype=torch.float32).to(self.device) for value in values.values()])
@@ -72,7 +72,7 @@ class Processes:
         return dict(zip(values, (packed / self.world).unbind(0), strict=True))
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so. All of them ask at the same steps."""
+        """Return whether the flag is set in any process. All of them must call this at the same steps."""
         if self.world == 1:
             return flag
         flags = torch.tensor(float(flag), device=self.device)
@@ -80,18 +80,18 @@ class Processes:
         return bool(flags)
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes reach this point."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
 def started_processes(device: str, fsdp: bool = False) -> Iterator[Processes]:
-    """The processes that torchrun has started, for as long as they train; elsewhere one process."""
+    """Yield the processes that torchrun started, or a single process without torchrun."""
     if not under_torchrun():
         if fsdp:
             raise ValueError(
-                "FSDP2 shards weights over processes, and this is one: start it by "
+                "FSDP2 shards weights over processes, and there is only one: start it with "
                 "torchrun --nproc-per-node 2 -m gyroscope train --fsdp …"
             )
         yield Processes(usable_device(device))
@@ -114,7 +114,7 @@ def usable_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0].split(". ")[0]
-        raise ValueError(f"device={name!r} cannot be used: {reason}; choose for example cpu, cuda or mps") from None
+        raise ValueError(f"device={name!r} cannot be used ({reason}): choose for example cpu, cuda or mps") from None
     return device
 
 
@@ -124,13 +124,13 @@ def under_torchrun() -> bool:
 
 
 def end_process(code: int) -> int:
-    """End a process that torchrun started, with this exit code; return the code in any other process.
+    """End a process that torchrun started, with this exit code. Return the code in any other process.
 
     Python's finalization is skipped. A thread of gloo may still hold the tensors of the last collective, because it
     drops them after it has woken the waiting thread. To drop them it needs the GIL. Python unwinds a thread that asks
-    for the GIL during finalization, here out of a destructor, and C++ answers with std::terminate ("terminate called
-    without an active exception", SIGABRT). `destroy_process_group` does not join that thread as long as DDP, FSDP2 or
-    a cache of DTensor refers to the group.
+    for the GIL during finalization, here out of a destructor, so C++ calls std::terminate ("terminate called without
+    an active exception", SIGABRT). `destroy_process_group` does not join that thread as long as DDP, FSDP2 or a cache
+    of DTensor refers to the group.
     """
     if under_torchrun():
         atexit._run_exitfuncs()
@@ -141,20 +141,20 @@ def end_process(code: int) -> int:
 
 
 def gathered(state: Any) -> Any:
-    """A state with whole tensors in the place of shards; all processes must call it."""
+    """Return a state with whole tensors instead of shards. All processes must call this."""
     return tree_map(lambda x: x.full_tensor() if hasattr(x, "placements") else x, state)
 
 
 def spread_weights(saved: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Whole weights of a checkpoint, sharded as the model's are."""
+    """Shard the whole weights of a checkpoint like those of the model."""
     present = model.state_dict()
     return {name: _placed_like(value, present[name]) for name, value in saved.items()}
 
 
 def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A whole state of an optimizer with what is of the parameters' shape sharded as they are.
+    """Shard the state of an optimizer: tensors that have a parameter's shape are sharded like it.
 
-    Values per vector stay whole: the optimizers that have them place them by themselves.
+    Values per vector stay whole, because the optimizers that have them place them themselves.
     """
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -171,9 +171,9 @@ def spread_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> d
 
 
 def _placed_like(values: Tensor, like: Tensor) -> Tensor:
-    """Move values that every process knows to where `like` is, sharded as it is."""
+    """Move values to the device of `like`, and shard them like it. Every process must have the same values."""
     values = values.to(like.device)
     if not isinstance(like, DTensor):
         return values
-    # No source rank: nothing is sent, because every process has read the same file.
+    # No source rank, because every process has read the same file and nothing needs to be sent.
     return distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""How a training run ended: its scores, and where it diverged, if it did."""
+"""The result of a training run: its scores, and the step at which it diverged, if it did."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,12 +9,12 @@ import numpy as np
 
 from gyroscope.store import Run, open_run
 
-# Folder of what the tracker stores, within that of the run.
+# Folder of the tracker's measurements, inside the folder of the run.
 ROTATION = "rotation"
 
 
 class RunConfig(Protocol):
-    """What the loop needs to know of a run: `TrainConfig`, or `ObjectsConfig` for objects."""
+    """The settings of a run that the loop reads: `TrainConfig`, or `ObjectsConfig` for objects."""
 
     @property
     def batch_size(self) -> int: ...  # noqa: D102
@@ -40,13 +40,13 @@ class RunConfig(Protocol):
 
 
 def new_folder() -> Path:
-    """Return a folder below runs/ that is named by the time."""
+    """Return a folder below runs/ that is named after the current time."""
     return Path("runs", datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How far a layer turned in a step, in radians; `predicted` is the angle in equilibrium, NaN where unknown."""
+    """Rotation of a layer in a step, in radians. `predicted` is the angle in equilibrium, NaN if unknown."""
 
     step: int
     layer: str
@@ -55,24 +55,24 @@ class Rotation:
 
     def __str__(self) -> str:
         against = "" if np.isnan(self.predicted) else f", {self.angle / self.predicted:.3g} × its prediction"
-        return f"at step {self.step:,} {self.layer} turned by {self.angle:.3g} radians{against}"
+        return f"at step {self.step:,} {self.layer} rotated by {self.angle:.3g} radians{against}"
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first step whose loss is not finite, and the layer that stood out when rotation was last measured before."""
+    """The first step whose loss is not finite, and the fastest layer at the last measurement before it."""
 
     step: int
     before: Rotation | None
 
     def __str__(self) -> str:
-        turned = f"; {self.before}, the most of all layers" if self.before else ""
+        turned = f" ({self.before}, the most of all layers)" if self.before else ""
         return f"the loss is not finite from step {self.step:,} on{turned}"
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A training run in its folder `path`: scores on data held out, of its end and as they came about."""
+    """A training run in its folder `path`, with the history of its scores on held-out data."""
 
     path: Path
     config: RunConfig
@@ -82,16 +82,16 @@ class TrainResult:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The last scores on data held out; none where the run diverged before the first."""
+        """The last scores on held-out data. Empty if the run diverged before the first evaluation."""
         return {name: value for name, value in self.history[-1].items() if name != "step"} if self.history else {}
 
     def run(self) -> Run:
-        """What the tracker stored: rotation of every layer, and loss and scores of every step."""
+        """Open the tracked run: rotation of every layer, and loss and scores of every step."""
         return open_run(self.path / ROTATION)
 
 
 def fastest_before(step: int, folder: Path) -> Rotation | None:
-    """The layer that turned most against its prediction at the last sample before a step; None if there is none."""
+    """Return the layer that exceeded its predicted rotation most at the last sample before a step, or None."""
     if not folder.exists():
         return None
     with open_run(folder) as run:

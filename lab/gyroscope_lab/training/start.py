@@ -1,4 +1,4 @@
-"""Where the weights of a run start: scaled, at the norms of equilibrium, or in bfloat16."""
+"""The initial weights of a run: scaled, at the norms of equilibrium, or in bfloat16."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -13,12 +13,12 @@ from gyroscope.optim.follow_base import BaseFollower, follow
 from gyroscope_lab.training.config import TrainConfig
 from gyroscope_lab.training.problems import Problem
 
-# Batches on which gradients are measured for the optimizers whose norms depend on them.
+# Batches on which gradients are measured, for optimizers whose norms depend on them.
 BATCHES = 4
 
 
 def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> EquilibriumStart | None:
-    """Change the initial weights as the config says; what a start at equilibrium changed, if there is one."""
+    """Change the initial weights as configured. Return the changes of a start at equilibrium if there is one."""
     turning = [weight.parameter for weight in select(problem.model, list(optimizers))]
     with torch.no_grad():
         for weight in turning:
@@ -31,14 +31,14 @@ def prepare_weights(config: TrainConfig, problem: Problem, optimizers: Sequence[
 
 
 def follow_bases(config: TrainConfig, problem: Problem, optimizers: Sequence[Optimizer]) -> list[BaseFollower]:
-    """Let rotational optimizers turn as their bases would from the weights as they are now, if the config says so."""
+    """Let rotational optimizers rotate as their bases would from the current weights, if the config asks for it."""
     if not config.follow:
         return []
     return [follow(optimizer, problem.model, loss=_first_batches(problem)) for optimizer in optimizers]
 
 
 def _first_batches(problem: Problem) -> Loss:
-    """The loss on the same batches again and again: losses before and after a change are then comparable."""
+    """Return a loss that repeats the same batches, so that losses before and after a change are comparable."""
     numbers = cycle(range(BATCHES))
     return lambda model: problem.loss(model, next(numbers))[0]
 

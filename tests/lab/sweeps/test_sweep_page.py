@@ -31,7 +31,7 @@ def test_the_data_have_every_setting_the_best_one_and_the_arms(swept, capsys):
 def test_the_text_has_the_best_settings_first_and_failures_with_their_reasons(swept, capsys):
     assert main(["report", str(swept), "--text"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "20 of 24 trials ended well, 2 failed, 2 not run yet" in lines[0]
+    assert "20 of 24 trials succeeded, 2 failed, 2 not run yet" in lines[0]
     row = next(line for line in lines if line.startswith("adamw"))
     assert row.split()[:5] == ["adamw", "0.01", "0.1", "0.5050", "0.0635"]
     assert sum("<b>diverged</b> at step 7" in line for line in lines) == 2

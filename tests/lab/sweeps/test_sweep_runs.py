@@ -184,7 +184,7 @@ def test_a_trial_that_fails_is_a_row_and_is_tried_again_on_request_only(tmp_path
     command = ["sweep", str(file), "--out", str(tmp_path / "out"), "--jobs", "2"]
     assert main(command) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1 of 2 trials ended well, 1 failed" in printed
+    assert "1 of 2 trials succeeded, 1 failed" in printed
     assert "✗ optimizer nonsense, seed 0: unknown optimizer 'nonsense'" in printed
     files = sorted((tmp_path / "out").glob("*/result.json"))
     before = [path.stat().st_mtime_ns for path in files]

@@ -64,7 +64,7 @@ def test_no_cluster_at_an_address_is_one_sentence():
             raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nMore words.")
 
     with pytest.raises(
-        ValueError, match=r"^no Ray at 'host:1': Could not .* host:1\.; use --ray local, or the address"
+        ValueError, match=r"^no Ray at 'host:1' \(Could not .* host:1\.\): use --ray local, or the address"
     ):
         _connect(Ray(), "host:1")
 
@@ -90,7 +90,7 @@ def test_a_trial_has_as_many_threads_as_its_share_of_the_cores(tmp_path, monkeyp
     monkeypatch.setattr("gyroscope_lab.sweeps.run.subprocess.Popen", record)
     ended = list(run_local(plan(tmp_path), tmp_path / "out", jobs=3))
     assert threads == ["2"] * 4
-    assert {each.problem for each in ended} == {"exit code 0 without a word"}
+    assert {each.problem for each in ended} == {"exit code 0 without a message"}
 
 
 def test_an_interrupt_reaches_a_trial_once_and_the_sweep_waits_for_its_checkpoint(tmp_path, monkeypatch):
@@ -184,12 +184,12 @@ def test_the_good_region_is_one_piece_around_the_best(tmp_path):
         ("[base]\nsteps = 3\n[grid]\n", r"\[grid\] is empty"),
         ("[base]\nsteps = 3\n[grid]\nlr = []\n", "must be a list of values"),
         ("[grid]\nlr = 3\n", "must be a list of values"),
-        ("[base]\nsteps = 3\n[grid]\nlr = [1, 1]\n", "the trial lr = 1, seed = 0 is there twice"),
+        ("[base]\nsteps = 3\n[grid]\nlr = [1, 1]\n", "the trial lr = 1, seed = 0 is listed twice"),
         ("base = 3\n", "base=3: seeds is a number or a list"),
         ("list = [3]\n", "must be tables of settings"),
         ("list = []\n", "makes 0 trials"),
-        ("seeds = 0\n", "seeds=0 must be their number"),
-        ("seeds = ['a']\n", "must be their number"),
+        ("seeds = 0\n", "seeds=0 must be the number of seeds"),
+        ("seeds = ['a']\n", "must be the number of seeds"),
         ("metric = 'beauty'\n", "metric='beauty' is unknown: choose validation_loss or validation_accuracy"),
         ("seeds = 20000\n[base]\nsteps = 3\n", "makes 20,000 trials"),
     ],
@@ -218,7 +218,7 @@ def test_a_sweep_without_the_wanted_score_says_which_there_are(tmp_path, capsys)
     folder = sweep_at(tmp_path / "text", text, lambda config: 1.0)
     assert main(["report", str(folder), "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["settings"][0]["trials"]
-    assert trials[0]["problem"] == "no validation_accuracy but validation_loss: choose another metric"
+    assert trials[0]["problem"] == "no validation_accuracy, only validation_loss: choose another metric"
 
 
 def test_a_sweep_on_ray_without_ray_is_one_sentence(tmp_path, capsys, monkeypatch):

@@ -48,7 +48,7 @@ def test_idx_files_are_read_compressed_or_not(mnist):
 def test_a_truncated_idx_file_is_named(mnist):
     path = mnist / "mnist" / "train-labels-idx1-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte' has 27 bytes where its header asks for 28"):
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte' has 27 bytes, but its header says 28"):
         load_images("mnist", mnist)
 
 
@@ -90,7 +90,7 @@ def test_a_cut_record_and_a_wrong_label_are_errors(tmp_path):
     with pytest.raises(DataError, match=r"test_batch.bin' has 6,145 bytes, not a multiple of a record's 3,073"):
         read_cifar(path, 1, 10)
     path.write_bytes(np.full(3073, 17, dtype=np.uint8).tobytes())
-    with pytest.raises(DataError, match="a label 17 where classes go to 9"):
+    with pytest.raises(DataError, match="a label 17, but the last class is 9"):
         read_cifar(path, 1, 10)
 
 
@@ -185,7 +185,7 @@ def test_parallel_texts_are_read_line_by_line(parallel, tmp_path, monkeypatch):
 
 def test_parallel_texts_that_do_not_fit_are_errors(parallel, tmp_path):
     (parallel / "valid.en").write_text("one\ntwo\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"valid.de' has 1 lines and .*valid.en' 2: a line must translate"):
+    with pytest.raises(DataError, match=r"valid.de' has 1 lines and .*valid.en' 2: each line must translate"):
         load_translation(f"translation:{parallel}")
     (parallel / "valid.en").write_bytes(b"\xe9")
     with pytest.raises(DataError, match=r"valid.en' is not UTF-8"):

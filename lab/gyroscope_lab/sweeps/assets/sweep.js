@@ -1,9 +1,9 @@
 "use strict";
-// The page of a sweep: data in the layout of gyroscope/render/sweep_data.py.
+// The page of a sweep, with data in the layout of gyroscope_lab/sweeps/data.py.
 let sweep = /** @type {SweepData} */ (/** @type {unknown} */ (null)); // set before anything is drawn
 /** @type {[string, number]} */
 const sort = ["mean", 0];
-const MOST_MAPS = 12, LABEL_WIDTH = 52; // maps of arms, the best first; pixels that a number in a cell needs
+const MOST_MAPS = 12, LABEL_WIDTH = 52; // maps of arms, the best first, and pixels that a number in a cell needs
 /** @type {(value: Setting) => string} */
 const shown = value => value === null ? "default" : typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value);
 /** @type {(x: Known) => string} */
@@ -19,7 +19,7 @@ const better = (x, y) => sweep.higher_is_better ? y - x : x - y;
 /** @type {(id: string, ...children: (Node | string)[]) => void} */
 const fill = (id, ...children) => $(id).replaceChildren(...children);
 
-// Why a setting has no mean, or its mean with all that stands behind it.
+// The reason why a setting has no mean, or its mean with its seeds.
 /** @param {SettingData} setting */
 function hover(setting) {
   const seeds = setting.trials.map(trial => `seed ${trial.seed}: ${trial.problem ? plain(trial.problem) : trial.ended ? score(trial.value) : "not run yet"}`);
@@ -36,7 +36,7 @@ function follow(id) { // a click on a point or a cell opens the page of its runs
 }
 
 // ---- two axes: a map for each arm, in the same colours
-// How deep a cell's colour is: 1 the best, one half the median setting. However bad one setting is, the others stay apart.
+// Depth of a cell's colour: 1 for the best, one half for the median setting. One bad setting does not hide differences of the others.
 /** @param {PlacedSetting[]} known */
 function depths(known) {
   const distances = known.map(setting => Math.abs(setting.mean - sweep.settings[sweep.best].mean)).sort((a, b) => a - b);
@@ -71,10 +71,10 @@ function drawMap(id, arm, depth) {
 /** @type {(depth: number | undefined) => string} */
 const ink = depth => depth === undefined ? Look.of("soft") : depth > 0.55 || Look.dark ? "#ffffff" : Look.of("text");
 
-// ---- one axis: a line for each arm; none: a point for each setting
+// ---- one axis: a line for each arm. No axis: a point for each setting
 /** @type {(settings: SettingData[]) => Trace} */
 const bars = settings => ({ array: settings.map(setting => setting.interval ?? 0), thickness: 1.5, width: 5 });
-// Only from the seeds: of two or three of them an interval is so wide that it would flatten all else.
+// Only from the seeds, because an interval of two or three seeds is so wide that it would flatten everything else.
 /** @param {SettingData[]} settings */
 function scoreRange(settings) {
   const all = finite(settings.flatMap(setting => setting.trials.map(trial => trial.value)));
@@ -134,21 +134,21 @@ function regionText(width) {
 function drawWords() {
   const top = sweep.settings[sweep.best], failed = sweep.settings.reduce((sum, setting) => sum + setting.failures, 0);
   const left = sweep.planned - sweep.ended;
-  fill("about", element("p", {}, `${sweep.planned.toLocaleString("en")} trials: ${sweep.ended - failed} ended well, ${failed} failed` + (left ? `, ${left} not run yet.` : ".")),
+  fill("about", element("p", {}, `${sweep.planned.toLocaleString("en")} trials: ${sweep.ended - failed} succeeded, ${failed} failed` + (left ? `, ${left} not run yet.` : ".")),
     element("p", {}, element("code", {}, Object.entries(sweep.axes).map(([name, values]) => `${name} = ${values.map(shown).join(", ")}`).join("; "))));
   fill("best", top ? `Best ${spaced(sweep.metric)}: ${score(top.mean)}${top.interval === null ? "" : ` ± ${score(top.interval)}`} (n = ${top.n}) at ${settingsText(top)}.` : "No setting has a score.");
   const linked = sweep.settings.some(setting => setting.page);
-  const what = sweep.drawn.length > 1 ? "Mean over seeds. ★ the best of all; framed, the best of its arm." : "Mean over seeds with its 95 % interval; ★ the best of all.";
+  const what = sweep.drawn.length > 1 ? "Mean over seeds. ★ marks the best of all, a frame the best of its arm." : "Mean over seeds with its 95 % interval. ★ marks the best of all.";
   fill("map-note", `${what} ${sweep.higher_is_better ? "Higher" : "Lower"} is better. ${linked ? "Click to open the runs." : ""}`);
-  // Without an axis to draw along, an arm is one setting: the table of settings says all of it but the tests.
+  // Without an axis to draw along, an arm is one setting. The table of settings has everything except the tests.
   for (const drawn of [$("arms-table").parentElement, $("arms-note")]) if (drawn) drawn.hidden = !sweep.drawn.length;
   if (!sweep.drawn.length) fill("arms-title", "Is the best better than the others?");
   $("arms").hidden = !sweep.drawn.length && !sweep.comparisons.length;
-  fill("arms-note", `Good: a mean within ${sweep.tolerance * 100} % of the arm's best. The good region of an axis is in one piece around the best, all else chosen anew; ≥ where it reaches the end of what was tried.`);
+  fill("arms-note", `Good: a mean within ${sweep.tolerance * 100} % of the arm's best. The good region of an axis is the contiguous range around the best, with other settings re-tuned. ≥ marks a range that reaches an end of the grid.`);
   fill("tests", ...sweep.comparisons.map(test => {
     const [first, second] = [test.first, test.second].map(number => armName(sweep.arms[number]));
-    const p = test.p_value === null ? "one seed each says nothing about chance" : `Welch's test gives p = ${sig(test.p_value, 2)}`;
-    return element("li", {}, `${first} against ${second}, each at its best settings: ${test.difference > 0 ? "+" : ""}${score(test.difference)}; ${p}.`);
+    const p = test.p_value === null ? "one seed each is too few for a test" : `Welch's test gives p = ${sig(test.p_value, 2)}`;
+    return element("li", {}, `${first} against ${second}, each at its best settings: ${test.difference > 0 ? "+" : ""}${score(test.difference)} (${p}).`);
   }));
 }
 /** @type {(...children: (Node | string | number)[]) => HTMLElement} */
@@ -174,7 +174,7 @@ function drawTables() {
     { key: "page", label: "runs", value: setting => setting.page, cell: setting => td(link(setting, setting.page ? "open" : "–")) },
   ];
   drawRows($("settings-table"), columns, sweep.settings, sort, drawTables);
-  // Cells know their heading, because a phone shows one below the other.
+  // Cells have their heading as an attribute, because a phone shows one below the other.
   /** @type {(id: string, labels: string[], rows: HTMLElement[][]) => void} */
   const fillTable = (id, labels, rows) => fill(id, element("thead", {}, element("tr", {}, ...labels.map(label => element("th", { scope: "col" }, label)))),
     element("tbody", {}, ...rows.map(cells => element("tr", {}, ...cells.map((cell, i) => {
