@@ -7,6 +7,7 @@ import sqlite3
 import tomllib
 from contextlib import closing
 from importlib import import_module
+from inspect import getdoc, signature
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,7 @@ TOP = ("gyroscope", "tests", "docs", "tools", "benchmarks", "examples", "results
 PATH = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
+REFERENCE_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
 # Pages that run as doctests. The guide to rules runs in tests/optimizers, the one to experiments in tests/lab.
 TESTED_PAGES = [
     page for page in PAGES if page.name not in ("README.md", "own-optimizer.md") and ">>> " in page.read_text("utf-8")
@@ -139,6 +141,23 @@ def test_every_public_function_and_class_is_in_the_reference(package):
     public = {name: getattr(module, name) for name in module.__all__}
     missing = [name for name, value in public.items() if not isinstance(value, ModuleType) and value not in listed]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", sorted({name for page in REFERENCE_PAGES for name in REFERENCE.findall(page)}))
+def test_a_signature_of_more_than_five_arguments_has_a_list_of_them(name):
+    documented = resolve(name)
+    is_error = isinstance(documented, type) and issubclass(documented, Exception)
+    arguments = list(signature(documented).parameters) if callable(documented) and not is_error else []
+    if len(arguments) <= 5:
+        return
+    text = getdoc(documented) or ""
+    # `gyro.transfer` refers to `theory.transfer`, whose list is complete.
+    if referred := re.search(r"other arguments are those of `([\w.]+)`", text):
+        text = getdoc(resolve(referred[1])) or ""
+    rendered = re.split(r"^Arg(?:ument)?s:\n", docstring_text.readable(text, set(arguments)), flags=re.MULTILINE)[-1]
+    listed = re.findall(r"^ {4}\*{0,2}(\w+):", rendered, re.MULTILINE)
+    # What an optimizer trains is its first argument, as in torch.
+    assert [argument for argument in arguments if argument not in listed and argument not in ("params", "rule")] == []
 
 
 def test_every_panel_of_a_report_is_explained_with_a_picture():

@@ -63,7 +63,8 @@ def paragraphs(page: str) -> Iterator[str]:
     """Yield the prose of a page: without code, tables, headings, directives and indented blocks."""
     text = LINK.sub(r"\1", INLINE_CODE.sub("code", FORMULA.sub("x", FENCE.sub("", page))))
     for block in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
-        lines = [line for line in block.splitlines() if not line.lstrip().startswith(("|", "#", "..", "<", ":", ">>>"))]
+        block = re.split(r"^\s*>>>", block, maxsplit=1, flags=re.MULTILINE)[0]
+        lines = [line for line in block.splitlines() if not line.lstrip().startswith(("|", "#", "..", "<", ":"))]
         is_prose = bool(lines) and not lines[0].startswith("    ")
         if is_prose:
             yield re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "", " ".join(lines))

@@ -99,8 +99,10 @@ class AdamSRT(VectorAdam):
 
         m ← (⟨ω',ω⟩m - ⟨ω',m⟩ω)/⟨ω',ω'⟩,   v ← v·‖ω‖²/‖ω'‖²     (SP Algorithm 1, whose line 10 has a stray factor m)
 
-    m stays tangent, so L2 does not accumulate: the weight decays (1-β1) times as fast as with Adam-S. Options are those
-    of AdamS. `theory.AdamSRT` gives its equilibrium rotation.
+    m stays tangent, so L2 does not accumulate: the weight decays (1-β1) times as fast as with Adam-S. `theory.AdamSRT`
+    gives its equilibrium rotation.
+
+    lr, betas, eps, weight_decay, granularity, compile  as AdamS's
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0]]))

@@ -38,6 +38,7 @@ class KAdam(EngineOptimizer):
     eps             1e-30 as in the paper, added to √v before bias correction (torch adds it after). Raise it if
                     float32 gradients fall below 1e-22: their squares are 0, so they take huge steps
     weight_decay    λ, decoupled, or with `coupled` the L2 in the gradient
+    coupled         add λω to the gradient of the first stage instead of decaying the weight
     compile         one program per kind of tensor
 
     >>> import torch

@@ -51,7 +51,19 @@ class Quantity:
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """A tensor of weights and how it splits into vectors."""
+    """A tensor of weights and how it splits into vectors.
+
+    name         of the parameter in the model
+    shape        of the tensor
+    granularity  neuron, group, tensor, or token of an embedding: what is one vector
+    axis         dimension along which vectors are counted
+    group_size   indices of that dimension in one vector
+    vectors      their number
+    fan_in       entries of one vector
+    group        number of the parameter group
+    rule         repr of the update rule when the layer was first seen. None if the optimizer is unknown
+    rows         ids of the measured vectors. None means all
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -62,9 +74,7 @@ class LayerInfo:
     fan_in: int
     group: int
     rule: str | None
-    """repr of the update rule when the layer was first seen. None if the optimizer is unknown."""
     rows: tuple[int, ...] | None
-    """Ids of the measured vectors. None means all."""
 
 
 @dataclass(frozen=True)

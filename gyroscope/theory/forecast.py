@@ -28,6 +28,8 @@ LARGEST = 200_000_000
 class Forecast:
     """A predicted run. Arrays are (steps,), or (steps, layers) if layers were given. Other values are then per layer.
 
+    rule, lr            the rule, and its learning rate at each step
+    initial_norm        norm before the first step
     norm                RMS norm after each step
     angular_update      angle of each step in radians
     equilibrium_norm, equilibrium_angular_update  where they would settle at the learning rate of the step

@@ -99,17 +99,27 @@ class TransferRow:
 @final
 @dataclass(frozen=True)
 class Transfer:
-    """Settings for another scale by every published rule."""
+    """Settings for another scale by every published rule.
+
+    rule         the tuned settings
+    base, to     the scale at which they were tuned, and the new one
+    tuned        the tuned settings at the base, as a row
+    rows         one for each transfer rule
+    recommended  one row, or two if no trial decides
+    decided      whether a trial of ours supports the one recommended row
+    trials       results of our trials of the recommended rows
+    beyond       axes that change by more than any source has tried
+    """
 
     rule: UpdateRule
     base: Scale
     to: Scale
-    tuned: TransferRow  # the tuned settings at the base
-    rows: tuple[TransferRow, ...]  # one for each rule
-    recommended: tuple[TransferRow, ...]  # one row, or two if no trial decides
-    decided: bool  # whether a trial of ours supports the one recommended row
-    trials: str  # what trials of ours say about the recommended rows
-    beyond: tuple[str, ...]  # axes that change by more than any source has tried
+    tuned: TransferRow
+    rows: tuple[TransferRow, ...]
+    recommended: tuple[TransferRow, ...]
+    decided: bool
+    trials: str
+    beyond: tuple[str, ...]
 
 
 def transfer(

@@ -1,8 +1,8 @@
 """Sums over each weight vector, made on the device of the weights. A sample needs nothing else from them.
 
 On a CPU the arithmetic is NumPy's, on the same memory: torch would spread these thousands of short operations over
-threads that wait for each other as soon as the machine has other work. Elsewhere it is torch's; the formulas are the
-same operators.
+threads that wait for each other as soon as the machine has other work. On other devices it is torch's, with the same
+formulas.
 """
 
 from collections.abc import Iterator, Sequence

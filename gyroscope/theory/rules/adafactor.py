@@ -60,6 +60,7 @@ class Adafactor(UpdateRule):
     eps2             smallest RMS of a tensor that a step is relative to, the second of torch's eps
     scale_parameter  False for steps of RMS `rate`, AdamW without momentum, as in the Trainer of transformers
     capped           whether 1/sqrt(t) limits the rate: True in torch, False in transformers with relative_step=False
+    corrected_decay  as AdamW's
     steps_done       steps that the optimizer has taken, for t
 
     >>> eq = Adafactor(lr=1e-2).equilibrium(fan_in=512)

@@ -31,9 +31,14 @@ class AdamW(DecoupledRule, BetaRule):
         leading order:  ‖ω‖ = sqrt(lr·C/(2λ)),   η_r = sqrt(2·lr·λ·(1-β1)/(1+β1))     (RE Table 1)
         exact:          the one law with τ(a) = (1+β1(1-a))/(1-β1(1-a))               (ours)
 
-    Derived in docs/theory.md, "The one law". With `corrected_decay` (AdamC) `lr` is the schedule's peak and
-    a_t = λ·lr_t²/lr, so norms stay and rotation follows lr_t. With `cautious_decay` only entries that the update
-    shrinks decay, about half of them. With `rectified` it is RAdam with decoupled decay.
+    Derived in docs/theory.md, "The one law".
+
+    lr               peak of the learning rate
+    weight_decay     λ, as in torch. One step decays the share a = lr·λ of the weight
+    betas            β1 and β2
+    corrected_decay  AdamC: a_t = λ·lr_t²/lr, so norms stay and rotation follows lr_t
+    cautious_decay   only entries that the update shrinks decay, about half of them
+    rectified        RAdam with decoupled decay
 
     >>> eq = AdamW(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}, forgets in {eq.timescale:.0f} steps"

@@ -99,7 +99,13 @@ class KAdam(DecoupledRule):
 
         η_r = sqrt(2·lr·λ/τ),   ‖ω‖² = lr·C·R·τ/(2λ)     to leading order
 
-    R and τ are those of `noise_response`. With k = 1 this is AdamW. Coupled decay is not covered.
+    R and τ are those of `noise_response`. With k = 1 this is AdamW.
+
+    lr, weight_decay  as AdamW's
+    k                 number of stages
+    betas             one pair, from which `strategy` derives those of the stages, or a list of k pairs
+    strategy          "inverse_exp", "exp", "scaled" or "naive" (`theory.stability.kadam_betas`)
+    coupled           weight decay in the gradient, which the theory does not cover
 
     >>> eq = KAdam(lr=1e-3, weight_decay=0.1, k=2, strategy="naive").equilibrium(fan_in=512)
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.3f}"

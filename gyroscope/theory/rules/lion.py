@@ -71,11 +71,15 @@ def angular_update(lr: Number, weight_decay: Number, beta1: float, beta2: float)
 class Lion(BetaRule):
     """Lion: w <- (1 - lr·λ)·w - lr·sign(β1·m + (1-β1)·g), m <- β2·m + (1-β2)·g.
 
-    The correlation of signs follows the arcsine law (ours: docs/theory.md, "Lion and the arcsine law").
-    `linearised=True` is the paper's form (RE Appendix H), which treats the sign as linear and neglects its white part.
-    Its exact norm has τ(a) instead of τ(0) in RE (70):
+    The correlation of signs follows the arcsine law (ours: docs/theory.md, "Lion and the arcsine law"). The form of the
+    paper treats the sign as linear and neglects its white part. Its exact norm has τ(a) instead of τ(0) in RE (70):
 
         η_r = sqrt(π·lr·λ·[(1-β1)² + β1²(1-β2)/(1+β2)]),  ‖ω‖ = sqrt(lr·C/(π·λ·[…]))     (RE 70-72)
+
+    lr, weight_decay  as in Lion. One step decays the share lr·λ of the weight
+    betas             β1 of the update and β2 of the momentum
+    linearised        use the paper's form (RE Appendix H) instead of the arcsine law
+    corrected_decay, cautious_decay  as AdamW's
 
     >>> arcsine, paper = Lion(1e-4, 1.0), Lion(1e-4, 1.0, linearised=True)
     >>> [f"{rule.equilibrium(fan_in=512).norm:.4f}" for rule in (arcsine, paper)]

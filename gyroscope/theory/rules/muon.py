@@ -75,6 +75,10 @@ class Muon(DecoupledRule, MomentumRule):
     linear share of the momentum's correlation passes the orthogonalisation, and the rest passes as odd powers. Ours:
     docs/theory.md, "Muon". Within 2 % of torch's Muon under white noise. Needs the `shape`.
 
+    lr, weight_decay, momentum, nesterov  as in torch
+    adjust_lr_fn  adjustment of lr to the shape of the matrix, as in torch, or "none"
+    corrected_decay, cautious_decay  as AdamW's
+
     >>> eq = Muon(lr=1e-3, weight_decay=0.1).equilibrium(shape=(256, 256))
     >>> f"{eq.angular_update:.5f} rad/step at norm {eq.norm:.2f}"
     '0.00293 rad/step at norm 4.93'

@@ -111,6 +111,10 @@ class NAdam(DecoupledRule, RampedMomentum):
 
     Derived in docs/theory.md, "Nesterov's momentum and NAdam".
 
+    lr, weight_decay, betas, corrected_decay, cautious_decay  as AdamW's
+    momentum_decay  rate of torch's ramp of μ, or None for μ = β1
+    steps_done      steps that the optimizer has taken, for μ, or None for the equilibrium after the ramp
+
     >>> f"{NAdam(lr=1e-3, weight_decay=0.1).equilibrium(fan_in=512).angular_update:.5f}"
     '0.00376'
     """

@@ -35,7 +35,7 @@ def test_the_text_has_the_best_settings_first_and_failures_with_their_reasons(sw
     row = next(line for line in lines if line.startswith("adamw"))
     assert row.split()[:5] == ["adamw", "0.01", "0.1", "0.5050", "0.0635"]
     assert sum("<b>diverged</b> at step 7" in line for line in lines) == 2
-    assert any("adamw against sgd, each at its best: -0.05; Welch's p =" in line for line in lines)
+    assert any("adamw against sgd, each at its best: -0.05 (Welch's p =" in line for line in lines)
 
 
 @pytest.mark.parametrize(

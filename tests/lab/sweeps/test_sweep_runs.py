@@ -86,7 +86,7 @@ def test_an_interrupted_sweep_ends_its_trials_and_says_how_to_go_on(sweeping, tm
     process.send_signal(signal.SIGINT)
     printed, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "")
-    assert "the same command goes on where it was" in printed
+    assert "The same command continues the sweep" in printed
     assert processes_of(out) == []
     assert outcome(plan(tmp_path, LONG).trials[0], out) is None
 

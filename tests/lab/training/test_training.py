@@ -197,7 +197,7 @@ def test_the_command_line_tells_of_divergence_without_a_stack_trace(tmp_path, mo
     output = capsys.readouterr()
     text = " ".join(output.out.split())
     assert "Diverged: the loss is not finite from step 12 on (at step 11 " in text
-    assert "× its prediction, the most of all layers. The last checkpoint before it is" in text
+    assert "× its prediction, the most of all layers). The last checkpoint before it is" in text
     assert "Traceback" not in output.out + output.err
 
 
@@ -278,7 +278,7 @@ def test_a_run_outlives_a_full_disk_at_checkpoint_time(small_disk, whole):
     with pytest.warns(RuntimeWarning) as caught:  # the tracker may warn too: it writes to the same disk
         run = train(QUICK, folder, on_step=Ballast(small_disk, fill=6, empty=18))
     texts = [str(warning.message) for warning in caught]
-    assert any("cannot write the checkpoint" in text and "training goes on" in text for text in texts)
+    assert any("cannot write the checkpoint" in text and "Training continues" in text for text in texts)
     assert run.scores == whole.scores
     assert same(weights(whole.path), weights(folder))
 
