@@ -67,7 +67,7 @@ class Tracker:
     Arguments:
         model: the model whose parameters the optimizer trains.
         optimizer: a torch optimizer, a wrapper by Lightning or Accelerate, or a list of several.
-        path: directory of the run, by default runs/<date>_<time>. If it contains a run, the new one goes to <path>-2.
+        path: directory of the run, by default `runs/<date>_<time>`. If it has a run, the new one goes to `<path>-2`.
         every: steps to measure: a number n (0, n, 2n, …), a function step -> bool, or "auto" (dense at the start, then
             100 samples per predicted timescale). By default the first 20 steps, then every tenth. The default and
             "auto" become rarer to stay within `budget`, and store the last step of a run too.
