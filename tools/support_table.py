@@ -54,16 +54,16 @@ NOTES = """
   DDP, FSDP2, and layers that tensor parallelism cuts by rows. Vectors that no process holds whole (`"tensor"` or
   `"group"` granularity under FSDP2, layers that are cut by columns) take one reduction per step for all layers
   together. During that step the updates of all of them are in memory, in float32.
-- FSDP1 makes weights flat, so that no vector can be found in them: it is refused, and the sentence names FSDP2.
-- A checkpoint of `torch.distributed.checkpoint` is keyed by parameter names and goes on in any number of processes.
-- The state is where the weights are. FSDP2's `CPUOffloadPolicy` keeps both on the CPU, and the step is taken there.
+- FSDP1 flattens weights, so no vector can be found in them. It is refused, and the error names FSDP2.
+- A checkpoint of `torch.distributed.checkpoint` is keyed by parameter names and resumes in any number of processes.
+- The state is on the device of the weights. FSDP2's `CPUOffloadPolicy` keeps both on the CPU and steps there.
 - bf16 weights: moments and values per vector are float32, and `stochastic_rounding=True` rounds without bias.
   `Rotational` leaves moments to the optimizer that it wraps, which has them in the dtype of the weights.
 - timm makes optimizers by name, from its registry: `Rotational` wraps an instance and has no name, and lion is timm's
-  own. The tests have the real timm, with nothing behind torchvision's names where torchvision does not load.
-- Composer's `OptimizerMonitor` logs what an optimizer's `report_per_parameter_metrics` says: of every weight that can
-  turn its angle since the last report, the predicted angle per step, and its norm. Composer pins an older torch and is
-  not installed for the tests: where it cannot be imported, they call that method as its monitor does.
+  own. The tests use the real timm, with empty names of torchvision if torchvision does not load.
+- Composer's `OptimizerMonitor` logs the result of an optimizer's `report_per_parameter_metrics`: for every weight that
+  can rotate its angle since the last report, the predicted angle per step, and its norm. Composer pins an older torch
+  and is not installed for the tests. If it cannot be imported, they call that method as its monitor does.
 - CUDA: generated and interpreted, not run by us. The Triton kernels of compiled steps are generated, run by Triton's
   interpreter, compared with eager steps and compiled for sm_80 and sm_90 (`tests/optim/test_triton.py`). Eager steps
   run on the meta device, where waiting for the device would raise (`tests/optim/test_launches.py`). To check your own
@@ -73,7 +73,7 @@ NOTES = """
 
 
 def page():
-    """The page as the tests have it."""
+    """Return the page, made from the tests."""
     sys.path.insert(0, str(ROOT))
     catalogue = import_module("tests.optim.catalogue").CATALOGUE
     # Variants of an optimizer, "RotationalSGD-nesterov", are tested beside it.
@@ -88,7 +88,7 @@ def page():
 
 
 def tested(module, test):
-    """Names of the values with which a test is parametrised, those of rows among them."""
+    """Return the names of the values with which a test is parametrised, and of rows."""
     marks = getattr(import_module(module), test).pytestmark
     values = [value for mark in marks if mark.name == "parametrize" for value in mark.args[1]]
     return {str(getattr(value, "name", value)) for value in values}

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A char-GPT from plan to report
 #
-# You plan a small GPT, train it, and read what the run says. It takes half a minute on one core.
+# You plan a small GPT, train it, and read the report of the run. It takes half a minute on one core.
 
 # %% [markdown]
 # ## The model
@@ -86,7 +86,7 @@ tracker.close()
 # %% [markdown]
 # ## Read
 #
-# The first sentences say what the run means. Then compare one layer with its prediction.
+# The first sentences explain what the run means. Then compare one layer with its prediction.
 
 # %%
 run = gyro.store.open_run("runs/char-gpt")

@@ -77,4 +77,4 @@ for name, each in (("plain", run), ("clipped", clipped)):
 
 # %% [markdown]
 # `gyroscope report runs/spike --at 700` opens the page at the step. `gyroscope report runs/spike runs/clipped` compares both runs.
-# To be told while training goes on, pass `on_incident=print` to the tracker ([Find incidents](../incidents.md)).
+# To be notified during training, pass `on_incident=print` to the tracker ([Find incidents](../incidents.md)).

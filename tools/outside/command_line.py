@@ -159,7 +159,7 @@ def fill(scratch: Path) -> None:
 
 
 def run(scratch: Path, line: list[str]) -> int:
-    """Run one command line in the scratch folder, without privileges; only in a child."""
+    """Run one command line in the scratch folder, without privileges. Only for a child process."""
     os.chdir(scratch)
     os.environ.update(HOME=str(scratch), TMPDIR=str(scratch))
     # Nothing is asked at a terminal that is not there.
@@ -200,7 +200,7 @@ def random_line(draw: random.Random) -> list[str]:
 
 
 def some(draw: random.Random, options: dict[str, list[str]], share: float) -> list[str]:
-    """Take a share of the options, each with one of its values; an option without values is a flag."""
+    """Take a share of the options, each with one of its values. An option without values is a flag."""
     line = []
     for option, values in options.items():
         if draw.random() < share:
@@ -287,17 +287,17 @@ SWEEP = {"--out": PATHS, "--jobs": ["1", "0", "x"], "--retry-failed": []}
 
 
 def plan_line(draw: random.Random) -> list[str]:
-    """A plan of odd settings."""
+    """Draw a plan with odd settings."""
     return [draw.choice([*OPTIMIZERS, *OPTIMIZERS, *WORDS]), *some(draw, PLAN, draw.choice((0.1, 0.3)))]
 
 
 def sane_plan_line(draw: random.Random) -> list[str]:
-    """A plan that gets past the first checks, with a few odd settings after the usual ones."""
+    """Draw a plan that passes the first checks, with a few odd settings after the usual ones."""
     return [draw.choice(OPTIMIZERS), *USUAL_PLAN, *some(draw, PLAN, 0.05)]
 
 
 def train_line(draw: random.Random) -> list[str]:
-    """A run of at most three steps: the last --steps counts."""
+    """Draw a run of at most three steps. The last --steps counts."""
     out = draw.choice(["new", "out", *paths(draw)])
     odd = some(draw, TRAIN, draw.choice((0.02, 0.08)))
     return ["--model", "mlp", "--batch-size", "8", *odd, "--out", out, "--steps", draw.choice("01233")]

@@ -355,7 +355,7 @@ def require_same_state(model: nn.Module, first: Optimizer, second: Optimizer, ke
 
 
 def load_if_known(optimizer: Optimizer, state: dict[str, Any], known: bool) -> bool:
-    """Load a state, or see that one which cannot be matched is refused; return whether it was loaded."""
+    """Load a state, or check that one which cannot be matched is refused. Return whether it was loaded."""
     if known:
         optimizer.load_state_dict(state)
         return True

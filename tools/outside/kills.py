@@ -61,7 +61,7 @@ def start(arguments: Sequence[Any]) -> "subprocess.Popen[bytes]":
 
 
 def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes]") -> Any:
-    """Wait until a condition holds; raise if the process ends first or nothing happens for long."""
+    """Wait until a condition holds. Raise if the process ends first or nothing happens for long."""
     end = time.monotonic() + LIMIT
     while not (found := condition()):
         require(process.poll() is None, f"ended with {process.returncode} before it could be killed")
@@ -71,7 +71,7 @@ def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[bytes]") -
 
 
 def kill_training(tally: Tally, folder: Path) -> None:
-    """Kill one run again and again; it ends with the same weights and every loss."""
+    """Kill one run again and again, and check that it ends with the same weights and every loss."""
     whole = folder / "whole"
     killed = folder / "killed"
     with tally.attempt("train: undisturbed"):
