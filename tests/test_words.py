@@ -73,9 +73,18 @@ def test_the_help_of_a_command_has_no_semicolons(name):
     assert [text for text in help_texts(COMMANDS[name]) if ";" in text] == []
 
 
-def test_the_help_cuts_no_line_about_a_command(capsys, monkeypatch):
+@pytest.mark.parametrize("group", [(), ("lab",)], ids=str)
+def test_the_help_cuts_no_line_about_a_command(group, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["--help"]) == 0
+    assert main([*group, "--help"]) == 0
+    commands = COMMANDS[group[0]].commands if group else COMMANDS
     lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in lines] == list(COMMANDS)
+    assert [line.split()[0] for line in lines] == list(commands)
     assert {line.split()[0] for line in lines if line.endswith("...")} == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_has_a_help_text(name):
+    commands = [COMMANDS[name], *getattr(COMMANDS[name], "commands", {}).values()]
+    options = [(command.name, option) for command in commands for option in command.params]
+    assert [(command, option.name) for command, option in options if not getattr(option, "help", None)] == []

@@ -54,7 +54,7 @@ def train(
     ] = "adamw",
     lr: Annotated[float | None, numeric("peak learning rate")] = None,
     weight_decay: Annotated[float | None, numeric("as in torch")] = None,
-    momentum: Annotated[float | None, numeric()] = None,
+    momentum: Annotated[float | None, numeric("momentum of SGD and Muon")] = None,
     betas: Annotated[str | None, typer.Option(help="for example 0.9,0.999")] = None,
     decay_embeddings: Annotated[
         bool, typer.Option("--decay-embeddings", help="apply weight decay to embeddings too")
@@ -73,7 +73,7 @@ def train(
     ] = False,
     warmup: Annotated[float, numeric("in the unit of the run length, and part of it")] = 0.0,
     final: Annotated[float, numeric("lr at the end of linear and cosine, as a share of the peak")] = 0.0,
-    batch_size: Annotated[int, whole()] = 128,
+    batch_size: Annotated[int, whole("samples of one forward pass")] = 128,
     accumulate: Annotated[int, whole("batches that make one step")] = 1,
     clip: Annotated[float | None, numeric("largest norm of the whole gradient")] = None,
     norm: Annotated[str, typer.Option(help="batch, layer, group, weight or none, for image networks")] = "batch",
@@ -83,7 +83,7 @@ def train(
         Literal["float32", "bf16", "pure-bf16"], typer.Option(help="of the computation (pure-bf16: of the weights too)")
     ] = "float32",
     compile: Annotated[bool, typer.Option("--compile", help="torch.compile the model")] = False,
-    seed: Annotated[int, whole()] = 0,
+    seed: Annotated[int, whole("seed of initial weights and batches")] = 0,
     track: Annotated[Literal["auto", "off"], typer.Option(help="whether to measure rotation")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="folder of the run")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="continue from the newest checkpoint")] = False,
@@ -145,7 +145,10 @@ def lab_help(context: typer.Context) -> None:
 
 @lab.command("list")
 def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
-    """List every figure and table of the papers: its claim, its cost, and whether it has been run here."""
+    """List figures and tables of the papers.
+
+    Each has its claim, its cost, and whether it has been run here.
+    """
     from gyroscope_lab.framework.console import catalogue_text
 
     show(catalogue_text(out, source))
@@ -154,7 +157,7 @@ def lab_list(out: RESULTS = Path("results"), source: SOURCE = None) -> None:
 @lab.command("run")
 def lab_run(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4, a paper (re, smd, sp, ct, beyond), or all")],
-    size: Annotated[Size, typer.Option()] = "quick",
+    size: Annotated[Size, typer.Option(help="minutes of one core, or closer to the paper's settings")] = "quick",
     seeds: Annotated[int | None, whole("number of seeds, if not the experiment's own")] = None,
     first_seed: Annotated[int, whole("first seed, to repeat a result with others")] = 0,
     settings: Annotated[
@@ -181,7 +184,10 @@ def lab_run(
 def lab_judge(
     ids: Annotated[list[str], typer.Argument(help="such as smd/fig4")], out: RESULTS = Path("results")
 ) -> None:
-    """Judge records again by the claims of this version, without measuring."""
+    """Judge records again by the claims of this version.
+
+    Nothing is measured.
+    """
     from gyroscope_lab.framework.console import experiment_text
     from gyroscope_lab.framework.runner import judge_again
 

@@ -74,7 +74,8 @@ def augmented(batch: Images, flips: bool, generator: torch.Generator, padding: i
 def load_images(name: str, root: Path | None = None, shrink: int = 1) -> ImageTask:
     """Load an image task by name. `shrink` averages squares of pixels: 2 halves the sides and quarters the cost."""
     if name not in IMAGE_TASKS:
-        raise ValueError(f"unknown image task {name!r}: choose one of {', '.join(IMAGE_TASKS)}")
+        others = "stdlib, translation, text:<file> or translation:<folder>"
+        raise ValueError(f"unknown task {name!r}: choose one of {', '.join(IMAGE_TASKS)}, {others}")
     train, test, classes, flips = IMAGE_TASKS[name](data_root(root))
     scaled_train = _shrunk(_scaled(train[0]), shrink)
     scaled_test = _shrunk(_scaled(test[0]), shrink)
