@@ -36,7 +36,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 
 @every_page
-def test_every_path_on_a_page_is_there(page):
+def test_every_path_on_a_page_exists(page):
     named = paths(page.read_text(encoding="utf-8"))
     assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
 
@@ -63,7 +63,7 @@ def test_words_are_counted_without_code_tables_and_formulas():
 
 
 @pytest.mark.parametrize("page", TESTED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs_unchanged(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write runs
     result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 3
@@ -127,7 +127,7 @@ def test_the_reference_has_every_command_and_every_table_of_a_run():
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda page: page.stem)
-def test_the_names_of_the_reference_are_there(page):
+def test_the_names_of_the_reference_have_docstrings(page):
     names = REFERENCE.findall(page.read_text(encoding="utf-8"))
     assert names
     assert [name for name in names if not (resolve(name).__doc__ or "").strip()] == []
@@ -224,7 +224,7 @@ def test_a_path_that_is_not_there_is_noticed():
     assert not list(ROOT.glob("gyroscope/track/gauge.py"))
 
 
-def test_every_room_stands_in_the_table_of_contributing():
+def test_every_room_is_in_the_table_of_contributing():
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rooms = [folder.name for folder in (ROOT / "gyroscope").iterdir() if (folder / "__init__.py").exists()]
     assert [room for room in rooms if f"`{room}/`" not in table] == []
@@ -236,7 +236,7 @@ def test_every_decision_is_listed():
     assert [page.name for page in folder.glob("0*.md") if page.name not in listed] == []
 
 
-def test_every_measured_quantity_with_a_greek_letter_stands_in_the_vocabulary():
+def test_every_measured_quantity_with_a_greek_letter_is_in_the_vocabulary():
     vocabulary = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
     assert [symbol for symbol in ("η_r", "η_g", "η_e", "λ_u", "λ_e", "κ", "τ", "X") if symbol not in vocabulary] == []
 

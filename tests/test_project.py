@@ -36,7 +36,7 @@ def pins() -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", read("constraints.txt"), re.MULTILINE))
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_is_in_one_place():
     assert PROJECT["dynamic"] == ["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", gyroscope.__version__)
     assert [
@@ -75,7 +75,7 @@ def test_the_extra_lab_is_the_distribution_beside_the_library_and_that_imports_w
     assert [name for name in needed if not imports_of("lab", name)] == []
 
 
-def test_the_lab_registers_functions_that_are_there():
+def test_the_lab_registers_functions_that_exist():
     registered = LAB_PROJECT["entry-points"]
     assert set(registered) == {"gyroscope.commands", "gyroscope.reports"}
     for group, points in registered.items():
@@ -125,7 +125,7 @@ def test_the_matrix_installs_the_lower_bounds_at_one_end_and_no_bounds_at_the_ot
     assert f">={matrix['oldest_python']().removeprefix('python')}" == PROJECT["requires-python"]
 
 
-def test_workflows_call_commands_that_are_there():
+def test_workflows_call_commands_that_exist():
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     calls = [
         line for page in (ROOT / ".github").rglob("*.yml") for line in re.findall(r"- run: (.*)", page.read_text())

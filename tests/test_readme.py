@@ -43,7 +43,7 @@ def test_the_commands_of_the_readme_run(command, capsys):
     assert "lr" in capsys.readouterr().out
 
 
-def test_the_lab_commands_are_there():
+def test_the_lab_commands_exist():
     commands = [shlex.split(line) for line in re.findall(r"^\$ gyroscope (lab .*)$", text(), re.MULTILINE)]
     printed = io.StringIO()
     with redirect_stdout(printed):
@@ -52,7 +52,7 @@ def test_the_lab_commands_are_there():
     assert all(id in printed.getvalue() for command in commands[1:] for id in command[2:])
 
 
-def test_the_files_it_leads_to_are_there():
+def test_linked_files_exist():
     links = re.findall(r"\]\(([^)#:]+)\)", text())
     assert "docs/balance.png" in links
     assert [link for link in links if not (README.parent / link).is_file()] == []

@@ -26,7 +26,7 @@ def test_both_optimizers_start_from_the_same_network():
 
 
 @pytest.mark.parametrize(("fan_in", "rotation", "fails"), [(288, 0.76, False), (288, 0.74, True), (9, 0.5, False)])
-def test_a_wide_layer_that_turns_otherwise_fails_it(fan_in, rotation, fails):
+def test_a_wide_layer_that_does_not_rotate_as_predicted_fails_it(fan_in, rotation, fails):
     assert demo.LayerComparison("w", fan_in, rotation, 1.0).fails is fails
 
 
@@ -43,7 +43,7 @@ def test_a_rotation_that_was_never_measured_fails_it():
         ((0.2, 0.2), "does not show that either of them is better"),
     ],
 )
-def test_the_closing_sentence_says_what_the_intervals_support(changes, conclusion):
+def test_the_closing_sentence_states_what_the_intervals_support(changes, conclusion):
     noise = np.array([[-0.02, 0.0, 0.02], [0.01, -0.03, 0.02]])
     losses = {"sgd": np.array([[0.5], [1.0]]) + 0 * noise}
     losses["rotational_sgd"] = losses["sgd"] + np.array(changes)[:, None] + noise

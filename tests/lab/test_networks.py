@@ -114,7 +114,7 @@ def test_gpt_sees_no_future(qk_norm):
         (lambda: image_network("vit:layers=1,width=64,heads=2,fan_in_init=true", (3, 32, 32), 10), 1 / 8),
     ],
 )
-def test_transformers_start_at_the_scale_that_is_asked_for(model, deviation):
+def test_transformers_start_at_the_given_scale(model, deviation):
     torch.manual_seed(0)
     weight = model().get_parameter("blocks.0.attention.qkv.weight")
     assert weight.std().item() == pytest.approx(deviation, rel=0.03)

@@ -134,7 +134,7 @@ def test_scatter_is_a_factor():
     assert scatter(np.array([2.0, 2.0, 2.0])) == 1.0
 
 
-def test_no_optimizer_without_matrices_is_asked_to_train_convolutions():
+def test_muon_does_not_train_convolutions():
     assert ("CNN, batch norm", "Muon", 200) not in speedometer.PAPER.parts
     assert ("ViT", "Muon", 200) in speedometer.PAPER.parts
     assert not set(speedometer.HELD_OUT) - set(speedometer.TASKS)
@@ -185,7 +185,7 @@ def test_a_later_look_trains_draws_and_judges(name):
     assert len({claim.sentence for claim in claims}) == len(claims) > 0
 
 
-def test_a_later_look_has_other_seeds_and_tasks():
+def test_a_later_experiment_has_other_seeds_and_tasks():
     assert all(config.first_seed >= second_look.FIRST_SEED for config in second_look.PAPER.values())
     assert not set(second_look.NEW) & set(speedometer.TASKS)
     assert set(second_look.SAME) <= set(speedometer.HELD_OUT)

@@ -60,7 +60,7 @@ def test_rotation_and_norm_in_the_simple_system_are_within_two_percent(simple_sy
     assert simple_system.layer_norm[i] == pytest.approx(eq.norm, rel=0.02)
 
 
-def test_vectors_turn_alike_except_under_adam_with_l2_and_random_gammas(simple_system):
+def test_vectors_rotate_alike_except_under_adam_with_l2_and_random_gammas(simple_system):
     adamw, sgdm = simple_system.spread[:2]
     gammas = random_gammas(SHAPE, seed=1)
     walk = network([AdamL2(2e-2, 1e-2), AdamW(1e-2, 1.0)], steps=1500, shape=SHAPE, gammas=gammas, every=10, average=5)
@@ -77,7 +77,7 @@ def test_lion_feels_how_much_the_gradient_norm_varies():
     assert 1.01 < off[1] < 1.04
 
 
-def test_transported_and_spherical_rules_turn_by_the_law_within_one_percent():
+def test_transported_and_spherical_rules_rotate_by_the_law_within_one_percent():
     averages = settled(random_walk, SPHERE, unit_grad_norm=GRADIENT)
     for i, rule in enumerate(SPHERE):
         eq = rule.equilibrium(**KNOWN)
@@ -125,7 +125,7 @@ def test_directions_are_forgotten_exponentially():
 
 
 @needs_muon
-def test_torchs_muon_turns_whole_matrices_by_the_law():
+def test_torchs_muon_rotates_whole_matrices_by_the_law():
     rule, shape = Muon(1e-2, 1.0), (32, 32)
     eq = rule.equilibrium(shape=shape)
 

@@ -122,7 +122,7 @@ def test_the_backward_pass_by_hand_is_autograds(gammas, independent):
         torch.testing.assert_close(written, w.grad, rtol=1e-9, atol=1e-12 * float(w.grad.abs().max()))
 
 
-def test_gradients_are_tangent_and_of_the_size_asked_for():
+def test_gradients_are_tangent_and_have_the_given_size():
     seen = []
 
     class Look(torch.optim.Optimizer):
@@ -180,7 +180,7 @@ def test_a_seed_or_generator_repeats_a_run_and_a_longer_run_begins_as_a_shorter_
     assert not np.allclose(short.norm, random_walk(rule, steps=150, seed=8, **options).norm, rtol=1e-4)
 
 
-def test_settings_share_their_noise_unless_told_otherwise():
+def test_settings_share_their_noise_unless_independent():
     rules = [AdamW(0.02, 0.5)] * 2
     shared, independent = (random_walk(rules, steps=30, independent=flag, **SMALL) for flag in (False, True))
     np.testing.assert_array_equal(shared.norm[:, 0], shared.norm[:, 1])
@@ -201,7 +201,7 @@ def test_a_vector_without_gradient_only_decays():
     np.testing.assert_allclose(walk.angular_update[:, :, 0], 0, atol=1e-12)
 
 
-def test_progress_is_told_now_and_then():
+def test_progress_is_reported_every_hundred_steps():
     reported = []
     random_walk(AdamW(0.02, 0.5), steps=250, progress=reported.append, **SMALL)
     assert reported == [100, 200]

@@ -46,7 +46,7 @@ def checkpoints(out):
     return sorted(out.glob("*/checkpoints/*"))
 
 
-def test_a_sweep_goes_on_where_it_stopped_and_repeats_nothing(tmp_path):
+def test_a_sweep_continues_where_it_stopped_and_repeats_nothing(tmp_path):
     sweep = plan(tmp_path, ONE.replace("lr = [1e-3]", "lr = [1e-3, 1e-2]"))
     out = tmp_path / "out"
     first = run_local(sweep, out, jobs=1)
@@ -81,7 +81,7 @@ def sweeping(tmp_path):
             process.kill()
 
 
-def test_an_interrupted_sweep_ends_its_trials_and_says_how_to_go_on(sweeping, tmp_path):
+def test_an_interrupted_sweep_ends_its_trials_and_prints_how_to_continue(sweeping, tmp_path):
     process, out = sweeping
     process.send_signal(signal.SIGINT)
     printed, said = process.communicate(timeout=60)

@@ -153,7 +153,7 @@ def test_mean_deviation_and_interval_are_the_textbooks_in_the_database_too(sweep
     assert folders == [trial.name for trial in sweep.trials]
 
 
-def test_welchs_test_tells_settings_apart(sweep):
+def test_welchs_test_distinguishes_settings(sweep):
     first, second = settings_of(sweep, outcomes(sweep, [1.0, 1.1, 2.0, 2.1]))
     # t = 1/sqrt(2 · 0.005/2) = 14.14 with 2 degrees of freedom: p = 1 - t/sqrt(2 + t²)
     assert compare(first, second) == pytest.approx(1 - 14.1421 / (2 + 14.1421**2) ** 0.5, rel=1e-3)
@@ -213,7 +213,7 @@ def test_a_sweep_that_cannot_begin_is_one_sentence(tmp_path, capsys):
         assert said.count("\n") == 1
 
 
-def test_a_sweep_without_the_wanted_score_says_which_there_are(tmp_path, capsys):
+def test_a_sweep_without_the_wanted_score_lists_the_scores(tmp_path, capsys):
     text = FILE.replace("seeds = 2", 'seeds = 2\nmetric = "validation_accuracy"')
     folder = sweep_at(tmp_path / "text", text, lambda config: 1.0)
     assert main(["report", str(folder), "--json"]) == 0

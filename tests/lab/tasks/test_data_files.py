@@ -94,7 +94,7 @@ def test_a_cut_record_and_a_wrong_label_are_errors(tmp_path):
         read_cifar(path, 1, 10)
 
 
-def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path, monkeypatch):
+def test_the_error_for_a_missing_data_set_names_the_folders_and_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("GYROSCOPE_DATA", str(tmp_path))
     with pytest.raises(DataError, match=rf"{tmp_path}.*dataset-fashion-mnist.*--data-root or GYROSCOPE_DATA"):
         load_images("fashion-mnist")

@@ -23,7 +23,7 @@ def model(**options):
     return TextTraining(layers=2, heads=2, width=8, context=8).model(seed=1, **options)
 
 
-def test_a_batch_asks_for_the_following_character(batch):
+def test_the_targets_of_a_batch_are_the_following_characters(batch):
     now, following = batch
     assert now.shape == following.shape == (3, 8)
     assert torch.equal(now[:, 1:], following[:, :-1])

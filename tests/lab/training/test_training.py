@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_learns_and_says_how_it_ended(tmp_path):
+def test_a_run_learns_and_records_its_result(tmp_path):
     result = train(replace(QUICK, model="cnn:width=16", optimizer="adamw", steps=150), tmp_path)
     assert result.scores["validation_accuracy"] > 0.8
     assert len(result.history) == QUICK.evaluations
@@ -85,7 +85,7 @@ def test_the_losses_before_and_after_a_start_are_of_the_same_batches(monkeypatch
     assert numbers == 3 * [0, 1, 2, 3]  # gradients, the loss before, the loss after
 
 
-def test_weights_in_bfloat16_go_on_bit_for_bit(tmp_path):
+def test_weights_in_bfloat16_resume_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="adamw", precision="pure-bf16", steps=4)
     result = train(config, tmp_path)
     ended = weights(tmp_path)
@@ -100,7 +100,7 @@ def test_weights_in_bfloat16_go_on_bit_for_bit(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", muon_for("muon", ["rotational-adamw", "sgd", "k-adam", "adam-srt", "muon"]))
-def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
+def test_a_run_stopped_by_ctrl_c_resumes_bit_for_bit(tmp_path, optimizer):
     model = "mlp:width=16" if optimizer == "muon" else QUICK.model
     config = replace(QUICK, model=model, optimizer=optimizer, lr=None, augment=True)
     train(config, tmp_path / "whole")
@@ -116,7 +116,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on_bit_for_bit(tmp_path, optimizer):
 
 
 @pytest.mark.slow
-def test_a_run_that_follows_its_base_goes_on_bit_for_bit(tmp_path):
+def test_a_run_that_follows_its_base_resumes_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="rotational-sgd", lr=None, follow=True, steps=20)
     train(config, tmp_path / "whole")
     train(replace(config, follow=False), tmp_path / "steady")
@@ -133,7 +133,7 @@ def run_trial_on_one_thread(folder):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_goes_on_bit_for_bit(tmp_path, whole):
+def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path, whole):
     """kill -9, again and again, at moments that nobody chose."""
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -168,7 +168,7 @@ def exploding(monkeypatch, at):
     monkeypatch.setattr(problems.ImageProblem, "loss", explode)
 
 
-def test_a_diverged_run_says_when_and_keeps_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_diverged_run_names_the_step_and_keeps_the_checkpoint_before(tmp_path, monkeypatch):
     exploding(monkeypatch, at=17)
     run = train(replace(QUICK, steps=50), tmp_path)
     assert run.divergence.step == run.steps == 17
@@ -190,7 +190,7 @@ def test_a_diverged_run_says_when_and_keeps_the_checkpoint_before(tmp_path, monk
     assert before.angle / before.predicted == pytest.approx(ratios[before.layer])
 
 
-def test_the_command_line_tells_of_divergence_without_a_stack_trace(tmp_path, monkeypatch, capsys):
+def test_the_command_line_reports_divergence_without_a_stack_trace(tmp_path, monkeypatch, capsys):
     exploding(monkeypatch, at=12)
     arguments = ["--model", "cnn:width=8,convolutions=2", "--steps", "30", "--out", str(tmp_path / "run")]
     assert main(["train", *arguments]) == 1
@@ -397,7 +397,7 @@ def test_a_start_at_equilibrium_is_the_same_call_and_survives_a_resume(tmp_path)
     assert len(started) == 1  # a run that goes on has no start
 
 
-def test_pure_bfloat16_rounds_the_weights_that_turn_and_trains(tmp_path):
+def test_pure_bfloat16_rounds_the_weights_that_rotate_and_trains(tmp_path):
     config = TrainConfig(task="digits", model="cnn:width=8", steps=12, precision="pure-bf16", evaluations=1)
     result = train(config, tmp_path / "run")
     assert result.divergence is None
@@ -422,7 +422,7 @@ def test_an_optimizer_takes_options_of_its_class_after_a_colon():
         make_optimizers(TrainConfig(optimizer="k-adam:k", steps=1), model)
 
 
-def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
+def test_the_special_variant_rotates_directions_of_adam_by_the_angle_of_adamw():
     model = torch.nn.Linear(64, 4)
     config = TrainConfig(optimizer="rotational-adam-l2:beta=0.9", lr=1e-2, weight_decay=0.5, steps=1)
     (optimizer,) = make_optimizers(config, model)
@@ -433,7 +433,7 @@ def test_the_special_variant_turns_directions_of_adam_by_the_angle_of_adamw():
     assert (turning["beta"], turning["weight_decay"]) == (0.9, 0.5)
 
 
-def test_imbalance_is_given_by_shares_that_turn_slower_and_faster():
+def test_imbalance_is_given_by_shares_that_rotate_slower_and_faster():
     model = torch.nn.Linear(64, 8)
     config = TrainConfig(optimizer="imbalanced-adamw:slower=0.5,faster=0.25,factor=4", lr=1e-2, steps=1)
     (optimizer,) = make_optimizers(config, model)
@@ -454,7 +454,7 @@ def test_vectors_are_whole_layers_on_request():
 
 
 @pytest.mark.slow
-def test_a_run_is_measured_as_often_as_it_says(tmp_path):
+def test_a_run_is_measured_as_often_as_configured(tmp_path):
     result = train(replace(QUICK, sample_every=7), tmp_path)
     with result.run() as run:
         assert run.steps.tolist() == list(range(0, QUICK.steps, 7))
@@ -523,7 +523,7 @@ def test_rescaled_norms_are_those_of_the_new_equilibrium_when_lr_falls(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
+def test_a_run_with_rescaled_norms_resumes_bit_for_bit(tmp_path):
     config = replace(QUICK, optimizer="sgd", schedule="step", rescale=True, steps=20)
     train(config, tmp_path)
     ended = weights(tmp_path)
@@ -532,7 +532,7 @@ def test_a_run_with_rescaled_norms_goes_on_bit_for_bit(tmp_path):
     assert same(weights(tmp_path), ended)
 
 
-def test_a_head_that_does_not_turn_decays_and_keeps_its_norm_when_others_are_rescaled(tmp_path):
+def test_a_head_that_does_not_rotate_decays_and_keeps_its_norm_when_others_are_rescaled(tmp_path):
     config = replace(QUICK, optimizer="sgd", lr=1e-3, schedule="step", rescale=True, turn_head=False, steps=8)
     training, norms = turned(config, 0, tmp_path)
     before = training.model.head.weight.norm().item()

@@ -84,7 +84,7 @@ def test_a_translation_learns_and_is_tracked(tmp_path):
         assert set(run.scalars) == {"loss", "accuracy", "validation_loss", "validation_accuracy"}
 
 
-def test_a_translation_with_dropout_goes_on_bit_for_bit(tmp_path):
+def test_a_translation_with_dropout_resumes_bit_for_bit(tmp_path):
     config = replace(QUICK, model=f"{SMALL},dropout=0.2", follow=True)
     ended = train(config, tmp_path)
     weights = checkpoint.load_newest(tmp_path / "checkpoints")["model"]
