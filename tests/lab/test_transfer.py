@@ -103,7 +103,7 @@ def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, net
             assert back - loss[0] == pytest.approx(BACK_TO_ADAMW[name][place], abs=6e-4)
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("network", ["gpt", "mlp", "cnn"])
 def test_the_best_of_nine_settings_are_those_of_the_tuning_record(network):
     record = ExperimentRecord.read(RESULTS, f"transfer/conversion_tuning_{network}")
     loss = np.array(record.data["values"]["loss"]).mean(0).reshape(-1, 9)
