@@ -14,6 +14,7 @@ from gyroscope_lab.transfer import (
     conversion,
     conversion_back,
     conversion_tuning,
+    decay_grid,
     rules,
     split,
     tuning,
@@ -41,6 +42,7 @@ TINY: dict[str, Any] = {
     "conversion_back": (conversion_back, conversion_back.Config(TUNED, seeds=2)),
     "conversion_tuning": (conversion_tuning, conversion_tuning.Config(TUNED, ("Lion", "Hyperball"))),
     "width_grid": (width_grid, width_grid.Config(TUNED, 4.0, (1.0, 0.25), 2)),
+    "decay_grid": (decay_grid, decay_grid.Config(TUNED, seeds=2)),
     "split": (split, split.Config(TUNED, 2)),
     "tuning": (tuning, tuning.Config(TUNED, (1e-3, 3e-3), (0.1, 0.3))),
 }
@@ -74,6 +76,13 @@ def test_a_rule_that_loses_by_more_than_the_margin_is_judged_so():
         "horizon minus the best rule (tau), nats": ClaimOutcome.DOES_NOT_HOLD,
         "the best rule (tau) minus copy, nats": ClaimOutcome.HOLDS,
     }
+
+
+def test_the_best_weight_decay_of_each_seed_is_found_on_the_grid():
+    config = decay_grid.Config(TUNED, (4.0,), 2)
+    # The grid has × 1/16, × 1/4 (tau), × 1 and × 4. Rules beside the grid do not count.
+    values = {"loss": np.array([[1.0, 0.9, 0.8, 1.0, 0.1, 0.1, 0.1], [0.7, 0.9, 0.8, 1.0, 0.1, 0.1, 0.1]])}
+    assert decay_grid.best_orders(Result(config, values), 4.0).tolist() == [2.0, -2.0]
 
 
 def test_seeds_that_settings_were_chosen_on_give_other_networks():

@@ -1,6 +1,6 @@
 """results/transfer.md: the losses of all rules and conversions on trial, from the records of the trials."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from gyroscope.tools import Array, write_text
 from gyroscope_lab.framework.claims import ConfidenceInterval, confidence_interval
 from gyroscope_lab.framework.results import ExperimentRecord
+from gyroscope_lab.transfer._decay_settings import RATIOS, decay_factors, length_parts, length_setting, rules_of_length
 from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED, FACTORS, MARGIN, best_of
 from gyroscope_lab.transfer._width_settings import grid_parts, setting_of
@@ -20,8 +21,17 @@ seeds, and its difference seed by seed with a 95 % interval. *lost* means that t
 nats, *kept* that the whole interval is at most {MARGIN}, and nothing is said if the interval straddles it.
 """
 # The networks over which rules are compared when an axis changes.
-POOLED = {"batch": ("gpt", "mlp", "cnn"), "tokens": ("gpt", "mlp", "cnn"), "width": ("gpt",)}
-NETWORKS = {"gpt": "GPT", "mlp": "MLP with layer norm", "cnn": "CNN with batch norm"}
+POOLED = {
+    "batch": ("gpt", "mlp", "cnn", "fashion"),
+    "tokens": ("gpt", "mlp", "cnn", "fashion"),
+    "width": ("gpt",),
+}
+NETWORKS = {
+    "gpt": "GPT",
+    "mlp": "MLP with layer norm",
+    "cnn": "CNN with batch norm",
+    "fashion": "MLP with layer norm on Fashion-MNIST",
+}
 
 
 def write_summary(out: Path) -> None:
@@ -35,6 +45,9 @@ def write_summary(out: Path) -> None:
     wider = [ExperimentRecord.read(out, f"transfer/width_grid_{ratio}") for ratio in (2, 4, 8)]
     if any(wider):
         parts.append("\n".join(_widths([record for record in wider if record is not None])))
+    lengths = {title: ExperimentRecord.read(out, f"transfer/decay_grid_{name}") for name, title in NETWORKS.items()}
+    if any(lengths.values()):
+        parts.append("\n".join(_lengths({title: each for title, each in lengths.items() if each is not None})))
     for axis, networks in POOLED.items():
         pooled = read_pooled(out, axis, networks)
         if pooled is not None:
@@ -104,12 +117,40 @@ def _widths(records: list[ExperimentRecord]) -> Iterator[str]:
         losses = {part: loss[:, number] for number, part in enumerate(parts)}
         best = best_of(losses)
         grid = [part for part in parts if part[2] == 1]
-        above = [losses[setting_of(name, ratio)] - losses[best] for name in COMPARED["width"]]
-        shown = [f"{confidence_interval(each)} {outcome(each)}".strip() if each.any() else "best" for each in above]
+        shown = [_above(losses[setting_of(name, ratio)] - losses[best]) for name in COMPARED["width"]]
         factors = ", ".join(f"{part[1]:g}" for part in grid)
         means = ", ".join(f"{losses[part].mean():.3f}" for part in grid)
         yield _row(f"× {ratio:g}, {len(loss)}", factors, means, *shown)
     yield f"\n{', '.join(dict.fromkeys(record.commit for record in records))}\n"
+
+
+def _lengths(records: Mapping[str, ExperimentRecord]) -> Iterator[str]:
+    """Yield the lines of the grids of weight decays at other lengths."""
+    yield "## Weight decays in runs of another length\n"
+    yield "Factors are of the tuned weight decay, at the tuned lr. Rules are compared with the best setting of a row.\n"
+    rules = rules_of_length(RATIOS[0])
+    yield _row("network, n", "length", "factors of weight decay", "loss", *(f"{name} minus the best" for name in rules))
+    yield f"|{'---|' * (4 + len(rules))}"
+    for title, record in records.items():
+        loss = _losses(record)
+        ratios = record.data["config"]["ratios"]
+        parts = [part for ratio in ratios for part in length_parts(ratio)]
+        by_part = dict(zip(parts, loss.T, strict=True))
+        for ratio in ratios:
+            losses = {part: values for part, values in by_part.items() if part[0] == ratio}
+            best = losses[best_of(losses)]
+            named = {name: losses[length_setting(name, ratio)] - best for name in rules_of_length(ratio)}
+            shown = [_above(named[name]) if name in named else "" for name in rules]
+            factors = decay_factors(ratio)
+            means = ", ".join(f"{losses[ratio, 1.0, factor].mean():.3f}" for factor in factors)
+            yield _row(
+                f"{title}, {len(loss)}", f"× {ratio:g}", ", ".join(f"{each:g}" for each in factors), means, *shown
+            )
+    yield f"\n{', '.join(dict.fromkeys(record.commit for record in records.values()))}\n"
+
+
+def _above(difference: Array) -> str:
+    return f"{confidence_interval(difference)} {outcome(difference)}".strip() if difference.any() else "best"
 
 
 def _pooled(pooled: Pooled) -> Iterator[str]:
