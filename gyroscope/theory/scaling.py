@@ -210,7 +210,8 @@ class Move:
         return float(prod(self.ratios[axis] ** power for axis, power in powers.items()))
 
     def _betas(self, each: TransferRule) -> tuple[float, float] | None:
-        betas = self.rule.adam_betas
+        # A rule that keeps norms has the betas of the optimizer inside.
+        betas = self.rule.settings.get("betas") if self.rule.keeps_norm else self.rule.adam_betas
         r = self.ratios["batch"]
         if each.beta2 is None or betas is None or r == 1:
             return None

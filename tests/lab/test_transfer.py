@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gyroscope_lab.framework.claims import ClaimOutcome
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.results import ExperimentRecord
@@ -14,6 +15,7 @@ from gyroscope_lab.transfer import (
     conversion,
     conversion_back,
     conversion_tuning,
+    critical_batch,
     decay_grid,
     rules,
     split,
@@ -22,6 +24,7 @@ from gyroscope_lab.transfer import (
     width_grid,
 )
 from gyroscope_lab.transfer._conversions import AS_CONVERTED, Factors, run_back
+from gyroscope_lab.transfer._forgetting import forgetting_rate
 from gyroscope_lab.transfer._networks import make_problem
 from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED
@@ -177,10 +180,35 @@ def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, 
         assert above[name].mean == pytest.approx(value, abs=6e-4)
 
 
+def test_a_largest_batch_above_the_critical_one_is_judged_so():
+    config = critical_batch.Config(("mlp",), 2)
+    tuned = {**critical_batch.TUNED, "mlp": TUNED}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(critical_batch, "TUNED", {**tuned, "mlp": replace(TUNED, steps=60)})
+        result = run_trials(critical_batch, config)
+    assert result["signal_ratio"].shape == (2, 1, len(critical_batch.TENTHS))
+    assert len(critical_batch.plot(result).data) > 0
+    # Signal and noise are equal at half of the largest batch, then at twice.
+    for ratio, outcome in ((0.5, ClaimOutcome.DOES_NOT_HOLD), (0.125, ClaimOutcome.HOLDS)):
+        measured = {"signal_ratio": np.full((2, 1, len(critical_batch.TENTHS)), ratio)}
+        assert [claim.outcome for claim in critical_batch.claims(Result(config, measured))] == [outcome]
+
+
+def test_directions_that_forget_at_a_known_rate_are_measured_so():
+    generator = torch.Generator().manual_seed(0)
+    keep = np.exp(-1 / 20)
+    walk = [torch.randn(400, 64, generator=generator)]
+    for _ in range(200):
+        walk.append(keep * walk[-1] + (1 - keep**2) ** 0.5 * torch.randn(400, 64, generator=generator))
+    assert forgetting_rate(torch.nn.functional.normalize(torch.stack(walk), dim=2), 20.0) == pytest.approx(
+        1 / 20, rel=0.03
+    )
+
+
 def test_the_coordinate_check_runs_draws_and_fails_for_a_wrong_line():
     config = replace(width_check.QUICK, steps=12, width=8, context=8, seeds=2)
     result = run_trials(width_check, config)
-    assert result["over_promise"].shape == (2, len(config.parts), 2)
+    assert result["over_promise"].shape == (2, len(config.parts), 3)
     assert len(width_check.plot(result).data) > 0
-    wrong = Result(config, {"over_promise": np.full((2, len(config.parts), 2), 1.2)})
+    wrong = Result(config, {"over_promise": np.full((2, len(config.parts), 3), 1.2)})
     assert {claim.outcome for claim in width_check.claims(wrong)} == {ClaimOutcome.DOES_NOT_HOLD}
