@@ -27,7 +27,7 @@ def answer(data: TransferData) -> str:
         return "Keep your settings, because the scale does not change."
     settings = []
     for row in data.chosen:
-        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.has_weight_decay else ""
+        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.plain.has_weight_decay else ""
         settings.append(f"lr {setting(row.lr)}{decay} ({row.name})")
     return f"For hidden weights use {', or '.join(settings)}."
 
@@ -208,7 +208,7 @@ def transfer_json(data: TransferData) -> str:
     transfer = data.transfer
     return dumps(
         {
-            "optimizer": {"name": transfer.rule.name, **transfer.rule.settings},
+            "optimizer": {"name": transfer.rule.name, **transfer.rule.plain.settings},
             "base": transfer.base,
             "to": transfer.to,
             "unit": data.unit,
