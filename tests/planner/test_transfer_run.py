@@ -111,6 +111,7 @@ def test_a_rotational_optimizer_is_transferred_like_the_one_inside():
     settings = {"lr": 1e-2, "weight_decay": 0.3, "betas": (0.9, 0.95)}
     optimizer = gyro.optim.RotationalAdamW([nn.Parameter(torch.ones(4, 8))], **settings)
     moved = gyro.transfer(optimizer, **sizes).recommended
+    assert {row.rms_entry for row in moved} == {None}
     free = transfer(AdamW(**settings), **sizes).recommended
     assert [(row.name, row.lr, row.weight_decay) for row in moved] == [(r.name, r.lr, r.weight_decay) for r in free]
 
