@@ -37,7 +37,7 @@ class TransferAnswer(Rendered):
     data: TransferData
 
     def document(self) -> Document:
-        """Return the answer for people; `explain` adds the sources of the rules."""
+        """Return the answer for people. `explain` adds the sources of the rules."""
         return transfer_document(self.data)
 
     def json(self) -> str:

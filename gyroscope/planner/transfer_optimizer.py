@@ -35,7 +35,10 @@ def transfer(
 
 
 def _rule(optimizer: Any) -> UpdateRule:
-    from gyroscope.optim.torch_rules import keeps_norms, rule_of  # torch is slow to import, and a theory rule does without
+    from gyroscope.optim.torch_rules import (
+        keeps_norms,
+        rule_of,
+    )  # torch is slow to import, and a theory rule does without
 
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:

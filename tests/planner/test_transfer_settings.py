@@ -207,7 +207,7 @@ def test_numbers_are_read_as_people_write_them():
         ),
         ("convert muon muon --lr 1e-3 --wd 0.1", "from Muon to muon needs --shape"),
         (CONVERT.format("lionn"), "unknown optimizer 'lionn'; did you mean 'lion'?"),
-        (CONVERT.format("lion --set beta=1"), "lion has no 'beta'; its settings are lr"),
+        (CONVERT.format("lion --set beta=1"), "lion has no 'beta'. Its settings are lr"),
         (CONVERT.format("lion --set 0.9"), "--set '0.9' is not of the form name=value"),
         (CONVERT.format("lion --momentum .9"), "adamw has no 'momentum'"),
         (CONVERT.format("hyperball --warmup 100"), "warmup='100' is not a share of the run. Write for example 2%"),

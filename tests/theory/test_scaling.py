@@ -1,5 +1,7 @@
 """Transfer of settings: every rule against the powers of the published table, and the map against equilibria."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,10 @@ def test_a_rule_does_what_its_powers_say(name):
         factor = np.prod([ratios.get(axis, 1) ** power for axis, power in zip(AXES, powers, strict=True)])
         # The map is of leading order in lr·weight_decay, 6e-5 here, and the rows are exact.
         assert getattr(values[0], quantity) / getattr(values[1], quantity) == pytest.approx(factor, rel=2e-3)
+
+
+def test_every_published_rule_has_a_source_with_a_year():
+    assert [rule.name for rule in RULES if not re.search(r"\b20[12]\d\b", rule.source)] == ["copy"]
 
 
 def test_the_worked_example_of_several_axes():
