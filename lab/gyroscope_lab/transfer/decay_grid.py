@@ -112,7 +112,7 @@ def plot(result: Result[Config]) -> Figure:
 def _series(part: LengthSetting) -> tuple[str, str]:
     """Return the name of a setting in the legend, and its colour."""
     for name, colour in zip(BESIDE_GRID, COLOURS[1:], strict=False):
-        if part == length_setting(name, part[0]):
+        if part[0] != 1 and part == length_setting(name, part[0]):  # at the tuned length all rules are copy
             return name, colour
     return "tuned lr", COLOURS[0]
 

@@ -24,7 +24,7 @@ from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.tasks.text import standard_library
 from gyroscope_lab.transfer._forgetting import forgetting_rate
 
-COST = {"quick": "8 min", "paper": "40 min"}
+COST = {"quick": "5 min", "paper": "40 min"}
 WITHIN = 0.1
 SAMPLE_EVERY = 10
 QUANTITIES = ("rotation", "norm", "run length")
@@ -63,7 +63,7 @@ class Config:
         return next(row for row in moved.rows if row.name == name), to
 
 
-QUICK = Config(steps=1000)
+QUICK = Config(steps=600)
 PAPER = Config(steps=4000)
 
 
