@@ -104,7 +104,7 @@ def test_the_trials_that_a_conversion_quotes_are_those_of_the_record(place, netw
         assert by_name[name][1] - by_name[name].min() == pytest.approx(lost[place], abs=6e-4)
 
 
-@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn")])
+@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn"), (2, "gpt")])
 def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, network):
     record = ExperimentRecord.read(RESULTS, f"transfer/conversion_back_{network}")
     loss = np.array(record.data["values"]["loss"]).mean(0)
