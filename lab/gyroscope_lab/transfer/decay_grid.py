@@ -101,10 +101,11 @@ def plot(result: Result[Config]) -> Figure:
         factors = decay_factors(ratio)
         means = [losses[ratio, 1.0, factor].mean() for factor in factors]
         panels.line(panel, factors, means, "tuned lr", COLOURS[0])
+        panels.figure.update_xaxes(tickvals=factors, **panels.place(panel))
         for part, values in losses.items():
             name, colour = _series(part)
             panels.dots(panel, np.full(len(values), part[2]), values, name, colour, size=7)
-    panels.figure.update_xaxes(title_text="factor of the tuned weight decay", type="log", dtick=1)
+    panels.figure.update_xaxes(title_text="factor of the tuned weight decay", type="log")
     panels.figure.update_yaxes(title_text="loss on data held out", col=1)
     return panels.titled(f"{result.config.tuned.network}: weight decay in runs of another length")
 
