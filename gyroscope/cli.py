@@ -38,7 +38,7 @@ WeightDecay = Annotated[float | None, numeric("weight decay, as in torch", "--we
 Betas = Annotated[str | None, typer.Option(help="for example 0.9,0.999")]
 Momentum = Annotated[float | None, numeric("momentum of SGD and Muon")]
 Nesterov = Annotated[bool | None, typer.Option("--nesterov", help="use Nesterov's momentum")]
-FanIn = Annotated[float | None, numeric("entries of one weight vector")]
+FanIn = Annotated[float | None, numeric("entries of one weight vector", "--fan-in", "--width")]
 Shape = Annotated[str | None, typer.Option(help="of the weight, for example 256x128 (Muon)")]
 InitNorm = Annotated[float | None, numeric("initial norm of one vector, by default that of torch")]
 UnitGradNorm = Annotated[float | None, numeric("gradient norm × weight norm (SGD)")]

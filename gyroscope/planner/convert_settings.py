@@ -75,7 +75,7 @@ def _fixed(text: str, other: str) -> dict[str, Any]:
             raise ValueError(f"--set {text!r} is not of the form name=value, for example momentum=0.95")
     for key in texts:
         if key not in _options(other):
-            raise ValueError(f"{other} has no {key!r}; its settings are {', '.join(_options(other))}")
+            raise ValueError(f"{other} has no {key!r}. Its settings are {', '.join(_options(other))}")
     values = {key: numbers(key, value) for key, value in texts.items()}
     return {key: tuple(value) if key == "betas" else value[0] for key, value in values.items()}
 
@@ -93,7 +93,7 @@ def _match(rule: UpdateRule, other: str, weights: Weights, fixed: Mapping[str, A
         # Norms that scale alike with one input need no value of it.
         is_alike = rule.needs == RULES[other].needs and rule.needs in (("fan_in",), ("unit_grad_norm",))
         if not missing or rule.keeps_norm or is_alike:
-            reason = str(error).partition(";")[0]
+            reason = str(error).partition(". ")[0]
             raise ValueError(f"{reason}. Fix one setting of {other}, for example --set lr=1e-3") from None
         flags = " and ".join(f"--{name.replace('_', '-')} ({MEANING[name]})" for name in missing)
         raise ValueError(f"the conversion from {rule.name} to {other} needs {flags}") from None

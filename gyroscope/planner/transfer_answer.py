@@ -17,7 +17,7 @@ from gyroscope.spelling import one_of
 from gyroscope.theory import Transfer, UpdateRule, transfer
 from gyroscope.theory.law import Weights
 from gyroscope.theory.layer_prediction import SHORTEST_RUN, InitialLayer, needed_warmups
-from gyroscope.theory.scaling import TransferRow
+from gyroscope.theory.scaling import TransferRow, with_settings
 from gyroscope.theory.transfer_rules import RULES, check_family, family_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class TransferAnswer(Rendered):
     data: TransferData
 
     def document(self) -> Document:
-        """Return the answer for people; `explain` adds the sources of the rules."""
+        """Return the answer for people. `explain` adds the sources of the rules."""
         return transfer_document(self.data)
 
     def json(self) -> str:
@@ -92,8 +92,10 @@ def _source(settings: Mapping[str, Any]) -> "MeasuredRun | None":
 
 def _tuned_rule(settings: Mapping[str, Any], source: "MeasuredRun | None") -> UpdateRule:
     options = {key: settings[key] for key in RULE_OPTIONS if key in settings}
-    rule = read_rule(rule_name(settings["optimizer"]), options) if source is None else source.rule.replace(**options)
-    check_tuned(rule, settings if source is None else rule.settings)
+    rule = (
+        read_rule(rule_name(settings["optimizer"]), options) if source is None else with_settings(source.rule, options)
+    )
+    check_tuned(rule.plain, settings if source is None else rule.plain.settings)
     family_of(rule)  # raises if no transfer rule covers the optimizer
     return rule
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gyroscope.theory import Scale, Schedule, Transfer, TransferRule, UpdateRule
+from gyroscope.theory import FixedNorm, Scale, Schedule, Transfer, TransferRule, UpdateRule
 from gyroscope.theory import transfer as transfer_rule
 
 
@@ -35,7 +35,10 @@ def transfer(
 
 
 def _rule(optimizer: Any) -> UpdateRule:
-    from gyroscope.optim.torch_rules import rule_of  # torch is slow to import, and a theory rule does without
+    from gyroscope.optim.torch_rules import (
+        keeps_norms,
+        rule_of,
+    )  # torch is slow to import, and a theory rule does without
 
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
@@ -44,4 +47,4 @@ def _rule(optimizer: Any) -> UpdateRule:
     moving = [rule for rule in rules if rule.weight_decay > 0 or not rule.has_weight_decay]
     if not moving:
         raise ValueError(f"no group of {type(optimizer).__name__} has weight decay. Set weight_decay, for example 0.1")
-    return moving[0]
+    return FixedNorm(moving[0]) if keeps_norms(optimizer) and not moving[0].keeps_norm else moving[0]

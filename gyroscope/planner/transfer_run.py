@@ -13,7 +13,7 @@ from gyroscope.advice.history import LayerHistory, layer_histories
 from gyroscope.advice.layer_families import join_words
 from gyroscope.report.transfer_data import CheckedQuantity, TransferCheck
 from gyroscope.store import open_run
-from gyroscope.theory import Schedule, Transfer, UpdateRule
+from gyroscope.theory import FixedNorm, Schedule, Transfer, UpdateRule
 from gyroscope.theory.law import Weights
 from gyroscope.theory.scaling import TransferRow
 
@@ -73,6 +73,8 @@ def read_run(path: str | Path) -> MeasuredRun:
     chosen = tuple(layer for layer in layers if layer.layer.group == groups.most_common(1)[0][0])
     rule = chosen[0].rule
     assert rule is not None  # layers without a rule were left out
+    if chosen[0].keeps_norm and not rule.keeps_norm:
+        rule = FixedNorm(rule)  # a run has the rule that sets the angle of a rotational optimizer
     widths = Counter(float(layer.layer.fan_in) for layer in chosen)
     norms = [layer.series("norm", "rms")[0] for layer in chosen]
     return MeasuredRun(rule, _steps(run), _batch(run), widths.most_common(1)[0][0], float(np.nanmedian(norms)), chosen)
@@ -108,7 +110,7 @@ def check_run(moved: Transfer, path: str | Path, name: str | None) -> TransferCh
     pairs = [_measured(layer, promised) for layer in run.layers]
     quantities: dict[str, list[tuple[float | None, float]]] = {
         "lr": [(row.lr, run.rule.lr)],
-        "weight decay": [(row.weight_decay, run.rule.weight_decay)],
+        "weight decay": [(row.weight_decay, run.rule.plain.weight_decay)],
         "rotation, mrad": [(1e3 * old, 1e3 * new) for old, new, *_ in pairs],
         "RMS entry": [(old, new) for *_, old, new in pairs],
         "run length": [(row.run_length, layer.run_length) for layer in run.layers],
@@ -118,7 +120,7 @@ def check_run(moved: Transfer, path: str | Path, name: str | None) -> TransferCh
 
 
 def _distance(row: TransferRow, rule: UpdateRule) -> float:
-    pairs = ((row.lr, rule.lr), (row.weight_decay, rule.weight_decay))
+    pairs = ((row.lr, rule.lr), (row.weight_decay, rule.plain.weight_decay))
     return sum(abs(log(promised / used)) for promised, used in pairs if promised and used)
 
 

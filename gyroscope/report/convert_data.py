@@ -25,21 +25,22 @@ TRIALS = {
     "Muon": ((-0.021, -0.114), (0.02, 0.04)),
     "Hyperball": ((0.021, 0.294), (0.015, 0.007)),
 }
-# On an MLP and on a CNN, None where it was not tried: loss at settings converted from AdamW, minus that at the best of
+# On an MLP, a CNN and a GPT, None where it was not tried: loss at settings converted from AdamW, minus that at the best of
 # nine settings. Below it is AdamW's loss at settings converted back from these, minus that at its own best of nine.
+TRIED_ON = ("an MLP", "a CNN", "a GPT")
 AGAINST_TUNED = {
-    "NAdam": (0.014, -0.004),
-    "Lion": (0.015, 0.001),
-    "SGDM": (0.008, 0.005),
-    "Muon": (-0.006, None),
-    "Hyperball": (0.013, -0.009),
+    "NAdam": (0.014, -0.004, 0.008),
+    "Lion": (0.015, 0.001, -0.055),
+    "SGDM": (0.008, 0.005, 0.165),
+    "Muon": (-0.006, None, 0.054),
+    "Hyperball": (0.013, -0.009, 0.002),
 }
 BACK_TO_ADAMW = {
-    "NAdam": (-0.013, 0.007),
-    "Lion": (-0.005, 0.0),
-    "SGDM": (-0.005, -0.011),
-    "Muon": (-0.011, None),
-    "Hyperball": (-0.018, 0.013),
+    "NAdam": (-0.013, 0.007, -0.007),
+    "Lion": (-0.005, 0.0, 0.105),
+    "SGDM": (-0.005, -0.011, 0.249),
+    "Muon": (-0.011, None, 0.193),
+    "Hyperball": (-0.018, 0.013, 0.097),
 }
 INPUTS = ("fan_in", "unit_grad_norm", "shape")
 LAYER_HEADER = ("layer", "lr", "weight decay")
@@ -108,9 +109,9 @@ class Conversion:
             (mlp, gpt), (mlp_lost, gpt_lost) = TRIALS[name]
             yield f"On trial its loss minus tuned AdamW's was {mlp:+g} nats on an MLP and {gpt:+g} on a GPT (n = 3)."
             yield f"The best of half, once and twice this learning rate was {mlp_lost:g} and {gpt_lost:g} better."
-            yield f"Its loss minus that of its own best of nine settings was {_on_two_networks(AGAINST_TUNED[name])}."
+            yield f"Its loss minus that of its own best of nine settings was {_on_networks(AGAINST_TUNED[name])}."
         elif name == "AdamW" and self.rule.name in BACK_TO_ADAMW:
-            yield f"On trial its loss minus tuned AdamW's was {_on_two_networks(BACK_TO_ADAMW[self.rule.name])}."
+            yield f"On trial its loss minus tuned AdamW's was {_on_networks(BACK_TO_ADAMW[self.rule.name])}."
         else:
             yield "No trial of ours supports this conversion yet."
 
@@ -157,9 +158,11 @@ class Conversion:
         )
 
 
-def _on_two_networks(losses: tuple[float, float | None]) -> str:
-    mlp, cnn = losses
-    return f"{mlp:+g} nats on an MLP" + ("" if cnn is None else f" and {cnn:+g} on a CNN") + " (n = 5)"
+def _on_networks(losses: tuple[float | None, ...]) -> str:
+    """Return the losses on the networks of the trials, in words."""
+    tried = [(loss, network) for loss, network in zip(losses, TRIED_ON, strict=True) if loss is not None]
+    words = [f"{loss:+g}{' nats' if not place else ''} on {network}" for place, (loss, network) in enumerate(tried)]
+    return f"{join_words(words)} (n = 5)"
 
 
 def _given(weights: Weights) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class TransferData:
     def title(self) -> str:
         """Of a page."""
         changes = ", ".join(f"{self.axis_name(axis)} × {format_number(ratio)}" for axis, ratio in self.ratios.items())
-        return f"Transfer: {self.transfer.rule.name}, {changes or 'the same scale'}"
+        return f"Transfer: {self.transfer.rule.plain.name}, {changes or 'the same scale'}"
 
     @property
     def settings(self) -> list[str]:
@@ -132,7 +132,7 @@ class TransferData:
             f", warmup {format_number(100 * schedule.warmup / schedule.steps)} % of the run" if schedule.warmup else ""
         )
         return [
-            f"tuned: {rule_text(self.transfer.rule)}, {schedule.name} schedule{warmup}",
+            f"tuned: {rule_text(self.transfer.rule.plain)}, {schedule.name} schedule{warmup}",
             f"from:  {self._scale(self.transfer.base)}",
             f"to:    {self._scale(self.transfer.to)}",
         ]
@@ -220,7 +220,9 @@ class TransferData:
     @property
     def groups(self) -> Table:
         """The settings of each group of parameters."""
-        names = {"lr": "lr", "weight_decay": "weight decay"} if self.transfer.rule.has_weight_decay else {"lr": "lr"}
+        names = (
+            {"lr": "lr", "weight_decay": "weight decay"} if self.transfer.rule.plain.has_weight_decay else {"lr": "lr"}
+        )
         header = ["group", *(f"{title} ({row.name})" for row in self.chosen for title in names.values())]
         rows = []
         for group in GROUPS:

@@ -27,7 +27,7 @@ def answer(data: TransferData) -> str:
         return "Keep your settings, because the scale does not change."
     settings = []
     for row in data.chosen:
-        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.has_weight_decay else ""
+        decay = f" and weight decay {setting(row.weight_decay)}" if data.transfer.rule.plain.has_weight_decay else ""
         settings.append(f"lr {setting(row.lr)}{decay} ({row.name})")
     return f"For hidden weights use {', or '.join(settings)}."
 
@@ -94,13 +94,13 @@ def _start(start: float, warmup: NeededWarmup | None, steps: float) -> Iterator[
     yield f"Its first steps rotate {'' if is_alike else f'{times} times '}as fast as in equilibrium."
     if warmup is None:
         return
-    if warmup.steps is None and is_alike:
+    if warmup.steps is None and (is_alike or start < 1):
         # A momentum that fills makes the first updates longer than later ones.
         searched = _share(warmup.searched, steps)
         yield f"While the momentum fills they rotate faster. No warmup of up to {searched} prevents that."
     elif warmup.steps is None:
-        why = ", because the norm starts too small" if start > 1 else ""
-        yield f"No warmup of up to {_share(warmup.searched, steps)} slows them to equilibrium{why}."
+        searched = _share(warmup.searched, steps)
+        yield f"No warmup of up to {searched} slows them to equilibrium, because the norm starts too small."
     elif warmup.steps == 0:
         yield "They need no warmup."
     else:
@@ -208,7 +208,7 @@ def transfer_json(data: TransferData) -> str:
     transfer = data.transfer
     return dumps(
         {
-            "optimizer": {"name": transfer.rule.name, **transfer.rule.settings},
+            "optimizer": {"name": transfer.rule.name, **transfer.rule.plain.settings},
             "base": transfer.base,
             "to": transfer.to,
             "unit": data.unit,

@@ -162,13 +162,13 @@ def _explain_what_is_missing(
     free: Sequence[str],
     inputs: dict[str, Any],
 ) -> NoReturn:
-    remedy = f"fix one of them: {free[0]}=…"
+    remedy = f"Fix one of them: {free[0]}=…"
     missing = next((name for name in rule.needs + other.needs if inputs[name] is None), None)
     has_memories = all("memory" in known or needs for known, needs in ((target, rule.needs), (possible, other.needs)))
     # A rule that keeps any norm has none to share, whatever the inputs.
     if missing is not None and has_memories and not rule.keeps_norm:
-        remedy = f"pass {missing}=… ({MEANING[missing]})"
-    raise ValueError(f"{rule.name} and {other.name} share too little to choose {' and '.join(free)}; {remedy}")
+        remedy = f"Pass {missing}=… ({MEANING[missing]})"
+    raise ValueError(f"{rule.name} and {other.name} share too little to choose {' and '.join(free)}. {remedy}")
 
 
 def _options(other: type[UpdateRule], fixed: dict[str, Any]) -> list[str]:

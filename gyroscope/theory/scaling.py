@@ -92,8 +92,8 @@ class TransferRow:
     def applied_to(self, rule: UpdateRule) -> UpdateRule:
         """Return the rule with the settings of this row that it has."""
         settings = {"lr": self.lr, "weight_decay": self.weight_decay, "betas": self.betas}
-        own = {name: value for name, value in settings.items() if value is not None and name in rule.settings}
-        return rule.replace(**own)
+        own = {name: value for name, value in settings.items() if value is not None and name in rule.plain.settings}
+        return with_settings(rule, own)
 
 
 @final
@@ -161,6 +161,17 @@ def transfer(
     return Transfer(rule, base, to, tuned, rows, recommended, choice.decided and is_ours, trials, beyond)
 
 
+def with_settings(rule: UpdateRule, settings: Mapping[str, Any]) -> UpdateRule:
+    """Return the rule with these settings. A rule that only holds norms passes them to the rule inside.
+
+    >>> from gyroscope.theory import AdamW, FixedNorm
+    >>> with_settings(FixedNorm(AdamW(1e-3, 0.1)), {"lr": 2e-3}).plain.lr
+    0.002
+    """
+    plain = rule.plain.replace(**settings)
+    return plain if rule.plain is rule else rule.replace(rule=plain)
+
+
 def _ratios(base: Scale, to: Scale) -> dict[str, float]:
     """Return the ratio of each axis and of the parameters."""
     ratios = {}
@@ -188,7 +199,7 @@ class Move:
 
     def row(self, each: TransferRule, tuned: TransferRow) -> TransferRow:
         """Return the settings by a transfer rule, and what they keep."""
-        rule = self.rule
+        rule = self.rule.plain
         silent = tuple(axis for axis in AXES if self.ratios[axis] != 1 and axis not in each.speaks_of)
         lr_powers, decay_powers = each.powers(silent)
         lr = rule.lr * self._factor(lr_powers)
@@ -211,8 +222,8 @@ class Move:
             return self._in_proportion(replace(row, note=note), each, tuned)
         settings: dict[str, Any] = {"lr": lr, "weight_decay": decay} if rule.has_weight_decay else {"lr": lr}
         # All at once, because a new learning rate beside the old weight decay may be out of range.
-        moved = rule.replace(**settings, **({} if betas is None else {"betas": betas}))
-        groups = self._groups(moved, lr_powers["width"], decay_powers["width"])
+        moved = with_settings(self.rule, settings | ({} if betas is None else {"betas": betas}))
+        groups = self._groups(moved.plain, lr_powers["width"], decay_powers["width"])
         eps_factor = self.ratios["batch"] ** -0.5 if each.scales_eps else 1.0
         return self.measured(replace(row, betas=betas, eps_factor=eps_factor, groups=groups), moved)
 
@@ -220,7 +231,9 @@ class Move:
         return float(prod(self.ratios[axis] ** power for axis, power in powers.items()))
 
     def _betas(self, each: TransferRule) -> tuple[float, float] | None:
-        betas = self.rule.adam_betas
+        rule = self.rule.plain
+        # Hyperball has the betas of the optimizer inside.
+        betas = rule.settings.get("betas") if rule.keeps_norm else rule.adam_betas
         r = self.ratios["batch"]
         if each.beta2 is None or betas is None or r == 1:
             return None
@@ -257,8 +270,8 @@ class Move:
         timescale = settled.timescale
         return replace(
             row,
-            lr=rule.lr,
-            weight_decay=rule.weight_decay,
+            lr=rule.plain.lr,
+            weight_decay=rule.plain.weight_decay,
             rotation=settled.angular_update,
             memory=None if timescale is None else timescale * self.to.batch,
             run_length=None if timescale is None else self.to.steps * mean_decay / timescale,

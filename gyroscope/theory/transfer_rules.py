@@ -53,7 +53,7 @@ class TransferRule:
     name          as it is printed and typed
     lr            powers in the factor of the learning rate
     weight_decay  powers in the factor of the weight decay
-    source        where the rule was published
+    source        where the rule was published, with the year
     speaks_of     the axes that the rule was made for
     family        the optimizers that it was made for
     tokens_per_param  power of tokens per parameter, D/N, in the factor of the weight decay
@@ -104,47 +104,54 @@ class TransferRule:
 
 RULES: tuple[TransferRule, ...] = (
     TransferRule("copy", {}, {}, "what people do", speaks_of=AXES, family="any"),
-    TransferRule("sqrt-batch", {"batch": 0.5}, {}, "ArchScale pretrain.py, mode default"),
-    TransferRule("sde", {"batch": 0.5}, {}, "Malladi et al., arXiv 2205.10287", beta2="linear", scales_eps=True),
+    TransferRule("sqrt-batch", {"batch": 0.5}, {}, "ArchScale 2025, pretrain.py, mode default"),
+    TransferRule("sde", {"batch": 0.5}, {}, "Malladi et al. 2022, arXiv 2205.10287", beta2="linear", scales_eps=True),
     TransferRule(
         "tau",
         {"batch": 0.5},
         {"batch": 0.5, "tokens": -1.0},
-        "Wang and Aitchison, arXiv 2405.13698, with the square root of nanochat's base_train.py",
+        "Wang and Aitchison 2024, arXiv 2405.13698, with the square root of nanochat 2025, base_train.py",
     ),
     TransferRule(
         "tau-wd",
         {},
         {"batch": 1.0, "tokens": -1.0},
-        "Bergsma et al., arXiv 2505.13738, weight decay in proportion to the batch",
+        "Bergsma et al. 2025, arXiv 2505.13738, weight decay in proportion to the batch",
     ),
     TransferRule(
-        "power-lines", {}, {"batch": 1.0, "tokens": -1.0}, "Bergsma et al., arXiv 2505.13738", tokens_per_param=0.527
+        "power-lines",
+        {},
+        {"batch": 1.0, "tokens": -1.0},
+        "Bergsma et al. 2025, arXiv 2505.13738",
+        tokens_per_param=0.527,
     ),
     TransferRule(
         "completed",
         {"batch": 0.5, "tokens": -0.5},
         {"batch": 0.5, "tokens": -0.5},
-        "Marin completed_adamh.py, with our reading of the decay in arXiv 2512.22382",
+        "Marin 2026, completed_adamh.py, with our reading of the decay in arXiv 2512.22382 (2025)",
     ),
-    TransferRule("horizon", {"tokens": -0.32}, {}, "Bjorck et al., arXiv 2409.19913"),
-    TransferRule("mup", {"width": -1.0}, {}, "mup MuAdam with decoupled_wd=True"),
+    TransferRule("horizon", {"tokens": -0.32}, {}, "Bjorck et al. 2024, arXiv 2409.19913"),
+    TransferRule("mup", {"width": -1.0}, {}, "mup 2022, MuAdam with decoupled_wd=True"),
     TransferRule(
-        "independent", {"width": -1.0}, {"width": 1.0}, "mup MuAdam by default, Kosson et al., arXiv 2510.19093"
+        "independent",
+        {"width": -1.0},
+        {"width": 1.0},
+        "mup 2022, MuAdam by default. Kosson et al. 2025, arXiv 2510.19093",
     ),
-    TransferRule("fan", {"width": -1.0}, {"width": 0.5}, "Fan et al., arXiv 2510.15262"),
+    TransferRule("fan", {"width": -1.0}, {"width": 0.5}, "Fan et al. 2025, arXiv 2510.15262"),
     TransferRule(
         "hyperp",
         {"batch": 0.5, "tokens": -0.32, "depth": -0.5},
         {},
-        "ArchScale pretrain.py, arXiv 2603.28743",
+        "ArchScale 2026, pretrain.py, arXiv 2603.28743",
         family="sphere",
     ),
     TransferRule(
         "marin-adamh",
         {"batch": 0.5, "tokens": -0.30},
         {},
-        "Marin completed_adamh.py",
+        "Marin 2026, completed_adamh.py",
         family="sphere",
         lr_limit=0.01,
         beta2="power",
@@ -154,10 +161,10 @@ RULES: tuple[TransferRule, ...] = (
         "marin-muonh",
         {"batch": 0.5, "tokens": -0.346, "width": -0.345},
         {},
-        "Marin moe_hero_ep/heuristic.py",
+        "Marin 2026, moe_hero_ep/heuristic.py",
         family="sphere",
     ),
-    TransferRule("linear", {"batch": 1.0}, {}, "Goyal et al., arXiv 1706.02677, SMD appendix C.3", family="sgd"),
+    TransferRule("linear", {"batch": 1.0}, {}, "Goyal et al. 2017, arXiv 1706.02677. SMD appendix C.3", family="sgd"),
 )
 
 
@@ -195,14 +202,14 @@ RECOMMENDED: Mapping[Family, tuple[Recommendation, ...]] = {
             frozenset({"batch"}),
             ("tau",),
             "Our trials of AdamW support it. With a quarter and four times the batch it had the lowest loss on average "
-            "over three networks: sqrt-batch ended 0.004 nats above it, copied settings 0.015, the linear rule 0.016.",
+            "over four networks: sqrt-batch ended 0.003 nats above it, the linear rule 0.012, copied settings 0.013.",
             decided=True,
         ),
         Recommendation(
             frozenset({"tokens"}),
             ("horizon",),
             "Our trials of AdamW support it. With a quarter and four times the tokens it had the lowest loss, on "
-            "average over three networks: copied settings ended 0.013 nats above it, tau 0.019. With four times the "
+            "average over four networks: copied settings ended 0.01 nats above it, tau 0.015. With four times the "
             "tokens alone, these three ended within 0.004 nats of each other.",
             decided=True,
         ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gyroscope_lab.framework.claims import ClaimOutcome
 from gyroscope_lab.framework.experiment import Result
 from gyroscope_lab.framework.results import ExperimentRecord
@@ -14,6 +15,8 @@ from gyroscope_lab.transfer import (
     conversion,
     conversion_back,
     conversion_tuning,
+    critical_batch,
+    decay_grid,
     rules,
     split,
     tuning,
@@ -21,6 +24,7 @@ from gyroscope_lab.transfer import (
     width_grid,
 )
 from gyroscope_lab.transfer._conversions import AS_CONVERTED, Factors, run_back
+from gyroscope_lab.transfer._forgetting import forgetting_rate
 from gyroscope_lab.transfer._networks import make_problem
 from gyroscope_lab.transfer._pooled import Pooled, read_pooled
 from gyroscope_lab.transfer._rules_trial import COMPARED
@@ -41,6 +45,7 @@ TINY: dict[str, Any] = {
     "conversion_back": (conversion_back, conversion_back.Config(TUNED, seeds=2)),
     "conversion_tuning": (conversion_tuning, conversion_tuning.Config(TUNED, ("Lion", "Hyperball"))),
     "width_grid": (width_grid, width_grid.Config(TUNED, 4.0, (1.0, 0.25), 2)),
+    "decay_grid": (decay_grid, decay_grid.Config(TUNED, seeds=2)),
     "split": (split, split.Config(TUNED, 2)),
     "tuning": (tuning, tuning.Config(TUNED, (1e-3, 3e-3), (0.1, 0.3))),
 }
@@ -76,6 +81,13 @@ def test_a_rule_that_loses_by_more_than_the_margin_is_judged_so():
     }
 
 
+def test_the_best_weight_decay_of_each_seed_is_found_on_the_grid():
+    config = decay_grid.Config(TUNED, (4.0,), 2)
+    # The grid has × 1/16, × 1/4 (tau), × 1 and × 4. Rules beside the grid do not count.
+    values = {"loss": np.array([[1.0, 0.9, 0.8, 1.0, 0.1, 0.1, 0.1], [0.7, 0.9, 0.8, 1.0, 0.1, 0.1, 0.1]])}
+    assert decay_grid.best_orders(Result(config, values), 4.0).tolist() == [2.0, -2.0]
+
+
 def test_seeds_that_settings_were_chosen_on_give_other_networks():
     first, again, other = (make_problem("mlp", 8, seed).validation_loss() for seed in (0, 0, 100))
     assert first == again != other
@@ -92,7 +104,7 @@ def test_the_trials_that_a_conversion_quotes_are_those_of_the_record(place, netw
         assert by_name[name][1] - by_name[name].min() == pytest.approx(lost[place], abs=6e-4)
 
 
-@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn")])
+@pytest.mark.parametrize(("place", "network"), [(0, "mlp"), (1, "cnn"), (2, "gpt")])
 def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, network):
     record = ExperimentRecord.read(RESULTS, f"transfer/conversion_back_{network}")
     loss = np.array(record.data["values"]["loss"]).mean(0)
@@ -103,7 +115,7 @@ def test_the_conversions_back_that_are_quoted_are_those_of_the_record(place, net
             assert back - loss[0] == pytest.approx(BACK_TO_ADAMW[name][place], abs=6e-4)
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("network", ["gpt", "mlp", "cnn"])
 def test_the_best_of_nine_settings_are_those_of_the_tuning_record(network):
     record = ExperimentRecord.read(RESULTS, f"transfer/conversion_tuning_{network}")
     loss = np.array(record.data["values"]["loss"]).mean(0).reshape(-1, 9)
@@ -155,8 +167,8 @@ def test_the_rules_that_are_printed_first_are_those_that_the_records_support(axi
 @pytest.mark.parametrize(
     ("axis", "quoted"),
     [
-        ("batch", {"sqrt-batch": 0.004, "copy": 0.015, "linear-lr": 0.016}),
-        ("tokens", {"copy": 0.013, "tau": 0.019}),
+        ("batch", {"sqrt-batch": 0.003, "copy": 0.013, "linear-lr": 0.012}),
+        ("tokens", {"copy": 0.01, "tau": 0.015}),
         ("width", {"fan": 0.006, "independent": 0.019}),
     ],
 )
@@ -168,10 +180,35 @@ def test_the_losses_that_a_recommendation_quotes_are_those_of_the_records(axis, 
         assert above[name].mean == pytest.approx(value, abs=6e-4)
 
 
+def test_a_largest_batch_above_the_critical_one_is_judged_so():
+    config = critical_batch.Config(("mlp",), 2)
+    tuned = {**critical_batch.TUNED, "mlp": TUNED}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(critical_batch, "TUNED", {**tuned, "mlp": replace(TUNED, steps=60)})
+        result = run_trials(critical_batch, config)
+    assert result["signal_ratio"].shape == (2, 1, len(critical_batch.TENTHS))
+    assert len(critical_batch.plot(result).data) > 0
+    # Signal and noise are equal at half of the largest batch, then at twice.
+    for ratio, outcome in ((0.5, ClaimOutcome.DOES_NOT_HOLD), (0.125, ClaimOutcome.HOLDS)):
+        measured = {"signal_ratio": np.full((2, 1, len(critical_batch.TENTHS)), ratio)}
+        assert [claim.outcome for claim in critical_batch.claims(Result(config, measured))] == [outcome]
+
+
+def test_directions_that_forget_at_a_known_rate_are_measured_so():
+    generator = torch.Generator().manual_seed(0)
+    keep = np.exp(-1 / 20)
+    walk = [torch.randn(400, 64, generator=generator)]
+    for _ in range(200):
+        walk.append(keep * walk[-1] + (1 - keep**2) ** 0.5 * torch.randn(400, 64, generator=generator))
+    assert forgetting_rate(torch.nn.functional.normalize(torch.stack(walk), dim=2), 20.0) == pytest.approx(
+        1 / 20, rel=0.03
+    )
+
+
 def test_the_coordinate_check_runs_draws_and_fails_for_a_wrong_line():
     config = replace(width_check.QUICK, steps=12, width=8, context=8, seeds=2)
     result = run_trials(width_check, config)
-    assert result["over_promise"].shape == (2, len(config.parts), 2)
+    assert result["over_promise"].shape == (2, len(config.parts), 3)
     assert len(width_check.plot(result).data) > 0
-    wrong = Result(config, {"over_promise": np.full((2, len(config.parts), 2), 1.2)})
+    wrong = Result(config, {"over_promise": np.full((2, len(config.parts), 3), 1.2)})
     assert {claim.outcome for claim in width_check.claims(wrong)} == {ClaimOutcome.DOES_NOT_HOLD}

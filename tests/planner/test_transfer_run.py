@@ -13,14 +13,14 @@ from gyroscope.theory import AdamW, Scale, transfer
 STEPS = 120
 
 
-def train(path, width=16, batch=32, lr=0.02, weight_decay=2.0, steps=STEPS):
+def train(path, width=16, batch=32, lr=0.02, weight_decay=2.0, steps=STEPS, make=torch.optim.AdamW):
     """A run whose gradients are noise, so that what theory promises comes true."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, 24, bias=False), nn.Linear(width, 24, bias=False))
     weights = list(model.parameters())
     for weight in weights:
         weight.data *= 0.1 * width**0.5 / weight.data.norm(dim=1, keepdim=True)
-    optimizer = torch.optim.AdamW(weights, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.95))
+    optimizer = make(weights, lr=lr, weight_decay=weight_decay, betas=(0.9, 0.95))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 12))
     with gyro.Tracker(model, optimizer, path, every=4) as tracker:
         for step in range(steps):
@@ -85,6 +85,35 @@ def test_a_transferred_run_is_shown_beside_the_promise(run, tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "beside the promise of tau" in out
     assert "quantity promised measured measured / promised" in out
+
+
+def test_a_rotational_run_is_transferred_by_the_settings_that_set_its_angle(tmp_path, capsys):
+    # Long enough for the average of 100 updates to forget the first ones, which are larger.
+    tuned = train(tmp_path / "tuned", steps=600, make=gyro.optim.RotationalAdamW)
+    argv = ("--from", tuned, "--to", "batch=128")
+    data = answer(capsys, *argv, "--check", tuned)
+    row = next(row for row in data["rules"] if row["name"] == "tau")
+    # A run in steps keeps its steps, so that it sees four times the samples.
+    assert (row["lr"], row["weight_decay"]) == pytest.approx((0.04, 1.0))
+    assert (row["rms_entry"], row["start_over_rotation"]) == (None, 1.0)
+    check = {each["name"]: each for each in data["check"]["quantities"]}
+    # The tuned run has copied settings, and rotates as they promise.
+    assert data["check"]["rule"] == "copy"
+    assert check["rotation, mrad"]["measured"] == pytest.approx(check["rotation, mrad"]["promised"], rel=0.05)
+    assert main(["transfer", *map(str, argv)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "lr 0.04 and weight decay 1 (tau)" in out
+    assert "Norms stay as they are" in out
+
+
+def test_a_rotational_optimizer_is_transferred_like_the_one_inside():
+    sizes = {"base": Scale(16, 16e3), "to": Scale(64, 16e3)}
+    settings = {"lr": 1e-2, "weight_decay": 0.3, "betas": (0.9, 0.95)}
+    optimizer = gyro.optim.RotationalAdamW([nn.Parameter(torch.ones(4, 8))], **settings)
+    moved = gyro.transfer(optimizer, **sizes).recommended
+    assert {row.rms_entry for row in moved} == {None}
+    free = transfer(AdamW(**settings), **sizes).recommended
+    assert [(row.name, row.lr, row.weight_decay) for row in moved] == [(r.name, r.lr, r.weight_decay) for r in free]
 
 
 def test_a_run_of_another_size_is_said_to_be_one(run, capsys):

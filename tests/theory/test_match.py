@@ -130,12 +130,12 @@ def test_hyperball_shares_only_the_rotation():
 @pytest.mark.parametrize(
     ("call", "quoted"),
     [
-        (lambda: match(AdamW(1e-3, 0.1), SGDM, momentum=0.9), "pass fan_in"),
-        (lambda: match(AdamW(1e-3, 0.1), SGDM, momentum=0.9, fan_in=64), "pass unit_grad_norm"),
-        (lambda: match(AdamW(1e-3, 0.1), Muon), "pass fan_in|pass shape"),
-        (lambda: match(Hyperball(0.01), AdamW), "fix one of them"),
-        (lambda: match(Hyperball(0.01, momentum=0.9), SGDM), "fix one of them"),
-        (lambda: match(Hyperball(0.01, momentum=0.9), SGDM, unit_grad_norm=1.0), "fix one of them"),
+        (lambda: match(AdamW(1e-3, 0.1), SGDM, momentum=0.9), "Pass fan_in"),
+        (lambda: match(AdamW(1e-3, 0.1), SGDM, momentum=0.9, fan_in=64), "Pass unit_grad_norm"),
+        (lambda: match(AdamW(1e-3, 0.1), Muon), "Pass fan_in|Pass shape"),
+        (lambda: match(Hyperball(0.01), AdamW), "Fix one of them"),
+        (lambda: match(Hyperball(0.01, momentum=0.9), SGDM), "Fix one of them"),
+        (lambda: match(Hyperball(0.01, momentum=0.9), SGDM, unit_grad_norm=1.0), "Fix one of them"),
         (lambda: match(AdamW(1e-3, 0.1), Rule), "class of a rule"),
         (lambda: match(AdamW(1e-3, 0.1), "lion"), "'lion'"),
         (lambda: match(AdamW(1e-3, 0.1), Lion, momentum=0.9), "Lion has no 'momentum'"),

@@ -1,9 +1,23 @@
 """Transfer of settings: every rule against the powers of the published table, and the map against equilibria."""
 
+import re
+
 import numpy as np
 import pytest
 
-from gyroscope.theory import SGDM, AdamL2, AdamW, Hyperball, Lion, Muon, Scale, TransferRule, cosine, transfer
+from gyroscope.theory import (
+    SGDM,
+    AdamL2,
+    AdamW,
+    FixedNorm,
+    Hyperball,
+    Lion,
+    Muon,
+    Scale,
+    TransferRule,
+    cosine,
+    transfer,
+)
 from gyroscope.theory.transfer_rules import AXES, RULES, check_family
 
 TUNED = AdamW(6e-4, 0.1)
@@ -39,6 +53,10 @@ def test_a_rule_does_what_its_powers_say(name):
         factor = np.prod([ratios.get(axis, 1) ** power for axis, power in zip(AXES, powers, strict=True)])
         # The map is of leading order in lr·weight_decay, 6e-5 here, and the rows are exact.
         assert getattr(values[0], quantity) / getattr(values[1], quantity) == pytest.approx(factor, rel=2e-3)
+
+
+def test_every_published_rule_has_a_source_with_a_year():
+    assert [rule.name for rule in RULES if not re.search(r"\b20[12]\d\b", rule.source)] == ["copy"]
 
 
 def test_the_worked_example_of_several_axes():
@@ -100,6 +118,22 @@ def test_the_batch_changes_betas_where_a_rule_says_so():
     assert row(moved, "sde").betas == (0.9, pytest.approx(0.96))
     assert row(moved, "sde").eps_factor == 0.5
     assert row(moved, "tau").betas is None
+    sphere = transfer(Hyperball(1e-3, betas=(0.9, 0.99)), base=Scale(64, 1e6), to=Scale(256, 1e6))
+    assert row(sphere, "marin-adamh").betas == (0.9, pytest.approx(0.99**4))
+
+
+def test_a_rule_that_holds_norms_moves_the_settings_that_set_its_angle():
+    sizes = {"base": BASE, "to": Scale(2e6, 40e9, width=2048, depth=12), "initial_norm": 0.5}
+    held = transfer(FixedNorm(TUNED), **sizes)
+    plain = transfer(TUNED, **sizes)
+    assert [each.name for each in held.recommended] == [each.name for each in plain.recommended]
+    for ours, free in zip(held.rows, plain.rows, strict=True):
+        assert (ours.lr, ours.weight_decay, ours.groups) == (free.lr, free.weight_decay, free.groups)
+        assert (ours.rotation, ours.memory, ours.run_length) == pytest.approx(
+            (free.rotation, free.memory, free.run_length), rel=1e-3
+        )
+        assert ours.rms_entry is None
+        assert ours.start_over_rotation == (None if free.lr is None and free.start_over_rotation is None else 1.0)
 
 
 def test_a_rule_that_leaves_its_range_gives_no_settings_and_says_why():

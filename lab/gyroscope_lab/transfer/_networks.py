@@ -1,5 +1,6 @@
 """The networks of the trials and the settings that were tuned for them, on other seeds than those judged."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
@@ -131,6 +132,26 @@ class Pictures(Problem):
         return float(loss)
 
 
+@final
+class Clothes(Problem):
+    """An MLP with layer norm on Fashion-MNIST at half of its resolution."""
+
+    def __init__(self, width: int) -> None:
+        self.task = _clothes()
+        self.model = MLP(math.prod(self.task.shape), self.task.classes, width, 2, "layer")
+
+    def loss(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the cross-entropy of random images."""
+        images = self.task.train
+        chosen = torch.randint(len(images), (size,), generator=generator)
+        return cross_entropy(self.model(images.pixels[chosen]), images.labels[chosen])
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Return the cross-entropy of the test images."""
+        return float(cross_entropy(self.model(self.task.test.pixels), self.task.test.labels))
+
+
 @cache
 def _text() -> tuple[Corpus, Corpus]:
     return load_text("text:tinyshakespeare.txt").split()
@@ -146,10 +167,16 @@ def _pictures() -> ImageTask:
     return load_images("cifar10", shrink=4)
 
 
-NETWORKS: dict[str, type[Text] | type[NoisyDigits] | type[Pictures]] = {
+@cache
+def _clothes() -> ImageTask:
+    return load_images("fashion-mnist", shrink=2)
+
+
+NETWORKS: dict[str, type[Text] | type[NoisyDigits] | type[Pictures] | type[Clothes]] = {
     "gpt": Text,
     "mlp": NoisyDigits,
     "cnn": Pictures,
+    "fashion": Clothes,
 }
 
 

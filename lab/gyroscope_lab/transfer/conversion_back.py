@@ -24,16 +24,26 @@ from gyroscope_lab.transfer._table import write_summary as write_summary  # the 
 from gyroscope_lab.transfer.tuning import TUNED
 
 CLAIMS = {
+    "conversion_back_gpt": "GPT: converted from AdamW and back, within 0.01 nats of tuned settings",
     "conversion_back_mlp": "MLP: converted from AdamW and back, within 0.01 nats of tuned settings",
     "conversion_back_cnn": "CNN: converted from AdamW and back, within 0.01 nats of tuned settings",
 }
 COST = {
+    "conversion_back_gpt": {"quick": "7 min", "paper": "14 min"},
     "conversion_back_mlp": {"quick": "2 min", "paper": "4 min"},
     "conversion_back_cnn": {"quick": "3 min", "paper": "6 min"},
 }
 KINDS = ("converted", "tuned", "back")
 # The best of nine factors of the converted settings, by the records of `conversion_tuning`.
 BEST_OF_NINE: Mapping[str, Mapping[str, Factors]] = {
+    "gpt": {
+        "NAdam": Factors(1.0, 1 / 3),
+        "Lion": Factors(2.0, 1.0),
+        "SGDM": Factors(2.0, 3.0),
+        "Muon": Factors(2.0, 1 / 3),
+        "RotationalAdamW": Factors(2.0, 3.0),
+        "Hyperball": Factors(2.0**0.5),
+    },
     "mlp": {
         "NAdam": Factors(2.0, 1.0),
         "Lion": Factors(2.0, 3.0),
@@ -67,6 +77,7 @@ class Config:
 
 
 QUICK = {
+    "conversion_back_gpt": Config(TUNED["gpt"]),
     "conversion_back_mlp": Config(TUNED["mlp"]),
     "conversion_back_cnn": Config(TUNED["cnn"], WITHOUT_MUON[1:]),
 }

@@ -18,18 +18,22 @@ CLAIMS = {
     "batch_gpt": "GPT, batch × 1/4 and × 4 at equal tokens: which rule is within 0.01 nats of the best",
     "batch_mlp": "MLP, batch × 1/4 and × 4 at equal samples: which rule is within 0.01 nats of the best",
     "batch_cnn": "CNN, batch × 1/4 and × 4 at equal samples: which rule is within 0.01 nats of the best",
+    "batch_fashion": "MLP on Fashion-MNIST, batch × 1/4 and × 4: which rule is within 0.01 nats of the best",
     "tokens_gpt": "GPT, tokens × 1/4 and × 4: which rule is within 0.01 nats of the best",
     "tokens_mlp": "MLP, samples × 1/4 and × 4: which rule is within 0.01 nats of the best",
     "tokens_cnn": "CNN, samples × 1/4 and × 4: which rule is within 0.01 nats of the best",
+    "tokens_fashion": "MLP on Fashion-MNIST, samples × 1/4 and × 4: which rule is within 0.01 nats of the best",
     "width_gpt": "GPT, width 32 to 64, at the larger size to 256: which rule is within 0.01 nats of the best",
 }
 COST = {
     "batch_gpt": {"quick": "5 min", "paper": "10 min"},
     "batch_mlp": {"quick": "1 min", "paper": "2 min"},
     "batch_cnn": {"quick": "3 min", "paper": "6 min"},
+    "batch_fashion": {"quick": "2 min", "paper": "4 min"},
     "tokens_gpt": {"quick": "4 min", "paper": "12 min"},
     "tokens_mlp": {"quick": "2 min", "paper": "4 min"},
     "tokens_cnn": {"quick": "4 min", "paper": "8 min"},
+    "tokens_fashion": {"quick": "2 min", "paper": "4 min"},
     "width_gpt": {"quick": "1 min", "paper": "30 min"},
 }
 # A rule of SGD that people also use with Adam.
@@ -52,7 +56,7 @@ class Config:
 
 
 def _configs(more: int) -> dict[str, Config]:
-    seeds = {"gpt": 3, "mlp": 5, "cnn": 3}
+    seeds = {"gpt": 3, "mlp": 5, "cnn": 3, "fashion": 5}
     configs = {
         f"{axis}_{network}": Config(TUNED[network], axis, (0.25, 4.0), seeds[network] * more)
         for axis in ("batch", "tokens")

@@ -1,13 +1,13 @@
-"""At the same rotation a smaller lr with more weight decay changes the loss, less so if the start has its norm (ours).
+"""At the same rotation a smaller lr with more weight decay changes the loss. When, and by how much (ours).
 
-The learning rate of hidden weights is multiplied by a factor and their weight decay divided by it, so that lr × weight
-decay is the tuned one and rotation in equilibrium is the same. Embeddings and gains keep their settings. The
-equilibrium's norm is in proportion to the factor. Three starts are compared: the same initial norms, initial norms in
-proportion to the factor, and the same norms with a longer warmup.
+The learning rate of hidden weights is multiplied by a factor and their weight decay divided by it. lr × weight decay is
+the tuned one, so the rotation in equilibrium is the same. Its norm is in proportion to the factor. Embeddings and gains
+keep their settings. The splits are compared under six conditions: the tuned run, initial norms in proportion to the
+factor, a longer warmup, more noise in the gradients (a quarter of the batch), less noise (four times the batch), and
+four times the steps.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,9 +26,10 @@ CLAIMS = {
     "split_mlp": "MLP with layer norm: at one rotation, lr and weight decay apart by 4 cost less with the start's norm "
     "in proportion",
 }
-COST = {"split_gpt": {"quick": "3 min", "paper": "6 min"}, "split_mlp": {"quick": "1 min", "paper": "2 min"}}
+COST = {"split_gpt": {"quick": "8 min", "paper": "16 min"}, "split_mlp": {"quick": "4 min", "paper": "8 min"}}
 FACTORS = (0.25, 1.0, 4.0)
-STARTS = ("same norm", "norm in proportion", "longer warmup")
+# The first one is the tuned run.
+CONDITIONS = ("same norm", "norm in proportion", "longer warmup", "batch / 4", "batch × 4", "steps × 4")
 LONGER_WARMUP = 0.3
 
 
@@ -37,22 +38,22 @@ class Config:
     """A tuned run whose lr × weight decay is split otherwise."""
 
     tuned: Tuned
-    seeds: int = 3
+    seeds: int = 5
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """Start and factor of each training."""
-        return tuple((start, factor) for start in STARTS for factor in FACTORS)
+        """Condition and factor of each training."""
+        return tuple((condition, factor) for condition in CONDITIONS for factor in FACTORS)
 
 
-QUICK = {"split_gpt": Config(TUNED["gpt"], 3), "split_mlp": Config(TUNED["mlp"], 3)}
-PAPER = {"split_gpt": Config(TUNED["gpt"], 6), "split_mlp": Config(TUNED["mlp"], 6)}
+QUICK = {"split_gpt": Config(TUNED["gpt"]), "split_mlp": Config(TUNED["mlp"])}
+PAPER = {name: replace(config, seeds=2 * config.seeds) for name, config in QUICK.items()}
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train with one split and one start. Return the loss on data held out."""
+    """Train with one split under one condition. Return the loss on data held out."""
     tuned = trial.config.tuned
-    start, factor = trial.part
+    condition, factor = trial.part
     problem = make_problem(tuned.network, tuned.width, trial.seed)
     settings = {
         "hidden": TransferSettings(tuned.lr * factor, tuned.weight_decay / factor),
@@ -60,34 +61,43 @@ def measure(trial: Trial[Config]) -> Measurements:
         "gains": TransferSettings(tuned.lr, 0.0),
     }
     groups = groups_of(problem.model, settings)
-    if start == "norm in proportion":
+    if condition == "norm in proportion":
         for group in groups["hidden"]:
             for parameter in group["params"]:
                 parameter.data *= factor
-    warmup = LONGER_WARMUP if start == "longer warmup" else WARMUP
     optimizer = adamw(groups, tuned.betas)
-    sizes: dict[str, Any] = {"batch": tuned.batch, "steps": tuned.steps, "seed": trial.seed}
-    return {"loss": train(trial, problem, [optimizer], warmup=warmup, **sizes)}
+    loss = train(
+        trial,
+        problem,
+        [optimizer],
+        batch=round(tuned.batch * {"batch / 4": 0.25, "batch × 4": 4.0}.get(condition, 1.0)),
+        steps=4 * tuned.steps if condition == "steps × 4" else tuned.steps,
+        seed=trial.seed,
+        warmup=LONGER_WARMUP if condition == "longer warmup" else WARMUP,
+    )
+    return {"loss": loss}
 
 
-def spread(result: Result[Config], start: str) -> Array:
+def spread(result: Result[Config], condition: str) -> Array:
     """Return the mean distance of the two splits from the tuned one, nats, one value for each seed."""
-    losses = losses_of(result, start)
+    losses = losses_of(result, condition)
     distances = [np.abs(losses[factor] - losses[1.0]) for factor in FACTORS if factor != 1]
     return np.asarray(np.mean(distances, axis=0))
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Return the loss over the split, a panel for each start."""
+    """Return the loss over the split, a panel for each condition."""
     return plot_rules(result, str, f"{result.config.tuned.network}: one rotation, lr × f and weight decay / f")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Judge whether the other two starts bring the splits together."""
-    same = spread(result, "same norm")
+    """Judge whether the other conditions bring the splits together."""
+    same = spread(result, CONDITIONS[0])
     return [
         at_most(
-            f"{start}: distance of the splits minus that from the same norm, nats", 0.0, spread(result, start) - same
+            f"{condition}: distance of the splits minus that of the tuned run, nats",
+            0.0,
+            spread(result, condition) - same,
         )
-        for start in STARTS[1:]
+        for condition in CONDITIONS[1:]
     ]

@@ -1,0 +1,86 @@
+"""The batches of the trials are below the critical batch, where signal and noise of a gradient are equal (ours).
+
+The signal meter of the tracker gives κ², the square of signal over noise of one batch's gradient, from AdamW's state.
+The critical batch is the tuned batch over κ² (McCandlish et al. 2018, 2.9). κ² is the mean over the hidden layers and
+over a part of the run at the tuned settings.
+"""
+
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+
+import gyroscope as gyro
+from gyroscope.theory.scaling import TransferSettings
+from gyroscope.theory.signal import noise_scale
+from gyroscope.tools import Array
+from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.experiment import Measurements, Result, Trial
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.transfer._networks import make_problem
+from gyroscope_lab.transfer._training import adamw, groups_of, train
+from gyroscope_lab.transfer.tuning import TUNED
+
+COST = {"quick": "2 min", "paper": "4 min"}
+SAMPLE_EVERY = 5
+# The tenths of a run over which κ² is averaged. The first tenth has the warmup.
+TENTHS = tuple(range(1, 10))
+# The largest batch of the trials over the tuned one.
+LARGEST = 4.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """The networks whose critical batch is measured."""
+
+    parts: tuple[str, ...] = tuple(TUNED)
+    seeds: int = 3
+
+
+QUICK = Config()
+PAPER = Config(seeds=6)
+
+
+def measure(trial: Trial[Config]) -> Measurements:
+    """Train at the tuned settings. Return κ² in each tenth of the run, mean over the hidden layers."""
+    tuned = TUNED[trial.part]
+    problem = make_problem(tuned.network, tuned.width, trial.seed)
+    weights = TransferSettings(tuned.lr, tuned.weight_decay)
+    settings = {"hidden": weights, "embedding": weights, "gains": TransferSettings(tuned.lr, 0.0)}
+    groups = groups_of(problem.model, settings)
+    hidden = [name for group in groups["hidden"] for name in group["param_names"]]
+    optimizer = adamw(groups, tuned.betas)
+    with tempfile.TemporaryDirectory() as folder:
+        with gyro.Tracker(problem.model, optimizer, folder, every=SAMPLE_EVERY) as tracker:
+            train(trial, problem, [optimizer], batch=tuned.batch, steps=tuned.steps, seed=trial.seed)
+        with tracker.run as run:
+            tenths = run.steps * 10 // tuned.steps
+            ratios = np.array([run.series(name, "signal_ratio") for name in hidden])
+    return {"signal_ratio": [float(np.nanmean(ratios[:, tenths == tenth])) for tenth in TENTHS]}
+
+
+def critical_over_tuned(result: Result[Config]) -> dict[str, Array]:
+    """Return the critical batch over the tuned batch, by network, one value for each seed."""
+    ratios = result["signal_ratio"].mean(2)
+    return {name: np.asarray(noise_scale(ratios[:, number], 1.0)) for number, name in enumerate(result.config.parts)}
+
+
+def plot(result: Result[Config]) -> Figure:
+    """Return the critical batch in each tenth of the run, in samples, and the batches of the trials as dots."""
+    panels = Panels("")
+    for number, (name, colour) in enumerate(zip(result.config.parts, COLOURS, strict=False)):
+        ratios = result["signal_ratio"][:, number].mean(0)
+        batch = TUNED[name].batch
+        panels.line(0, [10 * tenth + 5 for tenth in TENTHS], batch / ratios, name, colour)
+        panels.dots(0, np.full(3, 50), batch * np.array([1 / LARGEST, 1, LARGEST]), colour=colour, symbol="circle-open")
+    panels.figure.update_xaxes(title_text="% of the run")
+    panels.figure.update_yaxes(title_text="critical batch, samples", type="log")
+    return panels.titled("Critical batch at the tuned settings. Circles are the batches of the trials")
+
+
+def claims(result: Result[Config]) -> list[Claim]:
+    """Judge for each network whether the largest batch of the trials is below the critical one."""
+    return [
+        at_least(f"{name}: critical batch over the largest batch of the trials", 1.0, critical / LARGEST)
+        for name, critical in critical_over_tuned(result).items()
+    ]
