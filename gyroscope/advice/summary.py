@@ -49,7 +49,7 @@ def summarize(
         return answer + decisive.sentence, decisive.remedy
     known = layers.where(lambda view: view.norm_state != "unknown")
     if not known:
-        return "Cannot tell whether the run reaches equilibrium. No layer has a prediction.", _what_to_do(findings)
+        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", _what_to_do(findings)
     statements = [_equilibrium(known, findings, steps), *_weight_decay(known, steps, rate)]
     if _is_short(known, steps):
         # The learning rate may have fallen since its peak, by any factor.

@@ -227,7 +227,7 @@ SGD_MRT = OptimizerSpec(
 )
 SPHERICAL_ADAM = OptimizerSpec(
     "gyroscope.optim.spherical_adam.SphericalAdam",
-    None,
+    group_rules.spherical_adam,
     "spherical_adam",
     momentum=("exp_avg",),
     second_moment=("exp_avg_sq",),

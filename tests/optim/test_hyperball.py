@@ -56,6 +56,42 @@ def test_around_torchs_muon_it_is_muonh(shape):
     assert float(p.detach().norm()) == pytest.approx(float(R), rel=1e-12)
 
 
+class NorMuon(torch.optim.Optimizer):
+    """Momentum, its orthogonal factor, and rows divided by the root of an average of their mean squares."""
+
+    def __init__(self, params, lr, momentum=0.9, beta2=0.95):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "beta2": beta2})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * self.update(p, group))
+
+    def update(self, p, group):
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+            state["row_squares"] = torch.zeros(len(p), 1, dtype=p.dtype)
+        state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
+        u, _, v = torch.linalg.svd(state["momentum_buffer"], full_matrices=False)
+        orthogonal = u @ v
+        state["row_squares"].lerp_(orthogonal.square().mean(1, keepdim=True), 1 - group["beta2"])
+        return orthogonal / (state["row_squares"].sqrt() + 1e-10)
+
+
+def test_around_a_muon_with_normalised_rows_it_is_normuonh():
+    p, other = weight(6, 10), weight(6, 10)
+    optimizer = Rotational(NorMuon([p], lr=0.02), mode="hyperball")
+    inner = NorMuon([other], lr=0.02)
+    w = p.detach().clone()
+    R = w.norm()
+    for g in gradients((6, 10), 10):
+        other.grad = g
+        w = published(w, inner.update(other, inner.param_groups[0]), 0.02, R)
+        torch.testing.assert_close(stepped(optimizer, p, [g]), w, rtol=1e-11, atol=1e-13)
+
+
 def test_each_matrix_of_the_experts_that_the_model_has_keeps_its_norm():
     class Experts(nn.Module):
         def __init__(self):
