@@ -54,6 +54,8 @@ NOTES = """
   DDP, FSDP2, and layers that tensor parallelism cuts by rows. Vectors that no process holds whole (`"tensor"` or
   `"group"` granularity under FSDP2, layers that are cut by columns) take one reduction per step for all layers
   together. During that step the updates of all of them are in memory, in float32.
+- Whether the theory predicts an optimizer, of torch, gyroscope or another library, is in
+  [one table](own-optimizer.md#which-optimizers-are-predicted).
 - FSDP1 flattens weights, so no vector can be found in them. It is refused, and the error names FSDP2.
 - A checkpoint of `torch.distributed.checkpoint` is keyed by parameter names and resumes in any number of processes.
 - The state is on the device of the weights. FSDP2's `CPUOffloadPolicy` keeps both on the CPU and steps there.

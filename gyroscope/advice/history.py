@@ -232,6 +232,11 @@ class LayerHistory:
         for name, values in (("lr", self.lr), ("weight_decay", self.series("weight_decay"))):
             if name in settings and len(values) and np.isfinite(values[self.peak]):
                 settings[name] = float(values[self.peak])
+        factor = float(self.option("lr_factor") or 1.0)
+        # A `Rule` has no learning rate: the one of the first step is part of these.
+        rates = ("lr",) if "lr" in settings else ("decay", "update_rms")
+        share = factor if "lr" in settings else factor * self.lr[self.peak] if len(self.lr) else 1.0
+        settings |= {name: settings[name] * share for name in rates if settings.get(name)}
         try:
             return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -242,7 +247,7 @@ class LayerHistory:
         """Whether the optimizer holds the vectors at their norms and sets the angle: nothing has to settle."""
         # By name: the run has no optimizer, only its class name.
         spec = spec_by_name(str(self.option("optimizer")))
-        return spec is not None and spec.keeps_norms
+        return (spec is not None and spec.keeps_norms) or (self.rule is not None and self.rule.keeps_norm)
 
     @property
     def follows_base(self) -> bool:

@@ -7,6 +7,7 @@ from gyroscope.advice import thresholds as limit
 from gyroscope.advice.findings import Finding
 from gyroscope.advice.judged_layers import Layers, View, run_length
 from gyroscope.advice.judgements.equilibrium import decay_effect
+from gyroscope.advice.layer_view import LayerView
 from gyroscope.advice.phrases import format_memories, format_number, format_range
 from gyroscope.theory.convergence import MEMORY_PASSED, SETTLES
 
@@ -49,7 +50,7 @@ def summarize(
         return answer + decisive.sentence, decisive.remedy
     known = layers.where(lambda view: view.norm_state != "unknown")
     if not known:
-        return "Cannot tell whether the run reaches equilibrium. No layer has a prediction.", _what_to_do(findings)
+        return "Cannot tell whether the run reaches equilibrium. No layer has a predicted norm.", _what_to_do(findings)
     statements = [_equilibrium(known, findings, steps), *_weight_decay(known, steps, rate)]
     if _is_short(known, steps):
         # The learning rate may have fallen since its peak, by any factor.
@@ -69,7 +70,16 @@ def _equilibrium(layers: Layers[View], findings: Sequence[Finding], steps: float
     if missed:
         part = f" in {len(missed)} of {len(layers)} layers" if len(missed) < len(layers) else ""
         return f"Your run misses the rotation that its optimizer sets{part}."
+    held = layers.in_state("keeps norm")
     arrived = layers.in_state("settled", "fell out")
+    if held and len(held) < len(layers):
+        others = len(layers) - len(held)
+        rest = f"{len(arrived)} of the other {others} reach it" if arrived else "No other layer reaches it"
+        rest = "All others reach it" if len(arrived) == others else rest
+        return (
+            f"The optimizer sets the rotation of {len(held)} of {len(layers)} layers, so they are in equilibrium from "
+            f"the first step. {rest}."
+        )
     if _is_short(layers, steps):
         return STATES["short"]
     if not arrived:
@@ -89,6 +99,8 @@ def _equilibrium(layers: Layers[View], findings: Sequence[Finding], steps: float
 def _weight_decay(layers: Layers[View], steps: float | None, rate: str) -> list[str]:
     """Return whether weight decay matters, and the run length in memories. Nothing without weight decay."""
     lasting = layers.where(lambda view: run_length(view, steps) > 0)
+    # Beside Hyperball, whose rotation needs no weight decay, only the other layers count.
+    lasting = lasting.where(_has_decay) or lasting
     if not lasting:
         is_open = any(isfinite(view.memory) for view in layers)
         return ["Cannot tell whether weight decay matters. The number of steps is unknown."] if is_open else []
@@ -98,6 +110,10 @@ def _weight_decay(layers: Layers[View], steps: float | None, rate: str) -> list[
     if MEMORY_PASSED <= min(lengths) < SETTLES and not lasting.in_state("settled", "fell out", "keeps norm"):
         length += ", which is barely enough to reach equilibrium"
     return [f"{decay_effect(lasting, steps)} {length}."]
+
+
+def _has_decay(view: LayerView) -> bool:
+    return not view.keeps_norm or (view.rule is not None and view.rule.plain.has_weight_decay)
 
 
 def _balance(layers: Layers[View], findings: Sequence[Finding]) -> list[str]:

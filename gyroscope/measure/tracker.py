@@ -21,7 +21,7 @@ from gyroscope._checks import check_count
 from gyroscope.measure._pipeline.host_copy import SentSums
 from gyroscope.measure._pipeline.layers import Tracked
 from gyroscope.measure._pipeline.measurement import StepMeasurement, rank
-from gyroscope.measure._pipeline.optimizers import LayerReading, rule_or_none, run_config, steps_taken
+from gyroscope.measure._pipeline.optimizers import LayerReading, rate_factor, rule_or_none, run_config, steps_taken
 from gyroscope.measure._pipeline.recorder import FailureLog, OnIncident, Recorder
 from gyroscope.measure._pipeline.sample_worker import STUCK, RawSample, stuck_text
 from gyroscope.measure._pipeline.settings_history import frozen
@@ -501,7 +501,7 @@ def _timescale(group: Mapping[str, Any], optimizer: Optimizer, rules: Rules | No
     if rule is None:
         return float("inf")
     with np.errstate(all="ignore"):
-        timescale = rule.at(lr, Weights()).timescale
+        timescale = rule.at(lr * rate_factor(rule, group), Weights()).timescale
     return float("inf") if timescale is None or np.isnan(timescale) else float(timescale)
 
 

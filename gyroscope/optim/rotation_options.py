@@ -1,5 +1,6 @@
 """Options of rotational optimizers: their types, their checks, and what groups derive from them."""
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from gyroscope._checks import check_fraction
 from gyroscope.geometry import Split
+from gyroscope.model.by_name import NamedTensor, splits_by_name
+from gyroscope.model.parameters import clean_name
 from gyroscope.optim._engine.compiled import check_compile
 from gyroscope.optim._engine.steps import Group
 
@@ -21,6 +24,8 @@ Centring = bool | Literal["weights"]
 # RE's average of squared update lengths, or the one of `gyroscope.optim.update_average`.
 UpdateAverage = Literal["plain", "noise"]
 ROTATION_ROWS = ("radius", "update_sq", "imbalance")
+# Output layers by the names that models give them. A layer with a number in its path belongs to a block.
+OUTPUT_LAYER = re.compile(r"^(lm_head|heads?|output(_layer)?|classifier|score|fc|embed_out|unembed(ding)?)$")
 
 
 def check_rotational(group: Group) -> None:
@@ -113,6 +118,25 @@ def matrix_options(group: Group) -> Group:
         return {}
     stacked = split.axis[:-1] if isinstance(split.axis, tuple) else ()
     return asdict(Split(axis=stacked[0] if len(stacked) == 1 else stacked) if stacked else Split("tensor"))
+
+
+def outer_members(group: Group) -> list[int]:
+    """Return the positions of the output layer and of embeddings, which Hyperball leaves to the inner step.
+
+    `param_groups` has sorted the embeddings already, and a group without names has none that could be told apart.
+    docs/theory.md, "Hyperball", has the reasons.
+    """
+    names = [clean_name(name) for name in group.get("param_names", ())]
+    shapes = dict(zip(names, (tuple(p.shape) for p in group["params"]), strict=False))
+    by_name = {} if "granularity" in group else splits_by_name(shapes)
+    embeddings = {name for name, known in by_name.items() if known.is_embedding}
+    return [i for i, name in enumerate(names) if name in embeddings or _is_output_layer(name, shapes[name])]
+
+
+def _is_output_layer(name: str, shape: tuple[int, ...]) -> bool:
+    tensor = NamedTensor.of(name, shape)
+    in_block = any(part.isdigit() for part in tensor.layer.split("."))
+    return len(shape) > 1 and not in_block and OUTPUT_LAYER.match(tensor.layer_name) is not None
 
 
 def warn_of_zero_matrices(weights: Sequence[Tensor]) -> None:

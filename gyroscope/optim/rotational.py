@@ -1,7 +1,7 @@
 """Rotational: the rotational variant of any torch optimizer, as a wrapper of an instance."""
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, cast, final
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
-from gyroscope.model.parameters import refuse_flat
+from gyroscope.model.parameters import NO_VECTORS, refuse_flat
 from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.optimizer import (
@@ -34,6 +34,7 @@ from gyroscope.optim.rotation_options import (
     check_rotation_options,
     is_published_hyperball,
     matrix_options,
+    outer_members,
     rotating,
     warn_of_zero_matrices,
 )
@@ -64,7 +65,8 @@ class Rotational(EngineOptimizer):
                          Or a number, a function of the step (from 0), or another rule, taken at the group's lr
     mode                 "equilibrium", or "hyperball" as published: W ← R·n(W - lr·R·n(u)) with n(x) = x/‖x‖, u = -Δ
                          and R the initial norm, without tangent projection, centring or averaging. lr is the relative
-                         length of a step, and weight_decay may be 0. Around Muon this is MuonH, around AdamW AdamH
+                         length of a step, and weight_decay may be 0. Around Muon this is MuonH, around AdamW AdamH.
+                         Embeddings and the output layer take the inner step (docs/theory.md, "Hyperball")
     tangent              mode="hyperball" along the part of u across W, which rotates by arctan(lr): the step of Layca
                          (Carbonnelle and De Vleeschouwer 2019)
     granularity          "neuron", unless a group has its own. mode="hyperball" without `tangent` rotates whole
@@ -125,9 +127,14 @@ class Rotational(EngineOptimizer):
             self.inner.add_param_group(param_group)
             param_group = self.inner.param_groups[-1]
         matrices = matrix_options(param_group) if self._chooses_matrices else {}
+        outer = outer_members(param_group) if matrices else []
         for option, default in self._options.items():
             param_group.setdefault(option, default)
         if is_published_hyperball(param_group):
+            if outer and len(outer) < len(param_group["params"]):
+                param_group = self._set_apart(param_group, outer)
+            elif outer:
+                matrices = asdict(NO_VECTORS)
             param_group.update(matrices)
         try:
             self._check(param_group)
@@ -136,6 +143,20 @@ class Rotational(EngineOptimizer):
             groups = self.inner.param_groups
             groups[:] = [group for group in groups if group is not param_group]
             raise
+
+    def _set_apart(self, group: Group, outer: list[int]) -> Group:
+        """Split a group into the members at these positions, which do not rotate, and the others, which it returns."""
+        # New dicts: the caller may keep the given one, as the description of `param_groups` does.
+        parts = [
+            {**group, **{key: [group[key][i] for i in positions] for key in ("params", "param_names")}}
+            for positions in ([i for i in range(len(group["params"])) if i not in outer], outer)
+        ]
+        parts[1].update(asdict(NO_VECTORS))
+        groups = self.inner.param_groups
+        place = next(i for i, known in enumerate(groups) if known is group)
+        groups[place : place + 1] = parts
+        self._check(parts[1])
+        return parts[0]
 
     def _check(self, group: Group) -> None:
         refuse_complex(group, type(self).__name__)

@@ -179,6 +179,16 @@ def k_adam(group: Group) -> UpdateRule:
     return KAdam(*rates(group), k, given, group.get("strategy", "inverse_exp"), coupled)
 
 
+def spherical_adam(group: Group) -> UpdateRule:
+    """Return the tangent step of AdamG, or of AdamG* if there is a v0, relative to the norm.
+
+    Gradients of constant size h have v = h² and E‖m‖² = h²(1-β1)/(1+β1), and v = h²/(1-β2) in AdamG*.
+    """
+    beta1, beta2 = betas(group)
+    square = (1 - beta1) / (1 + beta1) if group.get("v0") is None else 1 - beta2
+    return Hyperball(number(group, "lr") * square**0.5, tangent=True)
+
+
 def is_tangent(group: Group) -> bool:
     """Return whether a group with mode="hyperball" takes Layca's step. States from before there was a choice do."""
     return bool(group.get("tangent", True))

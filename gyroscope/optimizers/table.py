@@ -15,6 +15,7 @@ from gyroscope.theory import (
     AdamSRT,
     AdamW,
     Hyperball,
+    KAdam,
     Lion,
     Muon,
     NAdam,
@@ -226,7 +227,7 @@ SGD_MRT = OptimizerSpec(
 )
 SPHERICAL_ADAM = OptimizerSpec(
     "gyroscope.optim.spherical_adam.SphericalAdam",
-    None,
+    group_rules.spherical_adam,
     "spherical_adam",
     momentum=("exp_avg",),
     second_moment=("exp_avg_sq",),
@@ -246,6 +247,7 @@ K_ADAM = OptimizerSpec(
     needed=BETAS,
     signs=(FileSigns(options=("strategy", "k"), distinctive=True),),
     command="k-adam",
+    plans=(PlanChoice("k_adam", KAdam, {"lr": 1e-3, "weight_decay": 0.1}),),
     typical={"lr": 1e-3, "weight_decay": 0.1},
 )
 

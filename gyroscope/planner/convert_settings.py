@@ -76,8 +76,17 @@ def _fixed(text: str, other: str) -> dict[str, Any]:
     for key in texts:
         if key not in _options(other):
             raise ValueError(f"{other} has no {key!r}. Its settings are {', '.join(_options(other))}")
-    values = {key: numbers(key, value) for key, value in texts.items()}
-    return {key: tuple(value) if key == "betas" else value[0] for key, value in values.items()}
+    return {key: _setting(key, value) for key, value in texts.items()}
+
+
+def _setting(key: str, text: str) -> Any:
+    """Return the value of a setting that is given as text. k-Adam has one in words and a whole number."""
+    if key == "strategy":
+        return text
+    if key == "k":
+        return whole_numbers(key, text)[0]
+    values = numbers(key, text)
+    return tuple(values) if key == "betas" else values[0]
 
 
 def _match(rule: UpdateRule, other: str, weights: Weights, fixed: Mapping[str, Any]) -> Match:

@@ -137,6 +137,8 @@ class Weight:
         missing = layer.missing(self.rule)
         if not missing:
             return ""
+        if "update_rms" in missing:
+            return "the theory does not know how large its optimizer's updates are"
         if measured:
             return "no gradient reaches it"
         return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}; pass loss= to measure it"

@@ -74,12 +74,13 @@ def figure(layers: Mapping[str, LayerPrediction]) -> Any:
     drawn = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.04, row_heights=[0.45, 0.35, 0.2])
     for number, (label, prediction) in enumerate(layers.items()):
         _add_layer(drawn, prediction, escape(label), theme.COLOURS[number % len(theme.COLOURS)])
-    rates = next(iter(layers.values())).forecast.lr  # type: ignore[union-attr]  # of layers with a forecast
-    kept = thinned(len(rates))
+    courses = [prediction.forecast.lr for prediction in layers.values() if prediction.forecast is not None]
     grey = {"color": theme.GREY}
-    drawn.add_scatter(
-        x=kept, y=rates[kept], mode="lines", name="learning rate", line=grey, showlegend=False, row=3, col=1
-    )
+    for rates in {course.tobytes(): course for course in courses}.values():  # one line for each group of layers
+        kept = thinned(len(rates))
+        drawn.add_scatter(
+            x=kept, y=rates[kept], mode="lines", name="learning rate", line=grey, showlegend=False, row=3, col=1
+        )
     for row, title in enumerate(PANELS.values(), start=1):
         drawn.update_yaxes(title_text=title, exponentformat="power", automargin=True, row=row, col=1)
     for row in (1, 2):

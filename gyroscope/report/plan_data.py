@@ -155,7 +155,8 @@ def _is_alike(first: LayerPrediction, second: LayerPrediction) -> bool:
 def _settings(prediction: LayerPrediction) -> str:
     schedule = prediction.schedule
     warmup = f", warmup {schedule.warmup:,}" if schedule.warmup else ""
-    length = f", run length {format_memories([prediction.total_decay])}" if prediction.forecast is not None else ""
+    has_memory = prediction.forecast is not None and prediction.equilibrium.timescale is not None
+    length = f", run length {format_memories([prediction.total_decay])}" if has_memory else ""
     return f"{rule_text(prediction.rule)}, {schedule.name} over {schedule.steps:,} steps{warmup}{length}"
 
 

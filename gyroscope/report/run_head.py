@@ -10,7 +10,7 @@ import numpy as np
 from gyroscope.advice import thresholds
 from gyroscope.advice.history import LayerHistory
 from gyroscope.advice.incidents.incident_search import loss_name as find_loss_name
-from gyroscope.advice.phrases import format_number
+from gyroscope.advice.phrases import format_memories, format_number
 from gyroscope.advice.record import group_config
 from gyroscope.store import Run
 
@@ -42,7 +42,7 @@ class RunHead:
             f"final {self.loss_name}": format_number(self.loss, 4) if self.loss_name else "–",
             "learning rate": format_number(self.lr),
             "weight decay": format_number(self.weight_decay),
-            "run length": f"{format_number(self.run_length, 2)} memories" if self.run_length >= 0 else "–",
+            "run length": format_memories([self.run_length]) if self.run_length >= 0 else "–",
         }
         steps = f"{self.steps:,} steps"
         return ", ".join([self.optimizer, steps, *(f"{name} {text}" for name, text in numbers.items() if text != "–")])

@@ -42,7 +42,7 @@ class InitialLayer:
 
     def missing(self, rule: UpdateRule) -> tuple[str, ...]:
         """Return the inputs that the rule's norm needs and that were not given."""
-        return tuple(name for name in rule.needs if self.known[name] is None)
+        return tuple(name for name in rule.needs if self.known.get(name) is None)
 
 
 @final

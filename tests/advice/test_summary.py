@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+import gyroscope as gyro
 from gyroscope.advice import Diagnosis, Finding, diagnose
 from gyroscope.advice import thresholds as limit
 from gyroscope.advice.checkpoint_findings import checkpoint_findings
@@ -97,6 +99,19 @@ def test_hyperball_has_no_weight_decay_that_could_matter():
     plan = plan_settings(read_settings({"optimizer": "hyperball", "lr": 0.02, "momentum": 0.95, "steps": 400}))
     text = " ".join(str(plan).split())
     assert "Weight decay has no effect in this run because the learning rate alone sets the rotation." in text
+
+
+def test_beside_hyperball_weight_decay_is_judged_by_the_other_layers_alone():
+    hidden, head = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+    adamh = gyro.optim.Rotational(torch.optim.AdamW(hidden.parameters(), lr=0.1), mode="hyperball")
+    adamw = torch.optim.AdamW(head.parameters(), lr=1e-3, weight_decay=0.1)
+    planned = gyro.plan(torch.nn.ModuleDict({"hidden": hidden, "head": head}), [adamh, adamw], steps=200)
+    assert planned.findings.summary[:2] == (
+        "The optimizer sets the rotation of 1 of 2 layers, so they are in equilibrium from the first step. No other "
+        "layer reaches it.",
+        "Weight decay has almost no effect in this run. Its length is 0.02 memories (a memory is 10,000 steps at the "
+        "peak learning rate).",
+    )
 
 
 def test_what_cannot_be_told_is_said():

@@ -45,6 +45,7 @@ TEXT = {"task": "stdlib", "model": "gpt:layers=1,heads=2,width=8,context=8", "ba
 IMAGES = {"task": "digits", "model": "cnn:width=4,convolutions=2", "batch_size": 16, "steps": 4}
 BETAS = {"beta2 = 0.9": (0.99, 0.9), "beta2 = 0.95": (0.95, 0.95), "beta2 = 0.999": (0.9, 0.999)}
 K_ADAM = {"lrs": (1e-3, 1e-2), "ks": (1, 2), "seeds": 2}
+SPHERE_FAMILY = {"lrs": (1e-3, 1e-2, 1e-1), "seeds": 2, "choosing_seeds": 1}
 CURVE = loss_along_curves.Config(
     {**TEXT, "optimizer": "adam", "evaluations": 3, "track": False},
     {name: {"betas": betas} for name, betas in BETAS.items()},
@@ -103,9 +104,9 @@ TINY: dict[str, Any] = {
     "beyond/gpt_tuning": replace(
         gpt_tuning.tuned({**TEXT, "weight_decay": 1.0}, (1e-3, 1e-2), (0, 2), seeds=2), choosing_seeds=1
     ),
-    "beyond/sphere_family": sphere_family.family(
-        {"GPT": {**TEXT, "weight_decay": 1.0}, "CNN": {**IMAGES, "weight_decay": 1.0}}, (1e-3, 1e-2), seeds=2
-    ),
+    "beyond/sphere_family_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
+    "beyond/sphere_family_wide_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
+    "beyond/sphere_family_cnn": sphere_family.family({**IMAGES, "weight_decay": 1.0}, **SPHERE_FAMILY),
     "beyond/muon_gpt": muon_gpt.Config(steps=6, large=4, seeds=2, blocks=1, width=8, context=8),
     "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
     "beyond/rotational_sgd": rotational_sgd.compared(IMAGES, (0.1, 1.0), seeds=2),
@@ -189,6 +190,16 @@ def arms(word, quantity, change):
     return wrong
 
 
+def choosing_arms(word, quantity, change):
+    """The same on the seeds that choose, so that other arms are chosen."""
+
+    def wrong(result):
+        swapped = replace(result, values=result.choosing)
+        return replace(result, choosing=arms(word, quantity, change)(swapped).values)
+
+    return wrong
+
+
 def plus(change):
     return lambda array: array + change
 
@@ -198,6 +209,13 @@ def first_two(change):
     return lambda array: np.concatenate([array[:, :2] + change, array[:, 2:]], axis=1)
 
 
+WRONG_SPHERE_FAMILY = [
+    arms("Rotational", "loss", plus(1)),
+    arms("H, AdamW", "loss", plus(1)),
+    arms("warmup 0.1", "loss", plus(-1)),
+    choosing_arms("AdamW, AdamW", "loss", times(-1)),
+    *(arms(f"lr {lr:g},", "loss", plus(1)) for lr in (0.01, 0.03, 0.1)),
+]
 WRONG_PREDICTIONS = {
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
                 arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
@@ -273,8 +291,9 @@ WRONG_PREDICTIONS = {
     "ct/section4_3": [values(loss=swapped), values(loss=lambda x: x * np.linspace(1, 2, x.shape[1]))],
     "beyond/gpt_tuning": [values(loss=times(-1)), values(loss=swapped), arms("Rotational", "loss", plus(1)),
                           arms("Hyperball", "loss", plus(1))],
-    "beyond/sphere_family": [values(loss=times(-1)), values(loss=swapped), arms("Rotational", "loss", plus(1)),
-                             arms("H, AdamW", "loss", plus(1)), arms("Muon, AdamW", "loss", plus(1))],
+    "beyond/sphere_family_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
+    "beyond/sphere_family_wide_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
+    "beyond/sphere_family_cnn": WRONG_SPHERE_FAMILY,
     "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
     "beyond/rotational_sgd": [values(accuracy=swapped)],
     "beyond/rotation_average": [arms("β 0.99", "loss", plus(-1)), values(rotation=times(0.5))],

@@ -55,7 +55,7 @@ def test_a_forecast_in_parts_is_the_forecast_in_one(rule):
 
 
 def test_dampening_is_a_smaller_learning_rate():
-    damped = followed(SGDM(0.05, 5e-3, 0.9), {"dampening": 0.5}, lrs=[0.1] * 314)
+    damped = followed(SGDM(0.05, 5e-3, 0.9), {"lr": 0.1, "dampening": 0.5}, lrs=[0.1] * 314)
     plain = followed(SGDM(0.05, 5e-3, 0.9), lrs=[0.05] * 314)
     assert damped[-1]["a"] == plain[-1]["a"]
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
+from gyroscope.geometry import Split
 from gyroscope.optim import Rotational
 from tests.needs import needs_muon
 from tests.optim.catalogue import compiles
@@ -55,6 +56,42 @@ def test_around_torchs_muon_it_is_muonh(shape):
     assert float(p.detach().norm()) == pytest.approx(float(R), rel=1e-12)
 
 
+class NorMuon(torch.optim.Optimizer):
+    """Momentum, its orthogonal factor, and rows divided by the root of an average of their mean squares."""
+
+    def __init__(self, params, lr, momentum=0.9, beta2=0.95):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "beta2": beta2})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * self.update(p, group))
+
+    def update(self, p, group):
+        state = self.state[p]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+            state["row_squares"] = torch.zeros(len(p), 1, dtype=p.dtype)
+        state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
+        u, _, v = torch.linalg.svd(state["momentum_buffer"], full_matrices=False)
+        orthogonal = u @ v
+        state["row_squares"].lerp_(orthogonal.square().mean(1, keepdim=True), 1 - group["beta2"])
+        return orthogonal / (state["row_squares"].sqrt() + 1e-10)
+
+
+def test_around_a_muon_with_normalised_rows_it_is_normuonh():
+    p, other = weight(6, 10), weight(6, 10)
+    optimizer = Rotational(NorMuon([p], lr=0.02), mode="hyperball")
+    inner = NorMuon([other], lr=0.02)
+    w = p.detach().clone()
+    R = w.norm()
+    for g in gradients((6, 10), 10):
+        other.grad = g
+        w = published(w, inner.update(other, inner.param_groups[0]), 0.02, R)
+        torch.testing.assert_close(stepped(optimizer, p, [g]), w, rtol=1e-11, atol=1e-13)
+
+
 def test_each_matrix_of_the_experts_that_the_model_has_keeps_its_norm():
     class Experts(nn.Module):
         def __init__(self):
@@ -73,6 +110,90 @@ def test_each_matrix_of_the_experts_that_the_model_has_keeps_its_norm():
     stepped(optimizer, model.up, gradients((3, 4, 6), 5))
     torch.testing.assert_close(model.up.detach().flatten(1).norm(dim=1), norms)
     assert not torch.allclose(model.up.detach().norm(dim=2), rows, rtol=1e-3)
+
+
+class Language(nn.Module):
+    def __init__(self, head="lm_head"):
+        super().__init__()
+        self.wte = nn.Embedding(7, 6)
+        self.blocks = nn.ModuleList([nn.ModuleDict({"fc": nn.Linear(6, 6), "output": nn.Linear(6, 6)})])
+        self.add_module(head, nn.Linear(6, 7, bias=False))
+
+
+def rotating_names(optimizer):
+    return {
+        name
+        for group in optimizer.param_groups
+        for name, p in zip(group["param_names"], group["params"], strict=True)
+        if Split.of(group).rotates(p.shape)
+    }
+
+
+HIDDEN = {"blocks.0.fc.weight", "blocks.0.output.weight"}
+OUTPUT = r"^(?!wte|blocks)"
+GROUPS = {
+    "param_groups": lambda model: gyro.param_groups(model, weight_decay=0.0),
+    "named parameters": lambda model: model.named_parameters(),
+    "head apart": lambda model: gyro.param_groups(model, weight_decay=0.0, overrides={OUTPUT: {"lr": 0.003}}),
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("head", ["lm_head", "head", "output", "embed_out"])
+def test_only_hidden_matrices_rotate_and_all_else_takes_the_inner_step(groups, head):
+    torch.manual_seed(0)
+    model = Language(head).double()
+    other = copy.deepcopy(model)
+    optimizer = Rotational(torch.optim.AdamW(GROUPS[groups](model), lr=0.02, weight_decay=0.0), mode="hyperball")
+    assert rotating_names(optimizer) == HIDDEN
+    adamw = torch.optim.AdamW(GROUPS[groups](other), lr=0.02, weight_decay=0.0)
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        before = p.detach().clone()
+        q.grad = p.grad = gradients(p.shape, 1)[0]
+        if name in HIDDEN:
+            q.grad = None
+            with torch.no_grad():
+                q.copy_(published(before, p.grad.sign(), 0.02, before.norm()))  # Adam's first update
+    optimizer.step()
+    adamw.step()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+
+
+def test_the_output_layer_rotates_on_request_and_every_matrix_does_without_names():
+    model = Language()
+    groups = gyro.param_groups(model, weight_decay=0.0, overrides={"lm_head": "tensor"})
+    asked = Rotational(torch.optim.AdamW(groups, lr=0.02), mode="hyperball")
+    assert rotating_names(asked) == {*HIDDEN, "lm_head.weight"}
+    bare = Rotational(torch.optim.AdamW(model.parameters(), lr=0.02), mode="hyperball")
+    assert [group["granularity"] for group in bare.param_groups] == ["tensor"]
+    neurons = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.1), lr=0.02)
+    assert rotating_names(Rotational(neurons)) == {*HIDDEN, "lm_head.weight"}
+
+
+def test_a_group_that_is_added_later_leaves_its_output_layer_to_the_inner_step():
+    model = Language()
+    named = [("blocks.0.fc.weight", model.blocks[0]["fc"].weight), ("lm_head.weight", model.lm_head.weight)]
+    optimizer = Rotational(torch.optim.AdamW(named[:1], lr=0.02), mode="hyperball")
+    optimizer.add_param_group({"params": named[1:], "lr": 0.003})
+    assert rotating_names(optimizer) == {"blocks.0.fc.weight"}
+    assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.003]
+
+
+@pytest.mark.parametrize("of", ["adamw", "adamh"])
+def test_states_with_the_output_layer_in_the_group_of_hidden_matrices_are_loaded(of):
+    model = Language()
+    inner = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.0), lr=0.02)
+    saving = inner if of == "adamw" else Rotational(inner, mode="hyperball")
+    for p in model.parameters():
+        p.grad = gradients(p.shape, 1, torch.float32)[0]
+    saving.step()
+    fresh = torch.optim.AdamW(gyro.param_groups(model, weight_decay=0.0), lr=0.5)
+    loading = Rotational(fresh, mode="hyperball")
+    loading.load_state_dict(copy.deepcopy(saving.state_dict()))
+    for p in model.parameters():
+        assert torch.equal(loading.state[p]["exp_avg"], saving.state[p]["exp_avg"])
+    assert [group["lr"] for group in loading.param_groups] == [0.02] * 3
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import gyroscope as gyro
 from gyroscope.optim.torch_rules import rule_of
+from gyroscope.optimizers import SPECS
 from gyroscope.optimizers.other_libraries import OTHERS
 from gyroscope.theory import AdamW, Lion, Muon, Rule
 
@@ -89,11 +91,39 @@ def test_newton_schulz_iterations_of_another_kind_are_not_covered(options):
         rule_of({"lr": 0.1, "weight_decay": 0.2, "momentum": 0.95, **options}, named("Muon"))
 
 
-def test_the_documentation_lists_them_all():
+def documented():
     rows = [line.split(" | ") for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    listed = {
+    return {
         name.strip("`| "): (status, about.removesuffix(" |"))
         for names, status, about in rows
         for name in names.split(", ")
     }
+
+
+def test_the_documentation_lists_them_all():
+    listed = {name: row for name, row in documented().items() if "." not in name}
     assert listed == {other.name: (other.status, other.about) for other in OTHERS.values()}
+
+
+def test_the_documentation_lists_all_optimizers_of_torch_and_of_gyroscope():
+    listed = {name: status for name, (status, _) in documented().items() if "." in name}
+    of_torch = {f"torch.optim.{name}" for name in vars(torch.optim) if is_optimizer(getattr(torch.optim, name))}
+    of_gyroscope = {f"gyro.optim.{name}" for name in gyro.optim.__all__ if is_optimizer(getattr(gyro.optim, name))}
+    assert set(listed) | {"torch.optim.Muon"} == of_torch | of_gyroscope | {"torch.optim.Muon"}
+    specs = {spec.name: spec for spec in SPECS}
+    for name, status in listed.items():
+        spec = specs.get(name.rpartition(".")[2])
+        has_rule = spec is not None and (spec.rule is not None or spec.wraps)
+        assert status == ("predicted" if has_rule else "measured only"), name
+
+
+def is_optimizer(found):
+    return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and found is not torch.optim.Optimizer
+
+
+@pytest.mark.parametrize("ns_steps", [3, 4, 5, 6])
+@pytest.mark.parametrize("adjust_lr_fn", ["original", "match_rms_adamw", None])
+def test_torchs_muon_is_predicted_with_each_of_its_other_options(ns_steps, adjust_lr_fn):
+    options = {"momentum": 0.9, "nesterov": False, "adjust_lr_fn": adjust_lr_fn, "ns_steps": ns_steps}
+    found = rule_of({"lr": 0.1, "weight_decay": 0.2, **options}, named("Muon"))
+    assert found == Muon(0.1, 0.2, 0.9, False, adjust_lr_fn or "original")

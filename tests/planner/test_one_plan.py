@@ -34,6 +34,7 @@ OPTIMIZERS = {
     "adam_s": gyro.optim.AdamS,
     "adam_srt": gyro.optim.AdamSRT,
     "sgd_mrt": gyro.optim.SGDMRT,
+    "k_adam": gyro.optim.KAdam,
     "muon": torch.optim.Muon,
     "adafactor": torch.optim.Adafactor,
     "hyperball": lambda params, **options: gyro.optim.Rotational(

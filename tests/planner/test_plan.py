@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 import gyroscope as gyro
 from gyroscope import optim
 from gyroscope.geometry import Split
+from gyroscope.render.plan_document import figure
 from gyroscope.theory import AdamW, FixedNorm, Muon, cosine, forecast
 from tests.needs import needs_muon
 
@@ -425,6 +426,15 @@ def test_imbalance_is_that_of_the_fastest_layer_over_the_slowest():
     planned = gyro.plan(model, adamw(model), steps=STEPS)
     a, b = (course.angular_update for course in planned.layers.values())
     assert planned.imbalance == pytest.approx(np.maximum(a / b, b / a))
+
+
+def test_a_page_draws_the_learning_rate_of_every_optimizer():
+    model = nn.ModuleDict({"first": nn.Linear(8, 8, bias=False), "second": nn.Linear(8, 8, bias=False)})
+    rates = {"first": 0.018, "second": 3e-3}
+    optimizers = [torch.optim.AdamW(model[name].parameters(), lr=lr, weight_decay=0.1) for name, lr in rates.items()]
+    drawn = figure(gyro.plan(model, optimizers, steps=20).drawn_layers(8))
+    curves = [trace.y[0] for trace in drawn.select_traces(row=3, col=1)]
+    assert sorted(curves) == pytest.approx(sorted(rates.values()))
 
 
 def test_a_plan_becomes_a_page(tmp_path):

@@ -269,6 +269,11 @@ def test_muon_needs_only_the_shape(capsys):
     assert "The answer holds for matrices of this shape." in out
 
 
+def test_k_adam_takes_its_stages_and_its_strategy(capsys):
+    out = run(capsys, CONVERT.format("k-adam") + " --set k=3,strategy=naive")[1]
+    assert "weight_decay 0.615, k 3, betas (0.9, 0.999), strategy naive. They keep the memory and norm of" in out
+
+
 def test_a_conversion_as_json(capsys):
     code = main([*CONVERT.format("hyperball").split(), "--json"])
     data = json.loads(capsys.readouterr().out)

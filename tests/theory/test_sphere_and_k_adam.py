@@ -172,7 +172,10 @@ def test_tangent_hyperball_turns_by_the_arctangent():
         (lambda: Hyperball(0.01, momentum=0.9, betas=(0.9, 0.999)), "momentum and betas describe the same momentum"),
         (lambda: Hyperball(0.01, correlation_time=0.5), "correlation_time=0.5 must be 1"),
         (lambda: KAdam(1e-3, 0.1, coupled=True), "coupled=True, k=2 and weight_decay=0.1 is not covered"),
-        (lambda: KAdam(1e-3, 0.1, k=3, betas=[(0.9, 0.99)]), "1 pairs for k=3"),
+        (lambda: KAdam(1e-3, 0.1, k=1, coupled=True), "or use AdamL2, which is k=1"),
+        (lambda: KAdam(1e-3, 0.1, k=3, betas=[(0.9, 0.99)]), "one pair per stage, and k=3"),
+        (lambda: KAdam(1e-3, 0.1, betas=[0.9, (0.9, 0.99)]), r"betas=\(0.9, \(0.9, 0.99\)\) must be one pair"),
+        (lambda: KAdam(1e-3, 0.1, betas=(0.9, 0.99, 0.999)), "must be one pair, or one pair per stage, and k=2"),
     ],
 )
 def test_what_is_not_covered_is_refused(call, message):

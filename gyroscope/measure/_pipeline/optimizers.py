@@ -34,6 +34,17 @@ def rule_or_none(group: Group, optimizer: Optimizer, rules: Rules | None) -> Upd
         return None
 
 
+def rate_factor(rule: UpdateRule, options: Group) -> float:
+    """Return the rule's learning rate over that of the group for which it was made.
+
+    Dampening and Prodigy's d make it smaller, and a `Rule` has the group's in its decay already. A rule that a user
+    gives as the angle of `Rotational` is taken at the group's learning rate.
+    """
+    lr = float(options.get("lr", 0.0))
+    is_given = isinstance(options.get("angular_update"), UpdateRule)
+    return rule.lr / lr if lr > 0 and rule.lr > 0 and not is_given else 1.0
+
+
 class MomentumRecursion(NamedTuple):
     """How a momentum came about, m = keep·(m before) + share·(g + decay·w): enough to go back one step."""
 
@@ -49,7 +60,7 @@ class GroupRule:
 
     norms_kept: the optimizer holds every vector at its initial norm.
     recursion: recursion of the momentum. None if it is transported, or if there is none.
-    lr_factor: factor of the learning rate by torch's dampening.
+    lr_factor: the rule's learning rate over the group's.
     whole_matrix: the rule's own, kept because every sample needs it many times.
     follows_base: the optimizer rotates a vector as the rule would by then, not by the equilibrium angle.
     """
@@ -64,13 +75,13 @@ class GroupRule:
     @classmethod
     def of(cls, rule: UpdateRule, options: Group, norms_kept: bool, follows_base: bool = False) -> "GroupRule":
         """Make it of a rule and the options of the group for which the rule was made."""
-        own = (rule.whole_matrix, follows_base)
+        own = (rate_factor(rule, options), rule.whole_matrix, follows_base)
         if rule.momentum_step is None:
-            return cls(rule, norms_kept, None, 1.0, *own)
+            return cls(rule, norms_kept, None, *own)
         keep, share = rule.momentum_step
         undamped = 1 - float(options.get("dampening", 0.0))  # only torch's SGD has it
         decay = 0.0 if norms_kept or rule.is_decoupled else float(options.get("weight_decay", 0.0))
-        return cls(rule, norms_kept, MomentumRecursion(keep, share * undamped, decay), undamped, *own)
+        return cls(rule, norms_kept, MomentumRecursion(keep, share * undamped, decay), *own)
 
 
 @final
@@ -147,6 +158,7 @@ def _group_config(owned: OwnedGroup, rules: Rules | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"optimizer": type(owner).__name__, "parameters": len(group["params"])}
     if rule is not None:
         shown["rule"] = {"name": rule.name, **rule.settings}
+        shown["lr_factor"] = rate_factor(rule, group)
     if follows_base(owner):
         shown["follows_base"] = True
     return shown | {name: _plain(group[name]) for name in SHOWN if name in group}

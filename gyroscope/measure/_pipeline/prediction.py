@@ -84,7 +84,7 @@ class Forecaster:
         present = [self._last[layer.name] for layer in layers]
         with np.errstate(all="ignore"):
             predictions = dict(self._equilibria(group_rule, rates[-1].lr, present))
-            if group_rule.norms_kept and not group_rule.follows_base:
+            if (group_rule.norms_kept and not group_rule.follows_base) or "update_rms" in group_rule.rule.needs:
                 return predictions
             if group_rule.norms_kept:
                 # The base's decay is the rule's: a group may have another one beside a rule that sets the angle.

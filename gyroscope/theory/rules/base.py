@@ -19,6 +19,7 @@ MEANING = {
     "fan_in": "the number of entries of one weight vector",
     "unit_grad_norm": "the RMS norm of the gradient times the weight norm",
     "shape": "the shape of the whole weight matrix",
+    "update_rms": "the RMS norm of one vector's update",
 }
 
 

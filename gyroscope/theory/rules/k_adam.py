@@ -132,20 +132,18 @@ class KAdam(DecoupledRule):
         if self.coupled and self.weight_decay > 0:
             raise ValueError(
                 f"KAdam with coupled=True, k={self.k!r} and weight_decay={self.weight_decay!r} is not covered by the "
-                "theory, because the decay passes through all stages. Set coupled=False, or use k=1, which is AdamL2"
+                "theory, because the decay passes through all stages. Set coupled=False, or use AdamL2, which is k=1"
             )
 
     @property
     def stages(self) -> tuple[Betas, ...]:
         """The betas of each stage."""
-        if isinstance(self.betas[0], Sequence):
-            if len(self.betas) != self.k:
-                raise ValueError(
-                    f"betas={self.betas!r} are {len(self.betas)} pairs for k={self.k!r}. Pass one per stage"
-                )
-            return tuple((float(beta1), float(beta2)) for beta1, beta2 in self.betas)
-        beta1, beta2 = self.betas
-        return tuple(kadam_betas(self.strategy, self.k, (beta1, beta2)))
+        pairs = [beta for beta in self.betas if isinstance(beta, Sequence) and len(beta) == 2]
+        if not pairs and len(self.betas) == 2:
+            return tuple(kadam_betas(self.strategy, self.k, self.betas))
+        if len(pairs) < len(self.betas) or len(pairs) != self.k:
+            raise ValueError(f"betas={self.betas!r} must be one pair, or one pair per stage, and k={self.k!r}")
+        return tuple((float(beta1), float(beta2)) for beta1, beta2 in pairs)
 
     @property
     def momentum_factor(self) -> float:

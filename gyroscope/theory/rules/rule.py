@@ -31,7 +31,6 @@ class Rule(UpdateRule):
     weight_decay: ClassVar[float] = 0.0  # type: ignore[misc]  # its decay is a fraction per step
     has_weight_decay: ClassVar[bool] = False
     lr: ClassVar[float] = 1.0  # type: ignore[misc]  # decay and update_rms are given per step
-    needs: ClassVar[tuple[str, ...]] = ()
     motion_class: ClassVar[type[Motion]] = StationaryMotion
 
     def __post_init__(self) -> None:
@@ -39,6 +38,11 @@ class Rule(UpdateRule):
         check_positive("correlation_time", self.correlation_time)
         if self.update_rms is not None:
             check_non_negative("update_rms", self.update_rms)
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The size of its updates, if that is not given."""
+        return ("update_rms",) if self.update_rms is None else ()
 
     def at(self, lr: Number, weights: Weights, *, leading: bool = False) -> Equilibrium:
         """Return the one law."""

@@ -112,7 +112,9 @@ def _converted(tuned: Tuned, name: str, groups: list[Group]) -> tuple[Optimizer,
         return make(groups, lr=tuned.lr, weight_decay=tuned.weight_decay, betas=tuned.betas), 1.0
     if name == "Hyperball":
         match = theory.match(tuned.rule, theory.Hyperball, betas=tuned.betas)
-        spheres = [{**group, "lr": match.rule.lr, "weight_decay": 0.0} for group in groups]
+        # "tensor" on request, so that the head rotates too, as it does under the other optimizers.
+        sphere = {"lr": match.rule.lr, "weight_decay": 0.0, "granularity": "tensor"}
+        spheres = [{**group, **sphere} for group in groups]
         inner = torch.optim.AdamW(spheres, betas=tuned.betas)
         return gyro.optim.Rotational(inner, mode="hyperball"), match.schedule_power
     converted = []
