@@ -4,7 +4,9 @@ A weight x = r·u has radius r and direction u, and only u matters to the loss. 
 array of rows is a batch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -99,3 +101,56 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
             f"divide lr by more than {1 - factor.min():.6g}"
         )
     return EffectiveStep((A / factor)[..., 0], c - radial * u, u, factor[..., 0])
+
+
+@final
+@dataclass(frozen=True)
+class SchemeComparison:
+    """How far apart two schemes are: the largest distance of all vectors and steps.
+
+    start           of the first directions u_0
+    learning_rate   of η_e, relative to the first scheme's
+    direction       of c⊥, relative to the first scheme's
+    path            of the directions u_k that follow, k ≥ 1
+    """
+
+    start: float
+    learning_rate: float
+    direction: float
+    path: float
+
+    def are_equivalent(self, tolerance: float = 1e-9) -> bool:
+        """Return whether Lemma 3 calls the schemes equivalent: equal starts, learning rates and directions."""
+        return max(self.start, self.learning_rate, self.direction) <= tolerance
+
+
+def compare_schemes(first: Iterable[EffectiveStep], second: Iterable[EffectiveStep]) -> SchemeComparison:
+    """Compare the steps of two schemes by the premises and the conclusion of SP's Lemma 3.
+
+        u_0 = ũ_0,  η_e = η̃_e and c⊥ = c̃⊥ at every step   ⟹   u_k = ũ_k for all k     (SP Lemma 3, 14)
+
+    The premises suffice and are not needed: schemes with another η_e and c⊥ but the same η_e·c⊥ have the same path.
+
+    >>> plain = effective_step([1.0, 0.0], a=[0.0, 1.0], b=1.0, lr=0.1)
+    >>> scaled = effective_step([2.0, 0.0], a=[0.0, 0.5], b=1.0, lr=0.4)  # twice the radius, four times lr
+    >>> compare_schemes([plain], [scaled]).are_equivalent()
+    True
+    """
+    distances = [_distances(one, other) for one, other in zip(first, second, strict=True)]
+    if not distances:
+        raise ValueError("there are no steps to compare: give each scheme the same number, at least one")
+    start = distances[0][0]
+    rate, direction, path = np.max([later for _, *later in distances], axis=0)
+    return SchemeComparison(start, float(rate), float(direction), float(path))
+
+
+def _distances(one: EffectiveStep, other: EffectiveStep) -> tuple[float, float, float, float]:
+    size = np.linalg.norm(one.direction, axis=-1)
+    gaps = (
+        np.linalg.norm(one.start - other.start, axis=-1),
+        np.abs(other.learning_rate / one.learning_rate - 1),
+        np.linalg.norm(one.direction - other.direction, axis=-1) / np.where(size > 0, size, 1),
+        np.linalg.norm(one.next_direction - other.next_direction, axis=-1),
+    )
+    start, rate, direction, path = (float(gap.max()) for gap in gaps)
+    return start, rate, direction, path

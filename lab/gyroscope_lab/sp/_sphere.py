@@ -134,21 +134,49 @@ def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> Array:
     return np.asarray(np.cos(angle) * u + np.sinc(angle / np.pi) * v)  # NumPy's sinc(x) is sin(πx)/(πx), and 1 at 0
 
 
+def rescale(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
+    """Return R, the momentum in the scale that gradients have at the new radius.
+
+        R(m) = (r/r')·m     (SP 69)
+
+    With R alone, the momentum no longer depends on the radii of the past.
+
+    >>> rescale([0.0, 1.0], old=[1.0, 0.0], new=[0.0, 2.0]).tolist()
+    [0.0, 0.5]
+    """
+    r_old, _ = radius_and_direction("old", old)
+    r_new, _ = radius_and_direction("new", new)
+    return np.asarray(r_old / r_new * np.asarray(momentum, dtype=np.float64))
+
+
+def transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
+    """Return T, the momentum carried from the direction u of `old` to u' of `new`, tangent to the sphere there.
+
+        T(m) = ⟨u, u'⟩m - ⟨m, u'⟩u     (SP 72)
+
+    T drops the radial part of m, turns what lies along the geodesic, and multiplies what is orthogonal to it by cosθ, θ
+    the angle from u to u'. `parallel_transport` keeps the latter.
+
+    >>> transport([0.0, 1.0, 2.0], old=[1.0, 0.0, 0.0], new=[0.0, 2.0, 0.0]).tolist()
+    [-1.0, 0.0, 0.0]
+    """
+    m = np.asarray(momentum, dtype=np.float64)
+    _, u = radius_and_direction("old", old)
+    _, u_new = radius_and_direction("new", new)
+    return np.asarray(dot(u, u_new) * m - dot(m, u_new) * u)
+
+
 def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
-    """RT, the momentum of Adam-SRT and SGD-MRT carried from the weight `old` x to `new` x', where it is tangent.
+    """Return RT, the momentum of Adam-SRT and SGD-MRT carried from the weight `old` x to `new` x'.
 
-        RT(m) = (⟨x', x⟩m - ⟨x', m⟩x)/⟨x', x'⟩     (SP 18)
+        RT(m) = R(T(m)) = (⟨x', x⟩m - ⟨x', m⟩x)/⟨x', x'⟩     (SP 18)
 
-    The radial part of m is dropped. Of the tangent part, what lies along the geodesic is turned and multiplied by r/r',
-    as gradients of a scale-invariant loss are; what is orthogonal to it shrinks by cosθ·r/r', θ the angle from x to x'.
+    R and T commute.
 
     >>> rescale_transport([0.0, 1.0], old=[1.0, 0.0], new=[0.0, 2.0]).tolist()
     [-0.5, 0.0]
     """
-    m = np.asarray(momentum, dtype=np.float64)
-    x = np.asarray(old, dtype=np.float64)
-    r, u = radius_and_direction("new", new)
-    return np.asarray((dot(u, x) * m - dot(u, m) * x) / r)
+    return rescale(transport(momentum, old, new), old, new)
 
 
 def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Array:
