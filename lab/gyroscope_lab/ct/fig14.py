@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.optim import Adam
 
-from gyroscope.theory.stability import growth_rate, margin, normal_curve
+from gyroscope.theory.stability import margin, normal_curve
 from gyroscope.tools import Array
+from gyroscope_lab.ct._annealing import annealed_lr
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
 from gyroscope_lab.framework.arms import capped_loss
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
@@ -53,8 +54,9 @@ class Config(TextTraining):
 
     def rates(self, rate: str, betas: tuple[float, float]) -> Array:
         """lr at every step."""
-        exponent = 0.0 if rate == CONSTANT else growth_rate(*betas, exact=rate == EXACT)
-        return np.asarray(self.lr * np.exp(-exponent * np.arange(self.steps)))
+        if rate == CONSTANT:
+            return np.full(self.steps, self.lr)
+        return np.asarray(annealed_lr(np.arange(self.steps), self.lr, *betas, exact=rate == EXACT))
 
 
 # Two pairs with C < 0, the second nearer to the edge.
