@@ -77,13 +77,20 @@ def query_and_key_rows(model: GPT, *, gradient: bool = False) -> Tensor:
     return torch.cat([x[: 2 * model.shape.width].reshape(2 * heads, -1) for x in tensors if x is not None]).clone()
 
 
-def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str) -> Figure:
-    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
+def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str, unit: str) -> Figure:
+    """Draw sixteen panels, each with the course of one weight in two trainings, the second dashed.
+
+    `courses` are {label: (16, steps)}, and `unit` is the label of all vertical axes.
+    """
     panels = Panels(*[""] * PANELS, rows=4, vertical_spacing=0.04, horizontal_spacing=0.04)
     first, second = courses
     for panel in range(PANELS):
         panels.line(panel, steps, courses[first][panel], first, COLOURS[0], **MEASURED)
         panels.predicted(panel, steps, courses[second][panel], second, COLOURS[1])
-    panels.figure.update_xaxes(showticklabels=False)
+    panels.figure.update_xaxes(showticklabels=False, nticks=4)
+    panels.figure.update_xaxes(showticklabels=True, tickfont_size=10, title_text="step", title_standoff=4, row=4)
     panels.figure.update_yaxes(tickfont_size=10)
+    panels.figure.add_annotation(
+        text=unit, textangle=-90, x=0, y=0.5, xref="paper", yref="paper", xshift=-52, showarrow=False
+    )
     return panels.titled(title).update_layout(height=700)

@@ -85,8 +85,8 @@ def plot(result: Result[Config]) -> Figure:
     """Sixteen weights of the first seed: training as lines, the flow as dashes."""
     config = result.config
     courses = {"training": result["discrete"][0] / config.lr, "differential equation": result["flow"][0] / config.lr}
-    title = f"Way of 16 weights from their start, in lr, over {config.steps} steps"
-    return draw_courses(courses, np.arange(1, config.steps + 1), title)
+    title = f"Way of 16 weights from their start over {config.steps} steps"
+    return draw_courses(courses, np.arange(1, config.steps + 1), title, "weight less its start, in lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

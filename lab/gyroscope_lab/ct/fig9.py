@@ -106,8 +106,8 @@ def plot(result: Result[Config]) -> Figure:
     """Sixteen entries of the first seed."""
     config = result.config
     courses = {"Adam": result["plain"][0] / config.lr, "one v per matrix": result["coarse"][0] / config.lr}
-    title = f"Way of 16 entries of query and key matrices, in lr, over {config.steps} steps"
-    return draw_courses(courses, shown_steps(config.steps, POINTS) + 1, title)
+    title = f"Way of 16 entries of query and key matrices over {config.steps} steps"
+    return draw_courses(courses, shown_steps(config.steps, POINTS) + 1, title, "entry less its start, in lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:

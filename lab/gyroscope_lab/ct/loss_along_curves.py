@@ -15,7 +15,7 @@ import numpy as np
 from gyroscope.theory.stability import level_curve, margin, normal_curve
 from gyroscope.tools import Array
 from gyroscope_lab.ct._presets import PRESETS
-from gyroscope_lab.framework.arms import Arms
+from gyroscope_lab.framework.arms import LOST, Arms
 from gyroscope_lab.framework.arms import train_course as measure
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Result
@@ -107,6 +107,13 @@ def plot(result: Result[Config]) -> Figure:
     name = "beta2" if config.level else "C"
     for colour, i in zip(COLOURS, drawn, strict=False):
         panels.line(0, steps, result["losses"][:, i].mean(0), f"{name} = {across[i]:.3f}", colour)
+    if (result["losses"] >= LOST).any():
+        for panel in (0, 1) if (best_losses(result)[0] >= LOST).any() else (0,):
+            panels.level(panel, LOST, dash="dot")
+        panels.figure.add_annotation(
+            text=f"{LOST:g} or more: lost", x=0, y=LOST, xref="x domain", yref="y",
+            showarrow=False, xanchor="left", yanchor="top",
+        )  # fmt: skip
     labels = ("after a third of the run", "at its end")
     for label, colour, best in zip(labels, COLOURS[:2], best_losses(result), strict=True):
         panels.line(1, across, best.mean(0), label, colour, dash="dot")

@@ -42,6 +42,8 @@ MEASURED_GRADIENTS = "rescaled by measured gradients"
 AVERAGE = 40
 # Of the first stage, the share in which it settles.
 SETTLING = 0.5
+# The layer whose norm is drawn, as the paper draws one of its layers.
+DRAWN_LAYER = 2
 # Top-1 accuracies of Table 1, in percent.
 TABLE1 = {STANDARD: 76.25, RESCALED: 76.27}
 
@@ -134,25 +136,37 @@ def _lr(config: Config, t: Integers, steps: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: angles of all layers beside theory, and norm and unit gradient norms of the third."""
+    """Draw angles of all layers beside theory, and norm and unit gradient norms of the third; the first seed."""
     config = result.config
-    titles = ("angle, standard", "angle, rescaled", "norm", "‖g̃‖² and h̃")
-    panels = Panels(*titles, rows=2, vertical_spacing=0.16)
+    norms = ("norm of convolution 3, standard", "norm, rescaled", "norm, rescaled by measured gradients (ours)")
+    titles = (*(f"angle, {arm}" for arm in config.parts), *norms, *(f"‖g̃‖² and h̃, {arm}" for arm in config.parts))
+    panels = Panels(*titles, rows=3, vertical_spacing=0.1, horizontal_spacing=0.07)
     steps = int(of_arm(result, "steps", STANDARD)[0])
     t = drawn_steps(steps)
+    lr = _lr(config, t, steps)
     rule = rule_of(config, STANDARD)
-    theory = theory_angle(rule) * np.sqrt(_lr(config, t, steps) / rule.lr)
-    for panel, arm in enumerate((STANDARD, RESCALED)):
+    angle = theory_angle(rule) * np.sqrt(lr / rule.lr)
+    for panel, arm in enumerate(config.parts):
         angles = of_arm(result, "angle", arm)[0]
         for layer in range(angles.shape[1]):
             panels.line(panel, t, angles[:, layer], f"convolution {layer + 1}", COLOURS[layer], **MEASURED)
-        panels.predicted(panel, t, theory, "theory")
-        panels.line(2, t, of_arm(result, "norm", arm)[0][:, 2], f"norm, {arm}", COLOURS[4 + panel], **MEASURED)
-        panels.line(3, t, of_arm(result, "gradient", arm)[0][:, 2], f"‖g̃‖², {arm}", COLOURS[4 + panel], width=1)
-        panels.line(3, t, of_arm(result, "h", arm)[0][:, 2], f"h̃, {arm}", COLOURS[4 + panel], dash="dot", width=1)
+        panels.predicted(panel, t, angle, "theory")
+        h = of_arm(result, "h", arm)[0][:, DRAWN_LAYER]
+        norm = [theory_norm(replace(rule, lr=rate), each) for rate, each in zip(lr, h, strict=True)]
+        panels.line(
+            3 + panel, t, of_arm(result, "norm", arm)[0][:, DRAWN_LAYER], colour=COLOURS[DRAWN_LAYER], **MEASURED
+        )
+        panels.predicted(3 + panel, t, norm, "theory")
+        gradient = of_arm(result, "gradient", arm)[0][:, DRAWN_LAYER]
+        panels.line(6 + panel, t, gradient, "‖g̃‖²", COLOURS[4], width=1.5)
+        panels.line(6 + panel, t, h, "h̃", COLOURS[5], width=1)
     panels.figure.update_yaxes(DECADES, matches="y", row=1)
-    panels.figure.update_xaxes(title_text="step", row=2)
-    return panels.titled("lr falls by 10 three times: angles beside those of theory, where gradients stay alike")
+    panels.figure.update_yaxes(matches="y4", row=2)
+    panels.figure.update_yaxes(matches="y7", row=3)
+    panels.figure.update_xaxes(title_text="step", row=3)
+    panels.figure.update_annotations(font_size=13)
+    title = "lr falls by 10 three times: angles and norms beside those of theory (Figures 3 and 6)"
+    return panels.titled(title).update_layout(height=800, legend_y=-0.1)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
