@@ -32,7 +32,7 @@ TWO_ADAM = Variant("decoupled", "inverse_exp", 2)
 
 @dataclass(frozen=True)
 class KAdamConfig:
-    """Settings of training that all runs share, and those that vary; `decays` is weight decay by its kind."""
+    """Settings of training that all runs share, and those that vary. `decays` is weight decay by its kind."""
 
     base: dict[str, Any]
     lrs: tuple[float, ...]
@@ -64,7 +64,7 @@ class KAdamConfig:
 
 
 def measure(trial: Trial[KAdamConfig]) -> Measurements:
-    """Train one k-Adam at one learning rate; scores on data held out at the end."""
+    """Train one k-Adam at one learning rate, and return its scores on data held out at the end."""
     config = trial.config
     variant, lr = trial.part
     coupled = str(variant.decay == "coupled").lower()
@@ -90,7 +90,7 @@ def score(result: Result[KAdamConfig], *variants: Variant) -> Array:
 
 
 def plot(result: Result[KAdamConfig]) -> Figure:
-    """Draw the best score over k, for each strategy, with the seeds as dots; near AdamW's, and of all."""
+    """Draw the best score over k of each strategy, with the seeds as dots: those near AdamW's, and all."""
     config = result.config
     sign = -1.0 if config.quantity == "loss" else 1.0
     titles = [f"{decay} weight decay{what}" for what in (", near AdamW", "") for decay in config.decays]
@@ -110,13 +110,13 @@ def plot(result: Result[KAdamConfig]) -> Figure:
     panels.figure.update_xaxes(dtick=1)
     panels.figure.update_xaxes(title_text="k", row=rows)
     panels.figure.update_yaxes(title_text=f"{config.quantity} on data held out", col=1)
-    return panels.titled("k-Adam at the best of the same learning rates; dotted: AdamW").update_layout(
+    return panels.titled("k-Adam at the best of the same learning rates (dotted: AdamW)").update_layout(
         height=HEIGHT * (1 + rows) / 2
     )
 
 
 def claims(result: Result[KAdamConfig]) -> list[Claim]:
-    """2-Adam with inverse exp is better than AdamW and than all others; the naive strategy fails for large k."""
+    """Judge whether 2-Adam with inverse exp is the best, and whether the naive strategy fails for large k."""
     config = result.config
     adamw = score(result, ADAMW)
     two_adam = score(result, TWO_ADAM)

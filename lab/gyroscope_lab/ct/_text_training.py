@@ -23,7 +23,7 @@ PANELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
-    """A small GPT and its batches; figures add what they vary."""
+    """A small GPT and its batches. Figures add what they vary."""
 
     layers: int = 2
     heads: int = 4
@@ -33,7 +33,7 @@ class TextTraining:
     seeds: int = 3
 
     def model(self, seed: int, *, qk_norm: bool = True) -> GPT:
-        """A fresh GPT. Its embedding is not tied, so that a character that does not occur has no gradient."""
+        """Return a new GPT. Its embedding is not tied, so a character that does not occur has no gradient."""
         shape = GPTShape(
             standard_library().alphabet,
             context=self.context,
@@ -48,12 +48,12 @@ class TextTraining:
             return GPT(shape)
 
     def random_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Characters, and the character that follows each."""
+        """Return characters, and the character that follows each."""
         return standard_library().batch(self.batch, self.context, generator)
 
 
 def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer) -> float:
-    """One step of each optimizer on the batch; the loss before it."""
+    """Take one step of each optimizer on the batch, and return the loss before it."""
     model.zero_grad()
     loss = model.loss(*batch)
     torch.autograd.backward(loss)
@@ -63,14 +63,14 @@ def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer)
 
 
 def qkv_layers(model: GPT) -> Iterator[nn.Linear]:
-    """The layer of each block whose weight holds its queries, keys and values, one below the other."""
+    """Yield the layer of each block whose weight has its queries, keys and values, one below the other."""
     for block in model.blocks:
         assert isinstance(block, TransformerBlock)
         yield block.attention.qkv
 
 
 def query_and_key_rows(model: GPT, *, gradient: bool = False) -> Tensor:
-    """All query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
+    """Return all query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
     weights = [layer.weight for layer in qkv_layers(model)]
     tensors = [weight.grad if gradient else weight.detach() for weight in weights]
     heads = model.shape.heads

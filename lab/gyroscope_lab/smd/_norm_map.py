@@ -1,7 +1,7 @@
 """The maps of Spherical Motion Dynamics: how SGD and SGDM move the squared norm of a scale-invariant vector.
 
 They know a gradient only by its size at unit norm, L_t = ‖g̃_t‖² = ‖g_t‖²·‖w_t‖², so that any course of L_t can be
-tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs); float64.
+tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs), in float64.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def sgd_map(
     norm2: ArrayLike,
     keep_square: bool = False,
 ) -> NormPath:
-    """SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
+    """Follow SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
 
     `keep_square` has (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
 
@@ -73,14 +73,14 @@ def sgdm_map(
     state: ArrayLike | None = None,
     lr_before: ArrayLike | None = None,
 ) -> NormPath:
-    """SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131):
+    """Follow SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131).
 
         X' = A X + (lr²·h̃_t/X[0], 0, 0),   A = [[b², -2αb, α²], [b, -α, 0], [1, 0, 0]],   b = 1 + α - lr·λ
 
     - `unit_grad2`: h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal.
     - `lr`, `weight_decay`, `momentum`: SGDM's. Where lr changes, α in A is α·lr_t/lr_{t-1}, because torch keeps the
       momentum in units of the gradient.
-    - `norm2`: starts at rest at this squared norm; or `state`: goes on from the end of an earlier path, whose last rate
+    - `norm2`: starts at rest at this squared norm. Or `state`: goes on from the end of an earlier path, whose last rate
       was `lr_before`.
 
     >>> path = sgdm_map(np.full(5000, 0.5), lr=0.1, weight_decay=1e-3, momentum=0.9, norm2=10.0)
@@ -167,7 +167,7 @@ def sgdm_modes(lr: float, weight_decay: float, momentum: float) -> Modes:
 def _inputs(
     unit_grad2: ArrayLike, lr: ArrayLike, weight_decay: ArrayLike, norm2: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-    """L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
+    """Return L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
     L = np.asarray(unit_grad2, dtype=np.float64)
     if L.size == 0 or not np.isfinite(L).all():
         raise ValueError("unit_grad2 must hold a finite number for each step")
@@ -182,5 +182,5 @@ def _inputs(
         L, rate, wd, start = np.broadcast_arrays(*aligned)
     except ValueError:
         shapes = {name: array.shape for name, array in given.items()}
-        raise ValueError(f"arrays are (steps,) or (steps, runs), norm2 is (runs,); these differ: {shapes}") from None
+        raise ValueError(f"arrays are (steps,) or (steps, runs), norm2 is (runs,). These differ: {shapes}") from None
     return L, rate, wd, np.array(start[0])

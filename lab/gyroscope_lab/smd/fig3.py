@@ -1,7 +1,7 @@
 """Rescaling by k^(-1/4) when lr is divided by k keeps the angle if gradients stay alike (SMD Figures 3, 6, Table 1).
 
 Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, 50 times the
-product lr·wd, so that the first stage settles; the stages are a third, a third, 2/9 and 1/9 of the run as there.
+product lr·wd, so that the first stage settles. The stages are a third, a third, 2/9 and 1/9 of the run as there.
 Without rescaling every fall of lr leaves the angle too small. Corollary 3.1 assumes that unit gradient norms stay as
 they were. Here they grow, so norms rescaled by it are too small and angles too large, by (norm of theory/norm)². The
 third arm (ours) rescales to the norm that the measured gradients have in theory, again and again after each fall of lr.
@@ -59,7 +59,7 @@ class Config(Arms):
         return tuple(shares)
 
     def stages(self, steps: int) -> list[slice]:
-        """The steps of each stage; of the first, those after it has settled."""
+        """Return the steps of each stage, without those in which the first stage settles."""
         edges = [round(share * steps) for share in (0.0, *self.milestones, 1.0)]
         first = slice(int(SETTLING * edges[1]), edges[1])
         return [first, *(slice(start, end) for start, end in pairwise(edges[1:]))]
@@ -130,13 +130,13 @@ def _by_measured_gradients(config: Config) -> Callable[[LayerMotion], Array | No
 
 
 def _lr(config: Config, t: Integers, steps: int) -> Array:
-    """The learning rate at steps t."""
+    """Return the learning rate at steps t."""
     falls = sum((t >= round(share * steps)).astype(float) for share in config.milestones)
     return np.asarray(rule_of(config, STANDARD).lr / 10.0**falls)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw angles of all layers beside theory, and norm and unit gradient norms of the third; the first seed."""
+    """Draw angles of all layers beside theory, and norm and unit gradient norms of the third, of the first seed."""
     config = result.config
     norms = ("norm of convolution 3, standard", "norm, rescaled", "norm, rescaled by measured gradients (ours)")
     titles = (*(f"angle, {arm}" for arm in config.parts), *norms, *(f"‖g̃‖² and h̃, {arm}" for arm in config.parts))
@@ -170,7 +170,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Rescaled, every stage rotates as theory says for its norm, and nearer to it than left to itself."""
+    """Judge whether rescaled stages rotate as theory says, and nearer to it than stages left to themselves."""
     ratio = of_arm(result, "angle_ratio", RESCALED).mean(2)
     norm = of_arm(result, "norm_ratio", RESCALED).mean(2)
     alone = of_arm(result, "angle_ratio", STANDARD).mean(2)
@@ -193,7 +193,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _explained(result: Result[Config]) -> list[Claim]:
-    """Angles follow norms, and norms that follow the measured gradients keep the angle (ours)."""
+    """Judge whether angles follow norms, and whether norms that follow measured gradients keep them (ours)."""
     judged = []
     for arm in (STANDARD, RESCALED):
         product = (of_arm(result, "angle_ratio", arm) * of_arm(result, "norm_ratio", arm) ** 2).mean(2)

@@ -1,8 +1,8 @@
 """lr grows with the batch, yet one large step turns less than the small steps it stands for (SMD Figures 7 and 8).
 
 Linear scaling takes one step of batch kB and rate k·lr for k steps of batch B and rate lr. In equilibrium that step
-turns by sqrt(k) times the angle of one small step; k small steps, whose momentum keeps their direction, by
-sqrt(k + 2Σ(k-j)α^j) times (ours). And the sum of kB gradients is less than k times that of B.
+turns by sqrt(k) times the angle of one small step. The k small steps, whose momentum keeps their direction, turn by
+sqrt(k + 2Σ(k-j)α^j) times it (ours). The sum of kB gradients is less than k times that of B.
 Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, batches of 64,
 256 and 1,024 in place of 256, 1,024 and 4,096, a fixed lr, and 50 times the product lr·wd, so that layers settle.
 """
@@ -47,7 +47,7 @@ PAPER = Config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train; angles of one step and of as many as a larger batch stands for, and the summed gradient's norm."""
+    """Train, and measure angles of one step and of as many as a larger batch stands for, and summed gradients."""
     motion, _ = train_arm(trial, spans=FACTORS)
     late = slice(int(LATE * len(motion.rows)), None)
     batch = settings_of(trial.config, trial.part)["batch_size"]
@@ -62,7 +62,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def turned_together(k: int, momentum: float) -> float:
-    """Angle of k steps over the angle of one, in equilibrium, while both are small.
+    """Return the angle of k steps over the angle of one, in equilibrium, while both are small.
 
         sqrt(k + 2·Σ_{j<k} (k-j)·α^j)     (ours: steps j apart have the correlation α^j of SGD's momentum)
 
@@ -74,7 +74,7 @@ def turned_together(k: int, momentum: float) -> float:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw k small steps and the one step in their place, means over layers of the first seed; and summed gradients."""
+    """Draw k small steps and the one step in their place, layer means of the first seed, and summed gradients."""
     config = result.config
     small, *large = config.parts
     share = np.linspace(0, 1, of_arm(result, "turned", small).shape[2])
@@ -109,7 +109,7 @@ def summed_gradient_ratio(result: Result[Config], arm: str) -> Array:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Angles of one and of k steps are those of theory; gradients grow less than the batch."""
+    """Judge whether angles of one and of k steps are those of theory, and gradients grow less than the batch."""
     config = result.config
     small, *large = config.parts
     one_small = of_arm(result, "turned_settled", small)[:, 0].mean(1)

@@ -42,7 +42,7 @@ PAPER = Config(base=_PAPER, arms={"MobileNet-V2": {}})
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train; the angle of every layer over theory at the lr of the step, as quantiles over layers."""
+    """Train, and measure the angle of every layer over theory at the lr of the step, as quantiles over layers."""
     motion, accuracy = train_arm(trial)
     angle = motion["angle"]
     steps = len(angle)
@@ -64,7 +64,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: the angle over theory, as quantiles over the layers."""
+    """Draw the angle over theory of the first seed, as quantiles over the layers."""
     panels = Panels(*result.config.parts)
     names = ("least", "10 %", "median", "90 %", "most")
     for panel, arm in enumerate(result.config.parts):
@@ -78,7 +78,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """In the first stage the layers turn as predicted, on average and most of them; in the last they lag."""
+    """Judge whether layers turn as predicted in the first stage, on average and most of them, and lag in the last."""
     judged = []
     for arm in result.config.parts:
         low, high = of_arm(result, "settled", arm)[:, [1, 3]].T

@@ -20,7 +20,7 @@ def dot(a: Array, b: Array) -> Array:
 
 
 def radius_and_direction(name: str, x: npt.ArrayLike) -> tuple[Array, Array]:
-    """Return the radius and the direction of each vector; `name` is for the error about a zero vector."""
+    """Return the radius and the direction of each vector. `name` is for the error about a zero vector."""
     x = np.asarray(x, dtype=np.float64)
     r = np.linalg.norm(x, axis=-1, keepdims=True)
     if not np.all(r > 0):
@@ -74,12 +74,12 @@ class EffectiveStep:
 
 
 def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr: npt.ArrayLike) -> EffectiveStep:
-    """Effective learning rate and direction of the generic step x' = x - lr·a/b, the division by elements.
+    """Return the effective learning rate and direction of the generic step x' = x - lr·a/b, divided by elements.
 
         c = r·a/(b/s),   A = lr/(r²s),   η_e = A/(1 - A⟨c, u⟩),   s = d^(-1/2)‖b‖, the RMS of b     (SP Theorem 2, 11)
 
     Exact for any a and b while 1 - A⟨c, u⟩ > 0, that is, unless the step throws the weight through the origin.
-    SGD has b = 1 and the momentum for a; Adam a = m/(1-β1), b = (sqrt(v̂)+eps)·(1-β1^(k+1))/(1-β1).
+    SGD has b = 1 and the momentum for a. Adam has a = m/(1-β1), b = (sqrt(v̂)+eps)·(1-β1^(k+1))/(1-β1).
 
     >>> step = effective_step([[3.0, 4.0], [6.0, 8.0]], a=[[-0.8, 0.6], [-0.4, 0.3]], b=1.0, lr=0.1)
     >>> step.learning_rate.round(6).tolist()
@@ -89,7 +89,7 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     b = np.broadcast_to(np.asarray(b, dtype=np.float64), u.shape)
     if not np.all(b):
         raise ValueError("b holds a zero, and the step divides by it: add the optimizer's eps to b, such as 1e-8")
-    # Only the shape of b turns the direction; its size goes into the learning rate.
+    # Only the shape of b turns the direction. Its size goes into the learning rate.
     rms_b = np.sqrt(np.mean(b * b, axis=-1, keepdims=True))
     c = r * np.asarray(a, dtype=np.float64) / (b / rms_b)
     A = np.asarray(lr, dtype=np.float64)[..., None] / (r * r * rms_b)
@@ -97,8 +97,8 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     factor = 1 - A * radial
     if not np.all(factor > 0):
         raise ValueError(
-            f"1 - A<c, u> = {factor.min():.6g} is not above 0: lr={lr!r} carries the weight through the origin; "
-            f"divide lr by more than {1 - factor.min():.6g}"
+            f"1 - A<c, u> = {factor.min():.6g} is not above 0: lr={lr!r} carries the weight through the origin. "
+            f"Divide lr by more than {1 - factor.min():.6g}"
         )
     return EffectiveStep((A / factor)[..., 0], c - radial * u, u, factor[..., 0])
 

@@ -52,7 +52,7 @@ ORDER = (("Adam-SRT", "Adam-S"), ("Adam-S", "Adam"), ("Adam-SRT", "Adam"), ("Ada
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Arms):
-    """Methods in columns of the tables; an arm is one of them at a learning rate."""
+    """Methods in columns of the tables. An arm is one of them at a learning rate."""
 
     methods: tuple[str, ...]
     columns: tuple[str, ...]
@@ -89,7 +89,7 @@ PAPER = {
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train once; loss and accuracy on data held out."""
+    """Train once, and return loss and accuracy on data held out."""
     return train_arm(trial)
 
 
