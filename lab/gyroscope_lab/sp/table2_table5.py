@@ -7,6 +7,7 @@ method learns fastest, not which ends best. The medium size has forty seeds of t
 The size of the paper has all columns but SVHN and ImageNet, which are not read here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,12 @@ class Config(Arms):
 
 
 def _config(
-    methods: tuple[str, ...], factors: dict[str, tuple[int, ...]], *, columns: int = 1, seeds: int = 5, **changes: Any
+    methods: tuple[str, ...],
+    factors: Mapping[str, tuple[int, ...]],
+    *,
+    columns: int = 1,
+    seeds: int = 5,
+    **changes: Any,
 ) -> Config:
     """Return a config with the first columns of the tables and multiples of the learning rates of Table 3."""
     arms = {}
