@@ -1,4 +1,4 @@
-"""SphericalAdam: AdamG, Adam constrained to the sphere (Cho & Lee 2017), and AdamG*, which is SGD on it (SP)."""
+"""SphericalAdam: AdamG of Cho and Lee (2017) as SP has it, Adam on the sphere, and AdamG*, which is SGD on it (SP)."""
 
 from typing import final
 
@@ -22,9 +22,9 @@ class SphericalAdam(EngineOptimizer):
         h = n·g made tangent,  m ← β1·m + (1-β1)h,  v ← β2·v + (1-β2)‖h‖²
         u' = normalise(u - lr·√(1-β2^t)/(1-β1^t)·m/(√v + ε)),  m transported along the geodesic     (AdamG)
 
-    With `v0` and β1 = 0 it is AdamG*: no bias correction, and v ← β2·v + ‖h‖² from v0, after the step (SP 3.2). With
-    the settings of `theory.sphere.adam_g_star` it follows SGD with weight decay (SP Theorem 4). All else takes Adam's
-    step at the same lr, so give it a group. Every option may be set per group.
+    Cho and Lee follow the exponential map, clip gradients and add an orthogonality term. SP and this class normalise.
+    With `v0` and β1 = 0 it is AdamG*: no bias correction, v ← β2·v + ‖h‖² from v0, after the step (SP 3.2). It follows
+    SGD with the settings of `theory.sphere.adam_g_star` (SP Theorem 4). All else takes Adam's step: give it a group.
 
     lr                radians: steady gradients rotate a vector by arctan(lr) per step
     betas, eps        as Adam's, with a β2 of shorter memory. v has one value per vector

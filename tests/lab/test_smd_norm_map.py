@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gyroscope_lab.smd._norm_map import sgd_map, sgdm_map
+from gyroscope_lab.smd import next_norm, sgd_map, sgdm_map, sgdm_modes
 
 from gyroscope.theory import SGDM
 
@@ -106,3 +106,46 @@ def test_one_starting_norm_serves_all_runs():
         alone = sgdm_map(unit_grad2[:, run], lr=0.1, weight_decay=1e-2, momentum=0.9, norm2=4.0)
         np.testing.assert_array_equal(together.norm2[:, run], alone.norm2)
         np.testing.assert_array_equal(together.angular_update[:, run], alone.angular_update)
+
+
+def test_the_approximate_step_of_the_norm_is_right_to_second_order():
+    """SMD 15 against a real step, w' = w - lr·(g + λw): the error falls 4 times where lr·λ and lr²L/‖w‖⁴ are halved."""
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal(30)
+    g = rng.standard_normal(30)
+    g -= (g @ w) / (w @ w) * w
+    norm = np.linalg.norm(w)
+    errors = []
+    for halving in range(5):
+        lr, wd = 0.1 * 2 ** (-halving / 2), 2.0 * 2 ** (-halving / 2)
+        after = np.linalg.norm(w - lr * (g + wd * w))
+        errors.append(abs(next_norm(norm, lr=lr, weight_decay=wd, unit_grad_norm=np.linalg.norm(g) * norm) - after))
+    assert np.diff(np.log2(errors))[-2:] == pytest.approx(-2, abs=0.1)
+
+
+@pytest.mark.parametrize(("lr", "weight_decay", "momentum"), [(0.1, 5e-4, 0.9), (0.2, 0.01, 0.5), (0.1, 0.3, 0.0),
+                                                              (1.0, (1 - 0.81**0.5) ** 2 * 0.99, 0.81)])  # fmt: skip
+def test_the_modes_are_the_eigenvalues_of_the_map(lr, weight_decay, momentum):
+    b = 1 + momentum - lr * weight_decay
+    A = [[b * b, -2 * momentum * b, momentum**2], [b, -momentum, 0], [1, 0, 0]]
+    eigenvalues = sorted(np.linalg.eigvals(A).real, reverse=True)
+    modes = sgdm_modes(lr, weight_decay, momentum)
+    assert list(modes) == pytest.approx(eigenvalues, rel=1e-6, abs=1e-9)
+    assert 0 <= modes.fast <= modes.momentum <= modes.slow < 1  # SMD 70
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
+def test_the_modes_have_the_papers_first_order(momentum):
+    """SMD 67, 69: what is left of them falls 4 times where lr·λ is halved."""
+    rest = []
+    for halving in range(4):
+        product = 1e-3 * (1 - momentum) / 2**halving
+        slow, _, fast = sgdm_modes(1.0, product, momentum)
+        first_order = 2 * product / (1 - momentum)
+        rest.append([slow - 1 + first_order, fast - momentum**2 * (1 + first_order)])
+    assert np.diff(np.log2(np.abs(rest)), axis=0) == pytest.approx(-2, abs=0.1)
+
+
+def test_modes_that_swing_are_refused():
+    with pytest.raises(ValueError, match=r"must be at most 0\.00263 at momentum=0\.9"):
+        sgdm_modes(0.1, 0.03, 0.9)

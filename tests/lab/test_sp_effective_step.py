@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gyroscope_lab.sp._effective_step import effective_step
+from gyroscope_lab.sp import compare_schemes, effective_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,3 +123,46 @@ def test_a_step_through_the_origin_says_by_how_much_to_lower_lr(lr, factor):
 def test_a_zero_divisor_asks_for_eps():
     with pytest.raises(ValueError, match=r"b holds a zero.* add the optimizer's eps"):
         effective_step([1.0, 2.0], [0.1, 0.1], [1.0, 0.0], 0.1)
+
+
+def follow_sgd(lr, weight_decay, steps=40):
+    """SGD on a loss of directions alone, ½uᵀMu, with a rate for each step: its steps on the sphere, and its weights."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((ROWS, DIM))
+    M = rng.standard_normal((DIM, DIM))
+    M = M @ M.T / DIM
+    on_sphere, weights = [], [x]
+    for rate in np.broadcast_to(lr, steps):
+        g = tangent(unit(x) @ M, x) / np.linalg.norm(x, axis=-1, keepdims=True) + weight_decay * x
+        on_sphere.append(effective_step(x, g, 1.0, rate))
+        x = x - rate * g
+        weights.append(x)
+    return on_sphere, np.array(weights)
+
+
+def test_lemma_3_finds_the_two_schemes_of_eq_44_equivalent_as_their_weights_show():
+    growing = 0.1 * (1 - 0.1 * 0.2) ** (-2.0 * np.arange(40) - 1)
+    (decayed, first), (plain, second) = follow_sgd(0.1, 0.2), follow_sgd(growing, 0.0)
+    compared = compare_schemes(decayed, plain)
+    assert compared.are_equivalent(1e-12)
+    assert compared.path <= 1e-12
+    assert unit(first) == pytest.approx(unit(second), abs=1e-12)
+    assert np.abs(first[-1] / second[-1] - 1).min() > 0.1  # the weights themselves differ
+
+
+@pytest.mark.parametrize("exponent", [-2.0, -1.0])
+def test_lemma_3_sees_a_learning_rate_that_grows_too_slowly(exponent):
+    growing = 0.1 * (1 - 0.1 * 0.2) ** (exponent * np.arange(40))
+    (decayed, first), (plain, second) = follow_sgd(0.1, 0.2), follow_sgd(growing, 0.0)
+    compared = compare_schemes(decayed, plain)
+    assert not compared.are_equivalent(1e-3)
+    assert compared.start == 0.0
+    assert compared.path == pytest.approx(np.linalg.norm(unit(first[1:]) - unit(second[1:]), axis=-1).max(), rel=1e-9)
+
+
+def test_schemes_without_steps_or_with_different_numbers_of_them_are_refused():
+    steps, _ = follow_sgd(0.1, 0.2, steps=2)
+    with pytest.raises(ValueError, match="at least one"):
+        compare_schemes([], [])
+    with pytest.raises(ValueError, match="shorter"):
+        compare_schemes(steps, steps[:1])

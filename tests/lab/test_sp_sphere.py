@@ -63,6 +63,46 @@ def test_the_exponential_map_of_no_velocity_is_the_point_itself():
 
 @settings(deadline=None)
 @given(seed=seeds)
+def test_rescaling_and_transport_commute_and_make_the_papers_rt(seed):
+    """SP 18, by sums over entries: RT(m)_j = Σ_i (x'_i·x_i·m_j - x'_i·m_i·x_j)/Σ_i x'_i²."""
+    rng = np.random.default_rng(seed)
+    x, new, m = rng.standard_normal((3, ROWS, DIM))
+    expected = np.empty_like(m)
+    for row in range(ROWS):
+        xx, mm, nn = x[row].tolist(), m[row].tolist(), new[row].tolist()
+        for j in range(DIM):
+            turned = sum(n * a * mm[j] - n * b * xx[j] for n, a, b in zip(nn, xx, mm, strict=True))
+            expected[row, j] = turned / sum(n * n for n in nn)
+    assert forms.rescale_transport(m, x, new) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+    assert forms.transport(forms.rescale(m, x, new), x, new) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+
+
+def test_rescaling_alone_takes_the_radii_out_of_the_momentum():
+    """SP 71: r_k·a_k = Σ β^(k-i)·∇L(u_i), whatever radii the weights had."""
+    rng = np.random.default_rng(9)
+    directions, gradients = unit(rng.standard_normal((5, DIM))), rng.standard_normal((5, DIM))
+    momenta = []
+    for radii in (np.ones(5), np.array([1.0, 3.0, 0.5, 2.0, 0.7])):
+        a, old = np.zeros(DIM), directions[0] * radii[0]
+        for r, u, unit_gradient in zip(radii, directions, gradients, strict=True):
+            a = 0.9 * forms.rescale(a, old, r * u) + unit_gradient / r
+            old = r * u
+        momenta.append(radii[-1] * a)
+    literal = sum(0.9 ** (4 - i) * gradients[i] for i in range(5))
+    assert momenta == [pytest.approx(literal, rel=1e-12)] * 2
+
+
+def test_transport_alone_drops_the_decay_and_keeps_what_lies_along_the_geodesic():
+    """SP 74, and the norm of what is along the geodesic; what is across it shrinks by cosθ."""
+    x, new, across = np.eye(3)[0], np.array([np.cos(0.4), np.sin(0.4), 0.0]), np.eye(3)[2]
+    along = np.eye(3)[1]
+    assert forms.transport(along + 0.3 * x, x, new) == pytest.approx(forms.transport(along, x, new), abs=1e-15)
+    assert forms.transport(along, x, new) == pytest.approx([-np.sin(0.4), np.cos(0.4), 0.0])
+    assert forms.transport(across, x, new) == pytest.approx(np.cos(0.4) * across)
+
+
+@settings(deadline=None)
+@given(seed=seeds)
 def test_rescale_transport_is_tangent_and_keeps_or_shrinks_by_a_known_factor(seed):
     """‖RT(m)‖² = (r/r')²·(‖m∥‖² + cos²θ‖m⊥‖²): m∥ is the tangent part along the geodesic, m⊥ the one across it."""
     rng = np.random.default_rng(seed)

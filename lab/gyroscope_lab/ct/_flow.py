@@ -30,14 +30,14 @@ EPS = 1e-30
 @final
 @dataclass(frozen=True)
 class FlowState:
-    """Where the flow is after `step` units of time; pytrees of the form of the parameters."""
+    """The state of the flow after `step` units of time, in pytrees of the form of the parameters."""
 
     step: int
     parameters: Parameters
     velocity: Parameters
     """θ̇"""
     update: Parameters
-    """u(t), what Adam multiplies by lr; without the decay"""
+    """u(t), which Adam multiplies by lr, without the decay"""
 
 
 def flow(
@@ -55,9 +55,9 @@ def flow(
 ) -> Iterator[FlowState]:
     """Follow the continuous-time model of AdamW, and yield its state after each step's worth of time.
 
-    Euler's method with `substeps` (the paper's K) per step; the moments are updated exponentially between them:
+    Euler's method has `substeps` (the paper's K) per step. The moments are updated exponentially between them:
 
-        m ← e^(-κ/K)·(m + κ/K·g),  κ = (1-β1)/β1;   v likewise with g² and β2
+        m ← e^(-κ/K)·(m + κ/K·g),  κ = (1-β1)/β1,   v likewise with g² and β2
         u = sqrt(1-β2^(1+s))/(1-β1^(1+s)) · m/√v
 
     Starts at rest, with empty moments.
@@ -68,7 +68,7 @@ def flow(
     - `steps`: discrete steps' worth of time to follow.
     - `coupled`: puts the decay into the gradient (Adam with L2).
     - `substeps`: the paper's K.
-    - `timescale`: the paper's p; only the unit of the velocity depends on it.
+    - `timescale`: the paper's p. Only the unit of the velocity depends on it.
     - `batches`: the batch of step n, which stays for all its sub-steps.
 
     >>> start = {"w": torch.tensor([3.0, 4.0])}
@@ -79,7 +79,7 @@ def flow(
     check_decay(lr, weight_decay)
     check_betas(betas)
     if min(betas) == 0:
-        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0; use a small one, for example 0.01")
+        raise ValueError(f"betas={betas!r}: continuous averages have no β = 0. Use a small one, for example 0.01")
     check_count("steps", steps, at_least=1)
     check_count("substeps", substeps, at_least=2)  # Euler's method is stable from 2/K ≤ 1 on
     leaves, form = pytree.tree_flatten(parameters)
@@ -118,13 +118,13 @@ class _Motion:
         self.K = substeps
 
     def update(self, s: float) -> Tensor:
-        """u after s steps' worth of time; 0 before any gradient."""
+        """Return u after s steps' worth of time, which is 0 before any gradient."""
         beta1, beta2 = self.betas
         bias: float = (1 - beta2 ** (1 + s)) ** 0.5 / (1 - beta1 ** (1 + s))
         return bias * self.m / (self.v.sqrt() + EPS)
 
     def advance(self, g: Tensor, s: float) -> None:
-        """One sub-step from time s, at which the gradient is g."""
+        """Take one sub-step from time s, at which the gradient is g."""
         # All from the values at time s (Euler's method): θ before φ, and both before the moments.
         force = -2 * (self.wd * self.lr * self.theta + self.phi + self.lr * self.update(s))
         self.theta = self.theta + self.phi / self.K

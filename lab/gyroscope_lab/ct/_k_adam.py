@@ -9,11 +9,13 @@ from gyroscope_lab.framework.arms import train_and_read
 from gyroscope_lab.framework.choices import choose, of_chosen
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
-from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
+from gyroscope_lab.framework.figures import COLOURS, HEIGHT, Figure, Panels
 
 STRATEGIES = ("inverse_exp", "exp", "scaled", "naive")
 # A gain below which a strategy fails: accuracy, or loss in nats.
 FAILS = -0.05
+# What panels show of scores near AdamW's: accuracy, or loss in nats, less AdamW's.
+NEAR = {"accuracy": (-0.1, 0.035), "loss": (-0.25, 0.4)}
 
 
 class Variant(NamedTuple):
@@ -30,7 +32,7 @@ TWO_ADAM = Variant("decoupled", "inverse_exp", 2)
 
 @dataclass(frozen=True)
 class KAdamConfig:
-    """Settings of training that all runs share, and those that vary; `decays` is weight decay by its kind."""
+    """Settings of training that all runs share, and those that vary. `decays` is weight decay by its kind."""
 
     base: dict[str, Any]
     lrs: tuple[float, ...]
@@ -62,7 +64,7 @@ class KAdamConfig:
 
 
 def measure(trial: Trial[KAdamConfig]) -> Measurements:
-    """Train one k-Adam at one learning rate; scores on data held out at the end."""
+    """Train one k-Adam at one learning rate, and return its scores on data held out at the end."""
     config = trial.config
     variant, lr = trial.part
     coupled = str(variant.decay == "coupled").lower()
@@ -88,25 +90,33 @@ def score(result: Result[KAdamConfig], *variants: Variant) -> Array:
 
 
 def plot(result: Result[KAdamConfig]) -> Figure:
-    """The best score over k, for each strategy, with the seeds as dots."""
+    """Draw the best score over k of each strategy, with the seeds as dots: those near AdamW's, and all."""
     config = result.config
     sign = -1.0 if config.quantity == "loss" else 1.0
-    panels = Panels(*(f"{decay} weight decay" for decay in config.decays), shared_yaxes=True, horizontal_spacing=0.05)
-    for panel, decay in enumerate(config.decays):
-        for strategy, colour in zip(STRATEGIES, COLOURS, strict=False):
-            variants = [Variant(decay, strategy if k > 1 else ADAMW.strategy, k) for k in config.ks]
-            scores = [sign * score(result, variant) for variant in variants]
-            panels.line(panel, config.ks, [values.mean() for values in scores], strategy, colour)
-            for k, values in zip(config.ks, scores, strict=True):
-                panels.dots(panel, [k] * len(values), values, colour=colour, size=6)
-        panels.level(panel, float(sign * score(result, ADAMW).mean()), dash="dot")
-    panels.figure.update_xaxes(title_text="k", dtick=1)
+    titles = [f"{decay} weight decay{what}" for what in (", near AdamW", "") for decay in config.decays]
+    rows = min(len(config.decays), 2)
+    panels = Panels(*titles, rows=rows, horizontal_spacing=0.08, vertical_spacing=0.16)
+    for i, decay in enumerate(config.decays):
+        adam = float(sign * score(result, Variant(decay, ADAMW.strategy, 1)).mean())
+        for panel in (i, len(config.decays) + i):
+            for strategy, colour in zip(STRATEGIES, COLOURS, strict=False):
+                variants = [Variant(decay, strategy if k > 1 else ADAMW.strategy, k) for k in config.ks]
+                scores = [sign * score(result, variant) for variant in variants]
+                panels.line(panel, config.ks, [values.mean() for values in scores], strategy, colour)
+                for k, values in zip(config.ks, scores, strict=True):
+                    panels.dots(panel, [k] * len(values), values, colour=colour, size=5)
+            panels.level(panel, float(sign * score(result, ADAMW).mean()), dash="dot")
+        panels.figure.update_yaxes(range=[adam + change for change in NEAR[config.quantity]], **panels.place(i))
+    panels.figure.update_xaxes(dtick=1)
+    panels.figure.update_xaxes(title_text="k", row=rows)
     panels.figure.update_yaxes(title_text=f"{config.quantity} on data held out", col=1)
-    return panels.titled("k-Adam at the best of the same learning rates; dotted: AdamW")
+    return panels.titled("k-Adam at the best of the same learning rates (dotted: AdamW)").update_layout(
+        height=HEIGHT * (1 + rows) / 2
+    )
 
 
 def claims(result: Result[KAdamConfig]) -> list[Claim]:
-    """2-Adam with inverse exp is better than AdamW and than all others; the naive strategy fails for large k."""
+    """Judge whether 2-Adam with inverse exp is the best, and whether the naive strategy fails for large k."""
     config = result.config
     adamw = score(result, ADAMW)
     two_adam = score(result, TWO_ADAM)

@@ -14,7 +14,7 @@ from gyroscope.tools import Array, check_count
 
 
 def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike) -> Array:
-    """‖W‖² after each step by CT's equation, from ‖u‖² at each step (held for the time of the step), time first.
+    """Return ‖W‖² after each step by CT's equation, from ‖u‖² at each step, which stays for the step. Time is first.
 
         ‖W(t)‖² = ‖W(0)‖²·e^(-2λt) + η∫e^(-2λ(t-s))‖u(s)‖²ds,  t = η·n     (CT 8)
 
@@ -34,7 +34,7 @@ def norm_equation(update2: ArrayLike, *, lr: ArrayLike, weight_decay: float, nor
 def norm_identity(
     update2: ArrayLike, overlap: ArrayLike, *, lr: ArrayLike, weight_decay: float, norm2: ArrayLike
 ) -> Array:
-    """‖W‖² after each step, exactly, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step, time first.
+    """Return ‖W‖² after each step, exactly, from ‖u‖² and the `overlap` ⟨W,u⟩ at each step. Time is first.
 
         ‖W'‖² = (1-a)²‖W‖² - 2(1-a)·lr·⟨W,u⟩ + lr²‖u‖²,  a = lr·λ
 
@@ -55,7 +55,7 @@ def direction_flow(
     substeps: int = 100,
     as_printed: bool = False,
 ) -> Iterator[Tensor]:
-    """Ŵ = W/‖W‖ after each step, from u and ‖W‖ at each step, held for the time of the step; starts at rest.
+    """Yield Ŵ = W/‖W‖ after each step from rest, from u and ‖W‖ at each step, which stay for the step.
 
         ½η·Ŵ̈ + Ŵ̇ + Λ·Ŵ = -(u - ⟨u,Ŵ⟩Ŵ)/‖W‖,   Λ = ½η‖Ŵ̇‖²     (CT 16 and 17)
 
@@ -80,7 +80,7 @@ def direction_flow(
 
 
 def _over_time(update2: ArrayLike, lr: ArrayLike) -> tuple[Array, Array]:
-    """‖u‖² as an array, and lr of a shape to multiply it: a number, or one for each step."""
+    """Return ‖u‖² as an array, and lr of a shape to multiply it: a number, or one for each step."""
     u2 = np.asarray(update2, dtype=np.float64)
     rate = np.asarray(lr, dtype=np.float64)
     rate = rate.reshape(rate.shape + (1,) * (u2.ndim - rate.ndim)) if rate.ndim else np.full((1,) * u2.ndim, rate)
@@ -88,7 +88,7 @@ def _over_time(update2: ArrayLike, lr: ArrayLike) -> tuple[Array, Array]:
 
 
 def _recursion(keep: Array, gain: Array, norm2: ArrayLike) -> Array:
-    """y' = keep·y + gain."""
+    """Return the path of y' = keep·y + gain."""
     path = np.empty_like(gain)
     y = np.asarray(norm2, dtype=np.float64)
     for t in range(len(gain)):

@@ -23,7 +23,7 @@ PANELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
-    """A small GPT and its batches; figures add what they vary."""
+    """A small GPT and its batches. Figures add what they vary."""
 
     layers: int = 2
     heads: int = 4
@@ -33,7 +33,7 @@ class TextTraining:
     seeds: int = 3
 
     def model(self, seed: int, *, qk_norm: bool = True) -> GPT:
-        """A fresh GPT. Its embedding is not tied, so that a character that does not occur has no gradient."""
+        """Return a new GPT. Its embedding is not tied, so a character that does not occur has no gradient."""
         shape = GPTShape(
             standard_library().alphabet,
             context=self.context,
@@ -48,12 +48,12 @@ class TextTraining:
             return GPT(shape)
 
     def random_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Characters, and the character that follows each."""
+        """Return characters, and the character that follows each."""
         return standard_library().batch(self.batch, self.context, generator)
 
 
 def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer) -> float:
-    """One step of each optimizer on the batch; the loss before it."""
+    """Take one step of each optimizer on the batch, and return the loss before it."""
     model.zero_grad()
     loss = model.loss(*batch)
     torch.autograd.backward(loss)
@@ -63,27 +63,34 @@ def train_step(model: GPT, batch: tuple[Tensor, Tensor], *optimizers: Optimizer)
 
 
 def qkv_layers(model: GPT) -> Iterator[nn.Linear]:
-    """The layer of each block whose weight holds its queries, keys and values, one below the other."""
+    """Yield the layer of each block whose weight has its queries, keys and values, one below the other."""
     for block in model.blocks:
         assert isinstance(block, TransformerBlock)
         yield block.attention.qkv
 
 
 def query_and_key_rows(model: GPT, *, gradient: bool = False) -> Tensor:
-    """All query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
+    """Return all query and key matrices, or their gradients, as flat rows: (layers · 2 · heads, entries)."""
     weights = [layer.weight for layer in qkv_layers(model)]
     tensors = [weight.grad if gradient else weight.detach() for weight in weights]
     heads = model.shape.heads
     return torch.cat([x[: 2 * model.shape.width].reshape(2 * heads, -1) for x in tensors if x is not None]).clone()
 
 
-def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str) -> Figure:
-    """Sixteen panels, each with the course of one weight in two trainings: {label: (16, steps)}, the second dashed."""
+def draw_courses(courses: dict[str, Array], steps: NDArray[Any], title: str, unit: str) -> Figure:
+    """Draw sixteen panels, each with the course of one weight in two trainings, the second dashed.
+
+    `courses` are {label: (16, steps)}, and `unit` is the label of all vertical axes.
+    """
     panels = Panels(*[""] * PANELS, rows=4, vertical_spacing=0.04, horizontal_spacing=0.04)
     first, second = courses
     for panel in range(PANELS):
         panels.line(panel, steps, courses[first][panel], first, COLOURS[0], **MEASURED)
         panels.predicted(panel, steps, courses[second][panel], second, COLOURS[1])
-    panels.figure.update_xaxes(showticklabels=False)
+    panels.figure.update_xaxes(showticklabels=False, nticks=4)
+    panels.figure.update_xaxes(showticklabels=True, tickfont_size=10, title_text="step", title_standoff=4, row=4)
     panels.figure.update_yaxes(tickfont_size=10)
+    panels.figure.add_annotation(
+        text=unit, textangle=-90, x=0, y=0.5, xref="paper", yref="paper", xshift=-52, showarrow=False
+    )
     return panels.titled(title).update_layout(height=700)

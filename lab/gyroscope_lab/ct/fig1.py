@@ -32,7 +32,7 @@ class Config(TextTraining):
     betas: tuple[float, float] = (0.9, 0.999)
 
 
-# One layer, K = 20; five seeds, for with three an interval straddles the tolerance (so in Figures 5, 8 and 9).
+# One layer, K = 20. Five seeds, because with three an interval straddles the tolerance (so in Figures 5, 8 and 9).
 QUICK = Config(seeds=5)
 PAPER = Config(**PAPER_MODEL, substeps=100)
 
@@ -71,26 +71,26 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def loss(model: GPT, weights: dict[str, Tensor], characters: Tensor, following: Tensor) -> Tensor:
-    """The model's loss as a function of its weights."""
+    """Return the model's loss as a function of its weights."""
     logits: Any = functional_call(model, weights, (characters,))
     return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def flat(weights: dict[str, Any]) -> Tensor:
-    """All weights in one vector."""
+    """Return all weights in one vector."""
     return torch.cat([weight.detach().flatten() for weight in weights.values()]).double()
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Sixteen weights of the first seed: training as lines, the flow as dashes."""
+    """Draw sixteen weights of the first seed: training as lines, the flow as dashes."""
     config = result.config
     courses = {"training": result["discrete"][0] / config.lr, "differential equation": result["flow"][0] / config.lr}
-    title = f"Way of 16 weights from their start, in lr, over {config.steps} steps"
-    return draw_courses(courses, np.arange(1, config.steps + 1), title)
+    title = f"Way of 16 weights from their start over {config.steps} steps"
+    return draw_courses(courses, np.arange(1, config.steps + 1), title, "weight less its start, in lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """How much of the way of the weights the equation explains."""
+    """Judge how much of the way of the weights the equation explains."""
     picked = 1 - ((result["flow"] - result["discrete"]) ** 2).sum((1, 2)) / (result["discrete"] ** 2).sum((1, 2))
     everything = 1 - result["distance2"].sum(1) / result["moved2"].sum(1)
     last = 1 - result["distance2"][:, -1] / result["moved2"][:, -1]

@@ -1,7 +1,7 @@
 """Where C < 0, annealing lr by exp(-n|C|/2) bounds the updates and does not repair training (CT Figure 14).
 
-The rate of (19) undoes the growth of the bound (5), which only weights with vanishing gradients have; all others soon
-stand still. So they do where the exact exponent ½ln(β1²/β2), which is smaller, takes the place of |C|/2 (ours).
+The rate of (19) undoes the growth of the bound (5), which only weights with vanishing gradients have. All others soon
+stand still. They do so too with the exact exponent ½ln(β1²/β2), which is smaller, in the place of |C|/2 (ours).
 Changed against the paper: a GPT of one layer and width 32 on characters of the standard library, and no warmup.
 """
 
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.optim import Adam
 
-from gyroscope.theory.stability import growth_rate, margin, normal_curve
+from gyroscope.theory.stability import margin, normal_curve
 from gyroscope.tools import Array
+from gyroscope_lab.ct._annealing import annealed_lr
 from gyroscope_lab.ct._text_training import PAPER_MODEL, TextTraining, train_step
 from gyroscope_lab.framework.arms import capped_loss
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
@@ -31,7 +32,7 @@ EXACT = "annealed by the exact exponent"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """Adam at betas on the normal curve through (0.9, 0.999) that have C < 0, at three courses of lr; and there."""
+    """Adam at (0.9, 0.999), and at betas with C < 0 on the normal curve through it, with three courses of lr."""
 
     steps: int
     beta2: tuple[float, ...]
@@ -44,17 +45,18 @@ class Config(TextTraining):
 
     @property
     def parts(self) -> list[tuple[str, tuple[float, float]]]:
-        """A course of lr and betas; the last is the stable pair, of which nothing has to be repaired."""
+        """A course of lr and betas. The last pair is stable, and nothing of it has to be repaired."""
         return [(rate, betas) for rate in (CONSTANT, ANNEALED, EXACT) for betas in self.betas] + [(CONSTANT, STABLE)]
 
     def places(self, rate: str) -> list[int]:
-        """The parts with a course of lr and C < 0."""
+        """Return the places of the parts with a course of lr and C < 0."""
         return [i for i, (name, betas) in enumerate(self.parts) if name == rate and betas != STABLE]
 
     def rates(self, rate: str, betas: tuple[float, float]) -> Array:
-        """lr at every step."""
-        exponent = 0.0 if rate == CONSTANT else growth_rate(*betas, exact=rate == EXACT)
-        return np.asarray(self.lr * np.exp(-exponent * np.arange(self.steps)))
+        """Return lr at every step."""
+        if rate == CONSTANT:
+            return np.full(self.steps, self.lr)
+        return np.asarray(annealed_lr(np.arange(self.steps), self.lr, *betas, exact=rate == EXACT))
 
 
 # Two pairs with C < 0, the second nearer to the edge.
@@ -63,7 +65,7 @@ PAPER = Config(**PAPER_MODEL, steps=3000, beta2=tuple(np.linspace(0.9525, 0.9615
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """The largest change of a weight at a step, in units of the first lr, and the loss on data held out at the end."""
+    """Measure the largest change of a weight at a step, in units of the first lr, and the loss on data held out."""
     config = trial.config
     rate, betas = trial.part
     rates = config.rates(rate, betas)
@@ -88,7 +90,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """(a) the largest change of a weight over time, (b) the loss at the end."""
+    """Draw (a) the largest change of a weight over time, (b) the loss at the end."""
     config = result.config
     titles = ("largest change of a weight at a step, in lr", "loss on data held out, at the end")
     panels = Panels(*titles, horizontal_spacing=0.1)
@@ -113,7 +115,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The largest change of a weight becomes small, and the loss does not come down to that of stable betas."""
+    """Judge whether changes become small, and whether the loss stays above that of stable betas."""
     annealed, exact = (result.config.places(rate) for rate in (ANNEALED, EXACT))
     stable = result["loss"][:, -1]
     late = "largest change of a weight in the last tenth of the run, in lr, mean over C < 0"

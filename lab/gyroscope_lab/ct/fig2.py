@@ -24,7 +24,7 @@ GROWS = 1e-3
 
 @dataclass(frozen=True)
 class Config:
-    """A grid of betas, and two lengths between which the growth is taken; nothing here is random."""
+    """A grid of betas, and two lengths between which the growth is taken. Nothing here is random."""
 
     points: int = 15
     lowest: float = 0.5
@@ -48,14 +48,14 @@ PAPER = Config(points=40)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """d ln‖u_n‖_∞/dn at each beta1."""
+    """Measure d ln‖u_n‖_∞/dn at each beta1."""
     short, long = trial.config.lengths
     after_short, after_long = (last_update(trial.config.grid, float(trial.part), n) for n in (short, long))
     return {"growth": (np.log(after_long) - np.log(after_short)) / (long - short), "update": after_long}
 
 
 def last_update(beta1: Array, beta2: float, n: int) -> Array:
-    """u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps; weights in float64."""
+    """Return u_n of torch's Adam for each beta1, under its worst gradients of n+1 steps, in float64."""
     weights = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in beta1]
     groups = [{"params": [w], "betas": (float(b), beta2)} for w, b in zip(weights, beta1, strict=True)]
     adam = Adam(groups, lr=1.0, eps=0.0)  # with lr = 1 the update is the difference of weights
@@ -69,7 +69,7 @@ def last_update(beta1: Array, beta2: float, n: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
+    """Draw measured growth as colour, level curves of C in grey, normal curves dashed, both boundaries in ink."""
     config = result.config
     grid = config.grid
     panels = Panels()
@@ -98,7 +98,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Where it is bounded, and how fast it grows elsewhere."""
+    """Judge where the update is bounded, and how fast it grows elsewhere."""
     growth = result["growth"][0]
     beta1 = result.config.grid[None, :]
     beta2 = result.config.grid[:, None]  # as measured: a row is one beta2

@@ -45,7 +45,7 @@ class BetasConfig(TextTraining):
         return [(self.beta1(b), float(b)) for b in np.linspace(self.lowest, self.highest, self.points)]
 
     def beta1(self, beta2: float) -> float:
-        """The curve on which the pairs lie."""
+        """Return beta1 at beta2 on the curve of all pairs."""
         raise NotImplementedError
 
     @property
@@ -54,7 +54,7 @@ class BetasConfig(TextTraining):
         return np.unique(np.geomspace(1, self.steps, POINTS).astype(np.intp)) - 1
 
     def bound(self, betas: tuple[float, float], exact: bool) -> Array:
-        """The bound (5), or the exact one, at every step."""
+        """Return the bound (5), or the exact one, at every step."""
         return np.asarray(update_bound(np.arange(self.steps), *betas, exact=exact))
 
 
@@ -67,7 +67,7 @@ class Config(BetasConfig):
     highest: float = 0.9685
 
     def beta1(self, beta2: float) -> float:
-        """On the normal curve."""
+        """Return beta1 on the normal curve."""
         return float(normal_curve(0.9, 0.999, beta2))
 
     @property
@@ -76,7 +76,7 @@ class Config(BetasConfig):
         return np.array([margin(*betas) < 0 for betas in self.parts], dtype=np.bool_)
 
     def exponents(self, exact: bool) -> Array:
-        """The predicted exponent at each point."""
+        """Return the predicted exponent at each point."""
         return np.array([growth_rate(*betas, exact=exact) for betas in self.parts], dtype=np.float64)
 
 
@@ -86,7 +86,7 @@ PAPER = Config(**PAPER_MODEL, steps=1100)
 
 
 def measure(trial: Trial[BetasConfig]) -> Measurements:
-    """The largest entry of u_n = (θ_n - θ_{n+1})/lr, and how often it belongs to one character's weights."""
+    """Measure the largest entry of u_n = (θ_n - θ_{n+1})/lr, and how often it is in one character's weights."""
     config = trial.config
     betas: tuple[float, float] = trial.part
     generator = trial.generator()
@@ -101,7 +101,7 @@ def measure(trial: Trial[BetasConfig]) -> Measurements:
         moves = [(old - new.detach()).abs().max() for old, new in zip(before, model.parameters(), strict=True)]
         largest[n] = torch.stack(moves).max() / config.lr
         where[n] = torch.stack(moves).argmax()
-    # One row of these two matrices belongs to one character; a rare one has no gradient for many steps.
+    # One row of these two matrices belongs to one character. A rare one has no gradient for many steps.
     rows = [i for i, (name, _) in enumerate(model.named_parameters()) if name in ("token.weight", "head.weight")]
     return {
         "update": largest[config.shown],
@@ -114,7 +114,7 @@ def measure(trial: Trial[BetasConfig]) -> Measurements:
 
 
 def slope(largest: Array) -> float:
-    """d ln u/dn: the median of the slopes at all steps of the second half, each over ten steps as in the paper.
+    """Return d ln u/dn: the median slope of the second half, each slope over ten steps as in the paper.
 
     The median, for the largest entry falls back whenever its gradient returns, and then grows anew.
     """
@@ -123,12 +123,12 @@ def slope(largest: Array) -> float:
 
 
 def r2(measured: Array, predicted: Array) -> float:
-    """The share of the variance of the measured slopes that a prediction explains, without any fit."""
+    """Return the share of the variance of the measured slopes that a prediction explains, without any fit."""
     return float(1 - ((measured - predicted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
 
 
 def plot(result: Result[Config]) -> Figure:
-    """(a) the largest update over time under its bounds, (b) the slopes, (c) where the points lie."""
+    """Draw (a) the largest update over time under its bounds, (b) the slopes, (c) the points in the plane."""
     config = result.config
     titles = ("largest update ‖u_n‖_∞, bounds (5) dotted", "slope of ln‖u_n‖_∞", "points on the normal curve")
     panels = Panels(*titles, column_widths=[0.4, 0.35, 0.25], horizontal_spacing=0.1)
@@ -152,7 +152,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Bounds, exponents, and which exponent is nearer."""
+    """Judge the bounds, the exponents, and which exponent is nearer."""
     config = result.config
     low = config.unstable
     points = f"over the {low.sum()} points with C < 0"

@@ -27,14 +27,14 @@ POINTS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TextTraining):
-    """The paper's run, and a longer one with more decay, towards equilibrium; (lr, weight decay, steps) of each."""
+    """The paper's run, and a longer one with more decay, towards equilibrium: (lr, weight decay, steps)."""
 
     short: tuple[float, float, int] = (1e-3, 0.01, 100)
     long: tuple[float, float, int] = (3e-3, 1.0, 1000)
     betas: tuple[float, float] = (0.9, 0.999)
 
     def settings(self, name: str) -> tuple[float, float, int]:
-        """lr, weight decay and steps of a run."""
+        """Return lr, weight decay and steps of a run."""
         return self.short if name == "short" else self.long
 
     @property
@@ -54,7 +54,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _train(trial: Trial[Config], name: str) -> Measurements:
-    """‖W‖² after each step, and ‖u‖² and ⟨W,u⟩ of each, for every matrix; u = ((1-a)W - W')/lr from the weights."""
+    """Return ‖W‖² after each step, and its ‖u‖² and ⟨W,u⟩, for every matrix, with u = ((1-a)W - W')/lr."""
     config = trial.config
     lr, decay, count = config.settings(name)
     generator = trial.generator()
@@ -83,7 +83,7 @@ def _train(trial: Trial[Config], name: str) -> Measurements:
 
 
 def recursion(result: Result[Config], name: str) -> Array:
-    """‖W‖² by `forecast`, (seeds, matrices, steps shown)."""
+    """Return ‖W‖² by `forecast`, (seeds, matrices, steps shown)."""
     lr, decay, steps = result.config.settings(name)
     first = np.sqrt(result[f"{name}_first2"])
     rule = theory.AdamW(lr, decay, result.config.betas)
@@ -92,7 +92,7 @@ def recursion(result: Result[Config], name: str) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """‖W‖² of four matrices of the first seed, and the three descriptions."""
+    """Draw ‖W‖² of four matrices of the first seed, and the three descriptions."""
     kinds = ("query", "query", "key", "key")
     titles = [f"{label}: {kind}, layer 1" for label in LABELS for kind in kinds]
     panels = Panels(*titles, rows=2, vertical_spacing=0.14, horizontal_spacing=0.05)
@@ -113,7 +113,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """How far each description is from the weights at the end."""
+    """Judge how far each description is from the weights at the end."""
     judged: list[Claim] = []
     for name, label in zip(RUNS, LABELS, strict=True):
         last = result[f"{name}_norm2"][:, :, -1]

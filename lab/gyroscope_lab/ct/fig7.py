@@ -29,7 +29,7 @@ class Config(BetasConfig):
     highest: float = 0.99
 
     def beta1(self, beta2: float) -> float:
-        """On the level curve."""
+        """Return beta1 on the level curve."""
         return float(level_curve(0.0, beta2))
 
 
@@ -39,7 +39,7 @@ PAPER = Config(**PAPER_MODEL, steps=1100, double=True)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The largest update at every point, with the bound (5) dotted and the exact one dashed."""
+    """Draw the largest update at every point, with the bound (5) dotted and the exact one dashed."""
     config = result.config
     n = config.shown
     panels = Panels()
@@ -52,11 +52,11 @@ def plot(result: Result[Config]) -> Figure:
     panels.figure.update_xaxes(title_text="step", type="log", dtick=1)
     panels.figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50, 100])
     panels.figure.update_yaxes(title_text="largest update ‖u_n‖_∞")
-    return panels.titled("On C = 0: bounded; (5) grows as sqrt(n) (dotted), the exact bound does not (dashed)")
+    return panels.titled("On C = 0 updates stay bounded: (5) grows as sqrt(n) (dotted), the exact bound does not")
 
 
 def powers(result: Result[Config]) -> list[float]:
-    """For each seed, the largest p of all points in ‖u_n‖_∞ ∝ n^p, fitted over the second half of the run."""
+    """Return for each seed the largest p of all points in ‖u_n‖_∞ ∝ n^p, fitted over the second half of the run."""
     n = result.config.shown
     late = n >= result.config.steps // 2
     logs = np.log(result["update"][:, :, late])
@@ -64,7 +64,7 @@ def powers(result: Result[Config]) -> list[float]:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The bound holds and is not tight; the exact one says why."""
+    """Judge whether the bound holds and is not tight, and whether the exact one explains it."""
     return [
         at_most("largest update over the bound (5), all steps n ≥ 1 and points", 1.0, result["over_bound"].max(1)),
         at_most("largest update over the exact bound (ours), up to rounding", 1.001, result["over_exact"].max(1)),

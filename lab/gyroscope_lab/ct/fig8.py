@@ -38,7 +38,7 @@ PAPER = Config(**PAPER_MODEL, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """|⟨W(t_N), g(t_n)⟩| and the same as a cosine, of the last weights with every earlier gradient, per matrix."""
+    """Measure |⟨W(t_N), g(t_n)⟩|, and as a cosine, of the last weights with every earlier gradient, per matrix."""
     config = trial.config
     generator = trial.generator()
     model = config.model(trial.seed, qk_norm=trial.part)
@@ -61,7 +61,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The inner products of every matrix of the first seed, with qk-norm and without."""
+    """Draw the inner products of every matrix of the first seed, with qk-norm and without."""
     n = shown_steps(result.config.steps, POINTS) + 1
     panels = Panels("with qk-norm", "without", shared_yaxes=True)
     for panel in range(len(KINDS)):
@@ -75,7 +75,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Zero at the last step, small before it, and smaller than without qk-norm."""
+    """Judge whether they are 0 at the last step, small before it, and smaller than without qk-norm."""
     last = result["last"]
     mean = result["mean"]
     past = result["cosine"][:, 0] / result["chance"][:, 0]

@@ -75,17 +75,17 @@ class ValuesApart(nn.Module):
     """A layer's queries and keys in one parameter, its values in another: each can have an optimizer of its own."""
 
     def forward(self, queries_and_keys: Tensor, values: Tensor) -> Tensor:
-        """The weight of the layer."""
+        """Return the weight of the layer."""
         return torch.cat([queries_and_keys, values])
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The two parameters of a weight."""
+        """Return the two parameters of a weight."""
         width = weight.shape[1]
         return weight[: 2 * width].clone(), weight[2 * width :].clone()
 
 
 def optimizers_of(model: GPT, config: Config, coarse: bool) -> list[Optimizer]:
-    """Adam for all; or Adam-S, whose v is the mean of g² over a vector, here a head's matrix, for queries and keys."""
+    """Return Adam for all, or Adam-S for queries and keys, whose v is the mean of g² over a head's matrix."""
     # eps so small that both rules are scale-free.
     if not coarse:
         return [Adam(model.parameters(), config.lr, eps=1e-12)]
@@ -98,20 +98,20 @@ def optimizers_of(model: GPT, config: Config, coarse: bool) -> list[Optimizer]:
 
 
 def entries(model: GPT) -> Tensor:
-    """All entries of query and key matrices."""
+    """Return all entries of query and key matrices."""
     return query_and_key_rows(model).flatten()
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Sixteen entries of the first seed."""
+    """Draw sixteen entries of the first seed."""
     config = result.config
     courses = {"Adam": result["plain"][0] / config.lr, "one v per matrix": result["coarse"][0] / config.lr}
-    title = f"Way of 16 entries of query and key matrices, in lr, over {config.steps} steps"
-    return draw_courses(courses, shown_steps(config.steps, POINTS) + 1, title)
+    title = f"Way of 16 entries of query and key matrices over {config.steps} steps"
+    return draw_courses(courses, shown_steps(config.steps, POINTS) + 1, title, "entry less its start, in lr")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The ways agree, and so does the loss."""
+    """Judge whether the ways agree, and the loss."""
     plain = result["plain"]
     picked = 1 - ((plain - result["coarse"]) ** 2).sum((1, 2)) / (plain**2).sum((1, 2))
     loss = result["loss"][:, 0] / result["loss"][:, 1]

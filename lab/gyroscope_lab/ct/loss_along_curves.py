@@ -15,7 +15,7 @@ import numpy as np
 from gyroscope.theory.stability import level_curve, margin, normal_curve
 from gyroscope.tools import Array
 from gyroscope_lab.ct._presets import PRESETS
-from gyroscope_lab.framework.arms import Arms
+from gyroscope_lab.framework.arms import LOST, Arms
 from gyroscope_lab.framework.arms import train_course as measure
 from gyroscope_lab.framework.claims import Claim, at_least, at_most
 from gyroscope_lab.framework.experiment import Result
@@ -33,14 +33,14 @@ COST = {
     "fig12": {"quick": "2 min", "paper": "months"},
     "fig13": {"quick": "2 min", "paper": "months"},
 }
-# Evaluations of a run; the paper shows the loss after 1000 and 3000 steps, a third of the run and all of it.
+# Evaluations of a run. The paper shows the loss after 1000 and 3000 steps, a third of the run and all of it.
 EVALUATIONS = 3
 THIRD = EVALUATIONS // 3
 
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Adam at pairs of betas on a curve, sorted by beta2; on a level curve all of them have the same C."""
+    """Adam at pairs of betas on a curve, sorted by beta2. On a level curve all of them have the same C."""
 
     level: bool = False
 
@@ -86,18 +86,18 @@ PAPER = {
 
 
 def best_losses(result: Result[Config]) -> tuple[Array, Array]:
-    """The best loss over a third of the run and over all of it, (seeds, points)."""
+    """Return the best loss over a third of the run and over all of it, (seeds, points)."""
     losses = result["losses"]
     return losses[:, :, :THIRD].min(2), losses.min(2)
 
 
 def rank_correlation(x: Array, y: Array) -> float:
-    """Spearman's, for values of which no two are equal."""
+    """Return Spearman's correlation, for values of which no two are equal."""
     return float(np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1])
 
 
 def plot(result: Result[Config]) -> Figure:
-    """(a) the loss over time, (b) the best loss along the curve, (c) where the points lie."""
+    """Draw (a) the loss over time, (b) the best loss along the curve, (c) the points in the plane."""
     config = result.config
     across = config.betas[:, 1] if config.level else config.margins
     titles = ("loss over the run, mean of the seeds", "best loss", "points on the curve")
@@ -107,6 +107,13 @@ def plot(result: Result[Config]) -> Figure:
     name = "beta2" if config.level else "C"
     for colour, i in zip(COLOURS, drawn, strict=False):
         panels.line(0, steps, result["losses"][:, i].mean(0), f"{name} = {across[i]:.3f}", colour)
+    if (result["losses"] >= LOST).any():
+        for panel in (0, 1) if (best_losses(result)[0] >= LOST).any() else (0,):
+            panels.level(panel, LOST, dash="dot")
+        panels.figure.add_annotation(
+            text=f"{LOST:g} or more: lost", x=0, y=LOST, xref="x domain", yref="y",
+            showarrow=False, xanchor="left", yanchor="top",
+        )  # fmt: skip
     labels = ("after a third of the run", "at its end")
     for label, colour, best in zip(labels, COLOURS[:2], best_losses(result), strict=True):
         panels.line(1, across, best.mean(0), label, colour, dash="dot")
@@ -124,7 +131,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Which betas learn faster, which end alike, and what is lost where C < 0."""
+    """Judge which betas learn faster, which end alike, and what is lost if C < 0."""
     early, best = best_losses(result)
     if result.config.level:
         return _claims_of_a_level_curve(result.config, early, best)

@@ -57,11 +57,11 @@ class Config:
         return [(arm, lr) for arm in self.arms for lr in self.lrs]
 
     def settings(self, arm: Arm) -> dict[str, Any]:
-        """Settings of the arm's training."""
+        """Return the settings of the arm's training."""
         return self.tasks[arm.task] | (self.with_norm if arm.normalised else self.without_norm)[arm.task]
 
     def stages(self, arm: Arm, lr: float) -> list[tuple[float, float]]:
-        """The betas of each stage."""
+        """Return the betas of each stage."""
         return [self.betas, (0.0, (1 - lr * self.weight_decay) ** 2)][: arm.k]
 
 
@@ -90,7 +90,7 @@ PAPER = _config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train one arm at one learning rate; the loss on data held out at the end."""
+    """Train one arm at one learning rate, and return the loss on data held out at the end."""
     arm, lr = trial.part
     settings = TrainConfig.from_dict({**trial.config.settings(arm), "seed": trial.seed})
     problem = make_problem(settings, None, torch.device("cpu"))
@@ -112,7 +112,7 @@ def best_losses(result: Result[Config], arm: Arm) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The loss of each arm over the learning rates, mean and seeds."""
+    """Draw the loss of each arm over the learning rates, mean and seeds."""
     config = result.config
     panels = Panels(*config.tasks, horizontal_spacing=0.08)
     for panel, task in enumerate(config.tasks):
@@ -129,7 +129,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """2-Adam without normalisation ends where Adam with it does, and not above Adam without."""
+    """Judge whether 2-Adam without normalisation ends as Adam with it, and not above Adam without."""
     judged = []
     for task in result.config.tasks:
         normalised, plain, two_adam = (best_losses(result, arm) for arm in result.config.arms if arm.task == task)

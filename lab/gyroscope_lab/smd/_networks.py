@@ -42,7 +42,7 @@ class LayerMotion:
     angle     ∠(w_t, w_{t+1}), in radians
     gradient  ‖g̃‖² = ‖g‖²·‖w‖², the squared unit gradient norm
     h         (‖g‖² + 2α⟨v, g⟩)·‖w‖², which takes its place under momentum α (SMD 60)
-    turned    by its number of steps k: ∠(w_{t-k+1}, w_{t+1}); NaN for the first steps
+    turned    by its number of steps k: ∠(w_{t-k+1}, w_{t+1}), NaN for the first steps
     """
 
     def __init__(self, momentum: float, spans: tuple[int, ...] = ()) -> None:
@@ -74,22 +74,22 @@ class LayerMotion:
         return tuple(float(number) for number in numbers)
 
     def __getitem__(self, name: str) -> Array:
-        """One of the quantities above."""
+        """Return one of the quantities above."""
         place = ("norm2", "angle", "gradient", "h").index(name)
         return np.array(self.rows)[..., place]
 
     def turned(self, span: int) -> Array:
-        """The angle over so many steps."""
+        """Return the angle over so many steps."""
         return np.array(self.rows)[..., 4 + self.spans.index(span)]
 
 
 def settings_of(config: Arms, arm: str) -> dict[str, Any]:
-    """The settings of an arm."""
+    """Return the settings of an arm."""
     return {**config.base, **config.arms[arm]}
 
 
 def rule_of(config: Arms, arm: str) -> SGDM:
-    """The rule of an arm, at its first learning rate."""
+    """Return the rule of an arm, at its first learning rate."""
     settings = settings_of(config, arm)
     return SGDM(settings["lr"], settings["weight_decay"], settings["momentum"])
 
@@ -99,7 +99,7 @@ def train_arm(
     spans: tuple[int, ...] = (),
     rescaling: Callable[[LayerMotion], Array | None] = lambda motion: None,
 ) -> tuple[LayerMotion, float]:
-    """Train an arm; return the motion of its layers, and its accuracy on data held out.
+    """Train an arm, and return the motion of its layers and its accuracy on data held out.
 
     `rescaling` is called after each step and returns a factor for each layer, or None.
     """
@@ -116,7 +116,7 @@ def train_arm(
 
 
 def averaged(values: Array, width: int) -> Array:
-    """Means over `width` steps around each step, fewer at the ends: the paper's estimate of an expectation.
+    """Return means over `width` steps around each step, fewer at the ends: the paper's estimate of an expectation.
 
     >>> averaged(np.array([0.0, 3.0, 6.0]), 3).tolist()
     [1.5, 3.0, 4.5]
@@ -129,21 +129,21 @@ def averaged(values: Array, width: int) -> Array:
 
 
 def theory_norm(rule: SGDM, mean_h: Array) -> Array:
-    """‖w‖ of Theorems 1 and 2 for the expectation L of h̃, which without momentum is ‖g̃‖²."""
+    """Return ‖w‖ of Theorems 1 and 2 for the expectation L of h̃, which without momentum is ‖g̃‖²."""
     # A mean of few steps may be below 0, where there is no equilibrium.
     return np.asarray((equilibrium_norm2(rule, 1.0) * np.sqrt(np.maximum(mean_h, 0))) ** 0.5)
 
 
 def theory_angle(rule: SGDM) -> float:
-    """Angle of Theorem 3, sqrt(2·lr·wd/(1+α)), in radians."""
+    """Return the angle of Theorem 3, sqrt(2·lr·wd/(1+α)), in radians."""
     return equilibrium_angle(rule)
 
 
 def drawn(values: Array) -> Array:
-    """What a figure shows, (points, layers): the run at `POINTS` steps, each with the mean of those around it."""
+    """Return what a figure shows, (points, layers): means of the run around each of `POINTS` steps."""
     return averaged(values, max(len(values) // POINTS, 1))[drawn_steps(len(values))]
 
 
 def drawn_steps(steps: int) -> Integers:
-    """Those steps; a short run has some of them twice."""
+    """Return those steps, some of them twice if the run is short."""
     return np.linspace(0, steps - 1, POINTS).astype(np.int64)

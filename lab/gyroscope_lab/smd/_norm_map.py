@@ -1,16 +1,16 @@
 """The maps of Spherical Motion Dynamics: how SGD and SGDM move the squared norm of a scale-invariant vector.
 
 They know a gradient only by its size at unit norm, L_t = ‖g̃_t‖² = ‖g_t‖²·‖w_t‖², so that any course of L_t can be
-tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs); float64.
+tried: constant, drifting, in steps, noisy. Each input is a number, or an array (steps,) or (steps, runs), in float64.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gyroscope.tools import Array, check_fraction, non_negative_array, positive_array
+from gyroscope.tools import Array, Values, check_fraction, non_negative_array, positive_array
 
 
 @final
@@ -39,7 +39,7 @@ def sgd_map(
     norm2: ArrayLike,
     keep_square: bool = False,
 ) -> NormPath:
-    """SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
+    """Follow SGD with L2:  x_{t+1} = (1 - 2·lr·λ)·x_t + lr²·L_t/x_t,  x = ‖w‖²     (SMD 42, 130).
 
     `keep_square` has (1 - lr·λ)² instead (SMD 41), which is exact. `norm2` is x_0, a number or one for each run.
 
@@ -73,14 +73,14 @@ def sgdm_map(
     state: ArrayLike | None = None,
     lr_before: ArrayLike | None = None,
 ) -> NormPath:
-    """SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131):
+    """Follow SGD with momentum α and L2, a map of X = (‖w_t‖², ⟨w_t,w_{t-1}⟩, ‖w_{t-1}‖²)     (SMD 60-66, 131).
 
         X' = A X + (lr²·h̃_t/X[0], 0, 0),   A = [[b², -2αb, α²], [b, -α, 0], [1, 0, 0]],   b = 1 + α - lr·λ
 
     - `unit_grad2`: h̃_t = (‖g_t‖² + 2α⟨v_{t-1},g_t⟩)·‖w_t‖², or L_t where momentum and gradient are orthogonal.
     - `lr`, `weight_decay`, `momentum`: SGDM's. Where lr changes, α in A is α·lr_t/lr_{t-1}, because torch keeps the
       momentum in units of the gradient.
-    - `norm2`: starts at rest at this squared norm; or `state`: goes on from the end of an earlier path, whose last rate
+    - `norm2`: starts at rest at this squared norm. Or `state`: goes on from the end of an earlier path, whose last rate
       was `lr_before`.
 
     >>> path = sgdm_map(np.full(5000, 0.5), lr=0.1, weight_decay=1e-3, momentum=0.9, norm2=10.0)
@@ -118,10 +118,56 @@ def sgdm_map(
     return NormPath(after, angle, np.stack([a, b, c]))
 
 
+def next_norm(norm: Values, *, lr: Values, weight_decay: Values, unit_grad_norm: Values) -> Values:
+    """Return ‖w‖ after a step of SGD as SMD approximates it: a pull inwards and a push outwards.
+
+        ‖w'‖ ≈ ‖w‖ - lr·λ·‖w‖ + lr²/(2‖w‖³)·‖g̃‖²     (SMD 15)
+
+    The error is of second order in lr·λ and in the square of the angle. `sgd_map(…, keep_square=True)` is exact.
+
+    >>> next_norm(2.0, lr=0.1, weight_decay=0.01, unit_grad_norm=4.0)
+    2.008
+    """
+    return norm - lr * weight_decay * norm + lr**2 * unit_grad_norm**2 / (2 * norm**3)
+
+
+class Modes(NamedTuple):
+    """Eigenvalues of the matrix A of `sgdm_map`, the slowest first: what is left of each mode after a step."""
+
+    slow: float
+    momentum: float
+    fast: float
+
+
+def sgdm_modes(lr: float, weight_decay: float, momentum: float) -> Modes:
+    """Return the eigenvalues of SGDM's map of norms, exactly.
+
+        λ1, λ3 = (b² ± b·sqrt(b² - 4α))/2 - α,   λ2 = α,   b = 1 + α - lr·λ     (SMD 67-69)
+
+    To first order λ1 = 1 - 2·lr·λ/(1-α) and λ3 = α² + 2α²·lr·λ/(1-α). They are real if lr·λ ≤ (1 - √α)², and
+    ValueError is raised beyond (SMD assumption 4).
+
+    >>> [round(mode, 6) for mode in sgdm_modes(lr=0.1, weight_decay=5e-4, momentum=0.9)]
+    [0.998996, 0.9, 0.810814]
+    """
+    check_fraction("momentum", momentum)
+    product = float(positive_array("lr", lr) * non_negative_array("weight_decay", weight_decay))
+    b = 1 + momentum - product
+    limit = (1 - momentum**0.5) ** 2
+    if product > limit:
+        raise ValueError(
+            f"lr={lr} times weight_decay={weight_decay} must be at most {limit:.3g} at momentum={momentum}. Lower one"
+        )
+    root = max(b * b - 4 * momentum, 0.0) ** 0.5
+    slow = b * (b + root) / 2 - momentum
+    # The product of the two is α², so nothing cancels.
+    return Modes(slow, momentum, momentum**2 / slow)
+
+
 def _inputs(
     unit_grad2: ArrayLike, lr: ArrayLike, weight_decay: ArrayLike, norm2: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-    """L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
+    """Return L, lr and weight decay as (steps, runs), and the squared norms to start from as (runs)."""
     L = np.asarray(unit_grad2, dtype=np.float64)
     if L.size == 0 or not np.isfinite(L).all():
         raise ValueError("unit_grad2 must hold a finite number for each step")
@@ -136,5 +182,5 @@ def _inputs(
         L, rate, wd, start = np.broadcast_arrays(*aligned)
     except ValueError:
         shapes = {name: array.shape for name, array in given.items()}
-        raise ValueError(f"arrays are (steps,) or (steps, runs), norm2 is (runs,); these differ: {shapes}") from None
+        raise ValueError(f"arrays are (steps,) or (steps, runs), norm2 is (runs,). These differ: {shapes}") from None
     return L, rate, wd, np.array(start[0])

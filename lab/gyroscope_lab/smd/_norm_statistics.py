@@ -17,12 +17,12 @@ from gyroscope.tools import Values, check_fraction, non_negative_array, positive
 
 
 def contraction_near_equilibrium(lr: Values, weight_decay: Values, momentum: float = 0.0) -> Values:
-    """Factor per step by which ‖w‖² closes in on its equilibrium once it is near.
+    """Return the factor per step by which ‖w‖² closes in on its equilibrium once it is near.
 
         1 - 4·lr·weight_decay/(1 - momentum)     (slope of SMD (42) and (66) at their fixed points)
 
     Leading order: with momentum 0.9 the rate is 1 % too slow at a hundredth of the limit set on lr·weight_decay, 11 %
-    at a tenth; beyond a quarter the norm swings through its equilibrium. ‖w‖⁴ closes in by this factor from any
+    at a tenth. Beyond a quarter the norm swings through its equilibrium. ‖w‖⁴ closes in by this factor from any
     distance (ours). Without weight decay it is 1: the norm never settles.
 
     >>> f"{contraction_near_equilibrium(lr=0.1, weight_decay=5e-4, momentum=0.9):.3f}"
@@ -32,11 +32,11 @@ def contraction_near_equilibrium(lr: Values, weight_decay: Values, momentum: flo
 
 
 def contraction_far_above(lr: Values, weight_decay: Values, momentum: float = 0.0) -> Values:
-    """Factor per step by which ‖w‖² falls while it is many times its equilibrium.
+    """Return the factor per step by which ‖w‖² falls while it is many times its equilibrium.
 
         1 - 2·lr·weight_decay/(1 - momentum)     (SMD (67), (124), (128))
 
-    Weight decay acts alone there, the gradient's share falls as 1/‖w‖⁴; no norm falls faster.
+    Weight decay acts alone there, because the gradient's share falls as 1/‖w‖⁴. No norm falls faster.
 
     >>> f"{contraction_far_above(lr=0.1, weight_decay=5e-4, momentum=0.9):.3f}"
     '0.999'
@@ -45,7 +45,7 @@ def contraction_far_above(lr: Values, weight_decay: Values, momentum: float = 0.
 
 
 def contraction_of_bound(lr: Values, weight_decay: Values, momentum: float = 0.0) -> Values:
-    """Factor per step of SMD's bound on the mean square E(‖w‖² - equilibrium)².
+    """Return the factor per step of SMD's bound on the mean square E(‖w‖² - equilibrium)².
 
         1 - 4·lr·weight_decay/(1 - momentum)     (SMD (17), (20))
 
@@ -59,7 +59,7 @@ def contraction_of_bound(lr: Values, weight_decay: Values, momentum: float = 0.0
 
 
 def norm_variance_bound(lr: Values, momentum: float = 0.0, *, variance: Values, lower: Values) -> Values:
-    """SMD's bound on the variance of ‖w‖² in equilibrium, in units of ‖w‖⁴.
+    """Return SMD's bound on the variance of ‖w‖² in equilibrium, in units of ‖w‖⁴.
 
         SGD      variance·lr²/lower                                                  (SMD (17), (51))
         SGDM     3·variance·lr²·(1 + 4α² + α⁴)/(lower·(1-α)⁴), α = momentum          (SMD (20), (101))
@@ -76,7 +76,7 @@ def norm_variance_bound(lr: Values, momentum: float = 0.0, *, variance: Values, 
 
 
 def norm_variance(lr: Values, momentum: float = 0.0, *, variance: Values, mean: Values) -> Values:
-    """Variance of ‖w‖² in equilibrium, in units of ‖w‖⁴: the value under `norm_variance_bound`.
+    """Return the variance of ‖w‖² in equilibrium, in units of ‖w‖⁴: the value under `norm_variance_bound`.
 
         variance·lr²/(4·mean·(1-α)²)     (ours: docs/theory.md, "Scatter of norm and angle under SGDM")
 
@@ -92,13 +92,13 @@ def norm_variance(lr: Values, momentum: float = 0.0, *, variance: Values, mean: 
 
 
 def angle_variance_bound(momentum: float = 0.0, *, variance: Values, mean: Values, lower: Values) -> Values:
-    """SMD's bound on the variance of the angle turned per step in equilibrium, in radians squared.
+    """Return SMD's bound on the variance of the angle turned per step in equilibrium, in radians squared.
 
         SGD      variance/(mean·lower)                                                    (SMD (21), (111))
         SGDM     variance·(1-α²)·(1 + 4α² + α⁴)/(4·mean·lower·α⁴), α = momentum           (SMD (22), (123))
 
     The second does not reduce to the first but diverges as momentum -> 0: the proof bounds the one mode that turns the
-    vector, of size α², by all three. Neither shrinks with lr·weight_decay; `angle_variance`, the value, does.
+    vector, of size α², by all three. Neither shrinks with lr·weight_decay. The value, `angle_variance`, does.
 
     >>> angle_variance_bound(variance=0.1, mean=1.0, lower=0.5)
     0.2
@@ -115,7 +115,7 @@ def angle_variance_bound(momentum: float = 0.0, *, variance: Values, mean: Value
 def angle_variance(
     lr: Values, weight_decay: Values, momentum: float = 0.0, *, variance: Values, mean: Values
 ) -> Values:
-    """Variance of the angle turned per step in equilibrium, in radians squared: the value under `angle_variance_bound`.
+    """Return the variance of the angle per step in equilibrium, in radians squared, under `angle_variance_bound`.
 
         lr·weight_decay·(1-α)/(2·(1+α²))·variance/mean²     (ours)
 
@@ -131,7 +131,7 @@ def angle_variance(
 
 
 def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum: float = 0.0) -> int:
-    """Least number of steps to the new equilibrium after the learning rate was divided by k; `lr` is the NEW rate.
+    """Return the least number of steps to the new equilibrium after lr was divided by k. `lr` is the NEW rate.
 
         ⌈ln k·(1-α)/(4·lr·weight_decay)⌉     (SMD Corollary 3.1)
 
@@ -150,7 +150,7 @@ def steps_to_new_equilibrium(k: float, lr: float, weight_decay: float, momentum:
 
 
 def least_gradient_share(lr: float, weight_decay: float, momentum: float = 0.0) -> float:
-    """What the smallest L_t must exceed for SMD's theorems to apply, as a share of the mean: l/L.
+    """Return what the smallest L_t must exceed for SMD's theorems to apply, as a share of the mean: l/L.
 
         SGD      2·(2ηλ/(1 - 2ηλ))²                                  (SMD assumption 3)
         SGDM     2·(6ηλ/((1-α)³(1+α) - 8ηλ(1-α)))², α = momentum     (SMD assumption 6)
@@ -173,9 +173,9 @@ def least_gradient_share(lr: float, weight_decay: float, momentum: float = 0.0) 
 
 
 def _decay(lr: Values, weight_decay: Values, momentum: float) -> Values:
-    """Fraction of the weight that decays per step; refused where the leading order above has no meaning."""
+    """Return the fraction of the weight that decays per step, or raise if the leading order has no meaning."""
     _check(momentum, lr=lr, weight_decay=weight_decay)
-    # SMD's assumption 4 keeps the modes real; where momentum is small, a positive factor asks for more than that.
+    # SMD's assumption 4 keeps the modes real. If momentum is small, a positive factor needs more than that.
     limit = min((1 - momentum**0.5) ** 2, (1 - momentum) / 4)
     if not np.all(np.less(lr * weight_decay, limit)):
         raise ValueError(
@@ -185,7 +185,7 @@ def _decay(lr: Values, weight_decay: Values, momentum: float) -> Values:
 
 
 def _mode_gains(alpha: float) -> float:
-    """Sum of squares of (1, -2α, α²), by which the noise enters the three modes of the SGDM map (SMD 91-93)."""
+    """Return the sum of squares of (1, -2α, α²), by which noise enters the modes of the SGDM map (SMD 91-93)."""
     return 1 + 4 * alpha**2 + alpha**4
 
 

@@ -29,12 +29,12 @@ class Trace:
     angle: Tensor
     """Angle turned by the step, in radians."""
     h: Tensor
-    """(‖g‖² + 2α⟨v, g⟩)·‖w‖², v the momentum before the step: SMD's h̃; without momentum it is L_t."""
+    """(‖g‖² + 2α⟨v, g⟩)·‖w‖², v the momentum before the step: SMD's h̃, which is L_t without momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGDConfig:
-    """Settings for one momentum; L_t is `level`, or about it, up to ± `noise`."""
+    """Settings for one momentum. L_t is `level`, or about it, up to ± `noise`."""
 
     momentum: float
     weight_decay: float
@@ -74,22 +74,22 @@ class MomentaConfig:
         return self.momenta
 
     def rule(self, momentum: float) -> SGDM:
-        """The rule with this momentum."""
+        """Return the rule with this momentum."""
         return SGDM(self.lr, self.decay * (1 - momentum) / self.lr, momentum)
 
 
 def uniform_noise(steps: int, vectors: int, generator: torch.Generator) -> Tensor:
-    """Noise between -1 and 1, (steps, vectors)."""
+    """Return noise between -1 and 1, (steps, vectors)."""
     return 2 * torch.rand(steps, vectors, generator=generator, dtype=torch.float64) - 1
 
 
 def equilibrium_norm2(rule: SGDM, unit_norm2: float) -> float:
-    """(w*)², the ‖w‖² of equilibrium under gradients of squared unit norm L (SMD Theorems 1 and 2)."""
+    """Return (w*)², the ‖w‖² of equilibrium under gradients of squared unit norm L (SMD Theorems 1 and 2)."""
     return float(rule.equilibrium(unit_grad_norm=unit_norm2**0.5).norm or 0.0) ** 2
 
 
 def equilibrium_angle(rule: SGDM) -> float:
-    """The angle per step in equilibrium, in radians (SMD Theorem 3)."""
+    """Return the angle per step in equilibrium, in radians (SMD Theorem 3)."""
     return float(rule.equilibrium(leading_order=True).angular_update or 0.0)
 
 
@@ -99,7 +99,7 @@ class DrivenWeights:
 
     rule       the optimizer
     fan_in     entries of a vector
-    norm2      ‖w_0‖² of each vector; its direction is random
+    norm2      ‖w_0‖² of each vector, whose direction is random
     generator  of all directions
     """
 
@@ -134,7 +134,7 @@ class DrivenWeights:
 
 
 def _tangent(weight: Tensor, length2: Tensor, generator: torch.Generator) -> Tensor:
-    """A random unit vector orthogonal to each row of a weight whose squared norms are `length2`."""
+    """Return a random unit vector orthogonal to each row of a weight whose squared norms are `length2`."""
     noise = torch.randn(weight.shape, generator=generator).to(weight.dtype)  # drawn in float32: five times faster
     noise.addcmul_(weight, (_dot(noise, weight) / length2).unsqueeze(1), value=-1)
     return normalize(noise, dim=1)

@@ -32,7 +32,7 @@ WAYS = ("left to itself", "norm rescaled")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(MomentaConfig):
-    """lr falls from k·lr to lr; `decay` is that after the fall."""
+    """A fall of lr from k·lr to lr. `decay` is that after the fall."""
 
     k: float = 10.0
     decay: float = 5e-4
@@ -41,11 +41,11 @@ class Config(MomentaConfig):
     fan_in: int = 512
 
     def rule_before(self, momentum: float) -> SGDM:
-        """The rule before the fall."""
+        """Return the rule before the fall."""
         return replace(self.rule(momentum), lr=self.k * self.lr)
 
     def least(self, momentum: float) -> int:
-        """Steps of Corollary 3.1."""
+        """Return the steps of Corollary 3.1."""
         rule = self.rule(momentum)
         return steps_to_new_equilibrium(self.k, rule.lr, rule.weight_decay, rule.momentum)
 
@@ -77,7 +77,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _train(trial: Trial[Config], rescale: bool, steps: int) -> tuple[Array, Array]:
-    """‖w‖² and angle of each step after the fall of lr, means over vectors."""
+    """Return ‖w‖² and angle of each step after the fall of lr, means over vectors."""
     config = trial.config
     generator = trial.generator()
     before = config.rule_before(trial.part)
@@ -97,7 +97,7 @@ def _noisy(config: Config, steps: int, generator: torch.Generator) -> torch.Tens
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm and angle after the fall of the first seed, over their new equilibrium."""
+    """Draw norm and angle of the first seed after the fall, over their new equilibrium."""
     config = result.config
     quantities = ("‖w‖² over its new equilibrium", "angle over its new equilibrium")
     titles = [f"{quantity}, momentum {momentum:g}" for quantity in quantities for momentum in config.momenta]
@@ -114,12 +114,12 @@ def plot(result: Result[Config]) -> Figure:
             panels.moment(panel, least)
             panels.level(panel, 1)
     panels.figure.update_xaxes(title_text="step after lr was divided", row=2)
-    title = f"After lr / {config.k:g}: slow, unless norms are rescaled; the least number of steps is dotted"
+    title = f"After lr / {config.k:g}: slow, unless norms are rescaled (dotted: the least number of steps)"
     return panels.titled(title)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """How long it takes, what that costs, and how a rescaled norm avoids it."""
+    """Judge how long it takes, what that costs, and how a rescaled norm avoids it."""
     return [claim for i, momentum in enumerate(result.config.momenta) for claim in _claims_at(result, i, momentum)]
 
 

@@ -55,7 +55,7 @@ PAPER = Config(base={}, arms={SGD: preset("smd/fixed-sgd"), SGDM: preset("smd/fi
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train; norm and angle beside theory, over time and settled, and how fast the norm came there, layer by layer."""
+    """Train, and compare norm and angle with theory, over time and settled, and how fast the norm came there."""
     motion, _ = train_arm(trial)
     rule = rule_of(trial.config, trial.part)
     norm = np.sqrt(motion["norm2"])
@@ -78,7 +78,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _steps_per_e_fold(norm: Array, theory: Array) -> float:
-    """Steps in which ‖w‖⁴ comes e times nearer to its equilibrium, from the start until it is `NEAR`."""
+    """Return the steps in which ‖w‖⁴ comes e times nearer to its equilibrium, from the start until it is `NEAR`."""
     near = np.flatnonzero(norm <= NEAR * theory)
     settled = near[0] if len(near) else len(norm) - 1
     excess = (norm[0] / theory[settled]) ** 4 - 1
@@ -86,7 +86,7 @@ def _steps_per_e_fold(norm: Array, theory: Array) -> float:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed and the third convolution: gradient, norm and angle, without momentum and with it."""
+    """Draw gradient, norm and angle of the third convolution and the first seed, without momentum and with it."""
     layer = 2
     titles = [f"{name}, {arm}" for arm in result.config.parts for name in ("unit gradient norm²", "norm", "angle")]
     panels = Panels(*titles, rows=2, vertical_spacing=0.16)
@@ -105,7 +105,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Theory is met; momentum settles 1/(1-α) times sooner; whether the run is inside the theorems' assumptions."""
+    """Judge whether theory is met, momentum settles 1/(1-α) times sooner, and the theorems' assumptions hold."""
     config = result.config
     alpha = rule_of(config, SGDM).momentum
     ratio = of_arm(result, "e_fold", SGD).mean(1) / of_arm(result, "e_fold", SGDM).mean(1)
@@ -132,7 +132,7 @@ def _predictions(result: Result[Config], arm: str) -> list[Claim]:
 
 
 def _assumptions(result: Result[Config]) -> list[Claim]:
-    """Assumption 3 in the layer that is furthest from it, assumption 6 in the layer that comes nearest to it."""
+    """Judge assumption 3 in the layer that is furthest from it, assumption 6 in the layer nearest to it."""
     sgd = rule_of(result.config, SGD)
     sgdm = rule_of(result.config, SGDM)
     needed = {

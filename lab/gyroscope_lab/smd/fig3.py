@@ -1,7 +1,7 @@
 """Rescaling by k^(-1/4) when lr is divided by k keeps the angle if gradients stay alike (SMD Figures 3, 6, Table 1).
 
 Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, 50 times the
-product lr·wd, so that the first stage settles; the stages are a third, a third, 2/9 and 1/9 of the run as there.
+product lr·wd, so that the first stage settles. The stages are a third, a third, 2/9 and 1/9 of the run as there.
 Without rescaling every fall of lr leaves the angle too small. Corollary 3.1 assumes that unit gradient norms stay as
 they were. Here they grow, so norms rescaled by it are too small and angles too large, by (norm of theory/norm)². The
 third arm (ours) rescales to the norm that the measured gradients have in theory, again and again after each fall of lr.
@@ -42,6 +42,8 @@ MEASURED_GRADIENTS = "rescaled by measured gradients"
 AVERAGE = 40
 # Of the first stage, the share in which it settles.
 SETTLING = 0.5
+# The layer whose norm is drawn, as the paper draws one of its layers.
+DRAWN_LAYER = 2
 # Top-1 accuracies of Table 1, in percent.
 TABLE1 = {STANDARD: 76.25, RESCALED: 76.27}
 
@@ -57,7 +59,7 @@ class Config(Arms):
         return tuple(shares)
 
     def stages(self, steps: int) -> list[slice]:
-        """The steps of each stage; of the first, those after it has settled."""
+        """Return the steps of each stage, without those in which the first stage settles."""
         edges = [round(share * steps) for share in (0.0, *self.milestones, 1.0)]
         first = slice(int(SETTLING * edges[1]), edges[1])
         return [first, *(slice(start, end) for start, end in pairwise(edges[1:]))]
@@ -128,35 +130,47 @@ def _by_measured_gradients(config: Config) -> Callable[[LayerMotion], Array | No
 
 
 def _lr(config: Config, t: Integers, steps: int) -> Array:
-    """The learning rate at steps t."""
+    """Return the learning rate at steps t."""
     falls = sum((t >= round(share * steps)).astype(float) for share in config.milestones)
     return np.asarray(rule_of(config, STANDARD).lr / 10.0**falls)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: angles of all layers beside theory, and norm and unit gradient norms of the third."""
+    """Draw angles of all layers beside theory, and norm and unit gradient norms of the third, of the first seed."""
     config = result.config
-    titles = ("angle, standard", "angle, rescaled", "norm", "‖g̃‖² and h̃")
-    panels = Panels(*titles, rows=2, vertical_spacing=0.16)
+    norms = ("norm of convolution 3, standard", "norm, rescaled", "norm, rescaled by measured gradients (ours)")
+    titles = (*(f"angle, {arm}" for arm in config.parts), *norms, *(f"‖g̃‖² and h̃, {arm}" for arm in config.parts))
+    panels = Panels(*titles, rows=3, vertical_spacing=0.1, horizontal_spacing=0.07)
     steps = int(of_arm(result, "steps", STANDARD)[0])
     t = drawn_steps(steps)
+    lr = _lr(config, t, steps)
     rule = rule_of(config, STANDARD)
-    theory = theory_angle(rule) * np.sqrt(_lr(config, t, steps) / rule.lr)
-    for panel, arm in enumerate((STANDARD, RESCALED)):
+    angle = theory_angle(rule) * np.sqrt(lr / rule.lr)
+    for panel, arm in enumerate(config.parts):
         angles = of_arm(result, "angle", arm)[0]
         for layer in range(angles.shape[1]):
             panels.line(panel, t, angles[:, layer], f"convolution {layer + 1}", COLOURS[layer], **MEASURED)
-        panels.predicted(panel, t, theory, "theory")
-        panels.line(2, t, of_arm(result, "norm", arm)[0][:, 2], f"norm, {arm}", COLOURS[4 + panel], **MEASURED)
-        panels.line(3, t, of_arm(result, "gradient", arm)[0][:, 2], f"‖g̃‖², {arm}", COLOURS[4 + panel], width=1)
-        panels.line(3, t, of_arm(result, "h", arm)[0][:, 2], f"h̃, {arm}", COLOURS[4 + panel], dash="dot", width=1)
+        panels.predicted(panel, t, angle, "theory")
+        h = of_arm(result, "h", arm)[0][:, DRAWN_LAYER]
+        norm = [theory_norm(replace(rule, lr=rate), each) for rate, each in zip(lr, h, strict=True)]
+        panels.line(
+            3 + panel, t, of_arm(result, "norm", arm)[0][:, DRAWN_LAYER], colour=COLOURS[DRAWN_LAYER], **MEASURED
+        )
+        panels.predicted(3 + panel, t, norm, "theory")
+        gradient = of_arm(result, "gradient", arm)[0][:, DRAWN_LAYER]
+        panels.line(6 + panel, t, gradient, "‖g̃‖²", COLOURS[4], width=1.5)
+        panels.line(6 + panel, t, h, "h̃", COLOURS[5], width=1)
     panels.figure.update_yaxes(DECADES, matches="y", row=1)
-    panels.figure.update_xaxes(title_text="step", row=2)
-    return panels.titled("lr falls by 10 three times: angles beside those of theory, where gradients stay alike")
+    panels.figure.update_yaxes(matches="y4", row=2)
+    panels.figure.update_yaxes(matches="y7", row=3)
+    panels.figure.update_xaxes(title_text="step", row=3)
+    panels.figure.update_annotations(font_size=13)
+    title = "lr falls by 10 three times: angles and norms beside those of theory (Figures 3 and 6)"
+    return panels.titled(title).update_layout(height=800, legend_y=-0.1)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Rescaled, every stage rotates as theory says for its norm, and nearer to it than left to itself."""
+    """Judge whether rescaled stages rotate as theory says, and nearer to it than stages left to themselves."""
     ratio = of_arm(result, "angle_ratio", RESCALED).mean(2)
     norm = of_arm(result, "norm_ratio", RESCALED).mean(2)
     alone = of_arm(result, "angle_ratio", STANDARD).mean(2)
@@ -179,7 +193,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _explained(result: Result[Config]) -> list[Claim]:
-    """Angles follow norms, and norms that follow the measured gradients keep the angle (ours)."""
+    """Judge whether angles follow norms, and whether norms that follow measured gradients keep them (ours)."""
     judged = []
     for arm in (STANDARD, RESCALED):
         product = (of_arm(result, "angle_ratio", arm) * of_arm(result, "norm_ratio", arm) ** 2).mean(2)

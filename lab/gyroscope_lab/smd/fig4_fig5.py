@@ -20,7 +20,7 @@ CLAIMS = {
 }
 COST = {"fig4": {"quick": "20 s", "paper": "3 min"}, "fig5": {"quick": "10 s", "paper": "30 s"}}
 SHAPES = ("constant", "noise", "drift", "steps")
-# The plateaus of the shape "steps", over its level; a quarter of the run each.
+# The plateaus of the shape "steps", over its level, a quarter of the run each.
 PLATEAUS = (1.0, 2.0, 0.5, 1.0)
 POINTS = 200
 # First steps, in which ‖w‖² is compared with the paper's map.
@@ -29,7 +29,7 @@ EARLY = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SGDConfig):
-    """SMD's lr, start and noise; L_t is about `level`."""
+    """SMD's lr, start and noise. L_t is about `level`."""
 
     steps: int
     fan_in: int = 256
@@ -42,7 +42,7 @@ class Config(SGDConfig):
 
     @property
     def unit_norm2(self) -> float:
-        """‖w‖² in equilibrium for L = 1; it goes with sqrt(L)."""
+        """‖w‖² in equilibrium for L = 1. It is proportional to sqrt(L)."""
         return equilibrium_norm2(self.rule, 1.0)
 
 
@@ -59,7 +59,7 @@ PAPER = {
 
 
 def expected(config: Config) -> Array:
-    """E L_t of every shape, (steps, shapes)."""
+    """Return E L_t of every shape, (steps, shapes)."""
     t = np.arange(config.steps)
     # In the order of SHAPES.
     flat = np.ones(config.steps)
@@ -92,7 +92,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _settled(config: Config) -> NDArray[np.intp]:
-    """Steps that lie four timescales or more behind the start and every step of the last shape."""
+    """Return the steps four timescales or more after the start and after every step of the last shape."""
     since = np.arange(config.steps) % (config.steps // len(PLATEAUS))
     late = np.flatnonzero(since >= 4 * config.timescale)
     if not len(late):
@@ -101,7 +101,7 @@ def _settled(config: Config) -> NDArray[np.intp]:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: L_t, the measured ‖w‖² and sqrt(E L_t) times its prediction, shape by shape."""
+    """Draw L_t, the measured ‖w‖² and sqrt(E L_t) times its prediction of the first seed, shape by shape."""
     config = result.config
     t = shown_steps(config.steps, POINTS)
     theory = (config.unit_norm2 * np.sqrt(expected(config)))[t]
@@ -116,7 +116,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def mapped(result: Result[Config], seed: int, shape: int) -> Array:
-    """‖w‖² of the first steps by the map (130) or (131), driven by the measured gradients."""
+    """Return ‖w‖² of the first steps by the map (130) or (131), driven by the measured gradients."""
     config = result.config
     h = result["h_early"][seed, shape]
     settings: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "norm2": config.start}
@@ -126,7 +126,7 @@ def mapped(result: Result[Config], seed: int, shape: int) -> Array:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Once settled, ‖w‖² is the prediction for the L of the moment; the paper's map describes the way there."""
+    """Judge whether settled ‖w‖² is the prediction for the L of the moment, and the paper's map the way there."""
     config = result.config
     settled = [
         agrees(f"‖w‖²/sqrt(E L_t) after settling, L_t {shape}", config.unit_norm2, result["settled"][:, i], within=0.03)

@@ -1,8 +1,8 @@
 """lr grows with the batch, yet one large step turns less than the small steps it stands for (SMD Figures 7 and 8).
 
 Linear scaling takes one step of batch kB and rate k·lr for k steps of batch B and rate lr. In equilibrium that step
-turns by sqrt(k) times the angle of one small step; k small steps, whose momentum keeps their direction, by
-sqrt(k + 2Σ(k-j)α^j) times (ours). And the sum of kB gradients is less than k times that of B.
+turns by sqrt(k) times the angle of one small step. The k small steps, whose momentum keeps their direction, turn by
+sqrt(k + 2Σ(k-j)α^j) times it (ours). The sum of kB gradients is less than k times that of B.
 Changed against the paper: a small CNN on CIFAR-10 of 8 × 8 pixels in place of ResNet-50 on ImageNet, batches of 64,
 256 and 1,024 in place of 256, 1,024 and 4,096, a fixed lr, and 50 times the product lr·wd, so that layers settle.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import Arms, of_arm
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
@@ -46,7 +47,7 @@ PAPER = Config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train; angles of one step and of as many as a larger batch stands for, and the summed gradient's norm."""
+    """Train, and measure angles of one step and of as many as a larger batch stands for, and summed gradients."""
     motion, _ = train_arm(trial, spans=FACTORS)
     late = slice(int(LATE * len(motion.rows)), None)
     batch = settings_of(trial.config, trial.part)["batch_size"]
@@ -61,7 +62,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def turned_together(k: int, momentum: float) -> float:
-    """Angle of k steps over the angle of one, in equilibrium, while both are small.
+    """Return the angle of k steps over the angle of one, in equilibrium, while both are small.
 
         sqrt(k + 2·Σ_{j<k} (k-j)·α^j)     (ours: steps j apart have the correlation α^j of SGD's momentum)
 
@@ -73,11 +74,12 @@ def turned_together(k: int, momentum: float) -> float:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed, all layers' mean: k small steps, and the one step that takes their place."""
+    """Draw k small steps and the one step in their place, layer means of the first seed, and summed gradients."""
     config = result.config
     small, *large = config.parts
     share = np.linspace(0, 1, of_arm(result, "turned", small).shape[2])
-    panels = Panels(*(f"{small} against {arm}" for arm in large))
+    titles = [*(f"{small} against {arm}" for arm in large), "summed gradient (Figure 8)"]
+    panels = Panels(*titles, horizontal_spacing=0.07)
     for panel, (arm, k) in enumerate(zip(large, FACTORS[1:], strict=True)):
         steps = of_arm(result, "turned", small)[0, panel + 1].mean(1)
         one = of_arm(result, "turned", arm)[0, 0].mean(1)
@@ -85,14 +87,29 @@ def plot(result: Result[Config]) -> Figure:
         panels.line(panel, share, steps, f"∠(w_t, w_t+k), {small}", COLOURS[1], **MEASURED)
         panels.line(panel, share, one, f"∠(w_t, w_t+1), {large[0]} or {large[1]}", COLOURS[0], **MEASURED)
         panels.level(panel, theory_angle(rule_of(config, arm)))
-        panels.level(panel, theory_angle(rule) * turned_together(k, rule.momentum))
-    panels.figure.update_xaxes(title_text="share of the run")
-    panels.figure.update_yaxes(title_text="angle, radians", rangemode="tozero")
+        together = theory_angle(rule) * turned_together(k, rule.momentum)
+        panels.level(panel, together)
+        panels.figure.update_yaxes(range=[0, 1.25 * together], col=panel + 1)
+        panels.figure.update_xaxes(title_text="share of the run", col=panel + 1)
+    ratios = np.stack([summed_gradient_ratio(result, arm) for arm in config.parts])  # (arms, seeds)
+    panels.line(2, FACTORS, ratios.mean(1), "norm over that of the smallest batch", COLOURS[2], **MEASURED)
+    for of_seed in ratios.T:
+        panels.dots(2, FACTORS, of_seed, colour=COLOURS[2], size=6)
+    panels.predicted(2, FACTORS, FACTORS, "proportional to the batch")
+    panels.figure.update_xaxes(title_text="times the smallest batch", type="log", tickvals=FACTORS, col=3)
+    panels.figure.update_yaxes(title_text="angle, radians", col=1)
+    panels.figure.update_yaxes(type="log", tickvals=FACTORS, col=3)
     return panels.titled("Linear scaling: k small steps turn more than the one large step in their place")
 
 
+def summed_gradient_ratio(result: Result[Config], arm: str) -> Array:
+    """Return the norm of the gradient summed over a batch, over that of the smallest batch, mean over layers."""
+    smallest = of_arm(result, "summed_gradient", result.config.parts[0])
+    return np.asarray((of_arm(result, "summed_gradient", arm) / smallest).mean(1))
+
+
 def claims(result: Result[Config]) -> list[Claim]:
-    """Angles of one and of k steps are those of theory; gradients grow less than the batch."""
+    """Judge whether angles of one and of k steps are those of theory, and gradients grow less than the batch."""
     config = result.config
     small, *large = config.parts
     one_small = of_arm(result, "turned_settled", small)[:, 0].mean(1)
@@ -102,7 +119,7 @@ def claims(result: Result[Config]) -> list[Claim]:
         k = FACTORS[place]
         together = of_arm(result, "turned_settled", small)[:, place].mean(1)
         one = of_arm(result, "turned_settled", arm)[:, 0].mean(1)
-        sums = (of_arm(result, "summed_gradient", arm) / of_arm(result, "summed_gradient", small)).mean(1)
+        sums = summed_gradient_ratio(result, arm)
         expected = turned_together(k, small_rule.momentum)
         judged += [
             agrees(f"angle of one step over theory, {arm}", 1.0, one / theory_angle(rule_of(config, arm)), within=0.1),

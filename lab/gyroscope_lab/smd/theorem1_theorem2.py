@@ -87,7 +87,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _rate(y: Array, target: float, high: float, low: float) -> float:
-    """Slope of ln(y - target) while that falls from `high` to `low`, in targets if there is one; by least squares."""
+    """Return the slope of ln(y - target) by least squares while that falls from `high` to `low`, in targets."""
     distance = (y - target) / (target or 1.0)  # far above, the equilibrium itself is of no matter: target 0
     first = _first_below(distance, high)
     last = _first_below(distance, low)
@@ -100,7 +100,7 @@ def _first_below(y: Array, level: float) -> int:
 
 
 def error_bound(result: Result[Config], seed: int) -> Array:
-    """SMD's bound on E(‖w‖² - w*²)², (starts, steps shown), with B the square of the first distance."""
+    """Return SMD's bound on E(‖w‖² - w*²)², (starts, steps shown), with B the square of the first distance."""
     config = result.config
     t = shown_steps(config.steps, POINTS) + 1
     distances = config.equilibrium * np.array(STARTS)[:, None] - config.equilibrium
@@ -112,7 +112,7 @@ def error_bound(result: Result[Config], seed: int) -> Array:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: the norm from every start, and its mean square error under the bound."""
+    """Draw the norm of the first seed from every start, and its mean square error under the bound."""
     config = result.config
     t = shown_steps(config.steps, POINTS) + 1
     bounds = error_bound(result, 0)
@@ -130,12 +130,12 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def _floor(config: Config, V: Any, L: Any) -> Any:
-    """The variance of ‖w‖² in equilibrium, from the measured variance and mean of h."""
+    """Return the variance of ‖w‖² in equilibrium, from the measured variance and mean of h."""
     return statistics.norm_variance(config.lr, config.momentum, variance=V, mean=L)
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Value, rates and noise floor."""
+    """Judge value, rates and noise floor."""
     config = result.config
     settings = (config.lr, config.weight_decay, config.momentum)
     near = -math.log(statistics.contraction_near_equilibrium(*settings))

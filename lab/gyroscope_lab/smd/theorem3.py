@@ -26,7 +26,7 @@ POINTS = 150
 
 @dataclass(frozen=True, kw_only=True)
 class Config(MomentaConfig):
-    """Uniform noise of a share `noise` on L_t; the run lasts `lifetimes`/a steps."""
+    """Uniform noise of a share `noise` on L_t. The run lasts `lifetimes`/a steps."""
 
     decay: float = 1e-3
     noise: float = 0.3
@@ -70,7 +70,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The angle of the first seed, from every start and for both sizes of gradient, beside its prediction."""
+    """Draw the angle of the first seed, from every start and for both sizes of gradient, beside its prediction."""
     config = result.config
     t = shown_steps(config.steps, POINTS)
     panels = Panels(*(f"momentum {momentum:g}" for momentum in config.momenta))
@@ -86,7 +86,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The angle, and how little it varies."""
+    """Judge the angle, and how little it varies."""
     return [claim for i, momentum in enumerate(result.config.momenta) for claim in _claims_at(result, i, momentum)]
 
 

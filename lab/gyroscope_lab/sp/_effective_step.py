@@ -4,7 +4,9 @@ A weight x = r·u has radius r and direction u, and only u matters to the loss. 
 array of rows is a batch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ def dot(a: Array, b: Array) -> Array:
 
 
 def radius_and_direction(name: str, x: npt.ArrayLike) -> tuple[Array, Array]:
-    """Return the radius and the direction of each vector; `name` is for the error about a zero vector."""
+    """Return the radius and the direction of each vector. `name` is for the error about a zero vector."""
     x = np.asarray(x, dtype=np.float64)
     r = np.linalg.norm(x, axis=-1, keepdims=True)
     if not np.all(r > 0):
@@ -72,12 +74,12 @@ class EffectiveStep:
 
 
 def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr: npt.ArrayLike) -> EffectiveStep:
-    """Effective learning rate and direction of the generic step x' = x - lr·a/b, the division by elements.
+    """Return the effective learning rate and direction of the generic step x' = x - lr·a/b, divided by elements.
 
         c = r·a/(b/s),   A = lr/(r²s),   η_e = A/(1 - A⟨c, u⟩),   s = d^(-1/2)‖b‖, the RMS of b     (SP Theorem 2, 11)
 
     Exact for any a and b while 1 - A⟨c, u⟩ > 0, that is, unless the step throws the weight through the origin.
-    SGD has b = 1 and the momentum for a; Adam a = m/(1-β1), b = (sqrt(v̂)+eps)·(1-β1^(k+1))/(1-β1).
+    SGD has b = 1 and the momentum for a. Adam has a = m/(1-β1), b = (sqrt(v̂)+eps)·(1-β1^(k+1))/(1-β1).
 
     >>> step = effective_step([[3.0, 4.0], [6.0, 8.0]], a=[[-0.8, 0.6], [-0.4, 0.3]], b=1.0, lr=0.1)
     >>> step.learning_rate.round(6).tolist()
@@ -87,7 +89,7 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     b = np.broadcast_to(np.asarray(b, dtype=np.float64), u.shape)
     if not np.all(b):
         raise ValueError("b holds a zero, and the step divides by it: add the optimizer's eps to b, such as 1e-8")
-    # Only the shape of b turns the direction; its size goes into the learning rate.
+    # Only the shape of b turns the direction. Its size goes into the learning rate.
     rms_b = np.sqrt(np.mean(b * b, axis=-1, keepdims=True))
     c = r * np.asarray(a, dtype=np.float64) / (b / rms_b)
     A = np.asarray(lr, dtype=np.float64)[..., None] / (r * r * rms_b)
@@ -95,7 +97,60 @@ def effective_step(weight: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, lr
     factor = 1 - A * radial
     if not np.all(factor > 0):
         raise ValueError(
-            f"1 - A<c, u> = {factor.min():.6g} is not above 0: lr={lr!r} carries the weight through the origin; "
-            f"divide lr by more than {1 - factor.min():.6g}"
+            f"1 - A<c, u> = {factor.min():.6g} is not above 0: lr={lr!r} carries the weight through the origin. "
+            f"Divide lr by more than {1 - factor.min():.6g}"
         )
     return EffectiveStep((A / factor)[..., 0], c - radial * u, u, factor[..., 0])
+
+
+@final
+@dataclass(frozen=True)
+class SchemeComparison:
+    """How far apart two schemes are: the largest distance of all vectors and steps.
+
+    start           of the first directions u_0
+    learning_rate   of η_e, relative to the first scheme's
+    direction       of c⊥, relative to the first scheme's
+    path            of the directions u_k that follow, k ≥ 1
+    """
+
+    start: float
+    learning_rate: float
+    direction: float
+    path: float
+
+    def are_equivalent(self, tolerance: float = 1e-9) -> bool:
+        """Return whether Lemma 3 calls the schemes equivalent: equal starts, learning rates and directions."""
+        return max(self.start, self.learning_rate, self.direction) <= tolerance
+
+
+def compare_schemes(first: Iterable[EffectiveStep], second: Iterable[EffectiveStep]) -> SchemeComparison:
+    """Compare the steps of two schemes by the premises and the conclusion of SP's Lemma 3.
+
+        u_0 = ũ_0,  η_e = η̃_e and c⊥ = c̃⊥ at every step   ⟹   u_k = ũ_k for all k     (SP Lemma 3, 14)
+
+    The premises suffice and are not needed: schemes with another η_e and c⊥ but the same η_e·c⊥ have the same path.
+
+    >>> plain = effective_step([1.0, 0.0], a=[0.0, 1.0], b=1.0, lr=0.1)
+    >>> scaled = effective_step([2.0, 0.0], a=[0.0, 0.5], b=1.0, lr=0.4)  # twice the radius, four times lr
+    >>> compare_schemes([plain], [scaled]).are_equivalent()
+    True
+    """
+    distances = [_distances(one, other) for one, other in zip(first, second, strict=True)]
+    if not distances:
+        raise ValueError("there are no steps to compare: give each scheme the same number, at least one")
+    start = distances[0][0]
+    rate, direction, path = np.max([later for _, *later in distances], axis=0)
+    return SchemeComparison(start, float(rate), float(direction), float(path))
+
+
+def _distances(one: EffectiveStep, other: EffectiveStep) -> tuple[float, float, float, float]:
+    size = np.linalg.norm(one.direction, axis=-1)
+    gaps = (
+        np.linalg.norm(one.start - other.start, axis=-1),
+        np.abs(other.learning_rate / one.learning_rate - 1),
+        np.linalg.norm(one.direction - other.direction, axis=-1) / np.where(size > 0, size, 1),
+        np.linalg.norm(one.next_direction - other.next_direction, axis=-1),
+    )
+    start, rate, direction, path = (float(gap.max()) for gap in gaps)
+    return start, rate, direction, path

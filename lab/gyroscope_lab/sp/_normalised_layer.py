@@ -16,7 +16,7 @@ PAPER_LAYER: dict[str, Any] = {"neurons": 64, "fan_in": 128, "batch": 256, "seed
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The layer and the batch; experiments add what they vary."""
+    """The layer and the batch. Experiments add what they vary."""
 
     neurons: int = 16
     fan_in: int = 32
@@ -25,7 +25,7 @@ class LayerConfig:
 
 
 def draw(trial: Trial[Any]) -> tuple[TeacherStudent, Tensor]:
-    """The task of a trial, and the weights that all of its trainings start from."""
+    """Return the task of a trial, and the weights that all of its trainings start from."""
     config: LayerConfig = trial.config
     generator = trial.generator()
     task = TeacherStudent.draw(config.neurons, config.fan_in, config.batch, generator)
@@ -33,7 +33,7 @@ def draw(trial: Trial[Any]) -> tuple[TeacherStudent, Tensor]:
 
 
 def generic(optimizer: Optimizer, weight: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """a and b of the generic step x' = x - lr·a/b (SP 4, 9), from the optimizer's state before step k."""
+    """Return a and b of the generic step x' = x - lr·a/b (SP 4, 9), from the optimizer's state before step k."""
     group = optimizer.param_groups[0]
     state = optimizer.state[weight]
     x = weight.detach()

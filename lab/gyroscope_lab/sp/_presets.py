@@ -1,11 +1,11 @@
 """The paper's own training settings (Spherical Perspective, Tables 3 and 4), in the words of `TrainConfig`.
 
-Crops and flips are the usual ones; the paper names none. SVHN and ImageNet are not read here.
+Crops and flips are the usual ones, because the paper names none. SVHN and ImageNet are not read here.
 """
 
 from typing import Any
 
-# Method -> optimizer and learning rate (Table 3); all have momentum or β1 = 0.9, which is the default.
+# Method -> optimizer and learning rate (Table 3). All have momentum or β1 = 0.9, which is the default.
 METHODS: dict[str, dict[str, Any]] = {
     "SGD-M": {"optimizer": "sgd", "lr": 0.1},
     "Adam": {"optimizer": "adam", "lr": 1e-3},
@@ -29,7 +29,7 @@ _TRAINING: dict[str, Any] = {
     "epochs": 405,
     "schedule": "step",
     "milestones": (135 / 405, 225 / 405, 315 / 405),
-    # S and RT are for filters before a norm; the last layer takes the plain step (Algorithm 1).
+    # S and RT are for filters before a norm. The last layer takes the plain step (Algorithm 1).
     "turn_head": False,
 }
 
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
 
 
 def settings_of(task: str, model: str, method: str) -> dict[str, Any]:
-    """The settings with which a method trains a network on a task."""
+    """Return the settings with which a method trains a network on a task."""
     place = list(METHODS).index(method)
     units, beta2 = _TABLE4[task, model][place]
     moments = {"betas": (0.9, beta2)} if beta2 else {}

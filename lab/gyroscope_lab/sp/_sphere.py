@@ -15,7 +15,7 @@ from gyroscope_lab.sp._effective_step import dot, radius_and_direction
 
 
 def sgd_learning_rate(lr: Values, r: Values, weight_decay: Values = 0.0) -> Values:
-    """Effective learning rate of SGD, with or without L2, at radius r: lr/(r²·(1 - lr·λ))     (SP Table 1).
+    """Return SGD's effective learning rate, with or without L2, at radius r: lr/(r²·(1 - lr·λ))     (SP Table 1).
 
     >>> sgd_learning_rate(lr=0.5, r=2.0, weight_decay=1.0)
     0.25
@@ -24,7 +24,7 @@ def sgd_learning_rate(lr: Values, r: Values, weight_decay: Values = 0.0) -> Valu
 
 
 def sgdm_learning_rate(lr: Values, r: Values, radial: Values) -> Values:
-    """Effective learning rate of SGD with momentum, `radial` = ⟨c, u⟩: lr/r²/(1 - lr·⟨c, u⟩/r²)     (SP Table 1).
+    """Return SGD-M's effective learning rate, `radial` = ⟨c, u⟩: lr/r²/(1 - lr·⟨c, u⟩/r²)     (SP Table 1).
 
     >>> sgdm_learning_rate(lr=0.5, r=2.0, radial=4.0)
     0.25
@@ -33,7 +33,7 @@ def sgdm_learning_rate(lr: Values, r: Values, radial: Values) -> Values:
 
 
 def adam_learning_rate(lr: Values, r: Values, nu: Values, radial: Values) -> Values:
-    """Effective learning rate of Adam: lr/(r·ν)/(1 - lr·⟨c, u⟩/(r·ν)), ν = r·d^(-1/2)‖b‖     (SP Table 1).
+    """Return Adam's effective learning rate: lr/(r·ν)/(1 - lr·⟨c, u⟩/(r·ν)), ν = r·d^(-1/2)‖b‖     (SP Table 1).
 
     >>> adam_learning_rate(lr=0.5, r=2.0, nu=2.0, radial=4.0)
     0.25
@@ -42,7 +42,7 @@ def adam_learning_rate(lr: Values, r: Values, nu: Values, radial: Values) -> Val
 
 
 def adam_srt_learning_rate(lr: Values, r: Values, nu: Values, weight_decay: Values) -> Values:
-    """Effective learning rate of Adam-SRT: lr/(r·ν)/(1 - lr·λ·r/ν), ν = r·d^(-1/2)‖b‖     (SP Table 1).
+    """Return Adam-SRT's effective learning rate: lr/(r·ν)/(1 - lr·λ·r/ν), ν = r·d^(-1/2)‖b‖     (SP Table 1).
 
     Only the decay of this very step is radial, ⟨c, u⟩ = λr²: RT keeps the momentum tangent.
 
@@ -61,12 +61,12 @@ def adam_nu(
     weight_decay: float = 0.0,
     rescaled: bool = False,
 ) -> float:
-    """ν of Adam and Adam-S at the last of the steps 0 … k with these radii r_i and ‖∇L(u_i)‖; d = `fan_in`.
+    """Return ν of Adam and Adam-S at the last of steps 0 … k with these radii r_i and ‖∇L(u_i)‖, d = `fan_in`.
 
         ν_k = d^(-1/2)·(1-β1^(k+1))/(1-β1)·sqrt((1-β2)/(1-β2^(k+1))·Σ_i β2^(k-i)·(r_k/r_i)²·‖∇L(u_i) + λr_i²u_i‖²)
                                                                                                             (SP 64)
 
-    The second moment as the sphere sees it, without eps: η_e is lr/(r·ν) where nothing is radial. `rescaled` leaves out
+    ν is the second moment on the sphere, without eps: η_e is lr/(r·ν) if nothing is radial. `rescaled` leaves out
     (r_k/r_i)²: ν^R, of Adam-SRT, which forgets radii (SP D.2, with λr_i² where the paper has λr_i).
 
     >>> f"{adam_nu([2.0], [3.0], fan_in=9):.3f}"
@@ -91,7 +91,7 @@ class MomentumOnSphere:
     radius: float
 
     def direction(self, weight_decay: float, b: npt.ArrayLike = 1.0) -> Array:
-        """c = (c_grad + λ·r²·c_L2)/(b/s), s the RMS of b: what `effective_step` calls c     (SP 16).
+        """Return c = (c_grad + λ·r²·c_L2)/(b/s), s the RMS of b: the c of `effective_step`     (SP 16).
 
         >>> momentum_on_sphere([[2.0, 0.0]], [[0.0, 1.0]], beta=0.9).direction(weight_decay=0.1).tolist()
         [0.4, 2.0]
@@ -102,7 +102,7 @@ class MomentumOnSphere:
 
 
 def momentum_on_sphere(weights: npt.ArrayLike, gradients: npt.ArrayLike, beta: float) -> MomentumOnSphere:
-    """The momentum a_k = Σ β^(k-i)·(∇L(x_i) + λx_i) of weights x_0 … x_k, one per row, split as the sphere sees it.
+    """Split the momentum a_k = Σ β^(k-i)·(∇L(x_i) + λx_i) of weights x_0 … x_k, one per row, on the sphere.
 
         c_grad = Σ_i β^(k-i)·(r_k/r_i)·∇L(u_i),   c_L2 = Σ_i β^(k-i)·(r_i/r_k)·u_i     (SP 17)
 
@@ -121,9 +121,9 @@ def momentum_on_sphere(weights: npt.ArrayLike, gradients: npt.ArrayLike, beta: f
 
 
 def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> Array:
-    """Point of the unit sphere reached along the great circle from `point`: cos‖v‖·u + sin‖v‖·v/‖v‖     (SP C.1.1).
+    """Return the end of a great circle from `point` on the unit sphere: cos‖v‖·u + sin‖v‖·v/‖v‖     (SP C.1.1).
 
-    Turns the direction of `point` (of any norm above 0) by ‖v‖ radians; v must be tangent there.
+    The direction of `point`, which may have any norm above 0, turns by ‖v‖ radians. v must be tangent there.
 
     >>> exponential_map([1.0, 0.0], [0.0, np.pi / 6]).round(3).tolist()
     [0.866, 0.5]
@@ -134,29 +134,57 @@ def exponential_map(point: npt.ArrayLike, velocity: npt.ArrayLike) -> Array:
     return np.asarray(np.cos(angle) * u + np.sinc(angle / np.pi) * v)  # NumPy's sinc(x) is sin(πx)/(πx), and 1 at 0
 
 
+def rescale(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
+    """Return R, the momentum in the scale that gradients have at the new radius.
+
+        R(m) = (r/r')·m     (SP 69)
+
+    With R alone, the momentum no longer depends on the radii of the past.
+
+    >>> rescale([0.0, 1.0], old=[1.0, 0.0], new=[0.0, 2.0]).tolist()
+    [0.0, 0.5]
+    """
+    r_old, _ = radius_and_direction("old", old)
+    r_new, _ = radius_and_direction("new", new)
+    return np.asarray(r_old / r_new * np.asarray(momentum, dtype=np.float64))
+
+
+def transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
+    """Return T, the momentum carried from the direction u of `old` to u' of `new`, tangent to the sphere there.
+
+        T(m) = ⟨u, u'⟩m - ⟨m, u'⟩u     (SP 72)
+
+    T drops the radial part of m, turns what lies along the geodesic, and multiplies what is orthogonal to it by cosθ, θ
+    the angle from u to u'. `parallel_transport` keeps the latter.
+
+    >>> transport([0.0, 1.0, 2.0], old=[1.0, 0.0, 0.0], new=[0.0, 2.0, 0.0]).tolist()
+    [-1.0, 0.0, 0.0]
+    """
+    m = np.asarray(momentum, dtype=np.float64)
+    _, u = radius_and_direction("old", old)
+    _, u_new = radius_and_direction("new", new)
+    return np.asarray(dot(u, u_new) * m - dot(m, u_new) * u)
+
+
 def rescale_transport(momentum: npt.ArrayLike, old: npt.ArrayLike, new: npt.ArrayLike) -> Array:
-    """RT, the momentum of Adam-SRT and SGD-MRT carried from the weight `old` x to `new` x', where it is tangent.
+    """Return RT, the momentum of Adam-SRT and SGD-MRT carried from the weight `old` x to `new` x'.
 
-        RT(m) = (⟨x', x⟩m - ⟨x', m⟩x)/⟨x', x'⟩     (SP 18)
+        RT(m) = R(T(m)) = (⟨x', x⟩m - ⟨x', m⟩x)/⟨x', x'⟩     (SP 18)
 
-    The radial part of m is dropped. Of the tangent part, what lies along the geodesic is turned and multiplied by r/r',
-    as gradients of a scale-invariant loss are; what is orthogonal to it shrinks by cosθ·r/r', θ the angle from x to x'.
+    R and T commute.
 
     >>> rescale_transport([0.0, 1.0], old=[1.0, 0.0], new=[0.0, 2.0]).tolist()
     [-0.5, 0.0]
     """
-    m = np.asarray(momentum, dtype=np.float64)
-    x = np.asarray(old, dtype=np.float64)
-    r, u = radius_and_direction("new", new)
-    return np.asarray((dot(u, x) * m - dot(u, m) * x) / r)
+    return rescale(transport(momentum, old, new), old, new)
 
 
 def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Array:
-    """Tangent vector carried along the geodesic from `start` to `end`; its norm stays, whatever its orientation.
+    """Carry a tangent vector along the geodesic from `start` to `end`. Its norm stays, whatever its orientation.
 
         m - ⟨m, u'⟩/(1 + ⟨u, u'⟩)·(u + u')     (AdamG, Cho & Lee 2017)
 
-    Holds for m tangent at `start`, points of any norm above 0; opposite points are joined by many geodesics and raise.
+    It holds for m tangent at `start` and points of any norm above 0. Opposite points have many geodesics and raise.
 
     >>> parallel_transport([0.0, 1.0, 2.0], start=[1.0, 0.0, 0.0], end=[0.0, 1.0, 0.0]).tolist()
     [-1.0, 0.0, 2.0]
@@ -166,12 +194,12 @@ def parallel_transport(vector: npt.ArrayLike, start: npt.ArrayLike, end: npt.Arr
     _, u_next = radius_and_direction("end", end)
     closeness = 1 + dot(u, u_next)
     if not np.all(closeness > 0):
-        raise ValueError(f"1 + <start, end> = {closeness.min()}: opposite points; transport in two smaller steps")
+        raise ValueError(f"1 + <start, end> = {closeness.min()}: opposite points. Transport in two smaller steps")
     return np.asarray(m - dot(m, u_next) / closeness * (u + u_next))
 
 
 def next_radius2(radius2: Values, lr: Values, unit_grad_norm: Values) -> Values:
-    """r² after a step of SGD without decay, exactly: r² + (lr·‖∇L(u)‖)²/r²     (SP 46).
+    """Return r² after a step of SGD without decay, exactly: r² + (lr·‖∇L(u)‖)²/r²     (SP 46).
 
     >>> next_radius2(4.0, lr=0.5, unit_grad_norm=2.0)
     4.25
@@ -180,7 +208,7 @@ def next_radius2(radius2: Values, lr: Values, unit_grad_norm: Values) -> Values:
 
 
 def radii2(radius: float, lr: npt.ArrayLike, unit_grad_norm: npt.ArrayLike) -> Array:
-    """r_k² of SGD without decay before step k = 0 … n, for n steps with these lr_i and ‖∇L(u_i)‖, from `radius` r0.
+    """Return r_k² of SGD without decay before steps k = 0 … n, given lr_i and ‖∇L(u_i)‖, from `radius` r0.
 
         r_k² = sqrt(2·Σ_{i<k} (lr_i·‖∇L(u_i)‖)² + r0⁴)     (the solution of SP 46 to second order)
 
@@ -195,7 +223,7 @@ def radii2(radius: float, lr: npt.ArrayLike, unit_grad_norm: npt.ArrayLike) -> A
 
 
 def adam_g_star_learning_rates(star: AdamGStar, unit_grad_norm: npt.ArrayLike) -> Array:
-    """Return effective learning rates of steps k = 0 … n, for n gradients of these norms; one column per weight.
+    """Return effective learning rates of steps k = 0 … n, for n gradients of these norms, one column per weight.
 
         η_e = lr/sqrt(Σ_{i<k} beta^(k-1-i)·‖∇L(u_i)‖² + beta^k·v0)     (SP 48)
 

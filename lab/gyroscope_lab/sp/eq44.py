@@ -55,7 +55,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 def train(
     task: TeacherStudent, first: Tensor, steps: int, weight_decay: float, lr: Callable[[int], float]
 ) -> list[Tensor]:
-    """The weights after each step of torch's SGD with these learning rates."""
+    """Return the weights after each step of torch's SGD with these learning rates."""
     weight = first.clone().requires_grad_()
     optimizer = SGD([weight], lr=lr(0), weight_decay=weight_decay)
     path = []
@@ -68,7 +68,7 @@ def train(
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norms that part, and directions that do not."""
+    """Draw norms that part, and directions that do not."""
     panels = Panels("mean norm of a neuron", "largest distance of directions from the way with decay")
     t = np.arange(1, result.config.steps + 1)
     for i, way in enumerate(WAYS):
@@ -82,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The directions are the same, and would not be with a constant rate."""
+    """Judge whether directions are the same, and would not be with a constant rate."""
     return [
         # Rounding alone stays below 1e-15 here.
         at_most("largest distance between the directions over all steps", 1e-8, result["distance"][:, 0].max(1)),

@@ -2,9 +2,9 @@
 
 So 1 - A⟨c,u⟩ is positive, the expansion of Theorem 2 is valid for SGD-M and Adam, and that of Theorem 4 for SGD. The
 largest of all filters counts, at every step. Changed against the paper: the whole network trains from its initial
-weights, where the paper trains only filters, after a training that it then freezes; half the width, CIFAR-10 of 8 × 8
-pixels, 60 steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r²; what its expansion needs to be small is
-that over r⁴, which has no unit.
+weights, while the paper trains only filters, after a training of the rest. The network has half the width, on CIFAR-10
+of 8 × 8 pixels, for 60 steps. The paper prints the variable of Theorem 4 as (η‖∇L(u)‖)²/r². Its expansion needs that
+over r⁴ to be small, which has no unit.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ POINTS = 150
 SMALL_RADIAL = 0.1
 # Tangents that differ from their angle by 3 %, the first term that Theorem 2 leaves out.
 SMALL_TANGENT = 0.3
-# The paper sees 10⁻²; here the expansion sqrt(1 + 2z) = 1 + z is half a percent off.
+# The paper has 10⁻². At 0.1 the expansion sqrt(1 + 2z) = 1 + z is half a percent off.
 SMALL_TAYLOR = 0.1
 
 
@@ -51,7 +51,7 @@ PAPER = Config(base={}, arms={arm: {**each, **_CONSTANT, "epochs": 150} for arm,
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Train; the largest |A⟨c,u⟩|, η_e‖c⊥‖ and variable of Theorem 4 over all filters, at each step and over all."""
+    """Train, and measure the largest |A⟨c,u⟩|, η_e‖c⊥‖ and variable of Theorem 4 of all filters and steps."""
     settings = trial.config.arms[trial.part]
     rows: list[list[float]] = []
     train_and_see(trial, settings, lambda step, weights: rows.append(largest(weights, settings["lr"])))
@@ -66,7 +66,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def largest(weights: dict[str, WeightStep], lr: float) -> list[float]:
-    """The largest value over all filters of |A⟨c,u⟩|, η_e‖c⊥‖, and (lr‖∇L(u)‖)² over r⁴ and over r².
+    """Return the largest value over all filters of |A⟨c,u⟩|, η_e‖c⊥‖, and (lr‖∇L(u)‖)² over r⁴ and over r².
 
     A step d = -lr·a/b has A·c = -d/r (SP 30): its radial part is A⟨c,u⟩, and what is left over 1 - A⟨c,u⟩ is η_e·c⊥.
     """
@@ -83,7 +83,7 @@ def largest(weights: dict[str, WeightStep], lr: float) -> list[float]:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Of the first seed: the largest values over training."""
+    """Draw the largest values over training of the first seed."""
     panels = Panels("|A⟨c,u⟩|", "η_e‖c⊥‖", "(η‖∇L(u)‖)²/r⁴, SGD")
     t = np.linspace(0, 1, result["radial"].shape[2])
     for i, arm in enumerate(("SGD-M", "Adam")):
@@ -98,7 +98,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Each is small at every step and for every filter."""
+    """Judge whether each is small at every step and for every filter."""
     judged = []
     for arm in ("SGD-M", "Adam"):
         radial = of_arm(result, "largest_radial", arm)

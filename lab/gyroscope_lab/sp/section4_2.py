@@ -42,7 +42,7 @@ class Config:
     parts: ClassVar = SCHEMES
 
     def walker(self, scheme: str, weight: Tensor, decays: bool) -> "Walker":
-        """A weight under the optimizer of a scheme, with decay or without."""
+        """Set up a weight under the optimizer of a scheme, with decay or without."""
         decay = self.weight_decay if decays else 0.0
         decoupled = decay if scheme.endswith("decoupled") else 0.0
         l2 = decay - decoupled  # all of the decay is one or the other
@@ -76,19 +76,19 @@ class Walker:
         self.a = a + self.b * self.decoupled * self.before
 
     def effective_step(self) -> EffectiveStep:
-        """The step to come on the sphere."""
+        """Return the next step on the sphere."""
         lr = self.optimizer.param_groups[0]["lr"]
         return effective_step(self.before.numpy(), self.a.numpy(), self.b.numpy(), lr)
 
     def set_effective_lr(self, rate: float) -> None:
-        """Set lr such that the effective learning rate will be `rate` (SP 11, solved for lr; b is one number)."""
+        """Set lr such that the effective learning rate will be `rate` (SP 11, solved for lr, with one number for b)."""
         r = float(self.before.norm())
         b = float(self.b[0, 0])
         radial = float((self.a * self.before).sum())  # ⟨c,u⟩
         self.optimizer.param_groups[0]["lr"] = rate / (1 + rate * radial) * r * r * b
 
     def step(self) -> float:
-        """Step; the ⟨c,u⟩ of the weights themselves, c = r·b·(x - x')/lr."""
+        """Take a step, and return ⟨c,u⟩ of the weights themselves, c = r·b·(x - x')/lr."""
         lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         # Neither optimizer has decoupled decay: it is added here, from the weight before the step.
@@ -97,7 +97,7 @@ class Walker:
         return float((moved * self.before).sum() * self.b[0, 0])
 
     def radial_share(self) -> float:
-        """Share of the momentum that is radial at the new point."""
+        """Return the share of the momentum that is radial at the new point."""
         state = self.optimizer.state[self.weight]
         momentum = state.get("momentum_buffer", state.get("exp_avg"))
         return float((momentum * directions(self.weight)).sum().abs() / momentum.norm())
@@ -132,7 +132,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The three effects over time, first seed."""
+    """Draw the three effects over time of the first seed."""
     t = np.arange(result.config.steps)
     panels = Panels(
         "1: distance of walks with equal η_e",
@@ -150,7 +150,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Each effect is there without RT, and gone with it."""
+    """Judge whether each effect is there without RT, and gone with it."""
     worst = {name: result[name].max(2) for name in ("distance", "radial_share", "radial", "l2_share")}
     apart = "1: distance of walks with equal η_e and other radii"
     judged: list[Claim] = []

@@ -41,7 +41,7 @@ class Config(LayerConfig):
     parts: ClassVar = SCHEMES
 
     def optimizer(self, scheme: str, weight: Tensor) -> Optimizer:
-        """The optimizer of a scheme, as torch or the library has it."""
+        """Return the optimizer of a scheme, as torch or the library has it."""
         if scheme == "Adam":
             return Adam([weight], self.adam_lr, self.betas, weight_decay=self.weight_decay)
         if scheme == "Adam-SRT":
@@ -55,7 +55,7 @@ PAPER = Config(**PAPER_LAYER, steps=1000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Errors of (12), (13) and Table 1 at every step of a scheme; then the error of the exponential map (10)."""
+    """Measure errors of (12), (13) and Table 1 at every step of a scheme, then that of the exponential map (10)."""
     config = trial.config
     task, weight = draw(trial)
     weight.requires_grad_()
@@ -83,7 +83,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
-    """The effective learning rate by SP's Table 1."""
+    """Return the effective learning rate by SP's Table 1."""
     r = x.norm(dim=1)
     rms = b.square().mean(1).sqrt()
     radial = (r.unsqueeze(1) * a / (b / rms.unsqueeze(1)) * directions(x)).sum(1)
@@ -99,7 +99,7 @@ def table1(config: Config, scheme: str, x: Tensor, a: Tensor, b: Tensor) -> Any:
 
 
 def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
-    """Distance of one real SGD step's direction from the exponential map of -η_e·c⊥, lr halved again and again."""
+    """Return how far real SGD steps are from the exponential map of -η_e·c⊥, as lr is halved again and again."""
     x = weight.detach()
     g = task.gradient(weight)
     largest = 0.5 * float((x.norm(dim=1) / g.norm(dim=1)).min())  # turns the fastest row by arctan(0.5)
@@ -117,7 +117,7 @@ def _map_errors(task: TeacherStudent, weight: Tensor) -> list[float]:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """How much each scheme turns, and how the error of the exponential map falls."""
+    """Draw how much each scheme turns, and how the error of the exponential map falls."""
     panels = Panels("angle per step, rad", "error of the exponential map (10)")
     t = shown_steps(result.config.steps, POINTS)
     for i, scheme in enumerate(SCHEMES):
@@ -133,7 +133,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Exactness of (12), (13) and Table 1, and the order of (10)."""
+    """Judge the exactness of (12), (13) and Table 1, and the order of (10)."""
     factor = result["map_error"][:, 0, -2] / result["map_error"][:, 0, -1]
     return [
         at_most("largest error of the next direction (12), all schemes", 1e-9, result["direction"].max(1)),

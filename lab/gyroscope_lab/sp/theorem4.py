@@ -57,7 +57,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def follow_adam_g_star(task: TeacherStudent, first: Tensor, star: AdamGStar, steps: int) -> Tensor:
-    """AdamG* literally (SP 3.2): u' = normalise(u - lr·g/sqrt(v)), then v' = beta·v + ‖g‖²."""
+    """Follow AdamG* literally (SP 3.2): u' = normalise(u - lr·g/sqrt(v)), then v' = beta·v + ‖g‖²."""
     u = directions(first)
     v = torch.as_tensor(star.v0)
     for _ in range(steps):
@@ -68,7 +68,7 @@ def follow_adam_g_star(task: TeacherStudent, first: Tensor, star: AdamGStar, ste
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The distance at every lr, beside third order."""
+    """Draw the distance at every lr, beside third order."""
     config = result.config
     lr = config.lr / 2.0 ** np.arange(config.halvings + 1)
     panels = Panels()
@@ -82,7 +82,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Close, and closer by 8 per halving."""
+    """Judge whether they are close, and closer by 8 per halving."""
     distance = result["distance"]
     factor = distance[:, -2] / distance[:, -1]
     share = distance[:, -1] / result["travelled"][:, -1]
