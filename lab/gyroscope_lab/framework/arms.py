@@ -13,6 +13,7 @@ from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import confidence_interval
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, INK, Figure, styled
+from gyroscope_lab.tasks.text import TEXTS
 from gyroscope_lab.training import TrainConfig, TrainResult, train
 
 # Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
@@ -89,7 +90,7 @@ def _scores(result: TrainResult, settings: dict[str, Any]) -> dict[str, float]:
     scores = result.scores if result.divergence is None else {}
     measured = {"loss": capped_loss(scores.get("validation_loss", LOST))}
     task = settings.get("task", TrainConfig.task)
-    is_text = task == "stdlib" or task.startswith("text:")
+    is_text = task.partition(":")[0] in TEXTS
     return measured if is_text else {**measured, "accuracy": scores.get("validation_accuracy", 0.0)}
 
 

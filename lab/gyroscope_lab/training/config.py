@@ -17,7 +17,8 @@ class TrainConfig:
     """A training run.
 
     Arguments:
-        task: digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or translation:<folder>.
+        task: digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> (characters),
+            bpe:<file> (byte pairs) or translation:<folder>.
         model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
         optimizer: a name of `gyroscope train --help`, with options of its class after a colon: k-adam:k=3.
         lr, weight_decay, momentum, betas: as torch has them; None: the optimizer's own default.
