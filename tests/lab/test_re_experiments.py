@@ -131,7 +131,7 @@ def test_loss_and_accuracy_are_both_judged_where_there_is_an_accuracy():
         "loss": {"ResNet", "vision transformer", "GPT", "Transformer-S"},
         "accuracy": {"ResNet", "vision transformer", "Transformer-S"},
     }
-    assert len(config.methods("Transformer-S")) == 8
+    assert len(config.methods("Transformer-S")) == 10
 
 
 def test_base_and_variant_choose_between_a_smaller_and_a_larger_learning_rate():
@@ -140,6 +140,20 @@ def test_base_and_variant_choose_between_a_smaller_and_a_larger_learning_rate():
         rates = [config.arms[arm]["lr"] for arm in config.shots("ResNet", method)]
         assert rates == [0.1, 0.025, 0.4]
     assert set(config.shots("ResNet", "SGDM")) <= set(config.candidates)
+
+
+def test_only_zero_shot_and_what_was_chosen_is_judged():
+    config = table2_table3.QUICK["table2"]
+    choosing = {score: np.full((2, len(config.parts)), 0.5) for score in ("accuracy", "loss")}
+    choosing["accuracy"][:, config.parts.index("ResNet: rotational AdamW, lr × 4")] = 0.6
+    choosing["loss"][:, config.parts.index("GPT: AdamW, lr ÷ 4")] = 0.4
+    judged = config.judged_parts(choosing)
+    of_resnet = [arm.removeprefix("ResNet: ") for arm in judged if arm.startswith("ResNet: ")]
+    assert of_resnet == [
+        "AdamW", "rotational AdamW", "rotational AdamW, lr × 4", "special variant, lr × 4", "rotational AdamW, follow",
+    ]  # fmt: skip
+    assert [arm for arm in judged if arm.startswith("GPT: AdamW, lr")] == ["GPT: AdamW, lr ÷ 4"]
+    assert "GPT: special variant" in judged
 
 
 def test_the_best_learning_rate_of_each_optimizer_is_compared():

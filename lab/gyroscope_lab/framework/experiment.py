@@ -11,7 +11,8 @@ An experiment module has
     class Config: …                                            plain values; `seeds` is the number of seeds, and
                                                                `parts`, optional, what each seed measures in turn;
                                                                `choosing_seeds`, optional, how many more seeds choose
-                                                               between parts (`framework/choices.py`)
+                                                               between parts (`framework/choices.py`), and
+                                                               `judged_parts`, optional, which parts are then judged
     QUICK = Config(…)                                          shows the claim within a minute or two
     MEDIUM = Config(…)                                         optional: 10 to 60 minutes of two cores, at which the
                                                                effect of the paper can be seen
