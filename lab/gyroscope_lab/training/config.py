@@ -41,6 +41,7 @@ class TrainConfig:
         evaluations: times that the validation set is used, evenly over the run.
         track: measure rotation while training.
         sample_every: steps from one measurement to the next; None: the tracker's own choice.
+        neurons: regular expression of layers of which the run keeps every neuron. None: of no layer.
     """
 
     task: str = "digits"
@@ -75,6 +76,7 @@ class TrainConfig:
     evaluations: int = 10
     track: bool = True
     sample_every: int | None = None
+    neurons: str | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

@@ -208,7 +208,7 @@ class Training:
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """The tracker of the run, if there is one."""
+        """Yield the tracker of the run, if there is one."""
         if not self.config.track:
             yield None
             return
@@ -222,6 +222,7 @@ class Training:
             sinks=[self._keep_rotation],
             resume=resume and path.exists(),
             start=self.step,
+            raw=self.config.neurons,
             **sampling,
         ) as tracker:
             self.tracker = tracker

@@ -31,6 +31,7 @@ class ObjectsConfig:
     evaluations: int = 10
     track: bool = True
     sample_every: int | None = None
+    neurons: ClassVar[str | None] = None
     # The loss decides about batches and precision, and the loop takes one batch per step as it comes.
     batch_size: ClassVar[int] = 1
     accumulate: ClassVar[int] = 1
