@@ -88,7 +88,7 @@ def _report_share(report: Callable[[float], None], done: int, total: int, share:
 
 
 def _choosing_values(config: Any, finished: dict[Place, FinishedTrial], choosing: Sequence[Place]) -> dict[str, Array]:
-    """Return what the choosing seeds measured, (seeds, parts); NaN for parts between which nothing is chosen."""
+    """Return what the choosing seeds measured, (seeds, parts), NaN for parts between which nothing is chosen."""
     if not choosing:
         return {}
     seeds = sorted({seed for seed, _ in choosing})
@@ -101,7 +101,7 @@ def _choosing_values(config: Any, finished: dict[Place, FinishedTrial], choosing
 
 
 def rounded(values: ArrayLike) -> Array:
-    """Measurements with `DIGITS` significant digits.
+    """Return measurements with `DIGITS` significant digits.
 
     >>> rounded([3.14159265358979, 0.0]).tolist()
     [3.141593, 0.0]
@@ -135,21 +135,21 @@ def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> Fi
 
 
 def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
-    """The folder of trials with this config and this code; the number of seeds may differ."""
+    """Return the folder of trials with this config and this code. The number of seeds may differ."""
     if cache is None:
         return None
     # Without the seeds: more of them continue a finished run.
     seeds = {"seeds": None, "choosing_seeds": None}
-    key = asdict(config) | seeds | {"parts": parts, "code": _fingerprint(type(config).__module__)}
+    key = asdict(config) | seeds | {"parts": parts, "code": fingerprint(config)}
     return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fingerprint(module: str) -> str:
-    """A hash of the code under an experiment: the rooms below, and the module's own folder."""
+def fingerprint(config: Any) -> str:
+    """Return a hash of the code under an experiment: the rooms below, and the module's own folder."""
     rooms = [*(CORE / room for room in CORE_ROOMS), *(LAB / room for room in LAB_ROOMS)]
     files = {path for room in rooms for path in room.rglob("*.py")}
     files |= {CORE / "geometry.py", *(LAB / "framework" / name for name in SHARED)}
-    if own := sys.modules[module].__file__:
+    if own := sys.modules[type(config).__module__].__file__:
         files |= set(Path(own).parent.glob("*.py"))
     digest = hashlib.sha256()
     for path in sorted(files):

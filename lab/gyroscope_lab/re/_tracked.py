@@ -8,7 +8,7 @@ import numpy as np
 from gyroscope.store import Run
 from gyroscope.tools import Array
 
-# Points of a course that is drawn. Runs differ in the steps that were sampled; arrays of an experiment may not.
+# Points of a course that is drawn. Runs differ in the steps that were sampled, and arrays of an experiment may not.
 POINTS = 50
 # Shares of a run after the transition to equilibrium, and before the learning rate is too low to keep it.
 SETTLED = (0.4, 0.7)

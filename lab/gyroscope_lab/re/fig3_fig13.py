@@ -27,7 +27,7 @@ from gyroscope_lab.re._networks import BYTE_PAIR_GPT, GPT, RESNET
 from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction
 
 CLAIMS = {
-    "fig3": "At constant lr·wd accuracy has an optimum; the rotation is as predicted (RE Figure 3)",
+    "fig3": "At constant lr·wd accuracy has an optimum, and the rotation is as predicted (RE Figure 3)",
     "fig13": "A GPT's loss has an optimum at constant lr·wd (RE Figure 13)",
 }
 COST = {
@@ -44,7 +44,7 @@ EARLY = 2
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Learning rates at a constant product with weight decay; the rotational variant has the ends and the middle."""
+    """Learning rates at a constant product with weight decay. The rotational variant has the ends and the middle."""
 
     lrs: tuple[float, ...] = ()
     shown: tuple[float, ...] = ()
@@ -172,7 +172,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _gains(result: Result[Config], over: Sequence[str], arms: Sequence[str]) -> Array:
-    """Return by how much one arm is better than another, seed by seed; arms are given for each seed."""
+    """Return by how much one arm is better than another, seed by seed. Arms are given for each seed."""
     score = result.config.score
     difference = of_chosen(result, score, arms) - of_chosen(result, score, over)
     return -difference if score == "loss" else difference

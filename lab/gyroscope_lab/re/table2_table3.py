@@ -59,7 +59,7 @@ FOLLOWING = ", follow"
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Base optimizers and their variants on several networks; an arm is called by its network and its method."""
+    """Base optimizers and their variants on several networks. An arm is named by its network and its method."""
 
     rows: tuple[tuple[str, str], ...] = ()
     """(network, base optimizer)."""
@@ -280,7 +280,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def _matches(result: Result[Config], network: str, method: str, base: list[str], arms: list[str]) -> list[Claim]:
-    """Return the claims that loss, and accuracy where there is one, are those of the base; arms for each seed."""
+    """Return the claims that loss, and accuracy if there is one, are those of the base. Arms are given by seed."""
     ratio = of_chosen(result, "loss", arms) / of_chosen(result, "loss", base)
     judged = [agrees(f"{network}: loss of {method}, over its base's", 1.0, ratio, within=LOSS_MARGIN)]
     difference = of_chosen(result, "accuracy", arms) - of_chosen(result, "accuracy", base)
