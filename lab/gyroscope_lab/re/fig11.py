@@ -83,11 +83,17 @@ def _lambda_err_course(result: Result[Config], arm: str) -> Array:
     return np.asarray(decay_error(result.config.base["weight_decay"], courses))
 
 
-def corrected(result: Result[Config], arm: str, quantity: str, suffix: str = "") -> Array:
-    """Return predicted rotation or norm with λ_e in the place of λ."""
-    angle, norm = (of_arm(result, f"predicted_{name}{suffix}", arm) for name in QUANTITIES)
-    error = _lambda_err_course(result, arm) if suffix else _lambda_err(result, arm)
-    law = correct(angle, norm, decay_error=error, norm_power=0.25)
+def corrected(result: Result[Config], arm: str, quantity: str) -> Array:
+    """Return predicted rotation or norm in mid-run with λ_e in the place of λ."""
+    angle, norm = (of_arm(result, f"predicted_{name}", arm) for name in QUANTITIES)
+    law = correct(angle, norm, decay_error=_lambda_err(result, arm), norm_power=0.25)
+    return np.asarray(law.angular_update if quantity == "angle" else law.norm)
+
+
+def corrected_course(result: Result[Config], arm: str, quantity: str) -> Array:
+    """Return the same over time. Norms follow the gradient's, which is averaged over `SMOOTHING` points too."""
+    angle, norm = (of_arm(result, f"predicted_{name}_course", arm) for name in QUANTITIES)
+    law = correct(angle, smoothed(norm, SMOOTHING), decay_error=_lambda_err_course(result, arm), norm_power=0.25)
     return np.asarray(law.angular_update if quantity == "angle" else law.norm)
 
 
@@ -106,7 +112,7 @@ def plot(result: Result[Config]) -> Figure:
             for row, quantity in ((1, "norm"), (2, "angle")):
                 panel = 2 * row + column
                 panels.line(panel, t, of_arm(result, f"{quantity}_course", arm)[0, layer], arm, colour)
-                predicted = corrected(result, arm, quantity, "_course")[0, layer]
+                predicted = corrected_course(result, arm, quantity)[0, layer]
                 panels.predicted(panel, t, predicted, f"predicted with λ_e, {arm}", colour, width=1.3)
     panels.figure.update_xaxes(title_text=axis, row=3)
     return panels.titled("SGDM on a network without norms, and with standardised weights").update_layout(height=900)

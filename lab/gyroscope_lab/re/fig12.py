@@ -125,8 +125,8 @@ def _best(result: Result[Config], imbalance: str) -> Array:
 
 def plot(result: Result[Config]) -> Figure:
     """Draw how fast neurons turn, and accuracy over the share and over the factor, mean with its interval."""
-    titles = ("rotation of the neurons of a layer", f"share p, f = {FACTOR:g}", f"factor f, p = {100 * SHARE:g} %")
-    panels = Panels(*titles, horizontal_spacing=0.08)
+    accuracies = (f"accuracy, f = {FACTOR:g}", f"accuracy, p = {100 * SHARE:g} %")
+    panels = Panels("rotation over balanced", *accuracies, horizontal_spacing=0.08)
     neurons = np.linspace(0, 1, 201)
     for kind, name, colour in ((_slower, "slower", COLOURS[0]), (_both, "slower and faster", COLOURS[1])):
         shape = kind(SHARE, FACTOR)
@@ -142,11 +142,9 @@ def plot(result: Result[Config]) -> Figure:
                 x=list(places), y=means, error_y=bars, mode="markers", marker={"color": colour}, showlegend=False,
                 **panels.place(panel),
             )  # fmt: skip
-    panels.figure.update_yaxes(type="log", title_text="over balanced rotation", row=1, col=1)
-    panels.figure.update_xaxes(title_text="share of the neurons", row=1, col=1)
-    panels.figure.update_xaxes(title_text="p", row=1, col=2)
-    panels.figure.update_xaxes(title_text="f", row=1, col=3)
-    panels.figure.update_yaxes(title_text="accuracy on images held out", row=1, col=2)
+    panels.figure.update_yaxes(type="log", dtick=1, row=1, col=1)
+    for column, title in enumerate(("neurons of a layer", "share p of the neurons", "factor f"), 1):
+        panels.figure.update_xaxes(title_text=title, row=1, col=column)
     return panels.titled("Rotation that differs from neuron to neuron, at the best learning rate of each")
 
 
