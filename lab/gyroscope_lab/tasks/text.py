@@ -12,14 +12,14 @@ from torch import Tensor
 
 from gyroscope_lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read_text
 
-# Kinds of task names: the standard library, and files in characters or byte pairs.
-TEXTS = ("stdlib", "text", "bpe")
 # The last tenth of a text, as nanoGPT splits it.
 VALIDATION_SHARE = 0.1
 # Characters that a text must have to be split and learnt from.
 FEWEST = 1000
 # Byte pairs of `bpe:<file>`, the characters among them. Tiny Shakespeare has 2.2 characters per byte pair then.
 BYTE_PAIRS = 512
+# Kinds of task names: the standard library, and files in characters or byte pairs.
+TEXTS = ("stdlib", "text", "bpe")
 
 
 @final
@@ -31,13 +31,13 @@ class Corpus:
     alphabet: int
 
     def batch(self, size: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return random pieces of the text, and the number that follows each of theirs: two tensors (size, context)."""
+        """Random pieces of the text, and the character that follows each of theirs: two tensors (size, context)."""
         first = torch.randint(len(self.ids) - context, (size, 1), generator=generator)
         places = first + torch.arange(context)
         return self.ids[places], self.ids[places + 1]
 
     def split(self) -> tuple["Corpus", "Corpus"]:
-        """Return the part to learn from, and the last tenth to validate on."""
+        """The part to learn from, and the last tenth to validate on."""
         first = round((1 - VALIDATION_SHARE) * len(self.ids))
         return Corpus(self.ids[:first], self.alphabet), Corpus(self.ids[first:], self.alphabet)
 
@@ -82,7 +82,7 @@ def byte_pairs(text: str) -> Corpus:
 
 @cache
 def standard_library() -> Corpus:
-    """Return the modules of the standard library, in the order of their names: some millions of characters.
+    """The modules of the standard library, in the order of their names: some millions of characters.
 
     A few characters are common, and dozens are so rare that training has them once and not again.
 

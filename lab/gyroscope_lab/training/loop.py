@@ -208,7 +208,7 @@ class Training:
 
     @contextmanager
     def tracked(self, resume: bool) -> Iterator[gyro.Tracker | None]:
-        """Yield the tracker of the run, if there is one."""
+        """The tracker of the run, if there is one."""
         if not self.config.track:
             yield None
             return

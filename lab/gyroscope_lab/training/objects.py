@@ -31,12 +31,12 @@ class ObjectsConfig:
     evaluations: int = 10
     track: bool = True
     sample_every: int | None = None
-    neurons: ClassVar[str | None] = None
     # The loss decides about batches and precision, and the loop takes one batch per step as it comes.
     batch_size: ClassVar[int] = 1
     accumulate: ClassVar[int] = 1
     clip: ClassVar[float | None] = None
     precision: ClassVar[str] = "float32"
+    neurons: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, at_least=1)

@@ -154,7 +154,7 @@ class TextProblem(Problem):
         return self.share(tokens), self.share(following)
 
     def loss(self, model: nn.Module, number: int) -> tuple[Tensor, Scores]:
-        """Return the cross-entropy of the next character or byte pair."""
+        """Cross-entropy of the next character."""
         return self._loss(model, *self.batch(number)), {}
 
     def _loss(self, model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:
