@@ -110,7 +110,7 @@ def plot(result: Result[Config]) -> Figure:
     for number, (setting, rates) in enumerate(zip(result.config.setups, result.config.lrs, strict=True)):
         panel = int(setting != LAYER_NORM)
         dash = DASHES[max(number - 1, 0)]
-        suffix = "" if dash == "solid" else f", {setting.partition(',')[0]}"
+        suffix = f", {setting.removesuffix(', no warmup')}" if panel else ""
         for name, colour in zip(OPTIMIZERS, COLOURS, strict=False):
             accuracies = _accuracies(result, setting, name)
             panels.line(panel, rates, accuracies.mean(1), name + suffix, colour, dash=dash)

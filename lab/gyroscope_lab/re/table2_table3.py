@@ -245,7 +245,7 @@ def plot(result: Result[Config]) -> Figure:
             draw_scores(panels, panel, method, scores, colour)
     panels.figure.update_xaxes(tickangle=40, tickfont={"size": 10})
     figure = panels.titled("Base optimizers and their rotational variants")
-    return figure.update_layout(height=200 + 440 * rows, margin={"b": 190})
+    return figure.update_layout(height=200 + 440 * rows, margin={"b": 190, "r": 90})
 
 
 def claims(result: Result[Config]) -> list[Claim]:
