@@ -266,7 +266,10 @@ def claims(result: Result[Config]) -> list[Claim]:
             f"{variant}, best shot": (best, best_variant),
         }
         if SPECIAL in config.methods(network):
-            pairs[f"{SPECIAL}, best shot"] = (best, [special_of(arm) for arm in best_variant])
+            specials = [special_of(arm) for arm in best_variant]
+            # Records of before had the special variant at one learning rate.
+            known = [arm if arm in config.parts else f"{network}: {SPECIAL}" for arm in specials]
+            pairs[f"{SPECIAL}, best shot"] = (best, known)
         if variant + FOLLOWING in config.methods(network):
             follower = same(network, variant + FOLLOWING)
             pairs[f"{variant} that follows its base (ours)"] = (same(network, base), follower)
