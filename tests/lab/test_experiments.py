@@ -199,8 +199,7 @@ def first_two(change):
 
 
 WRONG_PREDICTIONS = {
-    "re/fig1": [values(angle=swapped), values(angle=times(1.3)), values(angle=np.ones_like),
-                values(angle=lambda x: x * np.linspace(1, 2, x.shape[1])[:, None])],
+    "re/fig1": [values(angle=times(1.3)), values(angle=swapped_last(2))],
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
                 arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
                 values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.01))],
