@@ -38,8 +38,8 @@ def train(
     task: Annotated[
         str,
         typer.Option(
-            help="digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or "
-            "translation:<folder>"
+            help="digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file>, "
+            "bpe:<file> or translation:<folder>"
         ),
     ] = "digits",
     model: Annotated[

@@ -218,6 +218,7 @@ WRONG_SPHERE_FAMILY = [
     *(arms(f"lr {lr:g},", "loss", plus(1)) for lr in (0.01, 0.03, 0.1)),
 ]
 WRONG_PREDICTIONS = {
+    "re/fig1": [values(angle=times(1.3)), values(angle=swapped_last(2))],
     "re/fig3": [arms("lr 0.0001", "accuracy", plus(0.5)), arms("lr 1", "accuracy", plus(0.5)),
                 arms("rotational", "accuracy", plus(-0.5)), values(angle_ratio=times(2), norm_ratio=times(2)),
                 values(angle=times(10)), values(angle=times(0.1), final_norm_ratio=times(0.01))],

@@ -11,7 +11,21 @@ from gyroscope_lab.framework.trials import run_trials
 from gyroscope_lab.re import _tracked, fig5, table2_table3
 from gyroscope_lab.training import TrainConfig
 
-TRAININGS = ["fig3", "fig4", "fig5", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15", "table2", "table3"]
+TRAININGS = [
+    "fig1",
+    "fig3",
+    "fig4",
+    "fig5",
+    "fig9",
+    "fig10",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig14",
+    "fig15",
+    "table2",
+    "table3",
+]
 NETWORKS = {
     "resnet20": "resnet20:width=2,blocks=1",
     "cnn": "cnn:width=4",
@@ -60,9 +74,9 @@ def test_it_runs_draws_and_judges(name):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_every_training_at_both_sizes_is_one(name):
+def test_every_training_at_every_size_is_one(name):
     experiment = load(f"re/{name}")
-    for config in (experiment.QUICK, experiment.PAPER):
+    for config in (experiment.QUICK, getattr(experiment, "MEDIUM", experiment.QUICK), experiment.PAPER):
         every = [config.settings] if hasattr(config, "settings") else config.arms.values()
         for settings in every:
             TrainConfig.from_dict({**getattr(config, "base", {}), **settings})
@@ -131,7 +145,7 @@ def test_loss_and_accuracy_are_both_judged_where_there_is_an_accuracy():
         "loss": {"ResNet", "vision transformer", "GPT", "Transformer-S"},
         "accuracy": {"ResNet", "vision transformer", "Transformer-S"},
     }
-    assert len(config.methods("Transformer-S")) == 8
+    assert len(config.methods("Transformer-S")) == 10
 
 
 def test_base_and_variant_choose_between_a_smaller_and_a_larger_learning_rate():
@@ -140,6 +154,22 @@ def test_base_and_variant_choose_between_a_smaller_and_a_larger_learning_rate():
         rates = [config.arms[arm]["lr"] for arm in config.shots("ResNet", method)]
         assert rates == [0.1, 0.025, 0.4]
     assert set(config.shots("ResNet", "SGDM")) <= set(config.candidates)
+
+
+def test_only_what_was_chosen_is_judged_and_the_variant_at_the_learning_rate_of_its_base():
+    config = table2_table3.MEDIUM["table2"]
+    choosing = {score: np.full((2, len(config.parts)), 0.5) for score in ("accuracy", "loss")}
+    choosing["accuracy"][:, config.parts.index("ResNet: rotational AdamW, lr × 4")] = 0.6
+    choosing["loss"][:, config.parts.index("GPT: AdamW, lr ÷ 4")] = 0.4
+    judged = config.judged_parts(choosing)
+    of_resnet = [arm.removeprefix("ResNet: ") for arm in judged if arm.startswith("ResNet: ")]
+    assert set(of_resnet) == {"AdamW", "rotational AdamW", "rotational AdamW, lr × 4", "special variant, lr × 4"}
+    of_gpt = [arm.removeprefix("GPT: ") for arm in judged if arm.startswith("GPT: ")]
+    assert set(of_gpt) == {"AdamW, lr ÷ 4", "rotational AdamW, lr ÷ 4", "rotational AdamW", "special variant"}
+    # Arms of ours are compared with the base at its own learning rate.
+    assert "GPT: AdamW" in table2_table3.QUICK["table2"].judged_parts(
+        {score: np.full((2, len(table2_table3.QUICK["table2"].parts)), 0.5) for score in ("accuracy", "loss")}
+    )
 
 
 def test_the_best_learning_rate_of_each_optimizer_is_compared():

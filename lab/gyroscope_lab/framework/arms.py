@@ -13,6 +13,7 @@ from gyroscope.tools import Array
 from gyroscope_lab.framework.claims import confidence_interval
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, INK, Figure, styled
+from gyroscope_lab.tasks.text import TEXTS
 from gyroscope_lab.training import TrainConfig, TrainResult, train
 
 # Loss of a run that diverged or was thrown far off: about that of a network that has learnt nothing. Without a limit,
@@ -35,7 +36,7 @@ class Arms:
     arms: dict[str, dict[str, Any]]
     seeds: int = 3
     choosing_seeds: int = field(default=0, kw_only=True)
-    """Seeds that only choose between arms; see `choices`."""
+    """Seeds that only choose between arms (`choices`)."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -51,9 +52,9 @@ def train_arm(trial: Trial[Any], read: Callable[[Run], Measurements] = lambda ru
 
 
 def train_and_read(trial: Trial[Any], settings: dict[str, Any], read: Callable[[Run], Measurements]) -> Measurements:
-    """Train with these settings of `TrainConfig`; scores of the end on data held out, and what `read` makes of the run.
+    """Train with these settings of `TrainConfig`, and return final scores on data held out and what `read` returns.
 
-    `loss` is at most `LOST`; `accuracy` is there for tasks that have one, and 0 for a run that diverged.
+    `loss` is at most `LOST`. Tasks with an `accuracy` return it too. It is 0 for a run that diverged.
     """
     every = max(1, settings["steps"] // SAMPLES) if settings.get("steps") else STEPS_PER_SAMPLE
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +82,7 @@ def _train(trial: Trial[Any], settings: dict[str, Any], folder: str) -> TrainRes
 
 
 def capped_loss(loss: float) -> float:
-    """At most `LOST`, also where the loss is not a number."""
+    """Return the loss, at most `LOST`, also if it is not a number."""
     return loss if loss < LOST else LOST
 
 
@@ -89,18 +90,18 @@ def _scores(result: TrainResult, settings: dict[str, Any]) -> dict[str, float]:
     scores = result.scores if result.divergence is None else {}
     measured = {"loss": capped_loss(scores.get("validation_loss", LOST))}
     task = settings.get("task", TrainConfig.task)
-    is_text = task == "stdlib" or task.startswith("text:")
+    is_text = task.partition(":")[0] in TEXTS
     return measured if is_text else {**measured, "accuracy": scores.get("validation_accuracy", 0.0)}
 
 
 def of_arm(result: Result[Any], quantity: str, arm: str) -> Array:
-    """What was measured of one arm: the seed along the first axis."""
+    """Return what was measured of one arm, with the seed along the first axis."""
     place: int = result.config.parts.index(arm)
     return result[quantity][:, place]
 
 
 def plot_arms(result: Result[Any], quantity: str, title: str, unit: str) -> Figure:
-    """Each arm with its seeds as dots, and the mean with its 95 % interval."""
+    """Draw each arm with its seeds as dots, and the mean with its 95 % interval."""
     figure = Figure()
     for i, arm in enumerate(result.config.parts):
         values = of_arm(result, quantity, arm)

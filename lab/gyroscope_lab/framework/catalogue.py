@@ -51,7 +51,7 @@ def _papers() -> dict[str, CatalogueEntry]:
     """Return all entries by id, paper by paper, numbers in their order."""
     entries = [CatalogueEntry(name, claim, "a drawing") for name, claim in DRAWINGS.items()]
     entries += [CatalogueEntry(name, claim, "a list of settings") for name, claim in SETTINGS.items()]
-    entries += [CatalogueEntry(name, claim, f"not implemented; data: {data}") for name, (claim, data) in TO_DO.items()]
+    entries += [CatalogueEntry(name, claim, f"not implemented, data: {data}") for name, (claim, data) in TO_DO.items()]
     implemented = list(_implemented())
     for entry in implemented:
         entries += [CatalogueEntry(id, f"see {entry.id}: {entry.claim}", f"part of {entry.id}") for id in entry.covers]
@@ -60,9 +60,9 @@ def _papers() -> dict[str, CatalogueEntry]:
 
 
 def coverage(paper: str) -> tuple[int, int]:
-    """How many figures and tables of a paper have an experiment, and how many could have one.
+    """Return how many figures and tables of a paper have an experiment, and how many could have one.
 
-    Drawings and lists of settings claim nothing that could be measured; theorems are neither figures nor tables.
+    Drawings and lists of settings claim nothing that could be measured. Theorems are neither figures nor tables.
 
     >>> coverage("sp")
     (6, 6)
@@ -76,7 +76,7 @@ def coverage(paper: str) -> tuple[int, int]:
 
 
 def paper_heading(paper: str) -> str:
-    """A paper's title, and its coverage where it has figures or tables."""
+    """Return a paper's title, with its coverage if it has figures or tables."""
     done, wanted = coverage(paper)
     return f"{PAPERS[paper]}: {done} of {wanted} figures and tables done" if wanted else PAPERS[paper]
 
@@ -89,26 +89,26 @@ def headings(source: Path | None = None) -> dict[str, str]:
 
 
 def entry_of(name: str, source: Path | None = None) -> CatalogueEntry:
-    """The entry of this id; ValueError that quotes it and names the nearest where there is none."""
+    """Return the entry of this id, or raise a ValueError that quotes the id and names the nearest ones."""
     entries = catalogue(source)
     if name in entries:
         return entries[name]
     near = did_you_mean(name.lower().replace("_", "/", 1), entries, most=3, cutoff=0.4)
-    raise ValueError(f"there is no experiment {name!r}; {near} (`gyroscope lab list` shows all)")
+    raise ValueError(f"there is no experiment {name!r}: {near} (`gyroscope lab list` shows all)")
 
 
 def implemented_entry(name: str, source: Path | None = None) -> CatalogueEntry:
-    """The entry of this id; ValueError also where it has no experiment to run."""
+    """Return the entry of this id, or raise a ValueError if it has no experiment to run."""
     entry = entry_of(name, source)
     if not entry.implemented:
-        raise ValueError(f"{name!r} cannot be run: {entry.note}; `gyroscope lab list` shows what can")
+        raise ValueError(f"{name!r} cannot be run: {entry.note}. `gyroscope lab list` shows what can")
     return entry
 
 
-def select(names: list[str], source: Path | None = None, size: Size = "quick") -> list[CatalogueEntry]:
+def select(names: list[str], source: Path | None = None, size: Size | None = "quick") -> list[CatalogueEntry]:
     """Return the entries meant by ids, by names of papers or of the folder (all experiments of one) and by "all".
 
-    Names of several experiments mean those that have this size.
+    Names of several experiments mean those that have this size, or any size with None.
 
     >>> select(["smd/theorem3"])[0].module
     'gyroscope_lab.smd.theorem3'
@@ -118,7 +118,8 @@ def select(names: list[str], source: Path | None = None, size: Size = "quick") -
         if name == "all" or name in headings(source):
             prefix = "" if name == "all" else f"{name}/"
             known = catalogue(source).values()
-            entries = [entry for entry in known if size in entry.cost and entry.id.startswith(prefix)]
+            sized = [entry for entry in known if (size in entry.cost if size else entry.implemented)]
+            entries = [entry for entry in sized if entry.id.startswith(prefix)]
         else:
             entries = [implemented_entry(name, source)]
         selected |= {entry.id: entry for entry in entries}  # named twice, run once
@@ -126,7 +127,7 @@ def select(names: list[str], source: Path | None = None, size: Size = "quick") -
 
 
 def _order(name: str) -> tuple[int, int, str, int]:
-    """Papers in their order; figures, tables, and then the rest; fig2 before fig10."""
+    """Return a sort key: papers in their order, then figures, tables and the rest, with fig2 before fig10."""
     paper, figure = name.split("/")
     letters = figure.rstrip("0123456789")
     kind = {"fig": 0, "table": 1}.get(letters, 2)
@@ -153,7 +154,7 @@ def _outside(folder: Path) -> Iterator[CatalogueEntry]:
 
 
 def _parse(paper: str, path: Path) -> Iterator[CatalogueEntry]:
-    """The entries of a file from its text: the docstring, COST and COVERS; CLAIMS where it has several experiments."""
+    """Yield the entries of a file from its docstring, COST, COVERS, and CLAIMS if it has several experiments."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:

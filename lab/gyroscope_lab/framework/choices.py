@@ -3,9 +3,11 @@
 The best of many arms on the judged seeds is partly luck, and its score is too good. So a config with `choosing_seeds`
 has more seeds that only choose (`seeds.py`). A record without them was made before there were any:
 there each seed is judged with the part that all other seeds chose. Either way no seed is judged with its own choice.
+A config with a method `judged_parts` also saves the trainings of parts that were not chosen: their judged values are
+NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,29 @@ def candidates(config: Any) -> list[int]:
     return [parts.index(part) for part in getattr(config, "candidates", parts)]
 
 
+def judged_parts(config: Any, choosing: Mapping[str, Array]) -> list[int]:
+    """Return the positions of the parts that judged seeds measure: those that a config asks for, or all."""
+    parts = list(getattr(config, "parts", [None]))
+    if not choosing or not hasattr(config, "judged_parts"):
+        return list(range(len(parts)))
+    return sorted({parts.index(part) for part in config.judged_parts(choosing)})
+
+
+def best_part(config: Any, choosing: Mapping[str, Array], quantity: str, parts: Sequence[Any]) -> Any:
+    """Return the part with the best mean over the choosing seeds. The lowest loss is the best.
+
+    >>> from types import SimpleNamespace
+    >>> best_part(SimpleNamespace(parts=["a", "b"]), {"loss": np.array([[0.5, 0.4]])}, "loss", ["a", "b"])
+    'b'
+    """
+    places = [list(config.parts).index(part) for part in parts]
+    return parts[(_sign(quantity) * choosing[quantity][:, places]).mean(0).argmax()]
+
+
+def _sign(quantity: str) -> int:
+    return -1 if quantity.endswith("loss") else 1
+
+
 def choose(result: Result[Any], quantity: str, parts: Sequence[Any]) -> list[Any]:
     """Return the part with the best mean of a quantity, one for each judged seed. The lowest loss is the best.
 
@@ -31,16 +56,13 @@ def choose(result: Result[Any], quantity: str, parts: Sequence[Any]) -> list[Any
     >>> choose(Result(SimpleNamespace(parts=["a", "b"]), scores), "accuracy", ["a", "b"])  # by the other seed
     ['a', 'b']
     """
-    sign = -1 if quantity.endswith("loss") else 1
-    places = [list(result.config.parts).index(part) for part in parts]
-    judged = sign * result[quantity][:, places]
-    seeds = len(judged)
+    seeds = len(result[quantity])
     if result.choosing:
-        means = np.tile((sign * result.choosing[quantity][:, places]).mean(0), (seeds, 1))
-    elif seeds == 1:  # nobody else can choose
-        means = judged
-    else:
-        means = (judged.sum(0) - judged) / (seeds - 1)
+        return [best_part(result.config, result.choosing, quantity, parts)] * seeds
+    places = [list(result.config.parts).index(part) for part in parts]
+    judged = _sign(quantity) * result[quantity][:, places]
+    # A single seed has no others that could choose.
+    means = judged if seeds == 1 else (judged.sum(0) - judged) / (seeds - 1)
     return [parts[best] for best in means.argmax(1)]
 
 

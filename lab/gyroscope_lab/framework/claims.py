@@ -60,7 +60,7 @@ class Claim:
 
 
 def count_outcomes(claims: Sequence[Claim]) -> str:
-    """How many claims have each outcome, in words.
+    """Return in words how many claims have each outcome.
 
     >>> count_outcomes([at_most("", 1.0, [0.5]), at_most("", 1.0, [0.5, 1.5]), at_most("", 1.0, [0.1])])
     '2 of 3 hold, 1 undecided'
@@ -75,7 +75,7 @@ def count_outcomes(claims: Sequence[Claim]) -> str:
 
 
 def confidence_interval(samples: "ArrayLike") -> ConfidenceInterval:
-    """Mean and 95 % interval of one number per seed.
+    """Return mean and 95 % interval of one number per seed.
 
     >>> str(confidence_interval([1.0, 1.1, 0.9]))
     '1 [0.7516, 1.248]'
@@ -93,7 +93,7 @@ def confidence_interval(samples: "ArrayLike") -> ConfidenceInterval:
 
 
 def agrees(sentence: str, predicted: float, samples: "ArrayLike", *, within: float) -> Claim:
-    """The claim that a measured value is the predicted one, up to a relative error of `within`.
+    """Return the claim that a measured value is the predicted one, up to a relative error of `within`.
 
     >>> agrees("pi is 22/7", 22 / 7, [3.14159], within=0.001).holds
     True
@@ -113,7 +113,7 @@ def near(sentence: str, predicted: float, samples: "ArrayLike", *, margin: float
 
 
 def at_most(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
-    """The claim that a measured value does not exceed a bound.
+    """Return the claim that a measured value does not exceed a bound.
 
     >>> at_most("errors are rounding", 1e-9, [2e-12, 3e-12]).holds
     True
@@ -122,7 +122,7 @@ def at_most(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
 
 
 def at_least(sentence: str, bound: float, samples: "ArrayLike") -> Claim:
-    """The claim that a measured value reaches a bound.
+    """Return the claim that a measured value reaches a bound.
 
     >>> at_least("the ratio reaches 1", 1.0, [0.5, 0.6]).outcome.value
     'undecided'

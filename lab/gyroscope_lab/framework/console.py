@@ -40,17 +40,24 @@ def run_experiments(
     first_seed: int = 0,
     settings: Sequence[str] = (),
 ) -> None:
-    """Run the experiments meant by `names` one after the other, and show the claims of each."""
+    """Run the experiments meant by `names` one after the other, and show the claims of each.
+
+    Experiments that a name of several means, such as `all`, are left out if this code has finished them before.
+    """
     entries = select(names, source, size)
     overrides = parse_overrides(settings)
     # Only now: importing torch takes a second, and an error in an id is reported without it.
-    from gyroscope_lab.framework.runner import check_first_seed, config_of, run
+    from gyroscope_lab.framework.runner import check_first_seed, config_of, is_finished, run
 
     check_first_seed(first_seed)
-    for entry in entries:
-        # So that the last cannot fail for its settings after hours of the first.
-        config_of(entry.id, size, seeds, source, overrides)
+    # All at once, so that the last cannot fail for its settings after hours of the first.
+    configs = {entry.id: config_of(entry.id, size, seeds, source, overrides) for entry in entries}
+    if without := len(select(names, source, size=None)) - len(entries):
+        show(Text(f"{without} experiments have no {size} size and are left out (`gyroscope lab list` shows sizes)."))
     for number, entry in enumerate(entries, 1):
+        if entry.id not in names and is_finished(entry.id, size, configs[entry.id], out, first_seed, overrides):
+            show(Text(f"{entry.id}: finished before by this code."))
+            continue
         with progress_bar(entry.id if len(entries) == 1 else f"{entry.id} ({number} of {len(entries)})") as report:
             run(entry.id, size, seeds, out, report, source, first_seed, overrides)
         show(experiment_text(entry.id, out, source))
@@ -58,7 +65,7 @@ def run_experiments(
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
-    """A bar with the time left, on a terminal; after Ctrl-C a line says that finished trials are kept."""
+    """Show a bar with the time left on a terminal, and after Ctrl-C a line about finished trials."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
@@ -68,7 +75,7 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
             yield lambda share: bar.update(task, completed=share)
         except KeyboardInterrupt:
             bar.stop()
-            console.print(f"{label}: stopped; finished trials are kept, and the same command goes on from there.")
+            console.print(f"{label}: stopped. Finished trials are kept, and the same command goes on from there.")
             raise
 
 
@@ -110,9 +117,9 @@ def _state(entry: CatalogueEntry, out: Path) -> Text:
 
 
 def experiment_text(name: str, out: Path, source: Path | None = None) -> Group:
-    """One experiment: its claims with prediction, measurement and outcome, or how to run it.
+    """Return one experiment: its claims with prediction, measurement and outcome, or how to run it.
 
-    ValueError with the nearest ids where there is none of this name.
+    Raise a ValueError with the nearest ids if there is none of this name.
     """
     entry = entry_of(name, source)
     parts: list[Table | Text] = [Text(f"{entry.id}: {entry.claim}", style="bold")]

@@ -1,17 +1,18 @@
-"""What an experiment is: a config, a measurement, a figure and claims; and how it is loaded by its id.
+"""What an experiment is (a config, a measurement, a figure and claims), and how it is loaded by its id.
 
 An experiment module has
 
     a docstring whose first line says what is claimed, and where
     COST = {"quick": "20 s", "paper": "5 min"}                 duration at each size, "medium" between them if there is
-                                                               a MEDIUM config; quick on one free core
+                                                               a MEDIUM config, quick on one free core
     COVERS = ("sp/table1",)                                    optional: what else of the paper it shows
 
     @dataclass(frozen=True)
-    class Config: …                                            plain values; `seeds` is the number of seeds, and
-                                                               `parts`, optional, what each seed measures in turn;
+    class Config: …                                            plain values. `seeds` is the number of seeds, and
+                                                               `parts`, optional, what each seed measures in turn,
                                                                `choosing_seeds`, optional, how many more seeds choose
-                                                               between parts (`framework/choices.py`)
+                                                               between parts (`framework/choices.py`), and
+                                                               `judged_parts`, optional, which parts are then judged
     QUICK = Config(…)                                          shows the claim within a minute or two
     MEDIUM = Config(…)                                         optional: 10 to 60 minutes of two cores, at which the
                                                                effect of the paper can be seen
@@ -24,7 +25,7 @@ An experiment module has
 Every number in `result.values` is measured from weights and has the seed as its first axis.
 
 A module with several experiments, which differ in their configs alone, has CLAIMS = {"fig4": "what is claimed", …}
-beside its docstring; COST, QUICK, MEDIUM and PAPER are then dicts with such keys.
+beside its docstring. COST, QUICK, MEDIUM and PAPER are then dicts with such keys.
 """
 
 import sys
@@ -60,18 +61,18 @@ class Trial(Generic[C]):
     """Is called with the share of the trial that is done, from 0 to 1."""
 
     def generator(self) -> torch.Generator:
-        """A new random generator, started with the trial's seed."""
+        """Return a new random generator, started with the trial's seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def steps(self, count: int) -> Iterator[int]:
-        """0 … count-1, with reports of the progress."""
+        """Yield 0 … count-1, and report the progress."""
         for step in range(count):
             if step % STEPS_PER_REPORT == 0:
                 self.report(step / count)
             yield step
 
     def walk(self, steps: int) -> dict[str, Any]:
-        """What a simulator needs to know of the trial: `steps`, `seed` and `progress`."""
+        """Return the arguments of a simulator that belong to the trial: `steps`, `seed` and `progress`."""
         return {"steps": steps, "seed": self.seed, "progress": lambda done: self.report(done / steps)}
 
 
@@ -84,12 +85,12 @@ class Result(Generic[C]):
     seconds: float = 0.0
     """Time that all trials took, also before an interruption."""
     choosing: dict[str, Array] = field(default_factory=dict)
-    """Numbers of the seeds that only choose between parts, (seeds, parts); see `choices`."""
+    """Numbers of the seeds that only choose between parts, (seeds, parts). See `choices`."""
 
     def __getitem__(self, name: str) -> Array:
-        """The measured array of this name."""
+        """Return the measured array of this name."""
         if name not in self.values:
-            raise KeyError(f"nothing was measured under {name!r}; there are {', '.join(self.values)}")
+            raise KeyError(f"nothing was measured under {name!r}: there are {', '.join(self.values)}")
         return self.values[name]
 
 
@@ -100,13 +101,13 @@ class Experiment(Protocol):
     PAPER: Any
 
     def measure(self, trial: Trial[Any]) -> Measurements:
-        """Numbers and arrays by name, of the same shapes for every seed and part."""
+        """Return numbers and arrays by name, of the same shapes for every seed and part."""
 
     def plot(self, result: Result[Any]) -> Any:
-        """A plotly figure of what was measured beside what was predicted."""
+        """Return a plotly figure of what was measured beside what was predicted."""
 
     def claims(self, result: Result[Any]) -> list[Claim]:
-        """Each claim, judged by what was measured."""
+        """Return each claim, judged by what was measured."""
 
 
 def load(name: str, source: Path | None = None) -> Experiment:

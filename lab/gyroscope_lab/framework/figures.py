@@ -33,7 +33,7 @@ DECADES = {"type": "log", "dtick": 1, "exponentformat": "power"}
 
 
 def styled(figure: Figure, title: str) -> Figure:
-    """The figure in the look of the pages: their ink, ground, grid, font and colours; a title above, a legend below."""
+    """Return the figure with colours, font and grid of the pages, a title above and a legend below."""
     figure.update_layout(
         template="plotly_white",
         title={"text": title, "font": {"size": 18}, "x": 0.02},
@@ -51,15 +51,15 @@ def styled(figure: Figure, title: str) -> Figure:
 
 
 def shown_steps(steps: int, points: int) -> NDArray[np.intp]:
-    """Steps 0 … steps-1 that are drawn: about so many, at even distances."""
+    """Return the steps of 0 … steps-1 that are drawn: about so many, at even distances."""
     return np.unique(np.linspace(0, steps - 1, points).astype(np.intp))
 
 
 @final
 class Panels:
-    """A figure of panels, counted from 0 row by row; a name stands in the legend once, whatever panels have it.
+    """A figure of panels, counted from 0 row by row. A name is in the legend once, whatever panels have it.
 
-    titles   one for each panel; without any there is one panel
+    titles   one for each panel. Without any there is one panel
     rows     of panels
     options  of plotly's make_subplots
     """
@@ -70,31 +70,31 @@ class Panels:
         self._named: set[str] = set()
 
     def line(self, panel: int, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = INK, **style: Any) -> None:
-        """A line, solid unless `style` has a dash."""
+        """Draw a line, solid unless `style` has a dash."""
         self._add(panel, Scatter(x=x, y=y, mode="lines", line={"color": colour, **style}), name)
 
     def predicted(self, panel: int, x: ArrayLike, y: ArrayLike, name: str, colour: str = INK, **style: Any) -> None:
-        """A line in the dashes of a prediction."""
+        """Draw a line in the dashes of a prediction."""
         self.line(panel, x, y, name, colour, **PREDICTED | style)
 
     def dots(self, panel: int, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = INK, **marker: Any) -> None:
-        """Points, filled circles unless `marker` has a symbol."""
+        """Draw points, filled circles unless `marker` has a symbol."""
         self._add(panel, Scatter(x=x, y=y, mode="markers", marker={"color": colour, **marker}), name)
 
     def level(self, panel: int, y: float, **style: Any) -> None:
-        """A predicted value: a dashed line across the panel."""
+        """Draw a predicted value: a dashed line across the panel."""
         self.figure.add_hline(y=y, line={"color": INK} | PREDICTED | style, **self.place(panel))
 
     def moment(self, panel: int, x: float, **style: Any) -> None:
-        """A predicted moment: a dotted line up the panel."""
+        """Draw a predicted moment: a dotted line up the panel."""
         self.figure.add_vline(x=x, line={"color": INK, "dash": "dot"} | style, **self.place(panel))
 
     def titled(self, title: str) -> Figure:
-        """The finished figure."""
+        """Return the finished figure."""
         return styled(self.figure, title)
 
     def place(self, panel: int) -> dict[str, int]:
-        """The row and column of a panel, as plotly counts them."""
+        """Return the row and column of a panel, as plotly counts them."""
         row, column = divmod(panel, self.columns)
         return {"row": row + 1, "col": column + 1}
 
@@ -115,7 +115,7 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
 
 def _svg(figure: Figure) -> str | None:
-    """The figure as SVG, drawn by plotly in a browser that Playwright starts; None where one of them is missing."""
+    """Return the figure as SVG, drawn by plotly in a browser that Playwright starts, or None if one is missing."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
@@ -137,5 +137,5 @@ def _svg(figure: Figure) -> str | None:
 
 
 def _shorten(svg: str) -> str:
-    """Paths with two decimals of a pixel: more than an eye sees, and half the bytes."""
+    """Shorten paths to two decimals of a pixel, which is finer than an eye sees and half the bytes."""
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path.group()), svg)

@@ -6,7 +6,7 @@ Options = dict[str, int | float | bool | str]
 
 
 def split_options(text: str) -> tuple[str, Options]:
-    """The name, and the options: numbers, true and false, or words.
+    """Return the name and the options: numbers, true and false, or words.
 
     >>> split_options("k-adam:k=3,strategy=naive,coupled=true")
     ('k-adam', {'k': 3, 'strategy': 'naive', 'coupled': True})
@@ -16,7 +16,7 @@ def split_options(text: str) -> tuple[str, Options]:
     for part in filter(None, listed.split(",")):
         key, equals, value = part.partition("=")
         if not (key and equals and value):
-            raise ValueError(f"{text!r}: write options as {name}:option=value,…; {part!r} is not of that form")
+            raise ValueError(f"{text!r}: write options as {name}:option=value,…, because {part!r} is not of that form")
         options[key] = _value(value)
     return name, options
 

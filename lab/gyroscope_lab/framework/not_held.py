@@ -27,7 +27,7 @@ _K_ADAM = (
     "of steps and a whole sweep."
 )
 
-# Experiment -> part of the claims -> why. The first part that a sentence contains counts; "" is in all.
+# Experiment -> part of the claims -> why. The first part that a sentence contains counts. "" is in all.
 WHY_NOT: dict[str, dict[str, str]] = {
     "re/fig3": {"norm over prediction": _LAGGING},
     "re/fig9": {

@@ -24,7 +24,6 @@ SIMULATED = (
 )
 
 DRAWINGS = {
-    "re/fig1": "Angular updates of all normalised neurons meet at one value",
     "re/fig2": "Equilibrium seen as balance of norm, and as a random walk",
     "re/fig6": "The norm balances a gradient part and a decay part",
     "re/fig7": "The same balance for a total update",

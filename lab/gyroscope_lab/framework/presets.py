@@ -13,13 +13,13 @@ PAPERS_WITH_PRESETS = ("re", "sp", "smd", "ct")
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the settings of a preset; raise a ValueError that names the nearest if there is none of this name."""
+    """Return the settings of a preset, or raise a ValueError that names the nearest ones."""
     known = presets()
     return dict(known[one_of("preset", name, known)])
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    """All presets by name."""
+    """Return all presets by name."""
     modules = {paper: import_module(f"gyroscope_lab.{paper}._presets") for paper in PAPERS_WITH_PRESETS}
     return {
         f"{paper}/{name}": settings for paper, module in modules.items() for name, settings in module.PRESETS.items()

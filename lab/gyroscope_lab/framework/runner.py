@@ -1,5 +1,6 @@
-"""Run an experiment by its id: measure, judge, draw, and write the record; an interrupted run goes on where it was."""
+"""Run an experiment by its id: measure, judge, draw, and write the record. An interrupted run goes on where it was."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from gyroscope.spelling import one_of
-from gyroscope.tools import check_count, write_text
+from gyroscope.tools import check_count, dumps, write_text
 from gyroscope_lab.framework.catalogue import SIZES, Size, entry_of
 from gyroscope_lab.framework.experiment import Experiment, Result, load
 from gyroscope_lab.framework.figures import write_figure
@@ -25,7 +26,7 @@ from gyroscope_lab.framework.results import (
     write_record,
 )
 from gyroscope_lab.framework.seeds import FIRST_CHOOSING_SEED
-from gyroscope_lab.framework.trials import run_trials
+from gyroscope_lab.framework.trials import fingerprint, run_trials
 
 
 def run(
@@ -43,9 +44,9 @@ def run(
     name        id such as smd/fig4
     size        quick, medium or paper
     seeds       number of seeds, if not the experiment's own
-    out         folder of the results; also of trials that are finished when a run is interrupted
+    out         folder of the results, and of trials that are finished when a run is interrupted
     report      is called with the share that is done, from 0 to 1
-    source      folder of experiments outside the lab; None: those of the papers
+    source      folder of experiments outside the lab. None: those of the papers
     first_seed  the first judged seed
     overrides   settings that differ from the experiment's own, such as {"steps": 600}
     """
@@ -57,6 +58,7 @@ def run(
     with threads(1 if size == "quick" else None):
         result = run_trials(experiment, config, cache, report, first_seed)
     description = describe(name, entry_of(name, source).claim, size, config, result.seconds, first_seed, overrides)
+    description |= {"code": fingerprint(config)}
     record = write_record(out, description, experiment.claims(result), result.values, result.choosing)
     write_figure(experiment.plot(result), record)
     write_readme(out, source)
@@ -67,7 +69,7 @@ def run(
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """So many threads for torch: small tensors are slower on several, most of all where the machine is shared."""
+    """Set the number of torch's threads: small tensors are slower on several, most of all on a shared machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -106,6 +108,23 @@ def config_of(
         raise ValueError(f"{name}: {error}") from None
 
 
+def is_finished(
+    name: str,
+    size: Size,
+    config: Any,
+    out: Path,
+    first_seed: int = 0,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> bool:
+    """Return whether the folder has a record of this config and these seeds, measured by the present code."""
+    record = ExperimentRecord.read(out, name)
+    if record is None:
+        return False
+    wanted = describe(name, "", size, config, 0.0, first_seed, overrides) | {"code": fingerprint(config)}
+    same = ("size", "config", "seeds", "choosing_seeds", "overrides", "code")
+    return all(record.data.get(key) == json.loads(dumps(wanted[key])) for key in same)
+
+
 def judge_again(name: str, out: Path) -> None:
     """Judge and draw a record by the claims of the present code, without measuring."""
     experiment, result = read_result(out, name)
@@ -119,7 +138,7 @@ def judge_again(name: str, out: Path) -> None:
 
 
 def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
-    """The experiment and its result as the record has it: to draw or to judge again without measuring."""
+    """Return the experiment and its result as the record has it, to draw or to judge again without measuring."""
     record = ExperimentRecord.read(out, name)
     if record is None:
         raise ValueError(f"{name!r} has not been run here: `gyroscope lab run {name}`")
@@ -136,5 +155,5 @@ def read_result(out: Path, name: str) -> tuple[Experiment, Result[Any]]:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has no tuples, and configs have no lists."""
+    """Return tuples for lists: JSON has no tuples, and configs have no lists."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -7,8 +7,10 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +19,14 @@ from numpy.typing import ArrayLike
 
 import gyroscope
 from gyroscope.tools import Array, write_text
-from gyroscope_lab.framework.choices import candidates
+from gyroscope_lab.framework.choices import candidates, judged_parts
 from gyroscope_lab.framework.experiment import Experiment, Result, Trial
 from gyroscope_lab.framework.seeds import choosing_seeds, judged_seeds
 
 C = TypeVar("C")
+# A seed, and the position of a part.
+Place = tuple[int, int]
+FinishedTrial = dict[str, Any]
 
 # Significant digits that are kept of a measured number, so that claims are judged by the numbers in the record.
 DIGITS = 7
@@ -42,38 +47,48 @@ def run_trials(
 ) -> Result[C]:
     """Measure with every seed of a config: values of shape (seeds, …), or (seeds, parts, …) if it has parts.
 
-    The seeds that choose between parts (`choosing_seeds`) are measured too and kept apart. Finished trials are kept
+    The seeds that choose between parts (`choosing_seeds`) are measured first and kept apart. Finished trials are kept
     below `cache`, if given. `report` gets the share of all trials that is done.
 
     >>> from gyroscope_lab.sp import eq44
     >>> run_trials(eq44, eq44.Config(neurons=2, fan_in=4, batch=8, steps=3, seeds=2))["distance"].shape
     (2, 2, 3)
     """
-    parts = getattr(config, "parts", None)
-    numbers = range(1 if parts is None else len(parts))
-    judged = [(seed, number) for seed in judged_seeds(config, first_seed) for number in numbers]
-    choosing = [(seed, number) for seed in choosing_seeds(config, first_seed) for number in candidates(config)]
-    folder = _folder(cache, config, len(numbers))
-    finished = {}
-    for done, (seed, number) in enumerate(trials := choosing + judged):
+    parts = getattr(config, "parts", (None,))
+    seeds = judged_seeds(config, first_seed)
+    folder = _folder(cache, config, len(parts))
 
-        def report_share(share: float, done: int = done) -> None:
-            report((done + share) / len(trials))
+    def finish(trials: Sequence[Place], done: int, after: int) -> dict[Place, FinishedTrial]:
+        """Run trials of which so many have been done before, and so many come after at most."""
+        finished = {}
+        for number, (seed, part) in enumerate(trials, done):
+            share_done = partial(_report_share, report, number, done + len(trials) + after)
+            share_done(0.0)
+            path = folder / f"{seed}-{part}.json" if folder else None
+            finished[seed, part] = _read(path) or _measure(
+                experiment, Trial(config, seed, parts[part], share_done), path
+            )
+        return finished
 
-        report_share(0.0)
-        trial = Trial(config, seed, None if parts is None else parts[number], report_share)
-        path = folder / f"{seed}-{number}.json" if folder else None
-        finished[seed, number] = _read(path) or _measure(experiment, trial, path)
+    choosing = list(product(choosing_seeds(config, first_seed), candidates(config)))
+    chosen_by = finish(choosing, 0, len(seeds) * len(parts))
+    choosing_values = _choosing_values(config, chosen_by, choosing)
+    judged = finish(list(product(seeds, judged_parts(config, choosing_values))), len(choosing), 0)
     report(1.0)
-    shape = (len(judged) // len(numbers),) if parts is None else (len(judged) // len(numbers), len(numbers))
-    names = finished[judged[0]]["values"]
-    values = {name: _stack([finished[each]["values"][name] for each in judged], shape) for name in names}
-    seconds = sum(trial["seconds"] for trial in finished.values())
-    return Result(config, values, seconds, _choosing_values(config, finished, choosing))
+    trials = [judged.get(place) for place in product(seeds, range(len(parts)))]
+    shape = (len(seeds), len(parts)) if hasattr(config, "parts") else (len(seeds),)
+    values = {name: _stack([trial and trial["values"][name] for trial in trials], shape)
+              for name in next(iter(judged.values()))["values"]}  # fmt: skip
+    seconds = sum(trial["seconds"] for trial in (*chosen_by.values(), *judged.values()))
+    return Result(config, values, seconds, choosing_values)
 
 
-def _choosing_values(config: Any, finished: dict[Any, Any], choosing: list[tuple[int, int]]) -> dict[str, Array]:
-    """Return what the choosing seeds measured, (seeds, parts); NaN for parts between which nothing is chosen."""
+def _report_share(report: Callable[[float], None], done: int, total: int, share: float) -> None:
+    report((done + share) / total)
+
+
+def _choosing_values(config: Any, finished: dict[Place, FinishedTrial], choosing: Sequence[Place]) -> dict[str, Array]:
+    """Return what the choosing seeds measured, (seeds, parts), NaN for parts between which nothing is chosen."""
     if not choosing:
         return {}
     seeds = sorted({seed for seed, _ in choosing})
@@ -86,7 +101,7 @@ def _choosing_values(config: Any, finished: dict[Any, Any], choosing: list[tuple
 
 
 def rounded(values: ArrayLike) -> Array:
-    """Measurements with `DIGITS` significant digits.
+    """Return measurements with `DIGITS` significant digits.
 
     >>> rounded([3.14159265358979, 0.0]).tolist()
     [3.141593, 0.0]
@@ -97,18 +112,20 @@ def rounded(values: ArrayLike) -> Array:
 
 
 def _stack(values: list[Any], shape: tuple[int, ...]) -> Array:
-    arrays = [np.asarray(value, dtype=np.float64) for value in values]
-    return rounded(np.stack(arrays).reshape(*shape, *arrays[0].shape))
+    """Return one array of all trials. A trial without a value, None, becomes NaN."""
+    own = next(np.shape(value) for value in values if value is not None)
+    arrays = [np.full(own, np.nan) if value is None else np.asarray(value, dtype=np.float64) for value in values]
+    return rounded(np.stack(arrays).reshape(*shape, *own))
 
 
-def _read(path: Path | None) -> dict[str, Any] | None:
+def _read(path: Path | None) -> FinishedTrial | None:
     if path is None or not path.exists():
         return None
-    trial: dict[str, Any] = json.loads(path.read_text())
+    trial: FinishedTrial = json.loads(path.read_text())
     return trial
 
 
-def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> dict[str, Any]:
+def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> FinishedTrial:
     start = time.monotonic()
     values = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in experiment.measure(trial).items()}
     finished = {"seconds": time.monotonic() - start, "values": values}
@@ -118,21 +135,21 @@ def _measure(experiment: Experiment, trial: Trial[Any], path: Path | None) -> di
 
 
 def _folder(cache: Path | None, config: Any, parts: int) -> Path | None:
-    """The folder of trials with this config and this code; the number of seeds may differ."""
+    """Return the folder of trials with this config and this code. The number of seeds may differ."""
     if cache is None:
         return None
     # Without the seeds: more of them continue a finished run.
     seeds = {"seeds": None, "choosing_seeds": None}
-    key = asdict(config) | seeds | {"parts": parts, "code": _fingerprint(type(config).__module__)}
+    key = asdict(config) | seeds | {"parts": parts, "code": fingerprint(config)}
     return cache / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fingerprint(module: str) -> str:
-    """A hash of the code under an experiment: the rooms below, and the module's own folder."""
+def fingerprint(config: Any) -> str:
+    """Return a hash of the code under an experiment: the rooms below, and the module's own folder."""
     rooms = [*(CORE / room for room in CORE_ROOMS), *(LAB / room for room in LAB_ROOMS)]
     files = {path for room in rooms for path in room.rglob("*.py")}
     files |= {CORE / "geometry.py", *(LAB / "framework" / name for name in SHARED)}
-    if own := sys.modules[module].__file__:
+    if own := sys.modules[type(config).__module__].__file__:
         files |= set(Path(own).parent.glob("*.py"))
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -24,13 +24,13 @@ from gyroscope_lab.training.problems import make_problem
 @final
 @dataclass(frozen=True, eq=False)
 class WeightStep:
-    """A weight around one step; the gradient is that at `before`, and the momentum as the step found it."""
+    """A weight around one step, with the gradient at `before` and the momentum before the step."""
 
     before: Tensor
     after: Tensor
     gradient: Tensor
     momentum: Tensor
-    """SGD's buffer before the step; zero at the first step, and for other optimizers."""
+    """SGD's buffer before the step, zero at the first step and for other optimizers."""
     next_lr: float = nan
     """Learning rate of the next step."""
 
@@ -40,7 +40,7 @@ See = Callable[[int, dict[str, WeightStep]], Mapping[str, float] | None]
 
 
 def train_and_see(trial: Trial[Any], settings: dict[str, Any], see: See) -> dict[str, float]:
-    """Train with these settings of `TrainConfig`; `see` gets each step's number and weights by name. Scores at the end.
+    """Train with these settings of `TrainConfig`, call `see` with each step's number and weights, and return scores.
 
     Only weights that turn are seen, without the last layer where `turn_head` is False.
     """

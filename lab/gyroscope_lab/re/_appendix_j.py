@@ -9,7 +9,7 @@ NAMES = ("AdamW", "SGDM", "Lion", "Adam+L2")
 
 
 def optimizers(speedup: float) -> tuple[UpdateRule, ...]:
-    """AdamW, SGDM, Lion and Adam+L2 with the settings of RE Appendix J, or as like them as SGDM and Lion can be.
+    """Return AdamW, SGDM, Lion and Adam+L2 with the settings of RE Appendix J, or as near as SGDM and Lion can be.
 
     `speedup` multiplies lr·weight_decay and leaves their ratio: equilibrium norms stay, and are reached sooner.
     """
@@ -20,14 +20,14 @@ def optimizers(speedup: float) -> tuple[UpdateRule, ...]:
 def layer_equilibrium(
     rule: UpdateRule, fan_in: int, gradients: Array, leading_order: bool
 ) -> tuple[float, float, float]:
-    """Predicted RMS norm, mean angle and RMS update size of a layer whose vectors have these gradient norms."""
+    """Return predicted RMS norm, mean angle and RMS update size of a layer whose vectors have these gradient norms."""
     eq = rule.equilibrium(fan_in=fan_in, unit_grad_norm=gradients, leading_order=leading_order)
     norm, angle, update = (np.asarray(value, dtype=np.float64) for value in (eq.norm, eq.angular_update, eq.update_rms))
     return float(np.sqrt((norm**2).mean())), float(angle.mean()), float(np.sqrt((update**2).mean()))
 
 
 def relative_spread(values: Array) -> Array:
-    """Spread over the last axis: interquartile range over median, which outliers do not move.
+    """Return the spread over the last axis: interquartile range over median, which outliers do not move.
 
     >>> relative_spread(np.array([1.0, 2.0, 3.0, 4.0, 50.0])).round(3).tolist()
     0.667

@@ -23,15 +23,15 @@ def correct(
     gradient_error: Values = 1.0,
     norm_power: float = 0.5,
 ) -> Corrected:
-    """Predicted equilibrium of a scale-invariant vector, corrected for one that is not.
+    """Return the predicted equilibrium of a scale-invariant vector, corrected for one that is not.
 
         angular_update·sqrt(λ_err)             (RE 89)
         norm·(C_err/λ_err)^norm_power          (RE 90 and 91 with norm_power = 1/2)
 
-    norm_power is 1/2 where the length of an update does not depend on ‖w‖ (AdamW, Lion) and 1/4 where the gradient is
-    inversely proportional to ‖w‖ (SGD, SGDM; gradient_error is then that of unit_grad_norm²). Other rules, such as
+    norm_power is 1/2 if the length of an update does not depend on ‖w‖ (AdamW, Lion), and 1/4 if the gradient is
+    inversely proportional to ‖w‖ (SGD, SGDM). gradient_error is then that of unit_grad_norm². Other rules, such as
     Adam with L2, decay by a fraction that varies with the norm: ValueError. Holds for λ_u measured in equilibrium.
-    Where λ_err ≤ 0 there is none and the limits come back, rotation 0 and norm inf: where such a vector goes.
+    If λ_err ≤ 0 there is none, and the limits are returned: rotation 0 and norm inf.
 
     >>> corrected = correct(0.01, 2.0, decay_error=0.25)
     >>> f"{corrected.angular_update:.3f} rad, norm {corrected.norm:.1f}"
@@ -45,7 +45,7 @@ def correct(
         )
     if not np.all(np.isfinite(decay_error)):
         raise ValueError(f"decay_error={decay_error} must be finite: leave out vectors without a gradient or a norm")
-    # Below 0 the vector is pushed outwards for good; the limit of the formulas is the same as at 0.
+    # Below 0 the vector is pushed outwards for good. The limit of the formulas is the same as at 0.
     lambda_err = np.maximum(decay_error, 0.0)
     with np.errstate(divide="ignore"):
         return Corrected(angular_update * lambda_err**0.5, norm * (gradient_error / lambda_err) ** norm_power)

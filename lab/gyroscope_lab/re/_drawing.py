@@ -8,7 +8,7 @@ from gyroscope_lab.framework.figures import INK, Panels
 
 
 def draw_scores(panels: Panels, panel: int, name: str, scores: Array, colour: str) -> None:
-    """One score per seed as dots at `name` on the x axis, and their mean with its 95 % interval."""
+    """Draw one score per seed as dots at `name` on the x axis, and their mean with its 95 % interval."""
     interval = confidence_interval(scores)
     panels.dots(panel, np.full(len(scores), name), scores, colour=colour, size=7)
     panels.figure.add_scatter(

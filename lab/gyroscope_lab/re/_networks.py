@@ -15,6 +15,8 @@ GPT: dict[str, Any] = {
     "model": "gpt:layers=2,width=48,context=32",
     "batch_size": 8,
 }
+# The same on 512 byte pairs of Shakespeare.
+BYTE_PAIR_GPT: dict[str, Any] = {**GPT, "task": "bpe:tinyshakespeare.txt"}
 # An encoder and a decoder of two layers on number words, in characters: 20 ms a step.
 TRANSFORMER: dict[str, Any] = {
     "task": "translation",

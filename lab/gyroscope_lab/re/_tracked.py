@@ -8,39 +8,39 @@ import numpy as np
 from gyroscope.store import Run
 from gyroscope.tools import Array
 
-# Points of a course that is drawn. Runs differ in the steps that were sampled; arrays of an experiment may not.
+# Points of a course that is drawn. Runs differ in the steps that were sampled, and arrays of an experiment may not.
 POINTS = 50
 # Shares of a run after the transition to equilibrium, and before the learning rate is too low to keep it.
 SETTLED = (0.4, 0.7)
 
 
 def hidden_layers(run: Run) -> list[str]:
-    """All layers but the last, which no normalisation follows."""
+    """Return all layers but the last, which no normalisation follows."""
     return [layer for layer in run.layers if not layer.startswith("head.")]
 
 
 def over_prediction(run: Run, layer: str, quantity: str) -> Array:
-    """Rotation or norm of a layer, RMS over its vectors, over the prediction in equilibrium, at each sample."""
+    """Return rotation or norm of a layer, RMS over its vectors, over the prediction in equilibrium, at each sample."""
     with np.errstate(all="ignore"):
         return run.series(layer, quantity, "rms") / run.series(layer, f"predicted_{quantity}")
 
 
 def _shares(run: Run) -> Array:
-    """The place of each sample in the run, from 0 to 1; a run that diverged may have one sample."""
+    """Return the place of each sample in the run, from 0 to 1. A run that diverged may have one sample."""
     return np.asarray(run.steps / max(run.steps[-1], 1))
 
 
 def mean_during(run: Run, values: Array, part: tuple[float, float] = SETTLED) -> float:
-    """Mean of a series over a part of the run; NaN where nothing of it was measured."""
+    """Return the mean of a series over a part of the run, NaN if nothing of it was measured."""
     places = _shares(run)
     chosen = values[(places >= part[0]) & (places <= part[1]) & np.isfinite(values)]
     return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 def course(run: Run, values: Array) -> Array:
-    """A series at `POINTS` places, evenly over the run: the mean of the samples about each, or between its neighbours.
+    """Return a series at `POINTS` places, evenly over the run: means of the samples, interpolated if there are none.
 
-    NaN throughout where nothing was measured.
+    All are NaN if nothing was measured.
     """
     known = np.isfinite(values)
     if not known.any():
@@ -52,19 +52,36 @@ def course(run: Run, values: Array) -> Array:
     return np.interp(np.arange(POINTS), filled, sums[filled] / counts[filled])
 
 
+def neuron_course(run: Run, layer: str, quantity: str) -> Array:
+    """Return the course of the first neuron of a layer whose neurons were kept."""
+    return course(run, run.raw(layer, quantity)[:, 0])
+
+
+def smoothed(courses: Array, points: int) -> Array:
+    """Return centred means over so many points of a course, fewer at its ends.
+
+    >>> smoothed(np.array([0.0, 3.0, 0.0, 3.0]), 3).tolist()
+    [1.5, 1.0, 2.0, 1.5]
+    """
+    half = points // 2
+    count = courses.shape[-1]
+    parts = [courses[..., max(i - half, 0) : i + half + 1].mean(-1) for i in range(count)]
+    return np.stack(parts, axis=-1)
+
+
 def course_axis(settings: Mapping[str, Any]) -> tuple[Array, str]:
-    """Where the points of a course stand, and the name of that axis: steps, or shares of a run counted in epochs."""
+    """Return the places of a course's points and the name of that axis: steps, or shares of a run in epochs."""
     places = (np.arange(POINTS) + 0.5) / POINTS
     return (places * settings["steps"], "step") if "steps" in settings else (places, "share of the run")
 
 
 def spread_over_layers(angles: Array) -> float:
-    """Standard deviation over mean of the layers' rotation."""
+    """Return the standard deviation over the mean of the layers' rotation."""
     return float(angles.std() / angles.mean())
 
 
 def relative_error(measured: Array, predicted: Array) -> Array:
-    """|measured - predicted| over the larger of them: 1 where the prediction is 0 or infinite, for no equilibrium."""
+    """Return |measured - predicted| over the larger of them, 1 if the prediction is 0 or infinite (no equilibrium)."""
     with np.errstate(invalid="ignore"):
         error = np.abs(measured - predicted) / np.maximum(measured, predicted)
     return np.where(np.isfinite(predicted), error, 1.0)

@@ -43,7 +43,7 @@ class Config:
         return np.array([unit_grad_norm(self.shape, self.batch, 10.0**level) for level in self.levels])
 
     def predicted(self, gradients: Array, leading_order: bool) -> tuple[Array, Array, Array]:
-        """Norm, angle and decay per step under Adam with L2."""
+        """Return norm, angle and decay per step under Adam with L2."""
         rule = optimizers(self.speedup)[3]
         eq = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=gradients, leading_order=leading_order)
         return np.asarray(eq.norm), np.asarray(eq.angular_update), 1 / np.asarray(eq.timescale)
@@ -55,7 +55,7 @@ PAPER = Config(speedup=1, steps=80_000, group=24)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Adam with L2, AdamW and SGDM on the same noise: (optimizers, levels) in the last 45 % of a run."""
+    """Simulate Adam with L2, AdamW and SGDM on the same noise: (optimizers, levels) in the last 45 % of a run."""
     config = trial.config
     adamw, sgdm, _, adam_l2 = optimizers(config.speedup)
     gamma_out = torch.tensor([10.0**level for level in config.levels]).repeat_interleave(config.group)
@@ -73,7 +73,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm and angle against the gradient's size: measured, (84) and (87), and the exact form."""
+    """Draw norm and angle against the gradient's size: measured, (84) and (87), and the exact form."""
     config = result.config
     fine = np.geomspace(config.gradients[0] / 2, config.gradients[-1] * 2, 200)
     panels = Panels("norm", "angle per step, rad")
@@ -85,11 +85,11 @@ def plot(result: Result[Config]) -> Figure:
             panels.predicted(panel, fine, config.predicted(fine, leading)[panel], name, dash=dash)
     panels.figure.update_xaxes(DECADES, title_text="gradient norm at unit weight norm")
     panels.figure.update_yaxes(type="log", tickvals=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
-    return panels.titled("Adam with L2 turns vectors with small gradients faster; AdamW and SGDM do not")
+    return panels.titled("Adam with L2 turns vectors with small gradients faster, AdamW and SGDM do not")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The paper's forms where the decay per step is small, the exact ones everywhere; and the others' evenness."""
+    """Judge the paper's forms if the decay per step is small, the exact ones always, and how even the others are."""
     config = result.config
     judged = []
     for leading, norm_name, angle_name in ((True, "(84)", "(87)"), (False, "exact, ours", "exact, ours")):

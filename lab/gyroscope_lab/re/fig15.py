@@ -2,8 +2,8 @@
 
 The average of update sizes with β, centring of the updates (the default), of the weights after each step as the paper
 prints it, or none, and vectors per neuron or per layer. Changed against the paper: ResNet-8 with rotational SGDM on a
-part of CIFAR-10 of 8 × 8 pixels, for ResNet-18; a GPT of two narrow layers with rotational AdamW and gains on
-characters; hundreds of steps.
+part of CIFAR-10 of 8 × 8 pixels, for ResNet-18, a GPT of two narrow layers with rotational AdamW and gains on
+characters, and hundreds of steps.
 """
 
 from dataclasses import dataclass
@@ -61,12 +61,12 @@ PAPER = _config({**preset("re/resnet18-sgd"), **_SGD}, {**preset("re/gpt-sensiti
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """The loss on data held out."""
+    """Return the loss on data held out."""
     return {"loss": train_arm(trial)["loss"]}
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The loss of each choice: seeds as dots, the mean with its interval."""
+    """Draw the loss of each choice: seeds as dots, the mean with its interval."""
     panels = Panels(*NETWORKS, horizontal_spacing=0.08)
     for panel, network in enumerate(NETWORKS):
         for choice, colour in zip(result.config.choices, COLOURS * 2, strict=False):
@@ -76,7 +76,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """No choice raises the loss by more than 5 % of the default's."""
+    """Judge whether a choice raises the loss by more than 5 % of the default's."""
     judged = []
     for network in NETWORKS:
         default = of_arm(result, "loss", _arm(network, DEFAULT))

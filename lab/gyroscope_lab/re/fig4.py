@@ -1,9 +1,9 @@
-"""Adam with L2 turns its layers unequally and loses to AdamW; balanced rotation closes the gap (RE Figure 4).
+"""Adam with L2 turns its layers unequally and loses to AdamW, and balanced rotation closes the gap (RE Figure 4).
 
 A sweep of learning rate and weight decay for both, the special variant (the direction of Adam with L2, the angle of
 AdamW, β = 0.9 as Table 4 has it for a ResNet) and rotational AdamW at settings near AdamW's best. Two seeds that are
 not judged choose the settings. Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels in 600 steps,
-for ResNet-18 in 200 epochs; two or three settings of each optimizer instead of some forty.
+for ResNet-18 in 200 epochs, and two or three settings of each optimizer instead of some forty.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class Config(Arms):
     """Both optimizers at every pair of settings, and the two variants at one of AdamW's."""
 
     def of(self, name: str) -> list[str]:
-        """The arms of an optimizer."""
+        """Return the arms of an optimizer."""
         return [arm for arm in self.parts if arm.startswith(f"{name},")]
 
     @property
@@ -71,7 +71,7 @@ PAPER = _config(
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Scores, the rotation of every layer over time, (layers, points), and its spread over hidden layers in mid-run."""
+    """Return scores, rotation over time, (layers, points), and its spread over hidden layers in mid-run."""
     return train_arm(trial, _rotation)
 
 
@@ -86,7 +86,7 @@ def _rotation(run: Run) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Accuracy of every arm, and the rotation of each layer for the best of both optimizers; the last layer dotted."""
+    """Draw accuracy of every arm, and the rotation of layers for the best of both optimizers, the last layer dotted."""
     config = result.config
     best = {name: choose(result, "accuracy", config.of(name)) for name in ("Adam+L2", "AdamW")}
     panels = Panels("accuracy on images held out", "angle per step of each layer, rad", horizontal_spacing=0.08)
@@ -109,7 +109,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """AdamW is balanced and Adam+L2 is not; AdamW and the special variant are better than Adam+L2 at its best."""
+    """Judge whether AdamW alone is balanced, and whether AdamW and the special variant are better than Adam+L2."""
     config = result.config
     adam, adamw = (choose(result, "accuracy", config.of(name)) for name in ("Adam+L2", "AdamW"))
     gain = of_chosen(result, "accuracy", adamw) - of_chosen(result, "accuracy", adam)

@@ -1,4 +1,4 @@
-"""AdamW turns all vectors alike, whatever their gradients; Adam with L2 does not (RE Figure 8)."""
+"""AdamW turns all vectors alike, whatever their gradients, and Adam with L2 does not (RE Figure 8)."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ PAPER = Config(speedup=1, steps=30_000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Both optimizers on the same noise: courses of a few vectors and of the layer, and means of the second half."""
+    """Simulate both optimizers on the same noise, and return courses of a few vectors and means of the second half."""
     config = trial.config
     shape = (config.vectors, config.fan_in)
     path = network(
@@ -66,14 +66,14 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _drawn(path: Trajectory, values: Array, layer: Array) -> Array:
-    """(optimizers, vectors shown and the layer, records)."""
+    """Return (optimizers, vectors shown and the layer, records)."""
     order = np.argsort(path.averages().unit_grad_norm.mean(0))
     chosen = [order[int(share * len(order))] for share in SHOWN]
     return np.concatenate([values[:, :, chosen], layer[:, :, None]], axis=2).transpose(1, 2, 0)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm and angle of the first seed: four vectors, the layer in black, its prediction dashed."""
+    """Draw norm and angle of the first seed: four vectors, the layer in black, its prediction dashed."""
     config = result.config
     t = np.arange(config.every, config.steps + 1, config.every)
     titles = [f"{name}: {what}" for what in ("norm", "angle per step, rad") for name in NAMES]
@@ -92,14 +92,14 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def predicted(result: Result[Config], rule: UpdateRule) -> tuple[float, float]:
-    """Norm and angle of the layer by Table 1; for Adam+L2 by (84) and (87) from every vector's measured gradients."""
+    """Return norm and angle of the layer by Table 1, for Adam+L2 by (84) and (87) from measured gradients."""
     gradients = result["gradient"][:, NAMES.index("Adam+L2")].ravel()
     norm, angle, _ = layer_equilibrium(rule, result.config.fan_in, gradients, leading_order=True)
     return norm, angle
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """AdamW is as predicted and even; Adam with L2 is uneven, and slower where gradients are larger."""
+    """Judge whether AdamW is as predicted and even, and Adam with L2 slower for larger gradients."""
     norm, angle = predicted(result, result.config.rules[0])
     turns = result["settled_angle"]
     spread = relative_spread(turns)
@@ -114,7 +114,7 @@ def claims(result: Result[Config]) -> list[Claim]:
 
 
 def rank_correlation(x: Array, y: Array) -> float:
-    """Spearman's.
+    """Return Spearman's rank correlation.
 
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0]))
     -1.0

@@ -1,12 +1,14 @@
 """How well a random walk describes the training of a ResNet and of a GPT with AdamW (RE Figures 9 and 10).
 
-Four assumptions, measured at a constant learning rate: gradients are orthogonal to weights and to past updates, scaled
-gradients have the length √C, and their radial part adds little to weight decay; and what follows from them, norm and
-rotation in equilibrium. Changed against the paper: ResNet-8 and a GPT of two narrow layers, 500 and 1,200 steps, and a
-product of learning rate and weight decay of 1e-2 and 2.5e-3, so that norms settle (the paper's GPT: 2.5e-4). Values are
-means over the neurons of a layer, where the paper shows single neurons. A GPT is judged by kind of layer, because the
-gradient takes part in the decay of some and against it in others. Corrections by the measured λ_u and C_err are those
-of RE (89) to (91).
+Four assumptions are measured at a constant learning rate: gradients are orthogonal to weights and to past updates,
+scaled gradients have the length √C, and their radial part adds little to weight decay. Norm and rotation in equilibrium
+follow from them. The figure shows single neurons, as in the paper, and claims judge means over the neurons of layers.
+Changed against the paper: ResNet-8 on a part of CIFAR-10 of 8 × 8 pixels and a GPT of two narrow layers on Shakespeare.
+Quick runs have 500 and 1,200 steps, and products of learning rate and weight decay of 1e-2 and 2.5e-3, so that norms
+settle. The medium GPT has byte pairs, the paper's learning rate and weight decay (5e-4 and 0.5, product 2.5e-4) and
+12,000 steps, 3 times 1/(lr·wd), where the paper has 3.75. The medium ResNet has a product of 1e-3 (paper: 1e-4) and
+5 times 1/(lr·wd) (paper: 7.8). A GPT is judged by kind of layer, because the gradient adds to the decay of some kinds
+and reduces that of others. Corrections by the measured λ_u and C_err are those of RE (89) to (91).
 """
 
 from dataclasses import dataclass
@@ -20,17 +22,28 @@ from gyroscope.tools import Array
 from gyroscope_lab.framework.arms import train_and_read
 from gyroscope_lab.framework.claims import Claim, agrees, at_least, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
-from gyroscope_lab.framework.figures import COLOURS, INK, Figure, Panels
+from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.framework.presets import preset
 from gyroscope_lab.re._correction import correct
-from gyroscope_lab.re._networks import GPT, RESNET
-from gyroscope_lab.re._tracked import course, course_axis, hidden_layers, mean_during, over_prediction, relative_error
+from gyroscope_lab.re._networks import BYTE_PAIR_GPT, GPT, RESNET
+from gyroscope_lab.re._tracked import (
+    course,
+    course_axis,
+    hidden_layers,
+    mean_during,
+    neuron_course,
+    over_prediction,
+    relative_error,
+)
 
 CLAIMS = {
     "fig9": "The random walk describes convolutions of a ResNet (RE Figure 9)",
     "fig10": "The random walk describes linear layers of a small GPT, with an effective decay (RE Figure 10)",
 }
-COST = {"fig9": {"quick": "40 s", "paper": "a day of a GPU"}, "fig10": {"quick": "1 min", "paper": "a day of a GPU"}}
+COST = {
+    "fig9": {"quick": "40 s", "medium": "4 min", "paper": "a day of a GPU"},
+    "fig10": {"quick": "1 min", "medium": "8 min", "paper": "a day of a GPU"},
+}
 # Rows of the figure: quantity, statistic over the neurons, title.
 ROWS = (
     ("grad_weight_cosine", "mean", "cosine of gradient and weights"),
@@ -51,7 +64,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Config:
-    """A training at a constant learning rate, and the two layers that are drawn."""
+    """A training at a constant learning rate, and the two layers of which a neuron is drawn."""
 
     settings: dict[str, Any]
     shown: tuple[str, str]
@@ -63,22 +76,36 @@ class Config:
         return "gpt" not in self.settings["model"]
 
 
+def _config(settings: dict[str, Any], shown: tuple[str, str], seeds: int = 3) -> Config:
+    return Config({**settings, "neurons": "|".join(shown)}, shown, seeds)
+
+
 # λ_u of one step is mostly noise: it is measured often.
 _STEPS = {"schedule": "constant", "steps": 500, "optimizer": "adamw", "sample_every": 4}
 _CONVOLUTIONS = ("blocks.0.conv2.weight", "blocks.2.conv2.weight")
 _LINEAR_LAYERS = ("blocks.0.feed_forward.inner.weight", "blocks.1.feed_forward.out.weight")
 QUICK = {
-    "fig9": Config({**RESNET, **_STEPS, "lr": 1e-2, "weight_decay": 1.0}, _CONVOLUTIONS, seeds=7),
-    "fig10": Config({**GPT, **_STEPS, "lr": 2e-3, "weight_decay": 1.25, "steps": 1200}, _LINEAR_LAYERS, seeds=5),
+    "fig9": _config({**RESNET, **_STEPS, "lr": 1e-2, "weight_decay": 1.0}, _CONVOLUTIONS, seeds=7),
+    "fig10": _config({**GPT, **_STEPS, "lr": 2e-3, "weight_decay": 1.25, "steps": 1200}, _LINEAR_LAYERS, seeds=5),
+}
+MEDIUM = {
+    "fig9": _config(
+        {**RESNET, **_STEPS, "lr": 1e-2, "weight_decay": 0.1, "steps": 5000, "augment": True}, _CONVOLUTIONS, seeds=7
+    ),
+    "fig10": _config(
+        {**BYTE_PAIR_GPT, **_STEPS, "lr": 5e-4, "weight_decay": 0.5, "steps": 12_000, "sample_every": 8},
+        _LINEAR_LAYERS,
+        seeds=5,
+    ),
 }
 PAPER = {
-    "fig9": Config(preset("re/resnet20-constant"), _CONVOLUTIONS),
-    "fig10": Config(preset("re/gpt-constant"), _LINEAR_LAYERS),
+    "fig9": _config(preset("re/resnet20-constant"), _CONVOLUTIONS),
+    "fig10": _config(preset("re/gpt-constant"), _LINEAR_LAYERS),
 }
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Courses of the two layers, (layers, points), and means of the second half of the run for all hidden layers."""
+    """Return courses of two neurons, (neurons, points), and means over the second half for all hidden layers."""
     config = trial.config
     settings = {**config.settings, "seed": trial.seed, "evaluations": 1}
     return train_and_read(trial, settings, lambda run: _assumptions(run, config.shown))
@@ -88,8 +115,7 @@ def _assumptions(run: Run, shown: tuple[str, ...]) -> Measurements:
     hidden = hidden_layers(run)
     series = {quantity: [run.series(layer, quantity, stat) for layer in hidden] for quantity, stat, _ in ROWS}
     courses = {
-        f"{quantity}_course": [course(run, series[quantity][hidden.index(layer)]) for layer in shown]
-        for quantity, _, _ in ROWS
+        f"{quantity}_course": [neuron_course(run, layer, quantity) for layer in shown] for quantity, _, _ in ROWS
     }
     means = {
         quantity: [mean_during(run, values, SECOND_HALF) for values in several] for quantity, several in series.items()
@@ -104,17 +130,18 @@ def _assumptions(run: Run, shown: tuple[str, ...]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The six quantities of both layers, of the first seed, with what the random walk has instead."""
+    """Draw the six quantities of both neurons, of the first seed, with those of a random walk."""
     config = result.config
     panels = Panels(*(title for *_, title in ROWS), rows=3, vertical_spacing=0.09, horizontal_spacing=0.09)
     t, axis = course_axis(config.settings)
     for panel, (quantity, _, _) in enumerate(ROWS):
         unit = config.settings["weight_decay"] if quantity == "lambda_u" else 1.0
         for layer, (name, colour) in enumerate(zip(config.shown, COLOURS, strict=False)):
-            panels.line(panel, t, result[f"{quantity}_course"][0, layer] / unit, name, colour, width=1.5)
+            values = result[f"{quantity}_course"][0, layer] / unit
+            panels.line(panel, t, values, f"first neuron of {name}", colour, width=1.5)
             if f"predicted_{quantity}" in result.values:
                 predicted = result[f"predicted_{quantity}"][0, layer]
-                panels.predicted(panel, t, predicted, "of a random walk", INK, width=1.2)
+                panels.predicted(panel, t, predicted, f"random walk, {name}", colour, width=1.2)
         if f"predicted_{quantity}" not in result.values:
             panels.level(panel, 1.0 if quantity == "scaled_grad_norm" else 0.0, width=1.2)
     panels.figure.update_xaxes(title_text=axis, row=3)
@@ -124,7 +151,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def corrections(result: Result[Config]) -> tuple[Array, Array]:
-    """Factors of rotation and norm that follow from the measured λ_u and C_err: (seeds, layers) each."""
+    """Return factors of rotation and norm that follow from the measured λ_u and C_err: (seeds, layers) each."""
     error = decay_error(result.config.settings["weight_decay"], result["lambda_u"])
     one = np.ones_like(error)
     law = correct(one, one, decay_error=error, gradient_error=result["scaled_grad_norm"] ** 2)
@@ -132,12 +159,12 @@ def corrections(result: Result[Config]) -> tuple[Array, Array]:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The assumptions hold in a normalised network; in a GPT the gradient takes part in the decay, as measured."""
+    """Judge the assumptions in a normalised network, or the part that the gradient takes in a GPT's decay."""
     return _normalised(result) if result.config.normalised else _poorly_normalised(result)
 
 
 def _mean_errors(result: Result[Config]) -> tuple[Array, Array, Array, Array]:
-    """Of rotation and norm by the law, and of both with the corrections; means of the layers, seed by seed."""
+    """Return errors of rotation and norm by the law, and of both with the corrections: means of layers, by seed."""
     angle = result["angular_update_ratio"]
     norm = result["norm_ratio"]
     angle_factor, norm_factor = corrections(result)

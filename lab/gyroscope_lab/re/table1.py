@@ -55,7 +55,7 @@ PAPER = Config(speedup=1, steps=50_000, vectors=128)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """(optimizers, loss scales) of the second half of a run, after three timescales or more; gradients per vector.
+    """Return (optimizers, loss scales) of the second half of a run, after three timescales or more, by vector.
 
     The update is the whole step ‖w' - w‖. Its gradient's part, of which Table 1 speaks, is larger by about
     a²/(2η_r²), a the decay per step: half a percent at the quick size, and one percent under Lion.
@@ -72,7 +72,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _walk(trial: Trial[Config]) -> Trajectory:
-    """All optimizers and loss scales at once, in the system of the trial."""
+    """Simulate all optimizers and loss scales at once, in the system of the trial."""
     config = trial.config
     rules, scales = (list(column) for column in zip(*config.settings, strict=True))
     options: dict[str, Any] = {"shape": config.shape, "every": 20, "average": 4, **trial.walk(config.steps)}
@@ -84,7 +84,7 @@ def _walk(trial: Trial[Config]) -> Trajectory:
 
 
 def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[str, Array]:
-    """Norm, angle and update size, (optimizers, loss scales).
+    """Return norm, angle and update size, (optimizers, loss scales).
 
     From hyper-parameters alone, but for random gammas, where the gradient norm of every vector is measured.
     """
@@ -102,7 +102,7 @@ def predicted(result: Result[Config], system: str, leading_order: bool) -> dict[
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Measured over predicted by the paper's leading order (circles) and by the exact law (crosses)."""
+    """Draw measured over predicted by the paper's leading order (circles) and by the exact law (crosses)."""
     titles = [f"{quantity}: {system}" for quantity in ("norm", "angle") for system in SYSTEMS]
     panels = Panels(*titles, rows=2, shared_yaxes=True, horizontal_spacing=0.03)
     x: Any = [np.repeat(NAMES, len(LOSS_SCALES)), [f"{scale:g}" for scale in LOSS_SCALES] * len(NAMES)]
@@ -119,12 +119,12 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The paper's forms and the exact law where they should hold; dependence on the gradient's scale; evenness."""
+    """Judge the paper's forms and the exact law, dependence on the gradient's scale, and evenness."""
     return [*_values(result), *_scales(result), *_evenness(result)]
 
 
 def _values(result: Result[Config]) -> list[Claim]:
-    """At loss scale 1 with unit gammas."""
+    """Judge values at loss scale 1 with unit gammas."""
     system = SYSTEMS.index("unit gammas")
     scale = LOSS_SCALES.index(1.0)
     paper, exact = (predicted(result, "unit gammas", leading) for leading in (True, False))
@@ -167,7 +167,7 @@ def _evenness(result: Result[Config]) -> list[Claim]:
 
 
 def _error(result: Result[Config], system: int, scale: int) -> Array:
-    """Of (87) for Adam+L2, seed by seed: each has gammas of its own."""
+    """Return the error of (87) for Adam+L2, seed by seed, because each has gammas of its own."""
     rule = optimizers(result.config.speedup)[3]
     gradients = result["gradient"][:, system, 3, scale]
     predictions = [

@@ -1,8 +1,8 @@
-"""Text tasks: characters as numbers, a fixed split, and random pieces for training."""
+"""Text tasks: characters or byte pairs as numbers, a fixed split, and random pieces for training."""
 
 import sysconfig
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import final
 
@@ -16,12 +16,16 @@ from gyroscope_lab.tasks.files import ROOT_VARIABLE, DataError, data_root, read_
 VALIDATION_SHARE = 0.1
 # Characters that a text must have at least.
 FEWEST = 1000
+# Byte pairs of `bpe:<file>`, the characters among them. Tiny Shakespeare has 2.2 characters per byte pair then.
+BYTE_PAIRS = 512
+# Kinds of task names: the standard library, and files in characters or byte pairs.
+TEXTS = ("stdlib", "text", "bpe")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as character numbers, and the number of different characters."""
+    """A text as numbers of characters or byte pairs, and the number of different ones."""
 
     ids: Tensor
     alphabet: int
@@ -39,21 +43,41 @@ class Corpus:
 
 
 def load_text(name: str, root: Path | None = None) -> Corpus:
-    """Load `stdlib`, or `text:<file>`: a file in UTF-8, compressed or not, here or in the folder of data sets."""
+    """Read `stdlib`, or `text:<file>` in characters, or `bpe:<file>` in byte pairs.
+
+    The file is in UTF-8, compressed or not, here or in the folder of data sets.
+    """
     if name == "stdlib":
         return standard_library()
-    given = Path(name.removeprefix("text:"))
+    kind, _, file = name.partition(":")
+    given = Path(file)
     in_root = data_root(root) / given
     path = given if given.is_file() else in_root
     if not path.is_file():
         raise DataError(
-            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: give a text in UTF-8 as text:<file>, and its "
-            f"folder by --data-root or {ROOT_VARIABLE}"
+            f"no file {str(given)!r} here or in {str(in_root.parent)!r}: give a text in UTF-8 as {kind}:<file>, and "
+            f"its folder by --data-root or {ROOT_VARIABLE}"
         )
     text = read_text(path)
     if len(text) < FEWEST:
         raise DataError(f"{str(path)!r} has {len(text)} characters: a text of at least {FEWEST:,} is needed")
-    return _numbered(text)
+    return byte_pairs(text) if kind == "bpe" else _numbered(text)
+
+
+@lru_cache(maxsize=1)  # learning and encoding take 2 s, as long as many a training
+def byte_pairs(text: str) -> Corpus:
+    """Return a text in byte pairs (Sennrich et al. 2016) that are learnt from the whole of it, split as GPT-2 splits.
+
+    A perplexity is one per byte pair then, as language models report it. Without the tokenizers package: DataError.
+    """
+    try:
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    except ImportError:
+        raise DataError("bpe:<file> needs the tokenizers package: pip install tokenizers, or use text:<file>") from None
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=BYTE_PAIRS, show_progress=False))
+    return Corpus(torch.tensor(tokenizer.encode(text).ids), tokenizer.get_vocab_size())
 
 
 @cache

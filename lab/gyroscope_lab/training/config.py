@@ -17,7 +17,8 @@ class TrainConfig:
     """The settings of a training run.
 
     Arguments:
-        task: digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> or translation:<folder>.
+        task: digits, stdlib, translation, fashion-mnist, mnist, cifar10, cifar100, text:<file> (characters),
+            bpe:<file> (byte pairs) or translation:<folder>.
         model: a network's name, with options after a colon: resnet20, gpt:layers=6,width=384.
         optimizer: a name of `gyroscope train --help`, with options of its class after a colon: k-adam:k=3.
         lr, weight_decay, momentum, betas: as in torch. None: the optimizer's own default.
@@ -42,6 +43,7 @@ class TrainConfig:
         evaluations: number of evaluations on the validation set, evenly over the run.
         track: measure rotation while training.
         sample_every: steps between measurements. None: the tracker's own choice.
+        neurons: regular expression of layers of which the run keeps every neuron. None: of no layer.
     """
 
     task: str = "digits"
@@ -76,6 +78,7 @@ class TrainConfig:
     evaluations: int = 10
     track: bool = True
     sample_every: int | None = None
+    neurons: str | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

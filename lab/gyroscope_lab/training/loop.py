@@ -222,6 +222,7 @@ class Training:
             sinks=[self._keep_rotation],
             resume=resume and path.exists(),
             start=self.step,
+            raw=self.config.neurons,
             **sampling,
         ) as tracker:
             self.tracker = tracker

@@ -36,6 +36,7 @@ class ObjectsConfig:
     accumulate: ClassVar[int] = 1
     clip: ClassVar[float | None] = None
     precision: ClassVar[str] = "float32"
+    neurons: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, at_least=1)

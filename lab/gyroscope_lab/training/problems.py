@@ -16,7 +16,7 @@ from gyroscope.nn import add_gain
 from gyroscope_lab.networks.registry import image_network, text_network, translation_network
 from gyroscope_lab.networks.transformer import PADDING
 from gyroscope_lab.tasks.images import Images, augmented, load_images
-from gyroscope_lab.tasks.text import load_text
+from gyroscope_lab.tasks.text import TEXTS, load_text
 from gyroscope_lab.tasks.translation import load_translation
 from gyroscope_lab.training.config import TrainConfig
 
@@ -59,7 +59,7 @@ def _problem_class(task: str) -> type["ImageProblem | TextProblem | TranslationP
     kind = task.partition(":")[0]
     if kind == "translation":
         return TranslationProblem
-    return TextProblem if kind in ("stdlib", "text") else ImageProblem
+    return TextProblem if kind in TEXTS else ImageProblem
 
 
 def _generator(*numbers: int) -> torch.Generator:
@@ -136,7 +136,7 @@ class ImageProblem(Problem):
 
 @final
 class TextProblem(Problem):
-    """Characters to the next character."""
+    """Characters or byte pairs to the next one."""
 
     def __init__(self, config: TrainConfig, data_root: Path | None, device: torch.device) -> None:
         corpus = load_text(config.task, data_root)
@@ -148,7 +148,7 @@ class TextProblem(Problem):
         self.batches_per_epoch = max(len(self.train.ids) // (config.batch_size * self.context), 1)
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return the characters of training batch `number`, and those that follow them."""
+        """Return the numbers of training batch `number`, and those that follow them."""
         generator = _generator(self.config.seed, number)
         tokens, following = self.train.batch(self.config.batch_size, self.context, generator)
         return self.share(tokens), self.share(following)

@@ -30,6 +30,8 @@ class RunConfig(Protocol):
     def track(self) -> bool: ...  # noqa: D102
     @property
     def sample_every(self) -> int | None: ...  # noqa: D102
+    @property
+    def neurons(self) -> str | None: ...  # noqa: D102
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for a file."""

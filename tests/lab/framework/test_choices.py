@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gyroscope_lab.framework.choices import choose, of_chosen, scores_at_best
+from gyroscope_lab.framework.choices import best_part, choose, of_chosen, scores_at_best
 from gyroscope_lab.framework.experiment import Result, load
 from gyroscope_lab.framework.seeds import FIRST_CHOOSING_SEED, choosing_seeds, judged_seeds
 from gyroscope_lab.framework.trials import run_trials
@@ -19,6 +19,12 @@ class Config:
     choosing_seeds: int = 2
     parts: tuple[str, ...] = ARMS
     candidates: tuple[str, ...] = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Saving(Config):
+    def judged_parts(self, choosing):
+        return [best_part(self, choosing, "accuracy", self.candidates), "c"]
 
 
 def measured(config=None, first_seed=0):
@@ -46,6 +52,25 @@ def test_only_candidates_are_measured_for_the_choice_and_only_their_numbers_are_
     assert {part for seed, part in seen if seed >= FIRST_CHOOSING_SEED} == {"a", "b"}
     assert set(result.choosing) == {"accuracy", "loss"}
     assert np.isnan(result.choosing["accuracy"][:, 2]).all()
+
+
+def test_parts_that_lost_are_not_trained_on_judged_seeds_if_the_config_says_so():
+    result, seen = measured(Saving())
+    assert [part for seed, part in seen if seed == 0] == ["b", "c"]
+    assert np.isnan(result["accuracy"][:, 0]).all()
+    assert np.isnan(result["course"][:, 0]).all()
+    assert scores_at_best(result, "accuracy", ["a", "b"]).tolist() == [0.0] * 3
+    # Without seeds that choose nothing has lost.
+    _, seen = measured(Saving(choosing_seeds=0))
+    assert [part for seed, part in seen if seed == 0] == ["a", "b", "c"]
+
+
+def test_progress_never_goes_back_and_ends_at_one():
+    shares = []
+    experiment = SimpleNamespace(measure=lambda trial: trial.report(0.5) or {"accuracy": 1.0})
+    run_trials(experiment, Saving(), report=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 def test_another_first_seed_is_judged_and_chosen_on_other_seeds():

@@ -98,7 +98,7 @@ def test_a_paper_stands_for_all_that_can_be_run_of_it():
         ("lab run smd/fg4", "'smd/fg4'", "did you mean 'smd/fig4'"),
         ("lab show smd_fig4", "'smd_fig4'", "did you mean 'smd/fig4'"),
         ("lab run qqq", "'qqq'", "gyroscope lab list"),
-        ("lab run re/fig1", "'re/fig1'", "a drawing"),
+        ("lab run re/fig2", "'re/fig2'", "a drawing"),
         ("lab run smd/fig4 --size huge", "'huge'", "quick"),
         ("lab run smd/fig4 --seeds 0", "seeds=0", "1 or above"),
         ("lab run smd/fig4 --seeds x", "'x'", "not a number"),
@@ -239,7 +239,7 @@ def test_show_and_list_print_what_was_measured(finished, capsys):
 def test_what_was_not_run_is_shown_with_how_to_run_it(tmp_path, capsys):
     out = shell(capsys, "lab", "show", "smd/fig4", "--out", tmp_path)[1]
     assert "gyroscope lab run smd/fig4" in " ".join(out.split())
-    assert "Cannot be run" in shell(capsys, "lab", "show", "re/fig1", "--out", tmp_path)[1]
+    assert "Cannot be run" in shell(capsys, "lab", "show", "re/fig2", "--out", tmp_path)[1]
 
 
 @pytest.mark.parametrize(
@@ -356,6 +356,34 @@ def test_the_transcript_of_a_run_is_ids_then_calls(monkeypatch, tmp_path):
     monkeypatch.setattr("gyroscope_lab.framework.runner.run", lambda *args: calls.append(args[:4]))
     assert main(["lab", "run", "sp/eq44", "smd/fig4", "--size", "paper", "--seeds", "7", "--out", str(tmp_path)]) == 0
     assert calls == [("sp/eq44", "paper", 7, tmp_path), ("smd/fig4", "paper", 7, tmp_path)]
+
+
+def test_all_leaves_out_what_has_no_such_size_and_what_this_code_has_finished(monkeypatch, tmp_path, capsys):
+    calls = []
+    monkeypatch.setattr("gyroscope_lab.framework.runner.run", lambda *args: calls.append(args[0]))
+    monkeypatch.setattr("gyroscope_lab.framework.runner.is_finished", lambda name, *_: name == "re/fig4")
+    code, out, _ = shell(capsys, "lab", "run", "re", "--size", "medium", "--out", tmp_path)
+    assert code == 0
+    assert calls == [entry.id for entry in select(["re"], size="medium") if entry.id != "re/fig4"]
+    without = len(select(["re"])) - len(select(["re"], size="medium"))
+    assert f"{without} experiments have no medium size and are left out" in out
+    assert "re/fig4: finished before by this code." in out
+    # Who names an experiment wants it to be run.
+    shell(capsys, "lab", "run", "re/fig4", "--size", "medium", "--out", tmp_path)
+    assert calls[-1] == "re/fig4"
+
+
+def test_a_record_is_finished_for_its_config_its_seeds_and_its_code(finished, monkeypatch):
+    from gyroscope_lab.framework import runner
+
+    config = runner.config_of("sp/eq44", "quick", seeds=2)
+    assert runner.is_finished("sp/eq44", "quick", config, finished)
+    assert not runner.is_finished("sp/eq44", "quick", config, finished / "elsewhere")
+    assert not runner.is_finished("sp/eq44", "paper", config, finished)
+    assert not runner.is_finished("sp/eq44", "quick", replace(config, seeds=3), finished)
+    assert not runner.is_finished("sp/eq44", "quick", config, finished, first_seed=1)
+    monkeypatch.setattr(runner, "fingerprint", lambda config: "other code")
+    assert not runner.is_finished("sp/eq44", "quick", config, finished)
 
 
 def test_sizes_differ_and_seeds_can_be_chosen():

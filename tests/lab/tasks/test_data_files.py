@@ -1,13 +1,14 @@
 """Data sets in their official formats: read as published, and refused with the file's name where they are damaged."""
 
 import gzip
+import sys
 
 import numpy as np
 import pytest
 import torch
 from gyroscope_lab.tasks.files import DataError, read_cifar, read_idx
 from gyroscope_lab.tasks.images import Images, augmented, load_images
-from gyroscope_lab.tasks.text import load_text
+from gyroscope_lab.tasks.text import BYTE_PAIRS, byte_pairs, load_text
 from gyroscope_lab.tasks.translation import load_translation
 
 
@@ -148,6 +149,27 @@ def test_a_text_is_looked_for_here_and_in_the_folder_of_data_sets(tmp_path, monk
     assert load_text("text:poem.txt").alphabet == 3
     with pytest.raises(DataError, match=rf"no file 'none.txt' here or in '{tmp_path}'.*--data-root or GYROSCOPE_DATA"):
         load_text("text:none.txt")
+
+
+def test_a_text_in_byte_pairs_is_the_same_text_in_fewer_numbers(tmp_path):
+    pytest.importorskip("tokenizers")
+    line = "to be or not to be, that is the question: né?\n"
+    path = tmp_path / "poem.txt"
+    path.write_text(line * 60, encoding="utf-8")
+    characters = load_text(f"text:{path}")
+    pairs = load_text(f"bpe:{path}")
+    assert pairs.alphabet <= BYTE_PAIRS
+    assert int(pairs.ids.max()) < pairs.alphabet
+    assert len(pairs.ids) < len(characters.ids) / 2
+    period = len(pairs.ids) // 60  # numbers of a line
+    assert torch.equal(pairs.ids[:-period], pairs.ids[period:])
+    assert torch.equal(pairs.ids, byte_pairs.__wrapped__(path.read_text(encoding="utf-8")).ids)
+
+
+def test_byte_pairs_without_the_package_name_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match="pip install tokenizers, or use text:<file>"):
+        byte_pairs.__wrapped__("abc" * 400)
 
 
 def test_texts_that_cannot_be_read_are_errors(tmp_path):
