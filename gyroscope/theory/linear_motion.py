@@ -11,10 +11,12 @@ import numpy as np
 from gyroscope._types import Array, Mask, Number
 from gyroscope.theory.cautious import TINY, MaskedDecay, masked_decay
 from gyroscope.theory.law import Weights
-from gyroscope.theory.recursion import Improve, Moments, Motion, Step, filtered
+from gyroscope.theory.recursion import LOOSE_FROM, LOOSE_TOLERANCE, TOLERANCE, Improve, Moments, Motion, Step, filtered
 
 # x in: what a step adds to the squared norm ∝ norm^(-2x). Any value gives the same norms, this one in few rounds.
-RESPONSE = 0.5
+RESPONSE = 0.75
+# Share of the squared norm per step that may decay through the momentum without overshooting.
+SMALL_DECAY = 0.01
 
 
 class Combination(NamedTuple):
@@ -78,20 +80,25 @@ class LinearMotion(Motion):
         unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
         aging = (normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
         by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum, *aging)
-        columns = [np.broadcast_to(values, len(lr))[:, None] for values in by_step]
+        columns = [np.asarray(values)[:, None] if np.ndim(values) else values for values in by_step]
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
         is_cautious = self.rule.cautious_decay
+        # A coupled step may be nearly radial, so that its angle is a small difference of large moments.
+        self.tolerance = LOOSE_TOLERANCE if self.done >= LOOSE_FROM and not is_coupled else TOLERANCE
         done = np.arange(self.done, self.done + len(lr))[:, None]
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            a, scale, coupling, unadapted, *coefficients = (column[part] for column in columns)
+            a, scale, coupling, unadapted, *coefficients = (c[part] if np.ndim(c) else c for c in columns)
             # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
             y = guess["norm2"][:-1]
             p = guess["p"][:-1]
             g2 = steps.unit_grad2 / y
-            q = filtered(self.moments["q"], mm * mm, mg * mg * g2 + (mw * (mw * y + 2 * mm * p) if is_coupled else 0.0))
+            added = mg * mg * g2
+            if is_coupled:
+                added += mw * (mw * y + 2 * mm * p)
+            q = filtered(self.moments["q"], mm * mm, added)
             s = scale
             D = np.broadcast_to(self.moments["D"], q.shape)
             if steps.D:
@@ -114,14 +121,22 @@ class LinearMotion(Motion):
             p = filtered(self.moments["p"], keep, added)
             power = (masked.push * masked.push + (steps.excess - 1)) * (s * s)
             radial = um * p[:-1]
+            twice = 2 * left * pushed
             square = power * (update2 + 2 * uw * radial if is_coupled else update2)
-            # The weight's own part of cross and square is kept, because added it would not converge at a strong decay.
-            own = power * uw * uw + masked.noise
-            keep = left * left - 2 * left * pushed * uw + own
-            added = square - 2 * left * pushed * radial
+            added = square - twice * radial
+            own = masked.noise
+            keep = left * left + own
+            if is_coupled:
+                # What is proportional to the norm is kept, because added it would converge slowly or not at all: the
+                # weight's part of the update and, if small, that of the momentum, up to how it fills.
+                own = own + power * uw * uw
+                through = twice * um * mw / (1 - mm)
+                through = np.where(through < SMALL_DECAY, through, 0.0)
+                keep = left * left - twice * uw + own - through
+                added = added + through * y
             # What is added falls as the norm grows, which halves the rounds if it is taken into account.
             y = filtered(self.norm2, keep - RESPONSE * added / y, (1 + RESPONSE) * added)
-            cross = pushed * (uw * y[:-1] + radial)
+            cross = pushed * (uw * y[:-1] + radial if is_coupled else radial)
             square = square + own * y[:-1]
             if is_cautious and steps.excess > 1:  # a sign: longer steps that point outwards less
                 longer = 2 * masked.sign_overlap * np.sqrt(steps.excess * linear2 * y[:-1])
