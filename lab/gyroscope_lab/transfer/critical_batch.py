@@ -60,7 +60,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Return κ² of the tuned batch in each tenth of the run, and the level at which four times the batch is critical."""
+    """Return κ² of the tuned batch in each tenth of the run, and the level at which the largest batch is critical."""
     panels = Panels("")
     for number, (name, colour) in enumerate(zip(result.config.parts, COLOURS, strict=False)):
         middles = [10 * tenth + 5 for tenth in TENTHS]
