@@ -25,9 +25,10 @@ TRIALS = {
     "Muon": ((-0.021, -0.114), (0.02, 0.04)),
     "Hyperball": ((0.021, 0.294), (0.015, 0.007)),
 }
-# On an MLP, a CNN and a GPT, None where it was not tried: loss at settings converted from AdamW, minus that at the best of
-# nine settings. Below it is AdamW's loss at settings converted back from these, minus that at its own best of nine.
+# The networks of the next two tables. None means that a conversion was not tried there.
 TRIED_ON = ("an MLP", "a CNN", "a GPT")
+# Loss at settings converted from AdamW, minus that at the best of nine settings. Below it is AdamW's loss at settings
+# converted back from these, minus that at its own best of nine.
 AGAINST_TUNED = {
     "NAdam": (0.014, -0.004, 0.008),
     "Lion": (0.015, 0.001, -0.055),

@@ -2,7 +2,7 @@
 
 The signal meter of the tracker gives κ², the square of signal over noise of one batch's gradient, from AdamW's state.
 The critical batch is the tuned batch over κ² (McCandlish et al. 2018, 2.9). κ² is the mean over the hidden layers and
-over a part of the run at the tuned settings.
+over the run at the tuned settings, without its first tenth. It is below 0 if gradients undo each other.
 """
 
 import tempfile
@@ -12,9 +12,7 @@ import numpy as np
 
 import gyroscope as gyro
 from gyroscope.theory.scaling import TransferSettings
-from gyroscope.theory.signal import noise_scale
-from gyroscope.tools import Array
-from gyroscope_lab.framework.claims import Claim, at_least
+from gyroscope_lab.framework.claims import Claim, at_most
 from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.transfer._networks import make_problem
@@ -55,32 +53,30 @@ def measure(trial: Trial[Config]) -> Measurements:
             train(trial, problem, [optimizer], batch=tuned.batch, steps=tuned.steps, seed=trial.seed)
         with tracker.run as run:
             tenths = run.steps * 10 // tuned.steps
-            ratios = np.array([run.series(name, "signal_ratio") for name in hidden])
+            # A fused matrix has a layer for each part: qkv.weight[q].
+            layers = [layer for layer in run.layers if layer.partition("[")[0] in hidden]
+            ratios = np.array([run.series(layer, "signal_ratio") for layer in layers])
     return {"signal_ratio": [float(np.nanmean(ratios[:, tenths == tenth])) for tenth in TENTHS]}
 
 
-def critical_over_tuned(result: Result[Config]) -> dict[str, Array]:
-    """Return the critical batch over the tuned batch, by network, one value for each seed."""
-    ratios = result["signal_ratio"].mean(2)
-    return {name: np.asarray(noise_scale(ratios[:, number], 1.0)) for number, name in enumerate(result.config.parts)}
-
-
 def plot(result: Result[Config]) -> Figure:
-    """Return the critical batch in each tenth of the run, in samples, and the batches of the trials as dots."""
+    """Return κ² of the tuned batch in each tenth of the run, and the level at which the largest batch is critical."""
     panels = Panels("")
     for number, (name, colour) in enumerate(zip(result.config.parts, COLOURS, strict=False)):
-        ratios = result["signal_ratio"][:, number].mean(0)
-        batch = TUNED[name].batch
-        panels.line(0, [10 * tenth + 5 for tenth in TENTHS], batch / ratios, name, colour)
-        panels.dots(0, np.full(3, 50), batch * np.array([1 / LARGEST, 1, LARGEST]), colour=colour, symbol="circle-open")
+        middles = [10 * tenth + 5 for tenth in TENTHS]
+        panels.line(0, middles, result["signal_ratio"][:, number].mean(0), name, colour)
+        for of_seed in result["signal_ratio"][:, number]:
+            panels.dots(0, middles, of_seed, colour=colour, size=6)
+    panels.level(0, 1 / LARGEST)
     panels.figure.update_xaxes(title_text="% of the run")
-    panels.figure.update_yaxes(title_text="critical batch, samples", type="log")
-    return panels.titled("Critical batch at the tuned settings. Circles are the batches of the trials")
+    panels.figure.update_yaxes(title_text="κ² of the tuned batch")
+    return panels.titled("Below the dashed line, four times the batch is below the critical one")
 
 
 def claims(result: Result[Config]) -> list[Claim]:
     """Judge for each network whether the largest batch of the trials is below the critical one."""
+    ratios = LARGEST * result["signal_ratio"].mean(2)
     return [
-        at_least(f"{name}: critical batch over the largest batch of the trials", 1.0, critical / LARGEST)
-        for name, critical in critical_over_tuned(result).items()
+        at_most(f"{name}: largest batch of the trials over the critical one", 1.0, ratios[:, number])
+        for number, name in enumerate(result.config.parts)
     ]
