@@ -123,7 +123,7 @@ def _crossing(ratio: Array, threshold: float) -> int:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Draw the norm over its equilibrium, measured and predicted, and the step at which the closed form has it leave."""
+    """Draw the norm over its equilibrium, measured and predicted, and when the closed form has it leave."""
     config = result.config
     panels = Panels(*(f"{schedule} decay to zero" for schedule in SCHEDULES))
     t = np.linspace(config.every - 1, config.steps - 1, POINTS).astype(int)
