@@ -186,7 +186,7 @@ class UpdateRule(ABC):
 def require(weights: Weights, rule: UpdateRule, inputs: tuple[str, ...]) -> None:
     """Raise a ValueError that names the first input that `rule` needs and `weights` lacks."""
     for name in inputs:
-        if getattr(weights, name) is None:
+        if getattr(weights, name, None) is None:  # update_rms is a setting of the rule
             raise ValueError(f"{rule.name} needs {name} for this: pass {name}=… ({MEANING[name]})")
 
 

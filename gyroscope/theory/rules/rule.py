@@ -53,8 +53,7 @@ class Rule(UpdateRule):
 
     def stationary_steps(self, lr: Array, weights: Weights) -> StationarySteps:
         """Return updates of known size. They are rough while a momentum that starts at zero fills."""
-        if self.update_rms is None:
-            raise ValueError("Rule needs update_rms for a forecast: Rule(decay=…, correlation_time=…, update_rms=…)")
+        assert self.update_rms is not None  # `needs` names it
         return StationarySteps(lr * self.decay, lr * self.update_rms, self._correlation)
 
     @property

@@ -1,4 +1,4 @@
-"""A GPT whose matrices are all scale-invariant: before and after each one stands a norm without a gain."""
+"""A GPT whose matrices are all scale-invariant: a norm without a gain precedes and follows each of them."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ MATRICES = ("q", "k", "v", "out", "up", "down")
 
 
 def norm(x: Tensor) -> Tensor:
-    """Layer norm without gain or bias."""
+    """Return the layer norm without gain or bias."""
     return layer_norm(x, x.shape[-1:])
 
 
@@ -27,7 +27,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) -> the same."""
+        """Return the output of the block, of the same shape (batch, length, width)."""
         y = norm(x)
         q = norm(self._per_head(self.q(y)))
         k = norm(self._per_head(self.k(y)))
@@ -51,7 +51,7 @@ class NormalisedGPT(nn.Module):
         self.head = nn.Linear(width, alphabet, bias=False)
 
     def loss(self, tokens: Tensor, following: Tensor) -> Tensor:
-        """Mean cross-entropy of the next character, in nats."""
+        """Return the mean cross-entropy of the next character, in nats."""
         x = norm(self.token(tokens) + self.position)
         for block in self.blocks:
             x = block(x)

@@ -43,7 +43,7 @@ def is_sampled(step: int) -> bool:
 
 @final
 class SpoiltBatches(Problem):
-    """A problem of which some batches are replaced."""
+    """A problem with some batches replaced."""
 
     def __init__(self, problem: ImageProblem | TextProblem, steps: range, spoil: Spoil) -> None:
         self.problem = problem
@@ -83,30 +83,30 @@ def shuffled(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def raise_lr(training: Training, layer: str) -> None:
-    """The learning rate × 10; the scheduler takes it back after a step."""
+    """Multiply the learning rate by 10. The scheduler takes it back after a step."""
     for group in training.optimizers[0].param_groups:
         group["lr"] *= 10
 
 
 def freeze(training: Training, layer: str) -> None:
-    """One layer has no gradient any more."""
+    """Freeze one layer, so that it gets no gradient."""
     training.model.get_parameter(layer).requires_grad_(False)
 
 
 @torch.no_grad()
 def double(training: Training, layer: str) -> None:
-    """The weights of one layer × 2."""
+    """Double the weights of one layer."""
     training.model.get_parameter(layer).mul_(2)
 
 
 def raise_decay(training: Training, layer: str) -> None:
-    """The weight decay × 100."""
+    """Multiply the weight decay by 100."""
     for group in training.optimizers[0].param_groups:
         group["weight_decay"] *= 100
 
 
 def change_betas(training: Training, layer: str) -> None:
-    """Adam's second average forgets ten times as fast; SGD's momentum is twice as long."""
+    """Let Adam's second average forget ten times as fast, or SGD's momentum half as fast."""
     for group in training.optimizers[0].param_groups:
         if "betas" in group:
             group["betas"] = (group["betas"][0], 1 - 10 * (1 - group["betas"][1]))
@@ -115,7 +115,7 @@ def change_betas(training: Training, layer: str) -> None:
 
 
 def enlarge_gradient(training: Training, layer: str) -> None:
-    """The gradient of one layer × 100, in one step."""
+    """Multiply the gradient of one layer by 100, in one step."""
 
     def enlarge(parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -127,7 +127,7 @@ def enlarge_gradient(training: Training, layer: str) -> None:
 
 
 def skip(training: Training, layer: str) -> None:
-    """What a GradScaler does where a gradient is inf: it tells the fused step to do nothing."""
+    """Let the fused step do nothing, as a GradScaler does if a gradient is infinite."""
     optimizer: Any = training.optimizers[0]
     fused = [group["fused"] for group in optimizer.param_groups]
 
@@ -145,12 +145,12 @@ def skip(training: Training, layer: str) -> None:
     handle = optimizer.register_step_post_hook(take_back)
 
 
-# What is planted, by its name: batches that are replaced for so many steps …
+# Incidents by name: batches that are replaced for a number of steps …
 SPOILT: dict[str, tuple[Spoil, int]] = {
     "garbage batch": (garbage, 1),
     "shuffled labels": (shuffled, SHUFFLED),
 }
-# … or what is done before each of so many steps.
+# … or a change before each of a number of steps.
 DONE: dict[str, tuple[Callable[[Training, str], None], int]] = {
     "learning rate": (raise_lr, RAISED),
     "frozen layer": (freeze, 1),
@@ -165,7 +165,7 @@ PLANTED = (*SPOILT, *DONE)
 
 
 def train_beginning(config: TrainConfig, out: Path, until: int) -> None:
-    """Train to the sampled step `until`; a checkpoint has the state before it, the run the sample of it too."""
+    """Train to the sampled step `until`. The checkpoint has the state before it, and the run has its sample."""
     training, _ = named_training(config, make_problem(config, None, torch.device("cpu")), out)
 
     def is_at(step: int) -> bool:
@@ -240,12 +240,12 @@ class BranchedRun:
         self.steps = _joined(beginning.steps, branch.steps)
 
     def series(self, layer: str, quantity: str, stat: str = "mean") -> Array:
-        """As of a run."""
+        """Return the series of both parts, joined."""
         beginning, branch = (run.series(layer, quantity, stat) for run in self._parts)
         return _joined(beginning, branch)
 
     def scalar(self, name: str) -> tuple[Int64, Array]:
-        """As of a run."""
+        """Return the logged steps and values of both parts, joined."""
         (steps, values), (more_steps, more_values) = (run.scalar(name) for run in self._parts)
         return _joined(steps, more_steps), _joined(values, more_values)
 

@@ -1,4 +1,4 @@
-"""Where a weight settles whose gradients have a signal. Ours: docs/theory.md, "Signal"."""
+"""Equilibrium of a weight whose gradients have a signal. Ours: docs/theory.md, "Signal"."""
 
 from math import exp, inf
 
@@ -10,7 +10,7 @@ from gyroscope.tools import Number, check_non_negative, check_positive
 
 
 def expected_alignment(signal_ratio: Number, beta1: Number, correlation_time: float = inf) -> Number:
-    """The s that a signal of share κ² makes, a plain number.
+    """Return the s that a signal of share κ² makes, a plain number.
 
         s = 1 - χ + χ·(1+β1φ)/(1-β1φ),  χ = κ²/(1+κ²),  φ = e^(-1/correlation_time)     (ours)
 
@@ -32,14 +32,14 @@ def aligned_equilibrium(
     fan_in: npt.ArrayLike | None = None,
     unit_grad_norm: npt.ArrayLike | None = None,
 ) -> Equilibrium:
-    """Where a scale-invariant vector settles whose updates have s times the mean square of noise.
+    """Return the equilibrium of a scale-invariant vector whose updates have s times the mean square of noise.
 
         AdamW: ‖ω‖² = s·‖ω_noise‖²,  SGDM: ‖ω‖⁴ = s·‖ω_noise‖⁴,  η_r unchanged     (ours)
 
-    Exact for any gradients orthogonal to the weight, whatever their correlation over time; SGDM's is SMD's Theorem 2
-    with E h for E‖g‖². `unit_grad_norm` is of the whole gradient, signal and noise. `timescale` is None: a signal may
-    hold a direction. ValueError for rules whose update is not their momentum (Nesterov, Lion, Muon), and for Adam with
-    L2, whose step size the decay changes. Ours: docs/theory.md, "Signal".
+    This is exact for any gradients orthogonal to the weight, whatever their correlation over time. SGDM's form is SMD's
+    Theorem 2 with E h for E‖g‖². `unit_grad_norm` is that of the whole gradient, signal and noise. `timescale` is None,
+    because a signal may hold a direction. Rules whose update is not their momentum (Nesterov, Lion, Muon) raise a
+    ValueError, and so does Adam with L2, because decay changes its step size. Ours: docs/theory.md, "Signal".
 
     >>> from gyroscope.theory import AdamW
     >>> eq = aligned_equilibrium(AdamW(lr=1e-3, weight_decay=0.1), 4.0, fan_in=512)
@@ -68,9 +68,9 @@ def equilibrium_with_signal(
     fan_in: npt.ArrayLike | None = None,
     unit_grad_norm: npt.ArrayLike | None = None,
 ) -> Equilibrium:
-    """The same for a signal of share κ² that keeps its direction, on the sphere, for `correlation_time` steps.
+    """Return the same for a signal of share κ² that keeps its direction, on the sphere, for `correlation_time` steps.
 
-    Within 3 % in simulation for AdamW and 0.1 % for SGDM; AdamW's norm is up to 6 % lower at κ² = 1 where the signal
+    Simulations agree within 3 % for AdamW and 0.1 % for SGDM. At κ² = 1 AdamW's norm is up to 6 % lower if the signal
     stays in the same entries for longer than v remembers, 1/(1-β2). Ours: docs/theory.md, "Signal".
 
     >>> from gyroscope.theory import AdamW

@@ -28,7 +28,7 @@ from gyroscope_lab.training.start import prepare_weights
 COST = {"quick": "30 s", "paper": "1 h"}
 KINDS = ("plain", "corrected")
 POINTS = 100
-# Of a convolution with 16 input channels; the ratio of norms hardly depends on it.
+# That of a convolution with 16 input channels. The ratio of norms hardly depends on it.
 FAN_IN = 144
 
 
@@ -50,7 +50,7 @@ class Config:
         return {**self.base, **rule, "steps": self.steps, "schedule": "cosine"}
 
     def norms(self, kind: str) -> Array:
-        """The predicted norm after every step, from equilibrium at the peak."""
+        """Return the predicted norm after every step, from equilibrium at the peak."""
         rule = AdamW(self.lr, self.weight_decay, corrected_decay=kind == "corrected")
         norm = rule.equilibrium(fan_in=FAN_IN).norm
         assert norm is not None  # the fan-in determines it
@@ -63,7 +63,7 @@ PAPER = Config({"task": "cifar10", "model": "cnn:width=64"}, steps=5000, weight_
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Norm of all convolutions and of their gradient at every step, and the loss on data held out at the end."""
+    """Measure the norm of all convolutions and of their gradient at every step, and the held-out loss at the end."""
     config = trial.config
     settings = TrainConfig.from_dict({**config.settings, "seed": trial.seed})
     problem = make_problem(settings, None, torch.device("cpu"))
@@ -95,7 +95,7 @@ def _norm(tensors: list[Any]) -> float:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm and gradient over the run, means of the seeds, and the loss at the end."""
+    """Draw norm and gradient over the run, as means of the seeds, and the loss at the end."""
     config = result.config
     panels = Panels("norm, over that at the start", "norm of the gradient", "loss", column_widths=[0.4, 0.4, 0.2])
     shown = shown_steps(config.steps, POINTS)
@@ -112,7 +112,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Norms at the end are as predicted, gradients grow with plain decay alone, and the loss is no worse."""
+    """Claim that norms end as predicted, that gradients grow with plain decay alone, and that the loss is no worse."""
     half = POINTS // 2
     plain, corrected = result["gradient"][:, 0], result["gradient"][:, 1]
     rise = [kind[:, -half // 5 :].mean(1) / kind[:, half - half // 5 : half].mean(1) for kind in (plain, corrected)]

@@ -70,13 +70,13 @@ class Config:
         }
 
     def forecast(self, rule: UpdateRule, schedule: str) -> Forecast:
-        """The forecast of a run that starts in equilibrium."""
+        """Return the forecast of a run that starts in equilibrium."""
         norm = rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=1.0).norm
         assert norm is not None  # fan-in and gradient determine it
         return forecast(rule, MULTIPLIERS[schedule](self.steps), norm=norm, fan_in=self.fan_in, unit_grad_norm=1.0)
 
     def closed_form(self, rule: UpdateRule, schedule: Schedule) -> float:
-        """Steps before the end at which norms leave their equilibrium."""
+        """Return the number of steps before the end at which norms leave their equilibrium."""
         return float(falls_out_before_end(schedule, self.steps, self.decay, rule.norm_power))
 
     @property
@@ -92,7 +92,7 @@ PAPER = Config(decay=2e-4, steps=100_000)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Norm over equilibrium norm through the run; steps before the end at which it leaves; the norm at the end."""
+    """Measure the norm over its equilibrium during the run, when it leaves before the end, and the norm at the end."""
     config = trial.config
     rules = list(config.rules.values())
     forecasts = [config.forecast(rule, trial.part) for rule in rules]
@@ -117,13 +117,13 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _crossing(ratio: Array, threshold: float) -> int:
-    """First record above the threshold; one beyond the last where there is none."""
+    """Return the first record above the threshold, or one beyond the last if there is none."""
     above = np.flatnonzero(ratio > threshold)
     return int(above[0]) if len(above) else len(ratio)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm over its equilibrium of the moment: measured, predicted, and where the closed form has it leave."""
+    """Draw the norm over its equilibrium, measured and predicted, and when the closed form has it leave."""
     config = result.config
     panels = Panels(*(f"{schedule} decay to zero" for schedule in SCHEDULES))
     t = np.linspace(config.every - 1, config.steps - 1, POINTS).astype(int)
@@ -141,7 +141,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The forecast closely, the closed forms roughly."""
+    """Claim that the forecast agrees closely, and the closed forms roughly."""
     config = result.config
     judged = []
     for j, schedule in enumerate(SCHEDULES):

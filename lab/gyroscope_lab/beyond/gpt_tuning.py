@@ -35,7 +35,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Arms are an optimizer, a learning rate and a warmup in steps; `lrs` and `warmups` list them."""
+    """Arms are an optimizer, one of the learning rates `lrs` and one of the `warmups` in steps."""
 
     lrs: tuple[float, ...] = ()
     warmups: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ def _name(optimizer: str, lr: float, warmup: int) -> str:
 
 
 def tuned(base: dict[str, Any], lrs: tuple[float, ...], warmups: tuple[int, ...], seeds: int = 3) -> Config:
-    """Every optimizer at every learning rate and warmup."""
+    """Return a config with every optimizer at every learning rate and warmup."""
     arms = {
         _name(optimizer, lr, warmup): {**settings, "lr": lr, "warmup": warmup}
         for optimizer, settings in OPTIMIZERS.items()
@@ -84,24 +84,24 @@ PAPER = tuned(
 
 
 def losses(result: Result[Config], optimizer: str, warmup: int) -> Array:
-    """(seeds, learning rates)."""
+    """Return the losses with one warmup, (seeds, learning rates)."""
     return np.stack([of_arm(result, "loss", _name(optimizer, lr, warmup)) for lr in result.config.lrs], 1)
 
 
 def best_losses(result: Result[Config], optimizer: str) -> Array:
-    """The loss of the best learning rate and warmup, one for each seed."""
+    """Return the loss of the best learning rate and warmup, one for each seed."""
     arms = [_name(optimizer, lr, warmup) for lr in result.config.lrs for warmup in result.config.warmups]
     return scores_at_best(result, "loss", arms)
 
 
 def regret(result: Result[Config], optimizer: str, warmup: int) -> Array:
-    """How far the loss is above the best one, mean over the learning rates."""
+    """Return how far the loss is above the best one, as a mean over the learning rates."""
     of_rates = losses(result, optimizer, warmup)
     return np.asarray(of_rates.mean(1) - of_rates[:, of_rates.mean(0).argmin()])
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The loss over the learning rate, without warmup and with it."""
+    """Draw the loss over the learning rate, without warmup and with it."""
     config = result.config
     titles = [f"warmup of {warmup} steps" if warmup else "no warmup" for warmup in config.warmups]
     panels = Panels(*titles, shared_yaxes=True, horizontal_spacing=0.05)
@@ -117,7 +117,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The best loss of each, what a wrong learning rate costs without warmup, and what warmup gains at the largest."""
+    """Judge the best loss, the cost of a wrong learning rate without warmup, and the gain of warmup at the largest."""
     without, warmup = result.config.warmups[0], result.config.warmups[-1]
     best = best_losses(result, "AdamW")
 

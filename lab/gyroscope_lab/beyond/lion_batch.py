@@ -14,7 +14,7 @@ from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 from gyroscope_lab.simulate import network
 
 COST = {"quick": "30 s", "paper": "5 min"}
-# Of the expectation over gradient norms.
+# For the expectation over gradient norms.
 SAMPLES = 200_000
 SEED = 0
 
@@ -55,7 +55,7 @@ PAPER = Config(lr=5e-4, weight_decay=1.0, steps=16_000, vectors=96)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Norm and angle from two lifetimes on."""
+    """Measure norm and angle from two lifetimes on."""
     config = trial.config
     path = network(
         config.rule,
@@ -71,11 +71,11 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def predicted(config: Config, batch: int) -> tuple[float, float]:
-    """Norm and angle by the law, with a correlation time for gradients of varying size.
+    """Return norm and angle by the law, with a correlation time for gradients of varying size.
 
     Given the squared sizes s and s' of two gradients over their mean, Lion's interpolations k steps apart have the
     correlation β2^(k-1)·(c0·β1(1-β2)·s + β1²β2·M)/sqrt((c0²s + β1²M)(c0²s' + β1²M)), c0 = 1-β1, M = (1-β2)/(1+β2),
-    and the arcsine law holds for their signs; its mean over s and s' is τ. Sizes all alike give the usual τ.
+    and the arcsine law holds for their signs. Its mean over s and s' is τ. Equal sizes give the usual τ.
     """
     s, other = (relative_sizes(batch, rng) for rng in np.random.default_rng(SEED).spawn(2))
     decay = config.lr * config.weight_decay
@@ -93,14 +93,14 @@ def predicted(config: Config, batch: int) -> tuple[float, float]:
 
 
 def relative_sizes(batch: int, rng: np.random.Generator) -> Array:
-    """Squared gradient norms in the simple system over their mean: χ²(B-2)/(B-2) · (B-3)/χ²(B-1)."""
+    """Return squared gradient norms in the simple system over their mean: χ²(B-2)/(B-2) · (B-3)/χ²(B-1)."""
     upstream = rng.chisquare(batch - 2, SAMPLES)
     variance = rng.chisquare(batch - 1, SAMPLES)
     return np.asarray(upstream / (batch - 2) * (batch - 3) / variance)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Norm and angle over those of Gaussian gradients, against the batch."""
+    """Draw norm and angle over those of Gaussian gradients, against the batch."""
     config = result.config
     fine = np.unique(np.geomspace(config.batches[0], config.batches[-1], 20).astype(int))
     panels = Panels()
@@ -116,7 +116,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The mean over gradient sizes explains norm and angle at every batch."""
+    """Claim that the mean over gradient sizes explains norm and angle at every batch."""
     judged = []
     for j, batch in enumerate(result.config.batches):
         norm, angle = predicted(result.config, batch)

@@ -29,7 +29,7 @@ class Config:
 
     @property
     def rules(self) -> dict[str, UpdateRule]:
-        """Decoupled, coupled and adaptive; lr and decay of Adam+L2 are chosen for a decay of the same size."""
+        """Decoupled, coupled and adaptive rules. The lr and weight decay of Adam+L2 give about the same decay."""
         a = self.decay
         return {
             "AdamW": AdamW(1e-2, 100 * a),
@@ -51,12 +51,12 @@ PAPER = Config(decay=2e-4)
 
 
 def rate(config: Config, rule: UpdateRule) -> float:
-    """The predicted decay per step."""
+    """Return the predicted decay per step."""
     return 1 / float(rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).timescale or np.inf)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Mean cosine with the direction after one lifetime, (rules, lags), and the rate at which it falls."""
+    """Measure the mean cosine with the direction after one lifetime, (rules, lags), and the rate at which it falls."""
     config = trial.config
     rules = list(config.rules.values())
     norms = [rule.equilibrium(fan_in=config.fan_in, unit_grad_norm=1.0).norm for rule in rules]
@@ -81,7 +81,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def lags(config: Config) -> Array:
-    """Steps since the reference direction, of the records after it."""
+    """Return the steps since the reference direction, for the records after it."""
     every = config.steps // RECORDS
     return (every * np.arange(1, RECORDS + 1) - config.steps // 4)[_after(config)].astype(np.float64)
 
@@ -91,7 +91,7 @@ def _after(config: Config) -> slice:
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Cosines on a logarithmic scale: straight lines of slope -a."""
+    """Draw cosines on a logarithmic scale, where they are straight lines of slope -a."""
     config = result.config
     panels = Panels()
     for i, (name, rule) in enumerate(config.rules.items()):
@@ -106,7 +106,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The rate of forgetting is the decay per step."""
+    """Claim that the rate of forgetting is the decay per step."""
     config = result.config
     return [
         agrees(f"rate at which the cosine falls, {name}", rate(config, rule), result["rate"][:, i], within=0.06)

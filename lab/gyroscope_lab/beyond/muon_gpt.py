@@ -5,8 +5,8 @@ the update rules, from lr, weight decay and shapes alone. They assume gradients 
 signal is a larger part, and the distance from the prediction is claimed to grow. The embedding and the head are not
 scale-invariant, and shown beside a forecast from their initial norms, for they are far from equilibrium.
 
-What was run first had AdamW forget as fast as Muon, and one matrix was more than 10 % off; AdamW got its usual weight
-decay of 0.1 afterwards. The first setting is still here, as the third.
+In the first setting AdamW forgot as fast as Muon, and one matrix was more than 10 % off. AdamW got its usual weight
+decay of 0.1 afterwards. The first setting is kept as the third.
 """
 
 import tempfile
@@ -81,14 +81,14 @@ class Config:
         return (*self.matrices, *INITIAL_SIZES)
 
     def shape(self, matrix: str) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return the numbers of rows and columns."""
         _, _, name, _ = matrix.split(".")
         rows = 4 * self.width if name == "up" else self.width
         columns = 4 * self.width if name == "down" else self.width
         return rows, columns
 
     def predicted(self, layer: str, setting: BatchAndDecay) -> tuple[float, float]:
-        """Rotation and norm in the second half of the run, by the rule of the layer's optimizer."""
+        """Return rotation and norm in the second half of the run, by the rule of the layer's optimizer."""
         if layer not in INITIAL_SIZES:
             eq = theory.Muon(self.muon_lr, self.muon_weight_decay).equilibrium(shape=self.shape(layer))
             return float(eq.angular_update or 0.0), float(eq.norm or 0.0)
@@ -105,7 +105,7 @@ PAPER = Config(steps=8000, muon_lr=0.02, blocks=4, width=128, heads=4, context=6
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """RMS rotation and RMS norm of every layer, over the second half of the run; the mean loss there."""
+    """Measure RMS rotation and RMS norm of every layer and the mean loss, over the second half of the run."""
     config = trial.config
     text, _ = standard_library().split()
     with torch.random.fork_rng(devices=[]):
@@ -129,7 +129,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def make_optimizers(config: Config, setting: BatchAndDecay, model: NormalisedGPT) -> tuple[Optimizer, Optimizer]:
-    """torch's Muon for the blocks, torch's AdamW for the rest; positions are no weight, and do not decay."""
+    """Return torch's Muon for the blocks and torch's AdamW for the rest. Positions do not decay."""
     muon = torch.optim.Muon(model.blocks.parameters(), lr=config.muon_lr, weight_decay=config.muon_weight_decay)
     groups = [
         {"params": [model.token.weight, model.head.weight], "weight_decay": setting.adamw_weight_decay},
@@ -139,7 +139,7 @@ def make_optimizers(config: Config, setting: BatchAndDecay, model: NormalisedGPT
 
 
 def read(run: Run, layers: tuple[str, ...]) -> Measurements:
-    """What was measured of these layers in the second half of a run."""
+    """Return the measurements of these layers in the second half of a run."""
     late = run.steps >= run.steps[-1] / 2
     steps, losses = run.scalar("loss")
     return {
@@ -150,19 +150,19 @@ def read(run: Run, layers: tuple[str, ...]) -> Measurements:
 
 
 def root_mean_square(values: Array) -> float:
-    """√(mean of squares)."""
+    """Return √(mean of squares)."""
     return float(np.sqrt(np.mean(values**2)))
 
 
 def ratios(result: Result[Config]) -> Array:
-    """Rotation and norm over their predictions: (2, seeds, settings, layers)."""
+    """Return rotation and norm over their predictions, (2, seeds, settings, layers)."""
     config = result.config
     predicted = np.array([[config.predicted(layer, part) for layer in config.layers] for part in config.parts])
     return np.stack([result["angle"] / predicted[..., 0], result["norm"] / predicted[..., 1]])
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Rotation and norm of every layer over their predictions, in each setting; a dot for each seed."""
+    """Draw rotation and norm of every layer over their predictions in each setting, a dot for each seed."""
     config = result.config
     panels = Panels("rotation", "norm", rows=2, shared_xaxes=True, vertical_spacing=0.08)
     names = [layer.removesuffix(".weight").removeprefix("blocks.") for layer in config.layers]
@@ -183,7 +183,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Each matrix within 10 % in the small batch; all of them together farther off in the large one."""
+    """Claim that each matrix is within 10 % in the small batch, and that together they are farther off in the large."""
     config = result.config
     small, large, _ = config.parts
     judged = []

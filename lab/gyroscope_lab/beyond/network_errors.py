@@ -24,7 +24,7 @@ from gyroscope_lab.framework.experiment import Measurements, Result, Trial
 from gyroscope_lab.framework.figures import COLOURS, Figure, Panels
 
 COST = {"quick": "8 min", "paper": "2 h"}
-# Rows of the arrays, one for each layer; networks with fewer leave NaN.
+# Rows of the arrays, one for each layer. Networks with fewer layers leave NaN.
 MOST_LAYERS = 24
 COLUMNS = ("rotation", "rotation_corrected", "norm", "norm_corrected")
 
@@ -70,7 +70,7 @@ PAPER = _config(factor=10)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Ratios, measured over predicted, of each layer: see `COLUMNS`; and which layers are scale-invariant."""
+    """Measure the `COLUMNS` of each layer over their predictions, and which layers are scale-invariant."""
     pattern = trial.config.invariant.get(trial.part)
 
     def read(run: Run) -> Measurements:
@@ -86,7 +86,7 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def _ratios(run: Run, layer: str) -> Array:
-    """Of one layer, in the order of `COLUMNS`."""
+    """Return the ratios of one layer, in the order of `COLUMNS`."""
     late = run.steps >= run.steps[-1] / 2
 
     def mean(quantity: str) -> float:
@@ -108,14 +108,14 @@ def _ratios(run: Run, layer: str) -> Array:
 
 
 def errors(result: Result[Config], column: str) -> dict[str, Array]:
-    """Distances from 1 of the scale-invariant layers of each network, seeds along the first axis; NaN fills up."""
+    """Return distances from 1 of scale-invariant layers by network, seeds first. Other layers are NaN."""
     ratios = result["ratios"][..., COLUMNS.index(column)]
     distances = np.where(result["invariant"] > 0, np.abs(ratios - 1), np.nan)
     return {name: distances[:, i] for i, name in enumerate(result.config.parts) if name in result.config.invariant}
 
 
 def plot(result: Result[Config]) -> Figure:
-    """Measured over predicted of every layer, network by network; filled where it is scale-invariant."""
+    """Draw measured over predicted of every layer by network. Scale-invariant layers are filled."""
     titles = ("rotation, exact law", "rotation, with λ_e", "norm, exact law", "norm, with λ_e and the size of updates")
     panels = Panels(*titles, rows=2, vertical_spacing=0.16, horizontal_spacing=0.07)
     for i, name in enumerate(result.config.parts):
@@ -135,7 +135,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Scale-invariant layers are within 5 %: the median layer, and the worst; with the corrections, and without."""
+    """Claim that scale-invariant layers are within 5 %, the median and the worst, with corrections and without."""
     sentences = {
         "rotation": "rotation off the exact law",
         "rotation_corrected": "rotation off the law with λ_e",

@@ -23,7 +23,7 @@ LIFETIMES = 8
 
 @dataclass(frozen=True)
 class Config:
-    """Decays per step; rows of a matrix, and for Muon whole square matrices."""
+    """Decays per step, and the sizes: rows of a matrix, and for Muon whole square matrices."""
 
     decays: tuple[float, ...]
     vectors: int
@@ -38,7 +38,7 @@ class Config:
         return self.decays
 
     def rules(self, decay: float) -> tuple[UpdateRule, ...]:
-        """One of each kind that decays by this share per step."""
+        """Return one rule of each kind that decays by this share per step."""
         return (
             SGDM(0.1, decay, 0.9),
             SGDM(0.1, decay, 0.9, nesterov=True),
@@ -49,7 +49,7 @@ class Config:
         )
 
     def equilibria(self, decay: float) -> list[Equilibrium]:
-        """Of each of them, by the law."""
+        """Return the equilibrium of each rule, by the law."""
         shape = (self.side, self.side)
         return [rule.equilibrium(fan_in=self.fan_in, unit_grad_norm=1.0, shape=shape) for rule in self.rules(decay)]
 
@@ -61,7 +61,7 @@ PAPER = Config(decays=(3e-4, 1e-3, 3e-3, 1e-2), vectors=64, matrices=3)
 
 
 def measure(trial: Trial[Config]) -> Measurements:
-    """Norm and angle of each rule, from two lifetimes on."""
+    """Measure norm and angle of each rule, from two lifetimes on."""
     config = trial.config
     decay: float = trial.part
     steps = round(LIFETIMES / decay)
@@ -91,14 +91,14 @@ def measure(trial: Trial[Config]) -> Measurements:
 
 
 def predicted(config: Config) -> dict[str, Array]:
-    """Norm and angle by the law, (decays, rules)."""
+    """Return norm and angle by the law, (decays, rules)."""
     pairs = [[(eq.norm, eq.angular_update) for eq in config.equilibria(decay)] for decay in config.decays]
     norm, angle = np.array(pairs, dtype=np.float64).transpose(2, 0, 1)
     return {"norm": norm, "angle": angle}
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The measured angle over the law's, all rules on one line; and both ratios close up."""
+    """Draw the measured angle over the law's, with all rules on one line, and both ratios enlarged."""
     law = predicted(result.config)
     panels = Panels("angle per step, rad", "measured over predicted")
     for i, name in enumerate(NAMES):
@@ -119,7 +119,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """Norm and angle of each rule at each decay."""
+    """Judge norm and angle of each rule at each decay."""
     law = predicted(result.config)
     return [
         agrees(

@@ -25,7 +25,7 @@ OPTIMIZERS = {"SGDM": "sgd", "RotationalSGD": "rotational-sgd"}
 
 @dataclass(frozen=True)
 class Config(Arms):
-    """Arms are an optimizer and a learning rate; `lrs` lists them."""
+    """Arms are an optimizer and one of the learning rates `lrs`."""
 
     lrs: tuple[float, ...] = ()
 
@@ -35,7 +35,7 @@ def _name(optimizer: str, lr: float) -> str:
 
 
 def compared(base: dict[str, Any], lrs: tuple[float, ...], seeds: int = 3) -> Config:
-    """Both optimizers at every learning rate."""
+    """Return a config with both optimizers at every learning rate."""
     arms = {_name(name, lr): {"optimizer": value, "lr": lr} for name, value in OPTIMIZERS.items() for lr in lrs}
     return Config({"track": False, "weight_decay": 5e-4, **base}, arms, seeds, lrs, choosing_seeds=2)
 
@@ -46,12 +46,12 @@ PAPER = compared({"task": "cifar10", "model": "resnet20", "augment": True, "epoc
 
 
 def accuracies(result: Result[Config], optimizer: str) -> Array:
-    """(seeds, learning rates)."""
+    """Return the accuracies, (seeds, learning rates)."""
     return np.stack([of_arm(result, "accuracy", _name(optimizer, lr)) for lr in result.config.lrs], 1)
 
 
 def plot(result: Result[Config]) -> Figure:
-    """The accuracy over the learning rate."""
+    """Draw the accuracy over the learning rate."""
     panels = Panels()
     lrs = result.config.lrs
     for optimizer, colour in zip(OPTIMIZERS, COLOURS, strict=False):
@@ -65,7 +65,7 @@ def plot(result: Result[Config]) -> Figure:
 
 
 def claims(result: Result[Config]) -> list[Claim]:
-    """The accuracy at each learning rate, and at the best."""
+    """Judge the accuracy at each learning rate, and at the best."""
     sgdm, rotational = (accuracies(result, optimizer) for optimizer in OPTIMIZERS)
     gains = rotational - sgdm
     at_best = [
