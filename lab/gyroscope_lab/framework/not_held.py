@@ -23,7 +23,7 @@ _LEARNS_FASTEST = (
     "Too small: 500 steps show which method learns fastest, and the paper's order is that after 405 epochs."
 )
 _K_ADAM = (
-    "Too small: hundreds of steps, two learning rates and one weight decay of each kind, where the paper has thousands "
+    "Too small: hundreds of steps, one or two learning rates and one weight decay, while the paper has thousands "
     "of steps and a whole sweep."
 )
 
