@@ -50,6 +50,8 @@ TRANSPOSED = re.compile(r"transpose|deconv|(^|_)convt(_|$)")
 EXPERTS = re.compile(r"expert|(^|[._])moe([._]|$)|(^|[._])linear$")
 # Layers that are tables without being called an embedding: T5's biases of distances, positions, a quantizer's codebook.
 TABLE = re.compile(r"(^|_)(relative_attention_bias|positions?|codebook)$")
+# Output layers, which Hyperball leaves to the inner optimizer. A layer with a number in its path belongs to a block.
+OUTPUT_LAYER = re.compile(r"^(lm_head|heads?|output(_layer)?|classifier|score|fc|embed_out|unembed(ding)?)$")
 # The Conv1D layers of Hugging Face's GPT-2.
 GPT2 = ("c_attn", "q_attn", "c_fc", "c_proj")
 # The gain and the weight of torch's older weight_norm.
@@ -105,6 +107,12 @@ class NamedTensor:
     def is_weight(self) -> bool:
         """Whether the tensor is called a weight."""
         return WEIGHT.search(self.tensor) is not None
+
+    @property
+    def is_output_layer(self) -> bool:
+        """Whether the tensor is a matrix of the output layer, by the name of the layer."""
+        in_block = any(part.isdigit() for part in self.layer.split("."))
+        return len(self.shape) > 1 and not in_block and OUTPUT_LAYER.match(self.layer_name) is not None
 
     @property
     def layer_name(self) -> str:

@@ -1,6 +1,5 @@
 """Options of rotational optimizers: their types, their checks, and what groups derive from them."""
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -24,8 +23,6 @@ Centring = bool | Literal["weights"]
 # RE's average of squared update lengths, or the one of `gyroscope.optim.update_average`.
 UpdateAverage = Literal["plain", "noise"]
 ROTATION_ROWS = ("radius", "update_sq", "imbalance")
-# Output layers by the names that models give them. A layer with a number in its path belongs to a block.
-OUTPUT_LAYER = re.compile(r"^(lm_head|heads?|output(_layer)?|classifier|score|fc|embed_out|unembed(ding)?)$")
 
 
 def check_rotational(group: Group) -> None:
@@ -129,14 +126,9 @@ def outer_members(group: Group) -> list[int]:
     names = [clean_name(name) for name in group.get("param_names", ())]
     shapes = dict(zip(names, (tuple(p.shape) for p in group["params"]), strict=False))
     by_name = {} if "granularity" in group else splits_by_name(shapes)
-    embeddings = {name for name, known in by_name.items() if known.is_embedding}
-    return [i for i, name in enumerate(names) if name in embeddings or _is_output_layer(name, shapes[name])]
-
-
-def _is_output_layer(name: str, shape: tuple[int, ...]) -> bool:
-    tensor = NamedTensor.of(name, shape)
-    in_block = any(part.isdigit() for part in tensor.layer.split("."))
-    return len(shape) > 1 and not in_block and OUTPUT_LAYER.match(tensor.layer_name) is not None
+    outer = {name for name, known in by_name.items() if known.is_embedding}
+    outer |= {name for name, shape in shapes.items() if NamedTensor.of(name, shape).is_output_layer}
+    return [place for place, name in enumerate(names) if name in outer]
 
 
 def warn_of_zero_matrices(weights: Sequence[Tensor]) -> None:
