@@ -224,7 +224,9 @@ class LayerHistory:
         if not isinstance(stored, Mapping):
             return None
         # JSON has no tuples, so betas come back as a list.
-        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+        settings: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
+        }
         cls = getattr(theory, str(settings.pop("name", "")), None)
         if not (isinstance(cls, type) and issubclass(cls, UpdateRule)):
             return None

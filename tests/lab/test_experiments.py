@@ -107,6 +107,9 @@ TINY: dict[str, Any] = {
     ),
     "beyond/sphere_family_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
     "beyond/sphere_family_wide_gpt": sphere_family.family({**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY),
+    "beyond/sphere_family_adamw": sphere_family.family(
+        {**TEXT, "weight_decay": 1.0}, **SPHERE_FAMILY, optimizers=["AdamW"]
+    ),
     "beyond/sphere_family_cnn": sphere_family.family({**IMAGES, "weight_decay": 1.0}, **SPHERE_FAMILY),
     "beyond/muon_gpt": muon_gpt.Config(steps=6, large=4, seeds=2, blocks=1, width=8, context=8),
     "beyond/corrected_decay": corrected_decay.Config({**IMAGES}, steps=200, seeds=2),
@@ -296,6 +299,7 @@ WRONG_PREDICTIONS = {
                           arms("Hyperball", "loss", plus(1))],
     "beyond/sphere_family_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
     "beyond/sphere_family_wide_gpt": [arms("Muon, AdamW", "loss", plus(1)), *WRONG_SPHERE_FAMILY],
+    "beyond/sphere_family_adamw": [arms("lr 0.003", "loss", plus(1)), arms("warmup 0.1", "loss", plus(-1))],
     "beyond/sphere_family_cnn": WRONG_SPHERE_FAMILY,
     "beyond/corrected_decay": [values(norm=swapped, gradient=swapped, loss=swapped)],
     "beyond/rotational_sgd": [values(accuracy=swapped)],

@@ -45,8 +45,9 @@ const summary = sentences => sentences.length ? [element("p", { className: "summ
 // The numbers at the head of a run, as `str(RunHead)` has them.
 /** @param {RunHead} head */
 function headline(head) {
+  const length = sig(head.run_length, 2);
   const numbers = [head.loss_name && head.loss !== null ? `final ${head.loss_name} ${sig(head.loss, 4)}` : "", head.lr === null ? "" : `learning rate ${sig(head.lr)}`,
-    head.weight_decay === null ? "" : `weight decay ${sig(head.weight_decay)}`, head.run_length === null ? "" : `run length ${sig(head.run_length, 2)} memories`];
+    head.weight_decay === null ? "" : `weight decay ${sig(head.weight_decay)}`, head.run_length === null ? "" : `run length ${length} ${length === "1" ? "memory" : "memories"}`];
   return [head.optimizer, `${head.steps.toLocaleString("en")} steps`, ...numbers].filter(Boolean).join(", ");
 }
 function drawHead() {

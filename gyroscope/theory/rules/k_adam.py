@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, cast, final
 
 import numpy as np
 
@@ -140,7 +140,8 @@ class KAdam(DecoupledRule):
         """The betas of each stage."""
         pairs = [beta for beta in self.betas if isinstance(beta, Sequence) and len(beta) == 2]
         if not pairs and len(self.betas) == 2:
-            return tuple(kadam_betas(self.strategy, self.k, self.betas))
+            beta1, beta2 = cast(Betas, self.betas)
+            return tuple(kadam_betas(self.strategy, self.k, (beta1, beta2)))
         if len(pairs) < len(self.betas) or len(pairs) != self.k:
             raise ValueError(f"betas={self.betas!r} must be one pair, or one pair per stage, and k={self.k!r}")
         return tuple((float(beta1), float(beta2)) for beta1, beta2 in pairs)

@@ -7,6 +7,7 @@ best setting and "converted" is the setting at which AdamW is best, both chosen 
 schedule has the same shape for all. torch's Muon takes no convolutions, so the CNN has neither Muon nor MuonH.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,13 @@ __all__ = ["measure"]
 CLAIMS = {
     "sphere_family_gpt": "GPT: the sphere family ends as low as AdamW, tuned and at converted learning rates (ours).",
     "sphere_family_wide_gpt": "Wide GPT: the sphere family ends as low as AdamW, tuned and at converted lrs (ours).",
+    "sphere_family_adamw": "Wide GPT: AdamW's best learning rate is below that of the sphere family, at 3e-3 (ours).",
     "sphere_family_cnn": "CNN: the sphere family ends as low as AdamW, tuned and at converted learning rates (ours).",
 }
 COST = {
     "sphere_family_gpt": {"quick": "20 min", "paper": "2 h"},
     "sphere_family_wide_gpt": {"quick": "30 min", "paper": "8 h"},
+    "sphere_family_adamw": {"quick": "3 min", "paper": "1 h"},
     "sphere_family_cnn": {"quick": "10 min", "paper": "2 h"},
 }
 MUONS = ("Muon", "MuonH")
@@ -84,15 +87,21 @@ def converted(optimizer: str, lr: float, weight_decay: float) -> dict[str, Any]:
     return {"optimizer": f"{settings['optimizer']}:plain_lr={lr}", "lr": matched}
 
 
-def family(network: dict[str, Any], lrs: tuple[float, ...], seeds: int, choosing_seeds: int) -> Config:
-    """Return a config with every optimizer at every learning rate and warmup."""
+def family(
+    network: dict[str, Any],
+    lrs: tuple[float, ...],
+    seeds: int,
+    choosing_seeds: int,
+    optimizers: Iterable[str] = OPTIMIZERS,
+) -> Config:
+    """Return a config with these optimizers at every learning rate and warmup."""
     is_cnn = network["model"].startswith("cnn")
     arms = {
         _name(optimizer, lr, warmup): {
             **converted(optimizer, lr, network["weight_decay"]),
             "warmup": round(warmup * network["steps"]),
         }
-        for optimizer in OPTIMIZERS
+        for optimizer in optimizers
         if not (is_cnn and optimizer in MUONS)
         for lr in lrs
         for warmup in Config.warmups
@@ -112,6 +121,8 @@ CNN_LRS = (3e-3, 1e-2, 3e-2, 1e-1)
 QUICK = {
     "sphere_family_gpt": family(SMALL_GPT, GPT_LRS, seeds=4, choosing_seeds=2),
     "sphere_family_wide_gpt": family(SMALL_WIDE_GPT, GPT_LRS, seeds=4, choosing_seeds=2),
+    # At the width of 64 AdamW was best at the lower end, 3e-3. One lower learning rate, with the same seeds.
+    "sphere_family_adamw": family(SMALL_WIDE_GPT, (1e-3, 3e-3, 1e-2), 4, 2, ["AdamW"]),
     "sphere_family_cnn": family(SMALL_CNN, CNN_LRS, seeds=6, choosing_seeds=2),
 }
 GPT = {**TEXT, "model": "gpt:layers=4,width=128", "steps": 2000}
@@ -121,6 +132,7 @@ PAPER_LRS = (1e-3, 3e-3, 1e-2, 3e-2)
 PAPER = {
     "sphere_family_gpt": family(GPT, PAPER_LRS, seeds=3, choosing_seeds=1),
     "sphere_family_wide_gpt": family(WIDE_GPT, PAPER_LRS, seeds=3, choosing_seeds=1),
+    "sphere_family_adamw": family(WIDE_GPT, (3e-4, 1e-3, 3e-3), 3, 1, ["AdamW"]),
     "sphere_family_cnn": family(CNN, PAPER_LRS, seeds=3, choosing_seeds=1),
 }
 
