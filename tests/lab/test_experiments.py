@@ -121,7 +121,7 @@ TINY: dict[str, Any] = {
     "sentences/equilibrium_reached": equilibrium_reached.compared(MLP, lengths=(6.0,), seeds=2),
     "sentences/larger_batch": larger_batch.compared(MLP, {"MLP": (4, 16)}, seeds=2),
     "transfer/invariants": invariants.Config(vectors=16, steps=60, weight_decay=6.0, fan_in=8, seeds=2),
-    "transfer/invariants_gpt": invariants_gpt.Config(steps=20, width=8, context=8, batch=2, seeds=2),
+    "transfer/invariants_gpt": invariants_gpt.Config(steps=20, width=8, context=8, batch=4, seeds=2),
 }
 
 
