@@ -8,7 +8,7 @@ schedule has the same shape for all. torch's Muon takes no convolutions, so the 
 
 In the quick size all best learning rates are inside the grid, except for AdamW's on the wide GPT, at its lower end. In
 four of the other fifteen cases the interval does not decide that the ends are worse. `sphere_family_adamw` has one
-lower learning rate for AdamW.
+lower learning rate for AdamW, which is worse.
 """
 
 from collections.abc import Iterable
