@@ -50,8 +50,8 @@ WHY_NOT: dict[str, dict[str, str]] = {
     },
     "re/fig14": {
         "late": (
-            "Not the paper's claim: the paper shows the start alone, and 600 steps probably do not bring this "
-            "network to equilibrium."
+            "Not the paper's claim: the paper shows the start alone. AdamW stays faster here, probably because "
+            "gradients shrink layers that are not scale-invariant below their equilibrium norm (re/fig10)."
         ),
     },
     "re/table2": {"": _BETTER},
