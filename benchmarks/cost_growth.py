@@ -78,7 +78,7 @@ def step_times(parameters):
 
 
 class CountBytes(TorchDispatchMode):
-    """Counts the bytes that operations on the meta device read and write, without views and allocations."""
+    """Counts the bytes that operations read and write, without views and allocations."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ class CountBytes(TorchDispatchMode):
                 # The fused kernel writes gradients only to unscale them.
                 if argument.name != "grads" and argument.alias_info is not None and argument.alias_info.is_write:
                     changed += tree_leaves(value)
-        self.bytes += sum(x.numel() * x.itemsize for x in (*read, *written, *changed) if x.is_meta)
+        self.bytes += sum(x.numel() * x.itemsize for x in (*read, *written, *changed))
         return result
 
 

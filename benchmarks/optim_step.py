@@ -102,8 +102,8 @@ def optimizers(shapes):
 def median_times(steps, repeats):
     """Seconds per step of each, interleaved so that whatever else the machine does falls on all alike.
 
-    In another order each time: what a step leaves in caches and page tables falls on the next one. With one thread it is
-    the thread's own time, which other processes lengthen less.
+    In another order each time: what a step leaves in caches and page tables falls on the next one. With one thread it
+    is the thread's own time, which other processes lengthen less.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times = {name: [] for name in steps}
