@@ -10,15 +10,15 @@ import statistics
 import time
 import warnings
 from contextlib import ExitStack
-from functools import partial, wraps
+from functools import wraps
 from unittest.mock import patch
 
 import torch
 from optim_step import gpt, tiny
 from torch import nn
 
-from gyroscope.optim import RotationalAdamW, adamw
-from gyroscope.optim._engine import compiled, memory, programs
+from gyroscope.optim import RotationalAdamW
+from gyroscope.optim._engine import compiled, programs
 
 
 def refused(*args, **options):
@@ -37,12 +37,10 @@ def without_outputs(function):
 # Name -> (module, attribute, what stands there while the trick is off).
 TRICKS = {
     "Inductor's own interface (torch.compile instead)": (compiled, "_by_inductor", refused),
-    "scratch memory as an input": (adamw, "InnerRule", partial(adamw.InnerRule, cheap=True)),
-    "Δ written early": (compiled, "_write_early", lambda graph, scratch: None),
+    "moments written early": (compiled, "_write_early", lambda graph, count: None),
     "a factor per vector (nested loops)": (programs, "_nested", lambda grad, ones: grad),
     "values per vector one by one": (programs, "_one_by_one", lambda values: values),
     "coefficients as outputs": (programs, "vector_rows", without_outputs(programs.vector_rows)),
-    "pieces in cache": (memory, "PIECE", 2**40),
 }
 
 

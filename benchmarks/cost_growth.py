@@ -1,24 +1,26 @@
 """How does cost grow? Step time and bytes over parameters, tracker time over layers.
 
-    python benchmarks/cost_growth.py [--picture docs/cost-growth.png]
+    python benchmarks/cost_growth.py [--record]
 
 Steps of 1M to 100M parameters are measured on GPT shapes, as medians of interleaved steps. The optimizers share weights
 and gradients, and each has its own moments. Bytes are those that the kernels of an eager step read and write, counted
 on the meta device, so up to 1B parameters. The tracker is measured at every step by the time of the training thread, in
-milliseconds per sampled step, beside the same optimizer without it. About 4 minutes on two cores. The picture needs
-playwright's browser.
+milliseconds per sampled step, beside the same optimizer without it. About 4 minutes on two cores. --record writes
+benchmarks/records/cost_growth.json and docs/cost-growth.svg, which needs playwright's browser.
 """
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import torch
+from gyroscope_lab.framework.figures import write_figure
 from optim_step import gpt, median_times
+from plotly.subplots import make_subplots
+from records import write_record
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -76,7 +78,7 @@ def step_times(parameters):
 
 
 class CountBytes(TorchDispatchMode):
-    """Counts the bytes that operations on the meta device read and write, without views and allocations."""
+    """Counts the bytes that operations read and write, without views and allocations."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +98,7 @@ class CountBytes(TorchDispatchMode):
                 # The fused kernel writes gradients only to unscale them.
                 if argument.name != "grads" and argument.alias_info is not None and argument.alias_info.is_write:
                     changed += tree_leaves(value)
-        self.bytes += sum(x.numel() * x.itemsize for x in (*read, *written, *changed) if x.is_meta)
+        self.bytes += sum(x.numel() * x.itemsize for x in (*read, *written, *changed))
         return result
 
 
@@ -145,13 +147,7 @@ def tracker_times(layers, repeats):
 
 
 def draw(times, bytes_of, tracked, path):
-    """Write the three curves as a PNG."""
-    from playwright.sync_api import sync_playwright
-    from plotly.subplots import make_subplots
-
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.render.browser import launch
-
+    """Write the three curves as an SVG."""
     titles = ("ms per step", "bytes per step, eager", "tracker, ms per sampled step")
     figure = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.08)
     colours = ("#444444", "#999999", "#0072b2", "#009e73", "#d55e00")
@@ -171,18 +167,12 @@ def draw(times, bytes_of, tracked, path):
     figure.update_layout(
         template="plotly_white", width=1200, height=420, legend={"orientation": "h", "y": -0.2}, margin_t=40
     )
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page = Path(folder) / "growth.html"
-        figure.write_html(page, include_plotlyjs=True)
-        browser = launch(playwright).new_page(viewport={"width": 1200, "height": 420}, device_scale_factor=2)
-        browser.goto(page.as_uri())
-        browser.wait_for_selector(".main-svg")
-        browser.locator(".plotly-graph-div").screenshot(path=path)
+    write_figure(figure, path)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--record", action="store_true")
     parser.add_argument("--largest", type=float, default=PARAMETERS[-1], help="measured parameters at most")
     parser.add_argument("--repeats", type=int, default=40, help="sampled steps of the tracker")
     arguments = parser.parse_args()
@@ -203,8 +193,16 @@ def main():
     tracked = {layers: tracker_times(layers, arguments.repeats) for layers in LAYERS}
     for layers, added in tracked.items():
         print(f"{layers:5d} layers  tracker {added:7.2f} ms per sampled step, {1e3 * added / layers:6.1f} µs per layer")
-    if arguments.picture is not None:
-        draw(times, bytes_of, tracked, arguments.picture)
+    if arguments.record:
+        values = {
+            "milliseconds": [{"parameters": n} | {name: 1e3 * x for name, x in each.items()} for n, each in times],
+            "bytes_per_parameter": [
+                {"parameters": n} | {name: x for name, (x, _) in each.items()} for n, each in bytes_of
+            ],
+            "tracker_milliseconds": tracked,
+        }
+        write_record("cost_growth", values)
+        draw(times, bytes_of, tracked, Path(__file__).parents[1] / "docs" / "cost-growth")
 
 
 if __name__ == "__main__":

@@ -102,15 +102,17 @@ def optimizers(shapes):
 def median_times(steps, repeats):
     """Seconds per step of each, interleaved so that whatever else the machine does falls on all alike.
 
-    In another order each time: what a step leaves in caches and page tables falls on the next one.
+    In another order each time: what a step leaves in caches and page tables falls on the next one. With one thread it
+    is the thread's own time, which other processes lengthen less.
     """
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times = {name: [] for name in steps}
     order = random.Random(0)
     for _ in range(repeats):
         for name, step in order.sample(list(steps.items()), len(steps)):
-            start = time.perf_counter()
+            start = clock()
             step()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -124,12 +124,16 @@ def examine(device: str | None = None, progress: Progress | None = None, seconds
         report(parts - 2, parts)
         found.tracker_time = tracker_time(where)
         report(parts - 1, parts)
+        took = 0.0
         for check in found.checks:
-            # The first is checked in any case, because it shows whether programs can be compiled.
-            if time.monotonic() > end and check is not found.checks[0]:
+            start = time.monotonic()
+            # The first is checked in any case, because it shows whether programs can be compiled. The next takes about
+            # as long as the last.
+            if start + took > end and check is not found.checks[0]:
                 found.notes.append(f"the check of compiled steps stopped after {seconds:.0f} s")
                 break
             check.from_compiled = compiled_deviation(makers[check.name], where, weights[check.name])
+            took = time.monotonic() - start
         else:
             found.step_times = step_times(where, compile=True)
     found.programs = registry.program_forms()

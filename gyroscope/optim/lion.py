@@ -108,7 +108,6 @@ def _lion(group: Group) -> InnerRule:
         lr=group["lr"],
         decay=group["lr"] * group["weight_decay"],
         formula="lion",
-        cheap=True,  # a program computes a sign twice in less time than it takes to store it
     )
 
 

@@ -41,13 +41,12 @@ def rotation(inner: InnerRule, angle: Number, group: Group, t: int, vectors: Vec
         moments=inner.moments,
         rows=rows,
         numbers=(*by, *inner.numbers.values()),
-        key=(inner.direction, names, centre, slack, inner.cheap),
+        key=(inner.direction, names, centre, slack),
         measure=partial(update_and_sums, direction=inner.direction, names=names),
         decide=partial(rotate, centre=centre, slack=slack),
         move=move_,
         fused=inner.fused(),
         makes_update=inner.direction is not None,
-        keeps_update=inner.direction is not None and not inner.cheap,
         angle=known_angle,
     )
 
@@ -68,7 +67,6 @@ def hyperball(inner: InnerRule, group: Group, vectors: Vectors) -> VectorStep:
         decide=partial(keep_norm, slack=slack),
         move=move_,
         makes_update=inner.direction is not None,
-        keeps_update=inner.direction is not None,
         angle=inner.lr,
     )
 

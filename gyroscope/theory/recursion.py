@@ -140,7 +140,7 @@ class Motion(ABC):
         return self._solve(improve, slice(part.start, part.start + steps // 2))
 
     def _extrapolated(self, steps: int) -> Array:
-        """Return a first guess of the squared norm. Its logarithm continues a parabola through three past values."""
+        """Return a first guess of the squared norm: its logarithm follows the parabola through three past values."""
         (now, before, earlier), distance = self._past
         # Differences, so that a constant norm stays constant to the last digit.
         last = now - before

@@ -51,9 +51,21 @@ def test_pieces_and_batches_change_nothing(row, monkeypatch):
 
 
 @compiles
+def test_pieces_change_nothing_in_a_compiled_step_entry_by_entry(monkeypatch):
+    assert_the_same_in_pieces(COMPILED["KAdam"], monkeypatch)
+
+
+@compiles
 @pytest.mark.parametrize("name", COMPILED)
-def test_pieces_change_nothing_in_a_compiled_step(name, monkeypatch):
-    assert_the_same_in_pieces(COMPILED[name], monkeypatch)
+def test_a_compiled_step_allocates_no_memory_of_the_weights_size(name):
+    params = weights([(60, 40)])
+    optimizer = COMPILED[name](params)
+    train(optimizer, params, steps=2)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        optimizer.step()
+    events = profile.profiler.kineto_results.events()
+    allocated = [event.nbytes() for event in events if event.name() == "[memory]"]
+    assert max(allocated) <= 8 * 60
 
 
 def test_pieces_of_a_tensor_cover_it_once_and_none_is_a_single_row(monkeypatch):

@@ -229,16 +229,9 @@ def _decide_and_move(
 
 
 def run_program(
-    step: VectorStep,
-    scratch: Scratch,
-    program: Program,
-    entries: list[Tensor],
-    others: list[Tensor],
-    batch: list[Piece],
+    step: VectorStep, program: Program, entries: list[Tensor], others: list[Tensor], batch: list[Piece]
 ) -> None:
     """Take the step of one piece by a compiled program."""
-    scratch.reserved.clear()
-    memory_for_update = [scratch.like(entries[0], batch[0].dtype)] if step.keeps_update else []
-    outputs = program([*entries, *memory_for_update, *others])
+    outputs = program([*entries, *others])
     if step.finish is not None:
         step.finish(entries, outputs)

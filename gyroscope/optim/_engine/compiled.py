@@ -38,23 +38,17 @@ _warned: set[str] = set()
 
 
 def program_for(
-    key: tuple[object, ...],
-    function: Function,
-    entries: list[Tensor],
-    rows: list[Tensor],
-    numbers: Tensor,
-    scratch: bool = False,
+    key: tuple[object, ...], function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor
 ) -> Program:
     """Return `function` compiled for tensors of this kind and any size. `key` lists what else it depends on.
 
-    The entries have one shape and one layout (`merged`). With `scratch` the last of them is memory to work in, because
-    a program would otherwise map new pages at each call.
+    The entries have one shape and one layout (`merged`).
     """
     dtypes = [x.dtype for x in (*entries, *rows)]
-    kind = (key, scratch, len(entries), numbers.numel(), entries[0].device, *dtypes, *_layout(entries[0]))
+    kind = (key, len(entries), numbers.numel(), entries[0].device, *dtypes, *_layout(entries[0]))
     program = PROGRAMS.get(kind)
     if program is None:
-        program = PROGRAMS[kind] = SafeProgram(function, entries, rows, numbers, scratch)
+        program = PROGRAMS[kind] = SafeProgram(function, entries, rows, numbers)
     return program
 
 
@@ -112,9 +106,7 @@ def packed(values: Sequence[Any], device: torch.device) -> Tensor:
 class SafeProgram:
     """A program in the first of three forms that works: Inductor, torch.compile, or eager."""
 
-    def __init__(
-        self, function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor, scratch: bool
-    ) -> None:
+    def __init__(self, function: Function, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> None:
         count = len(entries)
 
         def flat(*tensors: Tensor) -> Sequence[Tensor]:
@@ -125,8 +117,7 @@ class SafeProgram:
         self._has_run = False
         self._program: Callable[..., Sequence[Tensor]]
         try:
-            examples = _examples(entries, rows, numbers)
-            self._program = _by_inductor(flat, examples, count - 1 if scratch else None)
+            self._program = _by_inductor(flat, _examples(entries, rows, numbers), count)
         except Exception as error:  # a compiler may raise anything, and training must go on
             self._fall_back(error)
 
@@ -177,7 +168,7 @@ def _by_torch_compile(flat: Callable[..., Sequence[Tensor]]) -> Callable[..., Se
     return torch.compile(copy, dynamic=True, fullgraph=True)
 
 
-def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], scratch: int | None) -> Program:
+def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], count: int) -> Program:
     """Return the function captured by make_fx on examples and compiled by Inductor, without torch.compile's wrappers.
 
     Dynamo's guards and AOTAutograd's wrappers take longer than the step of a small tensor. The kind of the program
@@ -185,6 +176,7 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
     """
     from torch._functorch.config import patch as functorch_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.config import patch as inductor_config
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(flat, tracing_mode="symbolic")(*examples)
@@ -193,12 +185,14 @@ def _by_inductor(flat: Callable[..., Sequence[Tensor]], examples: list[Tensor], 
     programs: list[Any] = []
 
     def remember(module: Any, *args: Any, **options: Any) -> Any:
-        if scratch is not None:
-            _write_early(module.graph, scratch)
+        _write_early(module.graph, count)
         programs.append(compile_fx_inner(module, *args, **options))
         return programs[-1]
 
-    with functorch_config(enable_autograd_cache=False):  # a cached program would bypass `remember`
+    # Inductor stores what is used twice, in memory of the weights' size, if it takes more reads or operations.
+    thresholds = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000}
+    # A cached program would bypass `remember`.
+    with functorch_config(enable_autograd_cache=False), inductor_config(thresholds):
         compile_fx(graph, fakes, inner_compile=remember)
     # compile_fx itself returns AOTAutograd's wrapper.
     return cast(Program, programs[-1].current_callable)
@@ -213,14 +207,24 @@ def _check_symbolic(fakes: list[Tensor]) -> None:
             raise RuntimeError(f"tracing fixed a size to that of its example: {fixed[0]}")
 
 
-def _write_early(graph: Any, scratch: int) -> None:
-    """Move the write into the scratch input to where its value is computed, and read the value there."""
-    memory = [node for node in graph.nodes if node.op == "placeholder"][scratch]
-    # The graph is functional: a write into an input is one copy_ at its end.
-    (writing,) = (user for user in memory.users if user.target is torch.ops.aten.copy_.default)
-    value = writing.args[1]
-    value.append(writing)
-    value.replace_all_uses_with(writing, delete_user_cb=lambda user: user is not writing)
+def _write_early(graph: Any, count: int) -> None:
+    """Write moments, which are among the first `count` inputs, where they are computed, and read them there.
+
+    The second half of a step then makes Δ again from moments that are in cache, and Δ is never stored. An input that is
+    read for anything else than its new value, such as Lion's moment, is written last.
+    """
+    for memory in [node for node in graph.nodes if node.op == "placeholder"][:count]:
+        # The graph is functional: a write into an input is one copy_ at its end.
+        for writing in [user for user in memory.users if user.target is torch.ops.aten.copy_.default]:
+            value = writing.args[1]
+            if _leads_only_to(memory, {value, writing}):
+                value.append(writing)
+                value.replace_all_uses_with(writing, delete_user_cb=lambda user, last=writing: user is not last)
+
+
+def _leads_only_to(node: Any, ends: set[Any]) -> bool:
+    """Return whether every path through users of a node ends at one of `ends`."""
+    return all(user in ends or (user.users and _leads_only_to(user, ends)) for user in node.users)
 
 
 def _layout(x: Tensor) -> tuple[object, ...]:

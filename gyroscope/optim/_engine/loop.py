@@ -18,7 +18,7 @@ from gyroscope._dtensor import across_processes, cut_like, local
 from gyroscope.geometry import Axis, Split, at_least_float32
 from gyroscope.optim._engine import memory, programs
 from gyroscope.optim._engine.batches import Piece, plain_runner, run_program, run_spread, run_vectors
-from gyroscope.optim._engine.compiled import is_compiled, merged, packed, program_for
+from gyroscope.optim._engine.compiled import Program, is_compiled, merged, packed, program_for
 from gyroscope.optim._engine.memory import Scratch, laid_out_like
 from gyroscope.optim._engine.steps import Group, Step, Vectors, VectorStep
 from gyroscope.optim._engine.tensors import Task, lay_out, loses_updates, new_moment, new_row
@@ -125,8 +125,9 @@ class Preparation:
         self._scratch = scratch
         self._open: dict[Hashable, Batch] = {}
         self._keys: dict[Hashable, int] = {}
-        # Small inputs that programs of this step share.
-        self._inputs: dict[Hashable, Tensor] = {}
+        # Programs with two small inputs that pieces of one kind and layout share, and the numbers of each kind.
+        self._programs: dict[Hashable, tuple[Program, Tensor, Tensor]] = {}
+        self._numbers: dict[int, Tensor] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def kind(self, group: Group, t: int, vectors: Vectors, step: Step) -> Kind:
@@ -202,8 +203,10 @@ class Preparation:
         if across is not None:
             self.spread.setdefault(key, (step, []))[1].append(whole)
             return
-        for piece in [whole] if size <= memory.PIECE else whole.cut():
-            run = self._compiled(step, piece) if has_program else partial(run_vectors, step, self._scratch)
+        # A program goes through a tensor vector by vector, so it needs no pieces to stay in cache.
+        pieces = [whole] if has_program or size <= memory.PIECE else whole.cut()
+        run = self._compiled(kind, step, whole) if has_program else partial(run_vectors, step, self._scratch)
+        for piece in pieces:
             self._put(key, run, piece, piece.entries[0], kind.is_noisy)
 
     def _rounding_noise(self, w: Tensor, t: int, place: int) -> Tensor:
@@ -218,24 +221,21 @@ class Preparation:
         generator = self._generators[w.device].manual_seed(hash((t, place)) % 2**63)
         return torch.empty(w.shape, device=w.device).uniform_(-0.5, 0.5, generator=generator)
 
-    def _compiled(self, step: VectorStep, piece: Piece) -> Callable[[list[Piece]], None]:
+    def _compiled(self, kind: Kind, step: VectorStep, piece: Piece) -> Callable[[list[Piece]], None]:
         """Return how a piece takes its step by a program, which is compiled if its kind has none."""
         w = piece.entries[0]
-        numbers = self._input((step.numbers, w.device), partial(packed, step.numbers, w.device))
-        ones = self._input((len(w), piece.dtype, w.device), partial(w.new_ones, len(w), dtype=piece.dtype))
-        rows = [*piece.rows, ones]
         entries = piece.entries if piece.noise is None else [*piece.entries, piece.noise]
-        # Only for its dtype and layout: the program gets scratch memory when it runs.
-        scratch = [self._scratch.like(w, piece.dtype)] if step.keeps_update else []
-        function = partial(programs.vector_rows, step)
-        program = program_for(step.key, function, [*entries, *scratch], rows, numbers, step.keeps_update)
-        return partial(run_program, step, self._scratch, program, entries, [*rows, numbers])
-
-    def _input(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return a small tensor that is an input of many programs of this step."""
-        if key not in self._inputs:
-            self._inputs[key] = make()
-        return self._inputs[key]
+        key = (kind.key, len(piece.rows), w.shape, w.stride(), *[x.dtype for x in entries])
+        if key not in self._programs:
+            if kind.key not in self._numbers:
+                self._numbers[kind.key] = packed(step.numbers, w.device)
+            numbers = self._numbers[kind.key]
+            ones = w.new_ones(w.shape[0], dtype=piece.dtype)
+            function = partial(programs.vector_rows, step)
+            program = program_for(step.key, function, entries, [*piece.rows, ones], numbers)
+            self._programs[key] = program, ones, numbers
+        program, ones, numbers = self._programs[key]
+        return partial(run_program, step, program, entries, [*piece.rows, ones, numbers])
 
     def _put(
         self, key: Hashable, run: Callable[[list[Any]], None], item: Any, w: Tensor, is_noisy: bool = False

@@ -17,9 +17,9 @@ from gyroscope.optim.formulas import column, is_per_vector
 def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], numbers: Tensor) -> list[Tensor]:
     """Take a step of whole vectors, and return the coefficients per vector.
 
-    Inductor computes an output once per vector instead of once per entry. `entries` are weight, gradient, moments,
-    noise if any, and memory for Δ if it is kept. `rows` are the values per vector, and ones. `step.numbers` are not
-    used, because the present ones are an input.
+    Inductor computes an output once per vector instead of once per entry. `entries` are weight, gradient, moments
+    and noise if any. `rows` are the values per vector, and ones. `step.numbers` are not used, because the present ones
+    are an input.
     """
     *state, ones = rows
     values = numbers.unbind(0)
@@ -27,20 +27,14 @@ def vector_rows(step: VectorStep, entries: list[Tensor], rows: list[Tensor], num
     # Slices, not pop: in Dynamo of torch 2.8 a starred target is a tuple.
     end = 2 + len(step.moments)
     moments = entries[2:end]
-    others = entries[end:-1] if step.keeps_update else entries[end:]
+    noise = entries[end] if len(entries) > end else None
     nested = _nested(grad, ones)
     dtype = at_least_float32(w.dtype)
-    if step.keeps_update:
-        u = entries[-1]
-    elif step.makes_update:
-        u = torch.empty_like(w, dtype=dtype)
-    else:
-        u = nested.to(dtype)
+    u = torch.empty_like(w, dtype=dtype) if step.makes_update else nested.to(dtype)
     measured = step.measure([w, nested, *moments], state, u, None, values)
     first, *rest = measured
     change = step.decide([_one_by_one(first), *rest], state, prod(w.shape[1:]), values)
-    # A move may overwrite Δ, and the scratch memory must not be written twice. Inductor elides the clone.
-    step.move([w, grad, *moments], u.clone(), change.coefficients, others[0] if others else None)
+    step.move([w, grad, *moments], u, change.coefficients, noise)
     for row, new in zip(state, change.rows, strict=False):  # factors of the angle do not change
         row.copy_(new)
     return [c for c in change.coefficients if is_per_vector(c)]

@@ -57,7 +57,6 @@ class VectorStep:
     move        (entries, update, coefficients, noise): changes weight and moments
     finish      (entries, coefficients): runs after `move`, outside of a compiled program
     fused       (updates of 0, gradients, *moments): writes Δ of many tensors by one kernel, or None
-    keeps_update    a compiled program stores Δ instead of computing it twice
     angle       rotation in radians, or None on the sphere. Low-precision weights may be too coarse for it
     """
 
@@ -71,7 +70,6 @@ class VectorStep:
     finish: Callable[[Sequence[Tensor], Sequence[Any]], None] | None = None
     fused: Callable[..., None] | None = None
     makes_update: bool = False
-    keeps_update: bool = False
     angle: Number | None = None
     stacked: ClassVar[int] = 0
 
@@ -83,8 +81,8 @@ Step = PlainStep | VectorStep
 class InnerRule:
     """The rule that makes Δ: a direction of `formulas` with its moments and numbers, and the rule's lr and decay.
 
-    `direction` is None if another optimizer has made Δ. `decay` is decoupled. L2 is the number "l2". With `cheap`, a
-    program computes Δ twice instead of storing it. `formula` is the rule's name in the table of optimizers.
+    `direction` is None if another optimizer has made Δ. `decay` is decoupled. L2 is the number "l2".
+    `formula` is the rule's name in the table of optimizers.
     """
 
     direction: Callable[..., None] | None
@@ -93,7 +91,6 @@ class InnerRule:
     lr: Number
     decay: Number = 0.0
     eps: Number = 0.0
-    cheap: bool = False
     formula: str = ""
 
     def take_plain_step(self, tensors: list[Tensor], scratch: Scratch) -> None:
