@@ -14,7 +14,9 @@ SHAPES = [(40, 6), (7,), (9, 30), (3, 50), (5, 4, 3), (1, 33), (2, 2), (60,), ()
 COMPILED = {
     "RotationalAdamW": lambda params: RotationalAdamW(params, lr=0.02, compile=True),
     "RotationalSGD": lambda params: RotationalSGD(params, lr=0.1, weight_decay=0.1, compile=True),
-    "Rotational": lambda params: Rotational(torch.optim.AdamW(params, lr=0.02, weight_decay=0.1), compile=True),
+    "Rotational": lambda params: Rotational(
+        torch.optim.AdamW(params, lr=0.02, weight_decay=0.1, fused=True), compile=True
+    ),
     "AdamSRT": lambda params: AdamSRT(params, lr=0.02, weight_decay=0.1, compile=True),
     "KAdam": lambda params: KAdam(params, lr=0.02, compile=True),
 }
