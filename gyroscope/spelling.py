@@ -8,7 +8,7 @@ MAX_LISTED = 30
 
 
 def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None) -> str:
-    """Return `name` if it is among the options; otherwise raise with the nearest one, or with all of them.
+    """Return `name` if it is among the options. Otherwise raise with the nearest one, or with all of them.
 
     `kind` says what the name is of, and `given` is what the user wrote if `name` is another spelling of it.
 

@@ -33,7 +33,7 @@ def follow(optimizer: Optimizer, model: nn.Module, *, loss: Loss | None = None) 
 
     A rotational variant rotates by the equilibrium angle from the first step on. Its base rotates faster while norms
     are below equilibrium, and slower while they are above, at the start and at the end of a schedule. One call before
-    the first step reproduces that, so that settings tuned for the base carry over (RE section 3, "Scheduling effects";
+    the first step reproduces that, so that settings tuned for the base carry over (RE section 3, "Scheduling effects",
     derived in docs/theory.md, "Rotational variants").
 
     Before each step the forecast takes its own step, at the present learning rate, weight decay and betas, with any

@@ -89,7 +89,8 @@ class LinearMotion(Motion):
         done = np.arange(self.done, self.done + len(lr))[:, None]
 
         def improve(part: slice, guess: Moments) -> tuple[Step, Moments]:
-            a, scale, coupling, unadapted, *coefficients = (c[part] if np.ndim(c) else c for c in columns)
+            values = (column[part] if isinstance(column, np.ndarray) else column for column in columns)
+            a, scale, coupling, unadapted, *coefficients = values
             # Of w, m and g in the update, of the same in the new momentum, and of D, w and m in the new D.
             uw, um, ug, mw, mm, mg, keep_D, Dw, Dm = coefficients
             y = guess["norm2"][:-1]

@@ -65,7 +65,7 @@ def in_order_of(groups: Sequence[Saved], saved: Saved, name: str, made_of: Seque
 
 
 def _places(groups: Sequence[Saved]) -> dict[Any, tuple[Any, Saved]]:
-    """Return the id and the group of each parameter by its name; empty unless every parameter has a name of its own."""
+    """Return the id and the group of each parameter by its name. Empty unless every parameter has its own name."""
     named = [(group.get("param_names") or [], group) for group in groups]
     if any(len(names) != len(group["params"]) for names, group in named):
         return {}

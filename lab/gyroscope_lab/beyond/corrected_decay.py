@@ -1,4 +1,4 @@
-"""At the end of a cosine, norms under AdamW fall and gradients grow; corrected decay keeps both, at no loss (ours).
+"""At the end of a cosine, norms under AdamW fall and gradients grow. Corrected decay keeps both, at no loss (ours).
 
 With λ·lr_t/lr_max in place of λ (AdamC, Defazio 2025), the norm of equilibrium does not depend on lr_t. Weights start
 at the norms of equilibrium. Norms and gradients are those of a CNN's convolutions, which BatchNorm makes
