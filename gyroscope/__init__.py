@@ -59,7 +59,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'gyroscope' has no attribute {name!r}; it has {', '.join(sorted(__all__))}")
+        raise AttributeError(f"module 'gyroscope' has no attribute {name!r}. It has {', '.join(sorted(__all__))}")
     module, attribute = _LAZY[name]
     value = import_module(module)
     if attribute is not None:

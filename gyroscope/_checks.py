@@ -80,8 +80,8 @@ def check_decay(lr: Any, weight_decay: Any) -> None:
     shrink = float(lr) * float(weight_decay)
     if shrink >= 1:
         raise ValueError(
-            f"lr={lr!r} times weight_decay={weight_decay!r} is {shrink:.3g}: one step would remove the whole weight; "
-            "choose them so that the product is below 1"
+            f"lr={lr!r} times weight_decay={weight_decay!r} is {shrink:.3g}: one step would remove the whole weight. "
+            "Choose them so that the product is below 1"
         )
 
 

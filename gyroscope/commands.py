@@ -13,14 +13,14 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number; write for example 0.001 or 1e-3") from None
+        raise typer.BadParameter(f"{text!r} is not a number: write for example 0.001 or 1e-3") from None
 
 
 def count(text: str) -> int:
     """Return a whole number, also written as 1e5."""
     value = number(text)
     if value != value or value in (float("inf"), -float("inf")) or value != int(value):
-        raise typer.BadParameter(f"{text!r} is not a whole number; write for example 10000 or 1e4")
+        raise typer.BadParameter(f"{text!r} is not a whole number: write for example 10000 or 1e4")
     return int(value)
 
 
@@ -38,7 +38,7 @@ def pair(text: str) -> tuple[float, float]:
     """Return two numbers that a comma separates."""
     parts = text.split(",")
     if len(parts) != 2:
-        raise typer.BadParameter(f"{text!r} is not a pair of numbers; write for example 0.9,0.999")
+        raise typer.BadParameter(f"{text!r} is not a pair of numbers: write for example 0.9,0.999")
     return number(parts[0]), number(parts[1])
 
 

@@ -14,12 +14,12 @@ def one_of(kind: str, name: str, options: Iterable[str], *, given: object = None
 
     >>> one_of("schedule", "cosin", ("constant", "cosine"))
     Traceback (most recent call last):
-    ValueError: unknown schedule 'cosin'; did you mean 'cosine'?
+    ValueError: unknown schedule 'cosin': did you mean 'cosine'?
     """
     known = list(options)
     if name in known:
         return name
-    raise ValueError(f"unknown {kind} {name if given is None else given!r}; {did_you_mean(name, known)}")
+    raise ValueError(f"unknown {kind} {name if given is None else given!r}: {did_you_mean(name, known)}")
 
 
 def did_you_mean(name: str, options: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:

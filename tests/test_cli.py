@@ -188,15 +188,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv, quoted, remedy, capsys)
 @pytest.mark.parametrize(
     ("text", "quoted"),
     [
-        ("lrr = 1", "unknown setting 'lrr'; did you mean 'lr'?"),
+        ("lrr = 1", "unknown setting 'lrr': did you mean 'lr'?"),
         ("lr = ", "is not TOML"),
         ('lr = "fast"', "lr='fast'"),
-        ("[[layer]]\nfanin = 3", "unknown layer setting 'fanin'; did you mean 'fan_in'?"),
+        ("[[layer]]\nfanin = 3", "unknown layer setting 'fanin': did you mean 'fan_in'?"),
         ("layer = 3", "write [[layer]]"),
         ("steps = 1.5", "steps=1.5"),
         ("betas = [0.9, 2]", "beta2=2"),
         ("betas = 3", "betas=3"),
-        ("fan_in = [1, 2]", "use [[layer]]"),
+        ("fan_in = [1, 2]", "Use [[layer]]"),
         ("compare = 3", "compare=3"),
         ("milestones = 3\nschedule = 'step'", "milestones=3"),
         ("shape = 'axb'", "shape="),

@@ -204,7 +204,7 @@ def _missing(
         if layer.group < 0 or not checkpoint.groups:
             reasons[name] = "rotation: the file holds no optimizer state of it"
         elif groups[layer.group].rates.last == 0:
-            reasons[name] = "rotation: the saved learning rate is 0, that of the step after; pass lr"
+            reasons[name] = "rotation: the saved learning rate is 0, that of the step after. Pass lr"
         elif not np.isfinite(layer.rotations).any() and not layer.non_finite:
             reasons[name] = f"rotation: {groups[layer.group].update.unknown}"
     return reasons

@@ -76,7 +76,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ValueError(
-            f"cannot serve at {host}, port {port}: {error.strerror or error}; leave --port out to take a free one"
+            f"cannot serve at {host}, port {port}: {error.strerror or error}. Leave --port out to take a free one"
         ) from None
     return bound
 

@@ -446,7 +446,7 @@ class Tracker:
             elif not self._sampling.left_out[0]:
                 self._failures.report(
                     f"samples come faster than they can be processed: from step {step} on some are left out, evenly "
-                    "spaced; the run says how many"
+                    "spaced. The run has their number"
                 )
         seconds = now.seconds + time.perf_counter() - began
         self.samples += bool(now.readings)

@@ -32,7 +32,7 @@ def gradients(model: nn.Module, loss: Loss, parameters: Sequence[nn.Parameter]) 
     with torch.enable_grad():
         value = loss(model)
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise ValueError(f"loss(model) gave {value!r}; it must be a scalar tensor that depends on the parameters")
+            raise ValueError(f"loss(model) gave {value!r}. It must be a scalar tensor that depends on the parameters")
         # Not backward(): .grad may hold what a training loop is accumulating.
         grads = torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
     if not torch.isfinite(value):

@@ -87,7 +87,7 @@ def param_groups(
     check_non_negative("weight_decay", weight_decay)
     if granularity not in ("neuron", "tensor", "none"):
         raise ValueError(
-            f"granularity={granularity!r} must be 'neuron', 'tensor' or 'none'; give groups of neurons their size: "
+            f"granularity={granularity!r} must be 'neuron', 'tensor' or 'none'. Give groups of neurons their size: "
             "overrides={'qk': {'granularity': 'group', 'group_size': 64}}"
         )
     parameters = model_parameters(model)
@@ -232,7 +232,7 @@ def _compiled(overrides: Mapping[str, Override], parameters: list[ModelParameter
         except re.error as error:
             raise ValueError(f"overrides[{text!r}] is not a regular expression: {error}") from None
         if not any(_matches(pattern, known) for known in parameters):
-            raise ValueError(f"overrides[{text!r}] matches no parameter; {_near(text, parameters)}")
+            raise ValueError(f"overrides[{text!r}] matches no parameter: {_near(text, parameters)}")
         compiled[pattern] = override
     return compiled
 
@@ -240,7 +240,7 @@ def _compiled(overrides: Mapping[str, Override], parameters: list[ModelParameter
 def _decided(probe: Mapping[str, Invariance], parameters: list[ModelParameter]) -> dict[str, Invariance]:
     """Return the decided answers of the probe, with a warning about undecided weights."""
     for name in probe.keys() - {known.name for known in parameters}:
-        raise ValueError(f"the probe has {name!r}, the model does not: probe this model; {_near(name, parameters)}")
+        raise ValueError(f"the probe has {name!r}, the model does not: probe this model, {_near(name, parameters)}")
     undecided = {name for name, invariance in probe.items() if invariance.undecided}
     weights = [known.name for known in parameters if known.name in undecided and known.split.granularity != "none"]
     if weights:

@@ -131,8 +131,8 @@ def _stages(group: Group) -> list[Betas]:
     if not _is_list_of_pairs(betas):
         if isinstance(betas, Sequence) and any(isinstance(beta, Sequence) for beta in betas):
             raise ValueError(
-                f"betas={betas!r} mixes a number and a pair: a scheduler that cycles beta1 takes one pair of betas; "
-                "pass one pair to KAdam, or cycle_momentum=False to the scheduler"
+                f"betas={betas!r} mixes a number and a pair: a scheduler that cycles beta1 takes one pair of betas. "
+                "Pass one pair to KAdam, or cycle_momentum=False to the scheduler"
             )
         check_betas(betas)
         return _derived(group["strategy"], k, tuple(betas))

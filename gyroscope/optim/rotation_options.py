@@ -30,7 +30,7 @@ def check_rotational(group: Group) -> None:
     check_rotation_options(group)
     if group["weight_decay"] == 0 and rotating(group):
         raise ValueError(
-            "weight_decay=0 in a group that rotates: its angular update would be 0; give it a weight decay, "
+            "weight_decay=0 in a group that rotates: its angular update would be 0. Give it a weight decay, "
             "for example 0.1, or granularity='none'"
         )
 

@@ -175,7 +175,7 @@ class Rotational(EngineOptimizer):
         if weights and angle is None and group["mode"] == "equilibrium":
             if not group.get("weight_decay") and group.get("rule") is None:
                 raise ValueError(
-                    "weight_decay=0 in a group that rotates: its angular update would be 0; give the inner optimizer a "
+                    "weight_decay=0 in a group that rotates: its angular update would be 0. Give the inner optimizer a "
                     "weight decay, for example 0.1, or pass angular_update=…, or granularity='none'"
                 )
             self._angle(group, Split.of(group).fan_in(weights[0].shape), weights[0].shape, 0)

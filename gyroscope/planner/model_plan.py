@@ -141,7 +141,7 @@ class Weight:
             return "the theory does not know how large its optimizer's updates are"
         if measured:
             return "no gradient reaches it"
-        return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}; pass loss= to measure it"
+        return f"{self.rule.name} needs {missing[0]}, {MEANING[missing[0]]}. Pass loss= to measure it"
 
 
 def _weight(selected: Decision, rates: GroupRates, group: OwnedGroup, rules: Rules | None) -> Weight:

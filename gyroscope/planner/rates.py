@@ -77,7 +77,7 @@ def predict_rates(optimizers: Optimizers, scheduler: Scheduler, steps: int) -> t
         return _followed(optimizers, schedulers, steps)
     if not callable(scheduler):
         raise ValueError(
-            f"scheduler={scheduler!r} must be a torch LR scheduler, or a function step -> multiplier; several "
+            f"scheduler={scheduler!r} must be a torch LR scheduler, or a function step -> multiplier. Several "
             "optimizers may have a list of schedulers"
         )
     name = str(getattr(scheduler, "name", "a function of the step"))

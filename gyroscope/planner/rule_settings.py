@@ -49,7 +49,7 @@ def read_rule(name: str, settings: Mapping[str, Any]) -> UpdateRule:
     given = {key: settings[key] for key in RULE_OPTIONS if key in settings}
     for key in given:
         if key not in own:
-            raise ValueError(f"{name} has no {key!r}; its settings are {', '.join(own)}")
+            raise ValueError(f"{name} has no {key!r}. Its settings are {', '.join(own)}")
     if isinstance(given.get("betas"), list | str):
         given["betas"] = tuple(numbers("betas", given["betas"]))
     return RULES[name](**{**TYPICAL[name], **given})

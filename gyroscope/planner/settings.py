@@ -59,7 +59,7 @@ def plan_settings(settings: PlanSettings, progress: Callable[[int], None] | None
     """
     predictions = predict_layers(settings.rule, settings.schedule, settings.layers, progress)
     absent = {layer.name: layer.missing(settings.rule) for layer in settings.layers}
-    missing = {name: "; ".join(map(_needs, inputs)) for name, inputs in absent.items() if inputs}
+    missing = {name: ", and ".join(map(_needs, inputs)) for name, inputs in absent.items() if inputs}
     return Plan(
         settings.optimizer,
         predictions,
@@ -153,18 +153,18 @@ def _layer(name: str, settings: dict[str, Any], rule: UpdateRule) -> InitialLaye
     # The norm of a whole matrix has a share of every row.
     rows, fan_in = weights.matrix if rule.whole_matrix and weights.shape else (1, weights.fan_in)
     if "init_norm" in settings and "init_std" in settings:
-        raise ValueError("init_norm and init_std say the same in two ways; give one of them")
+        raise ValueError("init_norm and init_std say the same in two ways: give one of them")
     if "init_norm" in settings:
         norm = positive_array("init_norm", settings["init_norm"])
     elif "init_std" in settings:
         if fan_in is None:
-            raise ValueError(f"init_std={settings['init_std']!r} needs fan_in to give a norm; or give init_norm")
+            raise ValueError(f"init_std={settings['init_std']!r} needs fan_in to give a norm, or give init_norm")
         norm = positive_array("init_std", settings["init_std"]) * (rows * fan_in) ** 0.5
     else:
         norm = (rows / 3) ** 0.5  # torch's own initialisation of Linear and Conv: entries of variance 1/(3·fan_in)
     if not all(isinstance(value, float | None) for value in (norm, weights.fan_in, weights.unit_grad_norm)):
         raise ValueError(
-            f"{name}: one number each for fan_in, unit_grad_norm and the initial norm; use [[layer]] for more"
+            f"{name}: one number each for fan_in, unit_grad_norm and the initial norm. Use [[layer]] for more"
         )
     return InitialLayer(name, weights, norm)
 
@@ -175,7 +175,7 @@ def _steps_per_epoch(batch_size: object, dataset_size: object) -> float | None:
     if batch_size is None or dataset_size is None:
         absent = "batch_size" if batch_size is None else "dataset_size"
         given = "dataset_size" if batch_size is None else "batch_size"
-        raise ValueError(f"{given} alone does not give epochs; add {absent}")
+        raise ValueError(f"{given} alone does not give epochs: add {absent}")
     steps = float(safe_divide(positive_array("dataset_size", dataset_size), positive_array("batch_size", batch_size)))
     if not 0 < steps < inf:
         raise ValueError(f"dataset_size={dataset_size!r} over batch_size={batch_size!r} is no number of steps")

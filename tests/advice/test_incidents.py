@@ -174,7 +174,7 @@ def test_weights_that_something_else_wrote_to_are_named(change):
         record.data["b"]["accumulated_angle"][PLACE] = 1.5
     found = only(record)
     assert (found.cause, found.step, found.layers) == ("weights", 1000, ("b",))
-    assert "something else than the optimizer" in incident_finding(found).sentence
+    assert "modified outside the optimizer" in incident_finding(found).sentence
 
 
 def test_weights_that_updates_can_have_moved_are_not_changed_from_outside():

@@ -15,7 +15,7 @@ WORDS = {
     "garbage batch": "the batch of that step is unlike the others",
     "learning rate": "the learning rate was 10 times as high as before, 0.5 after 0.05, and came back to 0.05",
     "frozen layer": "features.4.weight has had no gradient since step 1,010",
-    "doubled weights": "the weights of features.4.weight were changed by something else than the optimizer",
+    "doubled weights": "the weights of features.4.weight were modified outside the optimizer",
     "layer's gradient once": "the updates of features.4.weight reached 9.1 times the usual",
     "skipped steps": "Between steps 1,001 and 1,010 a GradScaler skipped 20 of 30 steps",
 }

@@ -208,7 +208,7 @@ def test_vectors_of_one_entry_do_not_rotate_even_on_request():
 
 
 def test_an_override_that_matches_nothing_is_quoted_beside_near_names():
-    with pytest.raises(ValueError, match=r"overrides\['qk\.wieght'\] matches no parameter; did you mean 'qk\.weight'"):
+    with pytest.raises(ValueError, match=r"overrides\['qk\.wieght'\] matches no parameter: did you mean 'qk\.weight'"):
         param_groups(transformer(), weight_decay=0.1, overrides={"qk.wieght": None})
 
 

@@ -178,7 +178,7 @@ def test_eager_steps_take_over_where_torch_compile_fails_too(name, fresh_program
     messages = [str(w.message) for w in caught if str(w.message).startswith("compile: ")]
     assert len(messages) == 2
     assert "torch.compile is used instead" in messages[0]
-    assert "taken eagerly instead; pass compile=False" in messages[1]
+    assert "taken eagerly instead. Pass compile=False" in messages[1]
     assert forms() == {"eager"}
     for found, expected in zip(results, expected_of_two_kinds(name), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)

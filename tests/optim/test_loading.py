@@ -233,7 +233,7 @@ def test_any_state_of_adamw_loads_or_is_refused_with_a_sentence(source, target):
     adamw.param_groups[-1]["lr"] = 2e-4
     optimizer = TARGETS[target](net)
     if (source, target) in UNKNOWN:
-        with pytest.raises(ValueError, match="to load by parameter name"):
+        with pytest.raises(ValueError, match="To load by parameter name"):
             optimizer.load_state_dict(adamw.state_dict())
         return
     optimizer.load_state_dict(adamw.state_dict())
@@ -257,7 +257,7 @@ def test_adamw_loads_what_it_gave_away(source, target):
     adamw.register_load_state_dict_pre_hook(regrouped)
     sorted_source = source in ("of a model", "of named parameters")
     if (target, source) in UNKNOWN or (target == "parameters" and sorted_source):
-        with pytest.raises(ValueError, match="to load by parameter name"):
+        with pytest.raises(ValueError, match="To load by parameter name"):
             adamw.load_state_dict(optimizer.state_dict())
         return
     adamw.load_state_dict(optimizer.state_dict())

@@ -102,7 +102,7 @@ def test_every_class_has_a_name():
 
 
 def test_a_name_that_there_is_not_is_answered_by_the_nearest():
-    with pytest.raises(ValueError, match="unknown optimizer 'rotational-adam'; did you mean 'rotational-adamw'"):
+    with pytest.raises(ValueError, match="unknown optimizer 'rotational-adam': did you mean 'rotational-adamw'"):
         optim.create("rotational-adam", nn.Linear(2, 2))
 
 

@@ -282,7 +282,7 @@ def test_sgd_says_what_is_missing_and_measures_it_from_a_loss():
     blind = gyro.plan(model, optimizer, steps=STEPS)
     assert blind.layers == {}
     assert "SGDM needs unit_grad_norm" in blind.missing["0.weight"]
-    assert "pass loss=" in str(blind)
+    assert "Pass loss=" in str(blind)
     seen = gyro.plan(model, optimizer, steps=STEPS, loss=small_loss)
     squares = []
     for _ in range(200):

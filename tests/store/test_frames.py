@@ -170,7 +170,7 @@ def test_a_frame_without_its_library_says_what_to_install(tmp_path, installed):
         run.frame()
     with pytest.raises(ValueError, match="frame needs polars, which is not installed: pip install polars"):
         run.frame("polars")
-    with pytest.raises(ValueError, match="unknown library 'panda'; did you mean 'pandas'"):
+    with pytest.raises(ValueError, match="unknown library 'panda': did you mean 'pandas'"):
         run.frame("panda")
 
 

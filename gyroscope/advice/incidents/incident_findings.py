@@ -113,10 +113,10 @@ def _written(incident: Incident) -> str:
     number = incident.evidence
     name = incident.layers[0]
     others = f" (and of {len(incident.layers) - 1} more)" if len(incident.layers) > 1 else ""
-    moved = f"the norm went from {format_number(number['norm_before'])} to {format_number(number['norm_after'])}"
-    turned = f"and turned by {format_number(number['turn'], 2)} rad"
+    norm = f"the norm went from {format_number(number['norm_before'])} to {format_number(number['norm_after'])}"
+    turn = f"the direction rotated by {format_number(number['turn'], 2)} rad"
     most = f"its updates explain {format_number(100 * number['explained'], 2)} % of the norm at most"
-    return f"the weights of {name}{others} were changed by something else than the optimizer: {moved}, {turned}; {most}"
+    return f"the weights of {name}{others} were modified outside the optimizer: {norm}, {turn}, and {most}"
 
 
 def _unusual(incident: Incident) -> str:

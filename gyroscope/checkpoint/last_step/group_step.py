@@ -119,6 +119,6 @@ def rate_notes(groups: Sequence[GroupStep]) -> tuple[str, ...]:
         if group.rates.doubt and group.rates.last > 0:
             values.setdefault(group.rates.doubt, []).extend((group.rates.last, *group.rates.others))
     return tuple(
-        f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}; pass lr if it was another"
+        f"The learning rate of the last step is taken as {format_range(rates)}, {doubt}. Pass lr if it was another"
         for doubt, rates in values.items()
     )

@@ -97,7 +97,7 @@ class SavedRate:
             return Last(used[self.number])
         if self._course is not None:
             return self._one_step_back(self._course)
-        doubt = "the saved rate; the file holds no schedule"
+        doubt = "the saved rate, because the file has no schedule"
         if self.schedulers or "initial_lr" in self.group:
             doubt = "the saved rate, which a schedule has set for the next step"
         return self._from_log() or Last(self.saved, doubt=doubt)

@@ -74,7 +74,7 @@ def _entries(parameter: ParameterState, name: str) -> Tensor:
     stored: StoredTensor = parameter.state[name]
     if stored.shape != shape and stored.shape[1:] != shape:
         raise ValueError(
-            f"the optimizer's {name} of {parameter.name!r} has the shape {stored.shape}, the weight {shape}; they are "
+            f"the optimizer's {name} of {parameter.name!r} has the shape {stored.shape}, the weight {shape}. They are "
             "not of one model"
         )
     return stored.load() if stored.shape == shape else stored.load()[-1]
@@ -90,8 +90,8 @@ def _kept(parameter: ParameterState, split: Split, update: LastUpdate) -> Mappin
         count = split.num_vectors(parameter.weight.shape)
         if value.shape != (count,):
             raise ValueError(
-                f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, its vectors are {count}; "
-                "they are not of one model"
+                f"the optimizer's {name} of {parameter.name!r} has the shape {value.shape}, its vectors are {count}. "
+                "They are not of one model"
             )
         values[name] = value.load().to(torch.float64).numpy()
     return values

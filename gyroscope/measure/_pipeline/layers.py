@@ -164,7 +164,7 @@ def _held_ids(p: Tensor, split: Split) -> tuple[Ids, Split]:
     if mesh.size() != dist.get_world_size():
         raise ValueError(
             f"a parameter of shape {tuple(p.shape)} is spread over {mesh.size()} of {dist.get_world_size()} processes: "
-            "the tracker gathers from all of them; leave such parameters out by layers=…, a regular expression"
+            "the tracker gathers from all of them. Leave such parameters out by layers=…, a regular expression"
         )
     across = across_processes(p, split)
     if across is not None and across.owners is not None:

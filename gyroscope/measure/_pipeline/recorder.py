@@ -97,7 +97,7 @@ def new_writer(path: str | os.PathLike[str] | None, config: Mapping[str, Any], r
             place = taken.with_name(f"{taken.name}-{number}")
     # Unnamed runs may start in the same second, so this is not an error.
     if path is not None and place != path:
-        text = f"{taken} already holds a run. This one is written to {place}; pass resume=True to continue the other."
+        text = f"{taken} already holds a run. This one is written to {place}. Pass resume=True to continue the other."
         writer.note(text)
         # Past this function, Recorder and Tracker, to the line that made the tracker.
         warnings.warn(f"gyroscope: {text}", RuntimeWarning, stacklevel=4)

@@ -91,4 +91,4 @@ def _sent(value: Any) -> float | HostCopy:
     if isinstance(value, np.ndarray | np.generic) and value.size == 1:
         return float(value.item())
     shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor | np.ndarray) else f", {value!r:.80}"
-    raise TypeError(f"it is a {type(value).__name__}{shape}; log a number or a tensor of one element")
+    raise TypeError(f"it is a {type(value).__name__}{shape}. Log a number or a tensor of one element")

@@ -152,7 +152,7 @@ class SafeProgram:
             remedy = "torch.compile is used instead, which takes longer for small tensors"
         else:
             self.form = "eager"
-            remedy = "steps are taken eagerly instead; pass compile=False to do so without this warning"
+            remedy = "steps are taken eagerly instead. Pass compile=False to do so without this warning"
         if failed not in _warned:
             _warned.add(failed)
             message = f"compile: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"

@@ -17,7 +17,7 @@ Saved = Mapping[str, Any]
 # Keys of a group that list its members. All others are options.
 MEMBERS = ("params", "param_names")
 BY_NAME = (
-    "to load by parameter name, make both optimizers of named_parameters(), or save with "
+    "To load by parameter name, make both optimizers of named_parameters(), or save with "
     "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer) and load with "
     "set_optimizer_state_dict(model, optimizer, state)"
 )
@@ -114,12 +114,12 @@ def _check_fits(saved: Saved, groups: Sequence[Saved], name: str) -> None:
     if len(saved_sizes) != len(sizes):
         raise ValueError(
             f"the saved state has {len(saved_sizes)} parameter groups (of {_joined(saved_sizes)} parameters) and this "
-            f"{name} has {len(sizes)} (of {_joined(sizes)}): build it with the same groups; {BY_NAME}"
+            f"{name} has {len(sizes)} (of {_joined(sizes)}): build it with the same groups. {BY_NAME}"
         )
     number = next(i for i, (a, b) in enumerate(zip(saved_sizes, sizes, strict=True)) if a != b)
     raise ValueError(
         f"group {number} of the saved state has {saved_sizes[number]} parameters and group {number} of this {name} has "
-        f"{sizes[number]}: build it with the same parameters in the same order; {BY_NAME}"
+        f"{sizes[number]}: build it with the same parameters in the same order. {BY_NAME}"
     )
 
 
@@ -148,14 +148,14 @@ def check_state(saved: Saved, groups: list[Group], step_for: Callable[..., Step]
         if missing:
             raise ValueError(
                 f"the saved state of parameter {number}, of shape {tuple(p.shape)}, has no {missing[0]!r}, only "
-                f"{sorted(kept)}: another optimizer made it; begin with a fresh {name}, or load into the one that did"
+                f"{sorted(kept)}: another optimizer made it. Begin with a fresh {name}, or load into the one that did"
             )
         for key in shapes.keys() & kept.keys():
             if kept[key].shape != shapes[key]:
                 raise ValueError(
                     f"{key!r} of parameter {number} has shape {tuple(kept[key].shape)} in the saved state and "
                     f"{tuple(shapes[key])} in this {name}: the parameters are of another model, in another order, or "
-                    f"split into vectors in another way; {BY_NAME}"
+                    f"split into vectors in another way. {BY_NAME}"
                 )
 
 

@@ -128,7 +128,7 @@ function drawBalance() {
   draw("balance-figure", [pure, boxes], { height: Math.max(240, 24 * rows.length + 120), showlegend: true,
     xaxis: { type: "log", title: { text: innerWidth < 700 ? "rotation ÷ median" : "rotation ÷ median of the layer" }, range: logRange([of("q05"), of("q95"), noise, [0.8, 1.25]]) },
     yaxis: { autorange: "reversed", zeroline: false, showgrid: false, tickvals: rows, ticktext: labels(worst.map(layer => layer.label)) } });
-  $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers; the table has all.` : "";
+  $("balance-note").textContent = known.length > worst.length ? `The ${MOST_BOXES} least balanced of ${known.length} layers. The table has all.` : "";
 }
 
 function drawSignal() {
@@ -172,7 +172,7 @@ function drawPlane() {
   state.report.runs.forEach((run, number) => {
     if (!run.plane) return;
     const { lr, weight_decay } = run.groups[run.plane.group].series, peak = lr.indexOf(finite(lr).reduce((a, b) => Math.max(a, b)));
-    const name = several() ? run.name : "this run's path; ● its peak", own = colour(number);
+    const name = several() ? run.name : "this run's path, ● its peak", own = colour(number);
     traces.push(line(lr, weight_decay, name, own, { legendgroup: "run" + number, showlegend: false, line: { width: 5 }, hoverinfo: "skip" }));
     traces.push({ x: [lr[peak]], y: [weight_decay[peak]], name: plain(name), legendgroup: "run" + number, type: "scatter", mode: "markers",
       marker: { size: 13, color: own, line: { color: Look.of("ground"), width: 2 } }, hovertemplate: "lr %{x:.3g}, weight decay %{y:.3g}<extra></extra>" });
