@@ -1,7 +1,7 @@
 """Layers that are judged together, and what sentences call them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Self, TypeVar, final
 
 from gyroscope.advice.layer_families import describe_layers, short_labels
@@ -59,6 +59,6 @@ def begin_sentence(layers: str, verb: str) -> str:
 
 def run_length(view: LayerView, steps: float | None = None) -> float:
     """Return the length of the run in memories, Σ a_t. Unknown rates count as the peak rate over all `steps`."""
-    if isfinite(view.run_length) or steps is None or not isfinite(view.memory):
+    if isfinite(view.run_length) or steps is None or not 0 < view.memory < inf:
         return view.run_length
     return steps / view.memory
