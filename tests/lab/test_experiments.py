@@ -267,7 +267,7 @@ WRONG_PREDICTIONS = {
     "smd/theorem1": [config(weight_decay=0.012), values(variance=times(8)), values(error2=times(8))],
     "smd/theorem2": [config(weight_decay=0.0012), values(variance=times(1e5)), values(error2=times(4))],
     "smd/theorem3": [config(decay=1.2e-3), values(variance=times(1e7))],
-    "smd/corollary3_1": [config(k=40.0), config(decay=6e-4), config(decay=2e-4)],
+    "smd/corollary3_1": [config(k=40.0), config(decay=1.2e-4), config(decay=4e-5)],
     "sp/fig3": [values(largest_radial=times(100), largest_tangent=times(100), largest_taylor=times(1e4),
                        typical_taylor_as_printed=times(1e4))],
     "sp/table2": [values(accuracy=lambda x: 1 - x)],
