@@ -35,8 +35,8 @@ WHY_NOT: dict[str, dict[str, str]] = {
     },
     "re/fig10": {
         "": (
-            "Too small: in a GPT of two narrow layers gradients shrink values and feed-forward layers. Only its "
-            "queries and keys do what the paper shows."
+            "Too small: in a GPT of two narrow layers gradients shrink feed-forward layers, at the paper's learning "
+            "rate and weight decay too. Queries, keys, values and the attention's output do what the paper shows."
         ),
     },
     "re/fig11": {
