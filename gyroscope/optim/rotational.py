@@ -12,6 +12,7 @@ from torch import Tensor
 from gyroscope._checks import check_non_negative
 from gyroscope.geometry import Granularity, Split
 from gyroscope.model.parameters import NO_VECTORS, refuse_flat
+from gyroscope.optim._engine.compiled import Compile
 from gyroscope.optim._engine.inner_step import SpareMemory, refuse_needed_closure, step_with_groups
 from gyroscope.optim._engine.loading import in_order_of, pairs, restored
 from gyroscope.optim._engine.optimizer import (
@@ -100,7 +101,7 @@ class Rotational(EngineOptimizer):
         centre: Centring = True,
         granularity: Granularity | None = None,
         tangent: bool = False,
-        compile: bool = False,
+        compile: Compile = False,
         imbalance: Imbalance | None = None,
         stochastic_rounding: bool = False,
         rules: Rules | None = None,

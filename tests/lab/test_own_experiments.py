@@ -84,7 +84,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
     with pytest.raises(ValueError, match="steps=0"):
         train(model=model, optimizer=optimizer, loss=loss, steps=0, out=tmp_path)
     train(model=model, optimizer=optimizer, loss=loss, steps=3, track=False, out=tmp_path)
-    with pytest.raises(ValueError, match="has a run already"):
+    with pytest.raises(ValueError, match="already has a run"):
         train(model=model, optimizer=optimizer, loss=loss, steps=3, out=tmp_path)
 
 

@@ -89,7 +89,7 @@ def test_a_path_goes_on_where_another_ended():
         (lambda: sgd_map([], lr=0.1, weight_decay=0.1, norm2=1.0), "for each step"),
         (lambda: sgd_map([1.0], lr=0.0, weight_decay=0.1, norm2=1.0), "lr=0.0"),
         (lambda: sgd_map([1.0], lr=0.1, weight_decay=-0.1, norm2=1.0), "weight_decay=-0.1"),
-        (lambda: sgd_map([1.0, 1.0], lr=[0.1] * 3, weight_decay=0.1, norm2=1.0), "these differ"),
+        (lambda: sgd_map([1.0, 1.0], lr=[0.1] * 3, weight_decay=0.1, norm2=1.0), "These differ"),
         (lambda: sgdm_map([1.0], lr=0.1, weight_decay=0.1, momentum=1.0, norm2=1.0), "momentum=1.0"),
         (lambda: sgdm_map([1.0], lr=0.1, weight_decay=0.1, momentum=0.9), "pass norm2"),
     ],

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
+from gyroscope.optim import registry
+from gyroscope.optim._engine import compiled
 from gyroscope.store import RunError, Writer, open_run
 from tests.forked import run_program
 from tests.measure.fakes import Turner, rows_only, train
@@ -324,3 +326,20 @@ def test_what_was_flushed_is_in_the_run_for_other_processes(tmp_path):
         run = open_run(tmp_path)
         assert run.steps.tolist() == [0, 1, 2, 3]
         assert run.scalar("loss")[1].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_step_that_cannot_be_compiled_is_a_note_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "FALLBACKS", {})
+    monkeypatch.setattr(registry, "FALLBACKS", compiled.FALLBACKS)
+    monkeypatch.setattr(compiled, "PROGRAMS", {})
+    monkeypatch.setattr(compiled, "_by_inductor", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(compiled, "_by_torch_compile", lambda function: function)
+    model = nn.Linear(8, 4)
+    optimizer = gyro.optim.RotationalAdamW(model, compile=True)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    with gyro.Tracker(model, optimizer, tmp_path / "run", every=1), pytest.warns(UserWarning, match="compile: "):
+        optimizer.step()
+    (note,) = open_run(tmp_path / "run").notes
+    assert note.startswith("compile: inductor of torch")
+    assert "torch.compile is used instead" in note

@@ -130,7 +130,7 @@ def test_a_gradient_that_is_not_a_number_shows_in_a_compiled_step_too():
 @pytest.fixture
 def fresh_programs(monkeypatch):
     monkeypatch.setattr(compiled, "PROGRAMS", {})
-    monkeypatch.setattr(compiled, "_warned", set())
+    monkeypatch.setattr(compiled, "FALLBACKS", {})
 
 
 def broken(*args, **options):

@@ -34,7 +34,8 @@ MATRIX = (1031, 2053)
 ROW = (1, 1_000_003, 13, 11, 7, 5, 3)
 TENSOR = (1031, 67, 13, 11, 7, 5, 3)
 
-_warned: set[str] = set()
+# What was warned of, by the form that failed.
+FALLBACKS: dict[str, str] = {}
 
 
 def program_for(
@@ -153,10 +154,11 @@ class SafeProgram:
         else:
             self.form = "eager"
             remedy = "steps are taken eagerly instead. Pass compile=False to do so without this warning"
-        if failed not in _warned:
-            _warned.add(failed)
-            message = f"compile: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"
-            warnings.warn(message, stacklevel=2)
+        if failed not in FALLBACKS:
+            FALLBACKS[failed] = (
+                f"compile: {failed} of torch {torch.__version__} cannot make a program ({reason}): {remedy}"
+            )
+            warnings.warn(FALLBACKS[failed], stacklevel=2)
 
 
 def _by_torch_compile(flat: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:

@@ -93,7 +93,7 @@ def test_two_processes_train_as_one_does(name, folder):
 
 def test_a_batch_that_processes_cannot_share_is_an_error():
     processes = Processes(torch.device("cpu"), 0, 3)
-    with pytest.raises(ValueError, match="batch_size=32 is no multiple of the 3 processes"):
+    with pytest.raises(ValueError, match="batch_size=32 is not a multiple of the 3 processes"):
         processes.check(IMAGES)
 
 
