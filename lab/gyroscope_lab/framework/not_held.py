@@ -30,9 +30,6 @@ _K_ADAM = (
 # Experiment -> part of the claims -> why. The first part that a sentence contains counts. "" is in all.
 WHY_NOT: dict[str, dict[str, str]] = {
     "re/fig3": {"norm over prediction": _LAGGING},
-    "re/fig9": {
-        "error of the norm": "Too small: λ_u and C_err of 500 steps are probably too noisy for a correction.",
-    },
     "re/fig10": {
         "": (
             "Too small: in a GPT of two narrow layers gradients shrink feed-forward layers, at the paper's learning "
