@@ -231,7 +231,7 @@ WRONG_PREDICTIONS = {
     "re/fig9": [values(grad_weight_cosine=plus(1), grad_momentum_cosine=plus(1), lambda_u=plus(1)),
                 values(angular_update_ratio=times(2), norm_ratio=times(2), scaled_grad_norm=times(2))],
     "re/fig10": [values(grad_momentum_cosine=plus(1), lambda_u=plus(50), scaled_grad_norm=times(10)),
-                 values(angular_update_ratio=times(3), norm_ratio=times(3))],
+                 values(angular_update_ratio=times(3), norm_ratio=times(3)), values(scaled_grad_norm=times(0.1))],
     "re/fig11": [values(lambda_u=plus(0.1), lambda_u_course=lambda x: x[..., ::-1]), values(lambda_u=times(0)),
                  values(angle=times(3), norm=times(3))],
     "re/fig12": [arms("balanced", "accuracy", plus(-0.5))],
