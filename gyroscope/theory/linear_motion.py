@@ -80,7 +80,7 @@ class LinearMotion(Motion):
         unadapted = steps.D is None if steps.unadapted is None else steps.unadapted
         aging = (normaliser.keep * (before / unit), normaliser.weight, normaliser.momentum)
         by_step = (steps.decay, steps.scale, steps.coupling, unadapted, *steps.update, *steps.momentum, *aging)
-        columns = [np.asarray(values)[:, None] if np.ndim(values) else values for values in by_step]
+        columns: list[Any] = [np.asarray(values)[:, None] if np.ndim(values) else values for values in by_step]
 
         is_coupled = np.any(steps.update.weight) or np.any(steps.momentum.weight)
         is_cautious = self.rule.cautious_decay
