@@ -68,8 +68,9 @@ NOTES = """
   and is not installed for the tests. If it cannot be imported, they call that method as its monitor does.
 - CUDA: generated and interpreted, not run by us. The Triton kernels of compiled steps are generated, run by Triton's
   interpreter, compared with eager steps and compiled for sm_80 and sm_90 (`tests/optim/test_triton.py`). Eager steps
-  run on the meta device, where waiting for the device would raise (`tests/optim/test_launches.py`). To check your own
-  device in 30 seconds, run `gyroscope doctor --device cuda`. Please paste its output into an issue.
+  and the tracker's hooks run on the meta device, where waiting for the device would raise
+  (`tests/optim/test_launches.py`, `tests/measure/test_device.py`). To check your own device in 30 seconds, run
+  `gyroscope doctor --device cuda`. Please paste its output into an issue.
 - `gyroscope train` runs under `torchrun`, by DDP or, with `--fsdp`, by FSDP2, with the numbers of one process.
 """
 

@@ -29,7 +29,7 @@ from gyroscope.measure.sampling import Auto, DefaultInterval, Every, sampling
 from gyroscope.measure.sinks import Sink
 from gyroscope.model.optimizer_list import Optimizers
 from gyroscope.model.selection import AnyOptimizer, Invariance, turned_by_default
-from gyroscope.optim.registry import program_fallbacks
+from gyroscope.optim.registry import FALLBACKS
 from gyroscope.optim.rotational import refuse_inner
 from gyroscope.optimizers import Rules
 from gyroscope.store import Run, open_run
@@ -458,7 +458,7 @@ class Tracker:
             )
         note = self._sampling.spent(step, seconds + of_threads, refused=self._gap)
         if recorder is not None:
-            for text in [*program_fallbacks(), *([] if note is None else [note])]:
+            for text in [*FALLBACKS.values(), *([] if note is None else [note])]:
                 recorder.writer.note(text)
 
     def _raw_sample(

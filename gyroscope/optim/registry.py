@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from gyroscope.optim._engine.compiled import FALLBACKS, PROGRAMS
+from gyroscope.optim._engine.compiled import FALLBACKS as FALLBACKS  # the tracker notes them in a run
+from gyroscope.optim._engine.compiled import PROGRAMS
 from gyroscope.optimizers import COMMANDS
 from gyroscope.spelling import one_of
 
@@ -40,8 +41,3 @@ def create(name: str, model: nn.Module | ParamsT, **options: Any) -> Optimizer:
 def program_forms() -> dict[str, int]:
     """Return how many programs of each form this process has compiled: inductor, torch.compile or eager."""
     return dict(Counter(program.form for program in PROGRAMS.values()))
-
-
-def program_fallbacks() -> list[str]:
-    """Return why this process has programs of another form than Inductor's, in sentences."""
-    return list(FALLBACKS.values())

@@ -139,7 +139,7 @@ def test_a_saved_rate_of_0_is_asked_for_and_not_used(equilibrium):
     state["optimizer"]["param_groups"][0]["lr"] = 0.0
     autopsy = gyro.autopsy(state)
     assert np.isnan(autopsy.layers["0.weight"].rotation)
-    assert "pass lr" in str(autopsy)
+    assert "Pass lr" in str(autopsy)
 
 
 def finished(state: dict, last: float, peak: float = LR) -> dict:

@@ -46,7 +46,7 @@ def doubled(model, optimizer):
     [
         (more_decay, "weight decay changed from 0.1 to 10", ("0.weight", "3.weight")),
         (other_betas, "β2 changed from 0.999 to 0.99", ("0.weight", "3.weight")),
-        (doubled, "the weights of 0.weight were changed by something else", ("0.weight",)),
+        (doubled, "the weights of 0.weight were modified outside the optimizer", ("0.weight",)),
     ],
 )
 def test_the_function_is_told_what_a_diagnosis_says_later(change, words, layers, tmp_path):

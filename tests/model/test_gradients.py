@@ -77,7 +77,7 @@ def test_a_model_is_preserved_bit_for_bit_with_gradients_modes_and_random_states
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (lambda model: 1.0, r"loss\(model\) gave 1\.0; it must be a scalar tensor"),
+        (lambda model: 1.0, r"loss\(model\) gave 1\.0\. It must be a scalar tensor"),
         (lambda model: model(torch.randn(4, 6)), "must be a scalar tensor that depends on the parameters"),
         (lambda model: torch.tensor(1.0), "must be a scalar tensor that depends on the parameters"),
         (lambda model: loss(model) * torch.inf, r"loss\(model\) gave inf: pass a model whose loss is finite"),

@@ -168,7 +168,7 @@ def test_the_same_on_ray_with_a_worker_killed_and_a_trial_that_fails(tmp_path):
         outcomes = list(run_ray(sweep, out, "local"))
         thread.join()
         assert killed
-        assert sorted(ended.problem[:29] for ended in outcomes) == ["", "", *2 * ["unknown optimizer 'nonsense';"]]
+        assert sorted(ended.problem[:29] for ended in outcomes) == ["", "", *2 * ["unknown optimizer 'nonsense':"]]
         assert list(run_ray(sweep, out, "local")) == []
         undisturbed = list(run_ray(plan(tmp_path, text), tmp_path / "again", "local"))
     finally:
