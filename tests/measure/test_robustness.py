@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gyroscope as gyro
-from gyroscope.optim import registry
+from gyroscope.measure import tracker as tracker_module
 from gyroscope.optim._engine import compiled
 from gyroscope.store import RunError, Writer, open_run
 from tests.forked import run_program
@@ -330,7 +330,7 @@ def test_what_was_flushed_is_in_the_run_for_other_processes(tmp_path):
 
 def test_a_step_that_cannot_be_compiled_is_a_note_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "FALLBACKS", {})
-    monkeypatch.setattr(registry, "FALLBACKS", compiled.FALLBACKS)
+    monkeypatch.setattr(tracker_module, "FALLBACKS", compiled.FALLBACKS)
     monkeypatch.setattr(compiled, "PROGRAMS", {})
     monkeypatch.setattr(compiled, "_by_inductor", lambda *arguments: 1 / 0)
     monkeypatch.setattr(compiled, "_by_torch_compile", lambda function: function)
