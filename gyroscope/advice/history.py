@@ -235,10 +235,12 @@ class LayerHistory:
             if name in settings and len(values) and np.isfinite(values[self.peak]):
                 settings[name] = float(values[self.peak])
         factor = float(self.option("lr_factor") or 1.0)
-        # A `Rule` has no learning rate: the one of the first step is part of these.
-        rates = ("lr",) if "lr" in settings else ("decay", "update_rms")
-        share = factor if "lr" in settings else factor * self.lr[self.peak] if len(self.lr) else 1.0
-        settings |= {name: settings[name] * share for name in rates if settings.get(name)}
+        scaled = ["lr"]
+        # A `Rule` has no learning rate. Its decay and its updates have that of the first step as a factor.
+        if "lr" not in settings:
+            scaled = ["decay", "update_rms"]
+            factor = factor * self.lr[self.peak] if len(self.lr) else 1.0
+        settings |= {name: settings[name] * factor for name in scaled if settings.get(name)}
         try:
             return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})  # type: ignore[arg-type]
         except (TypeError, ValueError):

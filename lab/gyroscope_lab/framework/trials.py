@@ -32,9 +32,9 @@ FinishedTrial = dict[str, Any]
 DIGITS = 7
 # The code below an experiment: a finished trial is only valid for the code that measured it.
 CORE = Path(gyroscope.__file__).parent
-CORE_ROOMS = ("theory", "simulate", "model", "optim", "nn", "measure", "advice")
+CORE_ROOMS = ("theory", "model", "optim", "nn", "measure", "advice")
 LAB = Path(__file__).parents[1]
-LAB_ROOMS = ("tasks", "networks", "training")
+LAB_ROOMS = ("simulate", "tasks", "networks", "training")
 SHARED = ("arms.py", "choices.py", "experiment.py", "named_options.py", "seeds.py", "trials.py", "weight_steps.py")
 
 
