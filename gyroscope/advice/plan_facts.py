@@ -1,4 +1,4 @@
-"""What a plan states without judging it: the numbers of equilibrium, of the start and of other optimizers."""
+"""Facts of a plan that need no judgement: equilibrium, the start, and other optimizers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import degrees, isfinite, isnan
@@ -22,7 +22,7 @@ def plan_facts(
 
     predictions      of all layers. A table shows the differences between them
     steps_per_epoch  to state steps in epochs as well
-    equivalents      other optimizers by name: settings with which they train alike, or why there are none
+    equivalents      other optimizers by name: settings that train alike, or why there are none
     """
     facts: list[Finding] = []
     if predictions:
@@ -39,7 +39,7 @@ def _fact(kind: str, sentence: str, formula: str, **evidence: float) -> Finding:
 
 
 def _common(predictions: Sequence[LayerPrediction], value: Callable[[LayerPrediction], float | None]) -> float | None:
-    """Return a number that is written alike for all layers, or None if there is none."""
+    """Return the number if it prints the same for all layers, or None otherwise."""
     known = [number for prediction in predictions if (number := value(prediction)) is not None]
     alike = len(known) == len(predictions) and len({format_number(number) for number in known}) == 1
     return known[0] if alike else None
@@ -91,7 +91,7 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
         return
     change = f"{format_number(norm / start)} times its initial {format_number(start)}"
     if 1 - SETTLED < norm / start < 1 + SETTLED:
-        change = "as it starts"
+        change = "the same as at the start"
     yield _fact(
         "norm",
         f"The norm of a vector settles at {format_number(norm)}, {change}.",
@@ -107,7 +107,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         return
     ratio, step = prediction.fastest
     if prediction.warmup is None:
-        slowed_by = "The norm starts too small for a warmup to slow it down"
+        slowed_by = "The initial norm is too small for a warmup to slow it down"
     elif prediction.warmup == 0:
         slowed_by = "No warmup is needed"
     else:
@@ -126,7 +126,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
 
 
 def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: float | None) -> Iterator[Finding]:
-    if prediction.grows_without_end and forecast.total_decay > 0:  # what is forgotten is not by decay
+    if prediction.grows_without_end and forecast.total_decay > 0:  # weight decay is not what makes it forget
         return
     length = forecast.total_decay
     if isnan(length):
@@ -149,7 +149,7 @@ def _course(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: fl
 
 
 def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
-    """Yield the bounds of Adam's updates if its betas are stable. Unstable ones are a judgement."""
+    """Yield the bounds of Adam's updates if its betas are stable. Unstable betas are a judgement."""
     steps = predictions[0].schedule.steps
     for betas in dict.fromkeys(prediction.rule.adam_betas for prediction in predictions):
         if betas is None or stability.exact_margin(*betas) <= 0:
