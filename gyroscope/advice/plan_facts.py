@@ -95,7 +95,7 @@ def _norm(prediction: LayerPrediction) -> Iterator[Finding]:
     yield _fact(
         "norm",
         f"The norm of a vector settles at {format_number(norm)}, {change}.",
-        "‖ω‖² = update_rms²·τ(a)/(a(2-a)); AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
+        "‖ω‖² = update_rms²·τ(a)/(a(2-a)), AdamW to leading order sqrt(lr·C/(2λ)), SGDM (lr·g̃²/(2λ(1-α)))^(1/4) "
         "(RE Table 1, SMD Theorem 2)",
         norm=norm,
         initial_norm=start,
@@ -161,7 +161,7 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
             "stability",
             f"Betas ({betas[0]:g}, {betas[1]:g}) are stable, margin {format_number(exact)} (the paper's C = "
             f"{format_number(paper)}). No entry ever moves more than {format_number(bound)} × lr in a step.",
-            f"{STABILITY}; bound by Cauchy–Schwarz over all gradient sequences",
+            f"{STABILITY}, bound by Cauchy–Schwarz over all gradient sequences",
             margin=exact,
             update_bound=bound,
         )

@@ -230,7 +230,7 @@ def test_what_adam_keeps_of_one_layers_gradient_belongs_to_the_same_incident():
     assert (found.cause, found.end) == ("layer_gradient", 1010)
     text = incident_finding(found).sentence
     assert "Adam's denominator became 3.3 times as large, which slows the layer's rotation" in text
-    assert "over about 2,000 steps" in text
+    assert "for about 2,000 steps" in text
     assert "From step 1,001 on the loss reached" in text
 
 

@@ -51,11 +51,11 @@ def sentence(capsys, *arguments) -> str:
 def test_a_missing_file_an_empty_file_and_a_text_are_named(tmp_path, capsys):
     assert "there is no" in sentence(capsys, tmp_path / "none.pt")
     (tmp_path / "empty.pt").write_bytes(b"")
-    assert "is no checkpoint" in sentence(capsys, tmp_path / "empty.pt")
+    assert "is not a checkpoint" in sentence(capsys, tmp_path / "empty.pt")
     (tmp_path / "text.pt").write_text("These are my notes on training.\n" * 100)
-    assert "is no checkpoint" in sentence(capsys, tmp_path / "text.pt")
+    assert "is not a checkpoint" in sentence(capsys, tmp_path / "text.pt")
     (tmp_path / "random.pt").write_bytes(bytes(range(256)) * 64)
-    assert "is no checkpoint" in sentence(capsys, tmp_path / "random.pt")
+    assert "is not a checkpoint" in sentence(capsys, tmp_path / "random.pt")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
@@ -160,7 +160,7 @@ def test_shared_lists_are_read_once_and_not_once_per_path(tmp_path, capsys):
         wide = [wide] * 1000
     torch.save({"a": doubled, "b": wide}, tmp_path / "shared.pt")
     start = time.perf_counter()
-    assert "holds no weights" in sentence(capsys, tmp_path / "shared.pt")
+    assert "has no weights" in sentence(capsys, tmp_path / "shared.pt")
     torch.save({**saved(), "a": doubled, "b": wide}, tmp_path / "whole.pt")
     assert len(gyro.autopsy(tmp_path / "whole.pt").layers) == 6
     assert time.perf_counter() - start < 10
@@ -353,7 +353,7 @@ def test_an_optimizer_of_more_parameters_than_weights_is_refused():
 
 @pytest.mark.parametrize("tree", [{}, {"a": 1}, {"model": {"b": torch.ones(3)}}, {"x": torch.ones(3, 3).long()}])
 def test_a_dictionary_without_weights_is_refused(tree):
-    with pytest.raises(ValueError, match="holds no weights"):
+    with pytest.raises(ValueError, match="has no weights"):
         gyro.autopsy(tree)
 
 

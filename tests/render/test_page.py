@@ -146,7 +146,7 @@ def text_file(path):
         (lambda path: path.mkdir(), "contains no run"),
         (text_file, "is not a run"),
         (lambda path: make.writer(path, make.healthy()).close(), "no samples yet"),
-        (without_tracker, "no data of a tracker"),
+        (without_tracker, "has no rotation of any layer"),
         (newer, "another version of Gyroscope"),
     ],
 )
