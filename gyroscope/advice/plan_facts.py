@@ -118,7 +118,7 @@ def _start(prediction: LayerPrediction, forecast: Forecast, steps_per_epoch: flo
         f"The first step rotates {format_number(forecast.over_rotation)} times its equilibrium angle, "
         f"{format_number(forecast.filled_over_rotation)} times once the momentum has filled. The fastest, step "
         f"{step:,}, rotates {format_number(ratio)} times the equilibrium angle at the peak learning rate. {slowed_by}.",
-        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)²; "
+        "measured/equilibrium: first step AdamW sqrt(τ)·‖ω̂‖/‖ω_0‖, Lion ‖ω̂‖/‖ω_0‖, SGDM sqrt(1-α²)·(‖ω̂‖/‖ω_0‖)², "
         "then ‖ω̂‖/‖ω_t‖ (SGDM squared), by the mean-field recursion",
         over_rotation=forecast.over_rotation,
         fastest=ratio,
@@ -168,7 +168,7 @@ def _stability(predictions: Sequence[LayerPrediction]) -> Iterator[Finding]:
 
 
 def _equivalents(equivalents: Mapping[str, Match | str]) -> Iterator[Finding]:
-    formula = "same decay a and same norm; the rotation then differs by sqrt(τ1/τ2)"
+    formula = "same decay a and same norm, the rotation then differs by sqrt(τ1/τ2)"
     for name, equivalent in equivalents.items():
         if isinstance(equivalent, str):
             yield _fact("equivalent", f"{name}: {equivalent}.", formula)

@@ -96,7 +96,7 @@ async function drawLook() {
     line: { shape: "hv", color: own, width: 1.5 }, hovertemplate: "from %{x:.3g}: %{y} neurons<extra></extra>" }],
   { height: 250, shapes, showlegend: false, xaxis: { type: "log", title: { text: QUANTITY[state.quantity] }, range: logRange([edges]) },
     yaxis: { title: { text: "neurons" }, rangemode: "tozero" } });
-  const words = state.quantity === "norm" ? ["Smallest", "largest"] : ["Slowest", "fastest"];
+  const words = state.quantity === "norm" ? ["Smallest", "Largest"] : ["Slowest", "Fastest"];
   $("look-extremes").textContent = found.least_id < 0 ? ""
     : `${words[0]}: neuron ${found.least_id}, ${sig(found.least)}${unit}. ${words[1]}: neuron ${found.most_id}, ${sig(found.most)}${unit}.`;
 }
